@@ -1,0 +1,17 @@
+"""The kernels under verification, and what a file needs to register one of its own."""
+
+from kernels.registry import Domain, Kernel, KernelError, NoKernelError, all_kernels, choose, kernel
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Numerics
+
+__all__ = [
+    "LAYER_NORM_BACKWARD",
+    "Domain",
+    "Kernel",
+    "KernelError",
+    "NoKernelError",
+    "Numerics",
+    "all_kernels",
+    "choose",
+    "kernel",
+]

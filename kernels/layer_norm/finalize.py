@@ -1,0 +1,95 @@
+"""Finalize: fp32 partials [parts, n] of dweight and dbias, folded in a fixed order and cast once.
+
+Each program owns BLOCK_N columns, walks the parts BLOCK_P at a time, and folds the tile's rows in
+a fixed tree at the end, so the result depends on the number of parts and on nothing else.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def _finalize(
+    dweight_part_ptr,
+    dbias_part_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    parts,
+    n,
+    ACCUMULATE: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_p = tl.arange(0, BLOCK_P)
+    mask_n = offs_n < n
+    dweight = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    dbias = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+    for start in tl.range(0, parts, BLOCK_P):
+        part = (start + offs_p).to(tl.int64)[:, None]
+        mask = (part < parts) & mask_n[None, :]
+        offs = part * n + offs_n[None, :]
+        dweight += tl.load(dweight_part_ptr + offs, mask=mask, other=0.0)
+        if dbias_part_ptr is not None:
+            dbias += tl.load(dbias_part_ptr + offs, mask=mask, other=0.0)
+    total = tl.sum(dweight, axis=0)
+    if ACCUMULATE:
+        total += tl.load(dweight_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)
+    tl.store(dweight_ptr + offs_n, total.to(dweight_ptr.dtype.element_ty), mask=mask_n)
+    if dbias_part_ptr is not None:
+        total = tl.sum(dbias, axis=0)
+        if ACCUMULATE:
+            total += tl.load(dbias_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)
+        tl.store(dbias_ptr + offs_n, total.to(dbias_ptr.dtype.element_ty), mask=mask_n)
+
+
+_finalize_kernel = triton.jit(
+    _finalize,
+    do_not_specialize=["parts"],
+    do_not_specialize_on_alignment=["dweight_ptr", "dbias_ptr"],
+)
+
+
+def finalize(
+    dweight_parts: Tensor,
+    dbias_parts: Tensor | None,
+    dweight: Tensor,
+    dbias: Tensor | None,
+    *,
+    accumulate: bool,
+) -> None:
+    """Fold fp32 partials [parts, n] into dweight and dbias [n]; added to them where `accumulate`.
+
+    Deterministic: the order of additions depends on `parts` alone.
+    """
+    parts, n = dweight_parts.shape
+    # 32 columns are one 128-byte line of a part; below 4096 columns fewer keep more SMs busy.
+    # An interpreter pays for each program, whatever its width.
+    block_n = 1024 if dweight.device.type == "cpu" else 32 if n >= 4096 else 16
+    _finalize_kernel[(triton.cdiv(n, block_n),)](
+        dweight_parts,
+        dbias_parts,
+        dweight,
+        dbias,
+        parts,
+        n,
+        ACCUMULATE=accumulate,
+        BLOCK_P=64 if dweight.device.type == "cuda" else 16,
+        BLOCK_N=block_n,
+        num_warps=8,
+    )
+
+
+def gradient_like(weight: Tensor, existing: Tensor | None) -> Tensor:
+    """Where a gradient of `weight` [n] goes: the existing one, or a new packed tensor.
+
+    Raises ValueError where the existing one isn't packed.
+    """
+    if existing is None:
+        return torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
+    if not existing.is_contiguous():
+        raise ValueError("dweight and dbias to accumulate into must be packed vectors")
+    return existing

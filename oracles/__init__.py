@@ -1,0 +1,18 @@
+"""Truth: what each op computes, in float64, and how far a correct kernel may be from it."""
+
+from oracles.layer_norm import LAYER_NORM_BACKWARD
+from oracles.op import Bound, Case, Layout, Numerics, Op, OutputForm, TensorLayout
+
+OPS: dict[str, Op] = {op.name: op for op in (LAYER_NORM_BACKWARD,)}
+
+__all__ = [
+    "LAYER_NORM_BACKWARD",
+    "OPS",
+    "Bound",
+    "Case",
+    "Layout",
+    "Numerics",
+    "Op",
+    "OutputForm",
+    "TensorLayout",
+]

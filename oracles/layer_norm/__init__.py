@@ -1,0 +1,34 @@
+"""LAYER_NORM_BACKWARD: the gradients of y = x^ * weight + bias, x^ = (x - mean) * rstd.
+
+Arguments dy, x [..., n]; weight [n]; mean, rstd [...] in fp32, given: what the forward stored.
+Outputs dx like x; dweight, dbias [n] in the weight's dtype (dgamma and dbeta in some papers).
+"""
+
+from __future__ import annotations
+
+from oracles.layer_norm.bounds import bound
+from oracles.layer_norm.cases import cases
+from oracles.layer_norm.closed_form import (
+    OPTIONS,
+    flops,
+    forms,
+    layer_norm_backward,
+    least_bytes,
+)
+from oracles.layer_norm.values import inputs
+from oracles.op import Op
+
+LAYER_NORM_BACKWARD = Op(
+    name="layer_norm_backward",
+    arguments=("dy", "x", "weight", "mean", "rstd"),
+    outputs=("dx", "dweight", "dbias"),
+    options=OPTIONS,
+    inputs=inputs,
+    oracle=layer_norm_backward,
+    bound=bound,
+    forms=forms,
+    flops=flops,
+    bytes=least_bytes,
+    cases=cases,
+    updates=("dweight", "dbias"),
+)

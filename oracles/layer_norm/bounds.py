@@ -1,0 +1,153 @@
+"""How far a correct layer-norm backward may be from the closed form.
+
+First-order rounding analysis of the closed form with mean and rstd given, r = rstd, H = n, sums
+in any order (gamma covers every tree), every elementary operation within u_a of its result:
+
+    E_x^  = 3 u_a |x^| + eta_a                   subtract, multiply, and one to spare
+            (+ u_a r (|x| + |mu|)                declared form x r - mu r: its products cancel)
+    E_c1  = (gamma_H + u_a) mean|g| + u_a |c1| + eta_a           product; sum; scaling by 1/n
+    E_c2  = (gamma_H + u_a) mean|g|(|x^| + E_x^) + mean|g| E_x^ + u_a |c2| + eta_a
+    E_pre = r [E_c1 + (|x^| + E_x^) E_c2 + E_x^ |c2|
+               + 5 u_a (|g| + |c1| + (|x^| + E_x^)(|c2| + E_c2))] + 4 r eta_a
+    E_dx  = E_pre (1 + u_o) + u_o |dx| + eta_o
+
+The product E_x^ E_c2 is of second order and still needed: constant rows near 1e4 have an x^ that
+is all rounding. 5 u_a covers the five operations on the way from g, c1 and x^ c2 to dx in every
+order of evaluation. zero_centred adds the rounding of 1 + w to every product with g: u_a mean|g|
+in E_c1 and u_a mean|g|(|x^| + E_x^) in E_c2; as dy + w dy it is u_a (1 + |w|)|dy|, never less, and
+that is what is allowed. A residual adds one rounding of dx + res before the last.
+
+    W     = gamma_{m+1} sum|dy|(|x^| + E_x^) + sum|dy| E_x^ + eta_a (m + sum max(1, r) + sum|dy| r)
+    E_dweight = W (1 + u_o) + u_o |dweight| + eta_o
+    E_dbias   = (gamma_m sum|dy| + m eta_a)(1 + u_o) + u_o |dbias| + eta_o
+
+Accumulating into an earlier gradient adds u_a |new| to W, one fp32 addition before the rounding.
+Checked on an H200 against PyTorch's native kernel; see docs/measured.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oracles.layer_norm.closed_form import Rows, chunks, required, tensor
+from oracles.layer_norm.values import addends_vary
+from oracles.op import Bound, Case, Inputs, Numerics, Outputs
+from oracles.rounding import FLUSHED, GRADUAL, HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF, Gamma
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What the formulas need beside the values: gamma in one of its forms, u_a, eta_a."""
+
+    gamma: Gamma
+    u: float
+    eta: float
+    distributed: bool
+    zero_centred: bool
+
+    def x_hat(self, part: Rows) -> Tensor:
+        """E_x^, [rows, n]."""
+        error = 3 * self.u * part.x_hat.abs() + self.eta
+        if self.distributed:
+            error = error + self.u * part.rstd.abs() * (part.x.abs() + part.mean.abs())
+        return error
+
+    def dx(self, part: Rows, *, rms_norm: bool) -> Tensor:
+        """E_pre, [rows, n]."""
+        u, eta, n = self.u, self.eta, part.x.shape[1]
+        e_x = self.x_hat(part)
+        x_hat, c1, c2, r = part.x_hat.abs(), part.c1.abs(), part.c2.abs(), part.rstd.abs()
+        g = part.g.abs()
+        if self.zero_centred and part.weight is not None:
+            g_rounded = (1 + (part.weight - 1).abs()) * part.dy.abs()
+        else:
+            g_rounded = g
+        grown = x_hat + e_x
+        product = u if not self.zero_centred else 2 * u
+        e_c2 = (
+            self.gamma(n) * (g * grown).mean(1, keepdim=True)
+            + product * (g_rounded * grown).mean(1, keepdim=True)
+            + (g * e_x).mean(1, keepdim=True)
+            + u * c2
+            + eta
+        )
+        if rms_norm:
+            e_c1 = torch.zeros_like(c1)
+        else:
+            e_c1 = (
+                self.gamma(n) * g.mean(1, keepdim=True)
+                + product * g_rounded.mean(1, keepdim=True)
+                + u * c1
+                + eta
+            )
+        coherent = e_c1 + grown * e_c2 + e_x * c2
+        local = 5 * u * (g_rounded + c1 + grown * (c2 + e_c2))
+        return r * (coherent + local) + 4 * r * eta
+
+    def dweight(self, part: Rows, m: int) -> Tensor:
+        """The chunk's share of W, [n]."""
+        e_x, dy, r = self.x_hat(part), part.dy.abs(), part.rstd.abs()
+        total = self.gamma(m + 1) * (dy * (part.x_hat.abs() + e_x)).sum(0) + (dy * e_x).sum(0)
+        return total + self.eta * (dy.shape[0] + r.clamp(min=1).sum() + (dy * r).sum(0))
+
+    def dbias(self, part: Rows, m: int) -> Tensor:
+        """The chunk's share of dbias's error before the cast, [n]."""
+        return self.gamma(m) * part.dy.abs().sum(0) + part.dy.shape[0] * self.eta
+
+
+def _rounded(before: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bound after the last cast to `dtype`."""
+    u = UNIT_ROUNDOFF[dtype]
+    return before * (1 + u) + u * value.abs() + HALF_SUBNORMAL_SPACING[dtype]
+
+
+def _errors(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics, *, probable: bool
+            ) -> dict[str, Tensor]:
+    m, n = case.size("m"), case.size("n")
+    u = numerics.accumulation_roundoff
+    eta = GRADUAL if numerics.gradual_underflow else FLUSHED
+
+    def terms(compared: int) -> _Terms:
+        return _Terms(
+            gamma=Gamma(u, compared if probable else None),
+            u=u,
+            eta=eta,
+            distributed=numerics.distributed_normalisation,
+            zero_centred="zero_centred" in case.options,
+        )
+
+    for_dx, for_columns = terms(m * n), terms(n)
+    dx_truth = truth["dx"]
+    assert dx_truth is not None
+    dx_values = dx_truth.view(-1, n)
+    e_dx = torch.empty_like(dx_values)
+    e_dweight = torch.zeros(n, dtype=torch.float64, device=e_dx.device)
+    e_dbias = torch.zeros_like(e_dweight)
+    for part in chunks(case, inputs):
+        before = for_dx.dx(part, rms_norm="rms_norm" in case.options)
+        if "residual" in case.options:
+            before = before + u * dx_values[part.rows].abs()
+        e_dx[part.rows] = _rounded(before, dx_values[part.rows], required(inputs, "x").dtype)
+        e_dweight += for_columns.dweight(part, m)
+        e_dbias += for_columns.dbias(part, m)
+    errors = {"dx": e_dx.view(dx_truth.shape)}
+    for name, before in (("dweight", e_dweight), ("dbias", e_dbias)):
+        value = truth[name]
+        if value is None:
+            continue
+        if tensor(inputs, name) is not None:
+            before = before + u * value.abs()  # noqa: PLW2901
+        errors[name] = _rounded(before, value, case.weight_dtype)
+    return errors
+
+
+def bound(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Bound]:
+    """The deterministic bound of each output, and the probabilistic one where it is valid."""
+    deterministic = _errors(case, inputs, truth, numerics, probable=False)
+    if not addends_vary(case):
+        return {name: Bound(error, None) for name, error in deterministic.items()}
+    probable = _errors(case, inputs, truth, numerics, probable=True)
+    return {name: Bound(error, probable[name]) for name, error in deterministic.items()}

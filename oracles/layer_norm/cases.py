@@ -1,0 +1,240 @@
+"""The cases of layer-norm backward, in two tiers.
+
+`ci` runs under an interpreter on two cores, where a program's trip costs milliseconds: sizes are
+small, with one of each large kind. `full` is for a GPU. Every case of `ci` is in `full` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+
+from oracles.layer_norm.values import DISTRIBUTIONS
+from oracles.op import CONTIGUOUS, Case, Layout, TensorLayout, Tier
+
+_NAME = "layer_norm_backward"
+_Dtypes = tuple[torch.dtype, torch.dtype]
+_SAME: tuple[_Dtypes, ...] = (
+    (torch.float32, torch.float32),
+    (torch.float16, torch.float16),
+    (torch.bfloat16, torch.bfloat16),
+)
+_MIXED: tuple[_Dtypes, ...] = (
+    (torch.float16, torch.float32),
+    (torch.bfloat16, torch.float32),
+)
+_ALL = _SAME + _MIXED
+_TENSORS = ("dy", "x", "weight", "mean", "rstd")
+
+
+def _everywhere(name: str, layout: TensorLayout) -> Layout:
+    names = (*_TENSORS, "dresidual", "dweight", "dbias")
+    return Layout(name, tuple((each, layout) for each in names))
+
+
+def _matrices(name: str, **layouts: TensorLayout) -> Layout:
+    return Layout(name, tuple(layouts.items()))
+
+
+OFFSETS = tuple(
+    [_everywhere(f"offset{k}", TensorLayout(offset=k)) for k in range(1, 8)]
+    + [
+        Layout(f"{name}_offset{k}", ((name, TensorLayout(offset=k)),))
+        for name in _TENSORS
+        for k in range(1, 8)
+    ]
+)
+
+_BOTH_ROWS = {
+    f"rowpad{k}": {each: TensorLayout(row_padding=k) for each in ("dy", "x", "dresidual")}
+    for k in (1, 3, 8, 16)
+}
+STRIDES = (
+    *(_matrices(name, **layouts) for name, layouts in _BOTH_ROWS.items()),
+    _matrices("dy_rowpad3", dy=TensorLayout(row_padding=3)),
+    _matrices("x_rowpad5", x=TensorLayout(row_padding=5)),
+    _matrices("dy_rowpad24", dy=TensorLayout(row_padding=24), x=TensorLayout(row_padding=8)),
+    _matrices("colstride2", dy=TensorLayout(column_stride=2), x=TensorLayout(column_stride=2)),
+    _matrices("dy_colstride3", dy=TensorLayout(column_stride=3)),
+    _matrices("x_colstride2", x=TensorLayout(column_stride=2)),
+    _matrices("dy_transposed", dy=TensorLayout(transposed=True)),
+    _matrices("x_transposed", x=TensorLayout(transposed=True)),
+    _matrices("expanded_rows", dy=TensorLayout(expanded="rows")),
+    _matrices("expanded_all", dy=TensorLayout(expanded="all")),
+)
+
+# Row 2 of x (of dy) starts past element 2^31, over memory that isn't touched between the rows.
+_FAR_STRIDE = 2**30 + 8
+FAR = (
+    _matrices("x_far", x=TensorLayout(row_stride=_FAR_STRIDE)),
+    _matrices("dy_far", dy=TensorLayout(row_stride=_FAR_STRIDE)),
+)
+
+# Each option alone, and the combinations that meet in one branch of a kernel.
+OPTION_SETS: tuple[frozenset[str], ...] = tuple(
+    frozenset(each.split())
+    for each in (
+        "no_weight",
+        "no_bias",
+        "zero_centred",
+        "rms_norm",
+        "residual",
+        "accumulate",
+        "device_independent",
+        "rms_norm no_bias",
+        "rms_norm no_weight",
+        "rms_norm no_bias zero_centred residual",
+        "no_weight residual",
+        "no_bias accumulate",
+        "zero_centred accumulate",
+        "zero_centred residual accumulate",
+        "rms_norm no_bias zero_centred residual accumulate device_independent",
+        "residual accumulate device_independent",
+    )
+)
+
+
+def _case(
+    m: int,
+    n: int,
+    dtypes: _Dtypes,
+    tier: Tier,
+    *,
+    layout: Layout = CONTIGUOUS,
+    distribution: str = "normal",
+    options: frozenset[str] = frozenset(),
+    seed: int = 0,
+    why: str = "",
+) -> Case:
+    return Case(
+        op=_NAME,
+        sizes=(("m", m), ("n", n)),
+        dtype=dtypes[0],
+        weight_dtype=dtypes[1],
+        layout=layout,
+        distribution=distribution,
+        options=options,
+        seed=seed,
+        tier=tier,
+        why=why,
+    )
+
+
+_CI_SHAPES = (
+    (0, 17, "no rows: dweight and dbias are zeros, not what memory held"),
+    (1, 1, "x^ is 0 and so is dx"),
+    (1, 768, ""),
+    (2, 3, ""),
+    (3, 229, "odd, prime: no vector width divides it"),
+    (5, 5, ""),
+    (17, 1, "a mean over one element"),
+    (17, 127, "one under a block"),
+    (17, 128, ""),
+    (17, 129, "one over a block"),
+    (37, 64, "more rows than programs, not a multiple"),
+    (37, 760, ""),
+    (9, 1023, ""),
+    (9, 1024, ""),
+    (9, 1025, ""),
+    (131, 8, "many short rows: a tile of several"),
+    (3, 3000, ""),
+    (2, 8193, "past the widest row that is held in registers"),
+)
+
+
+def _shapes(tier: Tier) -> Iterator[Case]:
+    if tier == "ci":
+        for m, n, why in _CI_SHAPES:
+            for dtypes in _ALL:
+                yield _case(m, n, dtypes, tier, why=why)
+        for dtypes in _SAME:
+            yield _case(2, 65536, dtypes, tier, why="a row of 65536: the seed's widest")
+        return
+    for m in (0, 1, 2, 3, 17, 131, 132, 133, 264, 265, 1151):
+        for n in (1, 3, 8, 64, 229, 256, 768, 1023, 1024, 1025, 3000, 4096, 8192, 8193):
+            for dtypes in _ALL:
+                yield _case(m, n, dtypes, tier, why="m about the 132 SMs of an H100 or H200")
+    for m, n in ((133, 16384), (7, 65536), (128, 65536), (5, 100000), (1, 262144)):
+        for dtypes in _ALL:
+            yield _case(m, n, dtypes, tier, why="wide rows")
+    for m, n in ((65537, 64), (65537, 229), (1048576, 3), (65537, 1), (16384, 1024), (4096, 4096)):
+        for dtypes in _ALL:
+            yield _case(m, n, dtypes, tier, why="more rows than a 16-bit grid index")
+
+
+def _offsets(tier: Tier) -> Iterator[Case]:
+    for index, layout in enumerate(OFFSETS):
+        if tier == "ci":
+            yield _case(7, 264, _ALL[index % len(_ALL)], tier, layout=layout)
+            continue
+        for dtypes in _ALL:
+            for m, n in ((137, 768), (19, 8320)):
+                yield _case(m, n, dtypes, tier, layout=layout)
+
+
+def _strides(tier: Tier) -> Iterator[Case]:
+    shapes = ((11, 264),) if tier == "ci" else ((137, 768), (150, 1023), (19, 8320), (6, 20000))
+    for layout in STRIDES:
+        for m, n in shapes:
+            for dtypes in _SAME if tier == "ci" else _ALL:
+                yield _case(m, n, dtypes, tier, layout=layout)
+    for batches, padding in ((3, 0), (3, 8), (3, 5)):
+        layout = Layout(f"rank3pad{padding}", batches=batches, batch_padding=padding)
+        for m, n in ((12, 264),) if tier == "ci" else ((138, 768), (21, 8320)):
+            for dtypes in _SAME if tier == "ci" else _ALL:
+                yield _case(m, n, dtypes, tier, layout=layout)
+    for layout in FAR:
+        if tier == "ci":
+            yield _case(3, 264, _SAME[2], tier, layout=layout, why="offsets past 2^31 elements")
+        else:
+            yield _case(3, 8320, _SAME[2], tier, layout=layout, why="offsets past 2^31 elements")
+
+
+def _distributions(tier: Tier) -> Iterator[Case]:
+    shapes = ((13, 229),) if tier == "ci" else ((140, 768), (64, 1025), (33, 8200), (4097, 40))
+    for name in DISTRIBUTIONS:
+        for m, n in shapes:
+            for dtypes in _SAME if tier == "ci" else _ALL:
+                if name == "near_overflow" and dtypes[0] != torch.float16:
+                    continue  # fp32 sums overflow first where the output's range is fp32's
+                for seed in (0,) if tier == "ci" else (0, 1):
+                    if name != "normal" or seed:
+                        yield _case(m, n, dtypes, tier, distribution=name, seed=seed)
+    if tier == "ci":
+        for name in ("mean1e4", "constant_rows", "constant_both", "outliers"):
+            for dtypes in _SAME:
+                yield _case(5, 2056, dtypes, tier, distribution=name)
+
+
+def _options(tier: Tier) -> Iterator[Case]:
+    shapes = ((11, 264), (6, 77)) if tier == "ci" else ((139, 768), (40, 1023), (21, 8320))
+    for options in OPTION_SETS:
+        for index, dtypes in enumerate(_ALL):
+            for m, n in shapes[index % 2 :][:1] if tier == "ci" else shapes:
+                yield _case(m, n, dtypes, tier, options=options)
+        if tier == "ci":
+            continue
+        for layout in (OFFSETS[0], STRIDES[2], STRIDES[7]):
+            yield _case(139, 768, _SAME[2], tier, options=options, layout=layout)
+        for distribution in ("mean100", "outliers", "constant_both"):
+            yield _case(139, 768, _SAME[2], tier, options=options, distribution=distribution)
+
+
+def _huge(tier: Tier) -> Iterator[Case]:
+    if tier == "full":
+        why = "more than 2^31 elements in each of dy, x and dx"
+        yield _case(32769, 65544, _SAME[2], tier, why=why)
+        yield _case(33554433, 65, _SAME[2], tier, why=why)
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """All cases, those of `ci` first, each once."""
+    made: dict[str, Case] = {}
+    for tier in ("ci", "full"):
+        for family in (_shapes, _offsets, _strides, _distributions, _options, _huge):
+            for case in family(tier):  # type: ignore[arg-type]
+                made.setdefault(case.id(), case)
+    return tuple(made.values())

@@ -1,0 +1,192 @@
+"""The contracts of truth: `Op`, `Case` and what they are made of.
+
+An op says what is computed, never how: argument and output names, a float64 oracle, a bound on
+the error of a correct kernel, the least work (flops, bytes) and the cases that test it. A case
+is data: it names everything that is needed to make its inputs again, value by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Tier = Literal["ci", "full"]
+Inputs = dict[str, Tensor | bool | None]
+Outputs = dict[str, Tensor | None]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.bfloat16` as `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """Where one tensor's elements lie in the buffer that holds it. Lengths are in elements.
+
+    offset         elements between a 256-byte-aligned address and the first element
+    row_padding    elements between the end of a row and the start of the next
+    column_stride  elements from one column to the next
+    transposed     the rows run along memory's slow axis: strides (1, m)
+    expanded       "rows": one row seen m times (stride 0); "all": one element seen m*n times
+    row_stride     the distance between rows outright, where padding can't say it
+    """
+
+    offset: int = 0
+    row_padding: int = 0
+    column_stride: int = 1
+    transposed: bool = False
+    expanded: Literal["", "rows", "all"] = ""
+    row_stride: int | None = None
+
+    def strides(self, m: int, n: int) -> tuple[int, int]:
+        """Strides in elements of an (m, n) matrix laid out so."""
+        if self.expanded == "all":
+            return 0, 0
+        if self.transposed:
+            return 1, max(m, 1)
+        if self.expanded == "rows":
+            return 0, self.column_stride
+        if self.row_stride is not None:
+            return self.row_stride, self.column_stride
+        return n * self.column_stride + self.row_padding, self.column_stride
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A named arrangement of an op's tensors; a tensor that isn't named is packed and aligned.
+
+    batches splits the rows of a rank-3 case, (batches, m / batches, n); batch_padding puts that
+    many elements between batches, so that the rows can't be seen as one strided matrix.
+    """
+
+    name: str
+    tensors: tuple[tuple[str, TensorLayout], ...] = ()
+    batches: int | None = None
+    batch_padding: int = 0
+
+    def of(self, argument: str) -> TensorLayout:
+        """The layout of one argument."""
+        return dict(self.tensors).get(argument, TensorLayout())
+
+
+CONTIGUOUS = Layout("contiguous")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One input set: everything that makes it, and why it is there where that isn't obvious."""
+
+    op: str
+    sizes: tuple[tuple[str, int], ...]
+    dtype: torch.dtype
+    weight_dtype: torch.dtype
+    layout: Layout = CONTIGUOUS
+    distribution: str = "normal"
+    options: frozenset[str] = frozenset()
+    seed: int = 0
+    tier: Tier = "ci"
+    why: str = ""
+
+    def size(self, name: str) -> int:
+        """The size called `name`, as in `case.size("m")`."""
+        return dict(self.sizes)[name]
+
+    @property
+    def dtype_label(self) -> str:
+        """The activations' dtype, and the weight's where it differs."""
+        name = dtype_name(self.dtype)
+        if self.weight_dtype == self.dtype:
+            return name
+        return f"{name}_{dtype_name(self.weight_dtype)}weight"
+
+    def id(self, kernel: str | None = None) -> str:
+        """The case's name, with the kernel's after the op's where one is given.
+
+        Parts that hold their default are left out, so that an id stays short enough to type.
+        """
+        parts = [self.op]
+        if kernel is not None:
+            parts.append(kernel)
+        parts += [f"{name}{value}" for name, value in self.sizes]
+        parts += [self.dtype_label, self.layout.name]
+        if self.distribution != "normal":
+            parts.append(self.distribution)
+        parts += sorted(self.options)
+        if self.seed:
+            parts.append(f"seed{self.seed}")
+        return "-".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """What a kernel declares of its arithmetic; the defaults fit a plain fp32-accumulating one.
+
+    accumulation_roundoff     unit roundoff of its sums: 2^-24 for fp32 FMA
+    gradual_underflow         fp32 subnormals are kept inside the kernel (a GPU's fast paths
+                              flush them; the bound then allows 2^-126 for each operation)
+    distributed_normalisation x * rstd - mean * rstd in place of (x - mean) * rstd, which
+                              costs u * rstd * (|x| + |mean|) for each element
+    bitwise_repeatable        the same input gives the same bits on the same device
+    """
+
+    accumulation_roundoff: float = 2.0**-24
+    gradual_underflow: bool = False
+    distributed_normalisation: bool = False
+    bitwise_repeatable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Largest |kernel - truth| of a correct kernel, element by element, in float64.
+
+    deterministic  holds always: every rounding at its worst, in the same direction
+    probabilistic  holds with probability 1 - 1e-6 over the roundings of a tensor; None where
+                   they don't vary independently, as when equal addends are summed
+    """
+
+    deterministic: Tensor
+    probabilistic: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """The shape and dtype that an output must have."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What an op computes, for which cases, and how well it can be known.
+
+    arguments  always passed to a kernel, by keyword
+    options    the op's optional features, each with one sentence; a kernel is given a case with
+               an option only if its domain lists it, and only then the option's argument
+    updates    arguments that a kernel changes in place and returns (accumulated gradients)
+    inputs     (case, device) -> keyword arguments of a kernel, values fixed by the case
+    oracle     (case, inputs) -> float64 outputs, None where an option leaves an output out
+    bound      (case, inputs, truth, numerics) -> one bound for each output that exists
+    forms      (case) -> shape and dtype of each output that the case has
+    flops, bytes    (case) -> arithmetic, and the least memory traffic: every input read once,
+                    every output written once
+    cases      () -> all cases, both tiers
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    outputs: tuple[str, ...]
+    options: Mapping[str, str]
+    inputs: Callable[[Case, torch.device], Inputs]
+    oracle: Callable[[Case, Inputs], Outputs]
+    bound: Callable[[Case, Inputs, Outputs, Numerics], dict[str, Bound]]
+    forms: Callable[[Case], dict[str, OutputForm]]
+    flops: Callable[[Case], int]
+    bytes: Callable[[Case], int]
+    cases: Callable[[], tuple[Case, ...]]
+    updates: tuple[str, ...] = field(default=())

@@ -1,0 +1,47 @@
+"""Unit roundoffs, gamma_n, and underflow: the shared pieces of the bounds.
+
+Each floating-point operation returns x (1 + d) + e with |d| <= u, |e| <= eta. n of them in a row
+give a factor 1 + t with |t| <= n u / (1 - n u) (Higham, Accuracy and Stability, lemma 3.1); the
+n u here leaves out the second-order term, which the bounds carry elsewhere. Where roundings are
+to nearest and vary, t is below lambda sqrt(n) u for all of k results with probability 1 - delta,
+lambda = sqrt(2 ln(2 k / delta)) (Higham & Mary 2019, thm 2.4; Ipsen & Zhou, arXiv 1906.10465).
+It stands in for sums only: casts round coherently on flat data and are always added in full.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+_FAILURE_PROBABILITY = 1e-6
+
+# Half the distance from 1 to the next number, and half the spacing of subnormals.
+UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+HALF_SUBNORMAL_SPACING = {
+    torch.float32: 2.0**-150,
+    torch.float16: 2.0**-25,
+    torch.bfloat16: 2.0**-134,
+}
+# fp32 arithmetic that flushes subnormals loses up to the smallest normal number in each operation.
+FLUSHED = 2.0**-126
+GRADUAL = 2.0**-149
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """Relative error of n accumulated roundings: n u, or min(n, lambda sqrt(n)) u.
+
+    compared: None for the deterministic form; else the number of results that must all hold.
+    """
+
+    unit_roundoff: float
+    compared: int | None = None
+
+    def __call__(self, n: float) -> float:
+        """gamma_n: the relative error that n roundings can accumulate."""
+        if self.compared is None:
+            return n * self.unit_roundoff
+        factor = math.sqrt(2 * math.log(2 * max(self.compared, 1) / _FAILURE_PROBABILITY))
+        return min(n, factor * math.sqrt(n)) * self.unit_roundoff

@@ -1,0 +1,1 @@
+"""The machine: what it is, and (through NVML) what state it is in."""

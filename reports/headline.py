@@ -1,0 +1,148 @@
+"""The verdict on a run, in one sentence that holds, and what was run where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from reports.phrases import count, duration
+from reports.summary import BOUND_RULES, short_case
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reports.record import Record
+    from reports.schema import AccuracyRow
+
+Verdict = Literal["PASSED", "FAILED", "INCOMPLETE", "NOT GATED"]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The verdict, the sentence that follows it, and what a reader must know besides."""
+
+    verdict: Verdict
+    sentence: str
+    notes: tuple[str, ...]
+
+
+def headline(record: Record) -> Headline:
+    """Give the verdict. PASSED needs a whole record, a row that ran, and nothing against it."""
+    rows = record.rows
+    failed = sum(row.status == "failed" and row.gates for row in rows)
+    beside = [row for row in rows if row.status == "failed" and not row.gates]
+    gated = any(row.gates for row in rows)
+    ran = [row for row in rows if row.status != "refused"]
+    contradictions = sum(_contradicts(row) for row in rows)
+    status = 0 if record.end is None else record.end.exit_status
+    notes = []
+    verdict: Verdict = "PASSED"
+    if not gated:
+        verdict = "NOT GATED"
+        notes.append("only baselines were run, and they don't gate: this is no verdict on a kernel")
+    if failed or not any(row.gates or not gated for row in ran):
+        verdict = "FAILED"
+    if not ran:
+        notes = [f"nothing ran: {_all_refused(len(rows))}"]
+    elif gated and not any(row.gates for row in ran):
+        notes.append("no row that gates ran: each was refused")
+    if contradictions:
+        verdict = "FAILED"
+        notes.append(
+            f"{count(contradictions, 'row')} marked passed with an error that isn't within "
+            "the bound: the record contradicts itself"
+        )
+    if status and not failed and record.problem is None:
+        verdict = "FAILED"
+        notes.append(f"no row that gates failed, yet the run's exit status was {status}")
+    if record.problem is not None:
+        verdict = "INCOMPLETE"
+        notes.insert(0, record.problem)
+        if failed:
+            notes.insert(1, f"{count(failed, 'row')} that gates failed already")
+    if beside:
+        notes.append(_beside(record, beside))
+    return Headline(verdict, _counts(record, failed, len(beside)), tuple(notes))
+
+
+def total_duration(record: Record) -> str:
+    """How long the run took; of one without an end, how long its rows did."""
+    if record.end is not None:
+        return duration(record.end.duration_s)
+    return f"{duration(sum(row.duration_s for row in record.rows))} of whole rows"
+
+
+def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
+    """What was run and where, as (label, text), a figure that is missing left out."""
+    header, machine = record.header, record.header.environment
+    if machine.device == "cpu":
+        asked = (
+            ""
+            if machine.simulated_sm is None
+            else f", domains asked about sm {machine.simulated_sm}"
+        )
+        device = f"no GPU: Triton interpreter{asked}"
+    else:
+        memory = None if machine.memory_bytes is None else f"{machine.memory_bytes / 2**30:.0f} GiB"
+        parts = (
+            machine.device_name,
+            machine.sm and f"sm {machine.sm}",
+            machine.multiprocessors and f"{machine.multiprocessors} multiprocessors",
+            memory,
+            machine.driver and f"driver {machine.driver}",
+            machine.cuda and f"CUDA {machine.cuda}",
+        )
+        device = ", ".join(part for part in parts if part)
+    packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
+    commit = machine.git_commit and machine.git_commit[:12] + (
+        " and changes that are not committed" if machine.git_dirty else ""
+    )
+    lines = (
+        ("command", header.command),
+        ("device", device),
+        ("host", f"{machine.hostname}, {machine.cpu}, {count(machine.cpu_count, 'core')}"),
+        ("system", machine.platform),
+        ("software", f"Python {machine.python}" + (f", {packages}" if packages else "")),
+        ("commit", commit or ""),
+        ("started", f"{header.started_at}, protocol {header.protocol}"),
+        ("record", str(record.path)),
+    )
+    return tuple((label, text) for label, text in lines if text)
+
+
+def _contradicts(row: AccuracyRow) -> bool:
+    ratios = [each.worst_deterministic for each in row.outputs]
+    ratios += [each.worst_probabilistic or 0.0 for each in row.outputs]
+    return row.status == "passed" and not all(value <= 1 for value in ratios)
+
+
+def _all_refused(rows: int) -> str:
+    return f"{count(rows, 'row')}, each refused" if rows else "the record has no rows"
+
+
+def _beside(record: Record, rows: Sequence[AccuracyRow]) -> str:
+    baselines = {(k.op, k.name) for k in record.header.kernels if k.origin == "baseline"}
+    whose = "baselines"
+    if any((row.case.op, row.kernel) not in baselines for row in rows):
+        whose = "kernels that don't gate"
+    if all(row.rule in BOUND_RULES for row in rows):
+        return f"{whose}: {count(len(rows), 'row')} above the bound, not gating"
+    rules = Counter(row.rule or "no rule given" for row in rows)
+    listed = ", ".join(f"{times:,} {rule}" for rule, times in rules.most_common())
+    return f"{whose}: {count(len(rows), 'row')} failed ({listed}), not gating"
+
+
+def _counts(record: Record, failed: int, beside: int) -> str:
+    rows = record.rows
+    kernels = len({(row.case.op, row.kernel) for row in rows})
+    statuses = Counter(row.status for row in rows)
+    cases = len({(row.case.op, short_case(row)) for row in rows})
+    joint = " x " if kernels * cases == len(rows) else ", "
+    text = (
+        f"{count(len(rows), 'row')} ({count(kernels, 'kernel')}{joint}{count(cases, 'case')}): "
+        f"{statuses['passed']:,} passed, {failed:,} failed"
+    )
+    if beside:
+        text += f", {beside:,} failed without gating"
+    return f"{text}, {statuses['refused']:,} refused, in {total_duration(record)}"

@@ -1,0 +1,57 @@
+"""How figures are put into words, alike in the terminal, in Markdown and in JUnit."""
+
+from __future__ import annotations
+
+import math
+
+_DEFAULT_DIGITS = 7  # a float32 has 7.2 decimal digits
+
+
+def count(number: int, noun: str) -> str:
+    """`1,234 rows`, `1 row`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """`0.42 s`, `12.3 s`, `2 min 31 s`, `1 h 02 min`; a time that is no number as `unknown`."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "unknown"
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60:02} min"
+
+
+def ratio(value: float) -> str:
+    """An error over its bound in about three digits, never rounded across 0 or across 1."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{value:.0f}"
+    if value in (0, 1):
+        return f"{value:.0f}"
+    for low, high, words in ((0, 0.005, "<0.01"), (0.995, 1, ">0.99"), (1, 1.005, ">1.00")):
+        if low < value < high:
+            return words
+    if 100 <= abs(value) < 100_000:
+        return f"{value:.0f}"  # 1234, which .3g has as 1.23e+03
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.3g}"
+
+
+def number(value: float) -> str:
+    """A float in the digits that float32 holds."""
+    return "NaN" if math.isnan(value) else f"{value:.{_DEFAULT_DIGITS}g}"
+
+
+def numerics_value(name: str, value: object) -> str:
+    """`name` where it is true, else `name 2^-11`, `name 3`, `no name`."""
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if isinstance(value, float) and math.isfinite(value) and value != 0:
+        mantissa, exponent = math.frexp(value)
+        if mantissa == 0.5:
+            return f"{name} 2^{exponent - 1}"
+        return f"{name} {number(value)}"
+    return f"{name} {value}"

@@ -1,0 +1,382 @@
+"""A record on disk: written line by line so that a killed run leaves a readable one, and read.
+
+The file appears with its whole header (written aside, then linked under its name); every later
+line is one `write` on an `O_APPEND` descriptor. So after `kill -9` at any moment a record is a
+header and whole rows; after a full disk or a lost machine the last line may be cut.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from reports.schema import SCHEMA_VERSION, AccuracyRow, RunEnd, RunHeader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_STAMP = "%Y%m%dT%H%M%SZ"
+_STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
+_SHOWN = 80  # characters of a value quoted in a message: enough to recognise it
+
+
+class RecordError(Exception):
+    """A record can't be read, written or found; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as read.
+
+    rows     the whole rows, in the order they were written
+    end      None where the run was cut off
+    problem  None for the record of a run that finished all it planned; otherwise one sentence
+    """
+
+    path: Path
+    header: RunHeader
+    rows: tuple[AccuracyRow, ...]
+    end: RunEnd | None
+    problem: str | None
+
+
+class RecordWriter:
+    """Writes one record, whole line by whole line.
+
+    Raises RecordError where `path` exists already (a record is never overwritten), where its
+    folder can't be made or written to, and where the disk is full; after a failed write the file
+    still ends with a whole line.
+    """
+
+    def __init__(self, path: Path, header: RunHeader) -> None:
+        self.path = path
+        self._rows = 0
+        self._descriptor = -1
+        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                aside.unlink()  # of a killed process that had this one's id
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+            self._descriptor = os.open(aside, flags, 0o666)
+            self._append(header)
+            named = _give_name(aside, path)
+        except OSError as error:
+            self._close()
+            raise RecordError(
+                f"{shown(path)}: the record can't be created ({_why(error)}); "
+                "name a folder that can be written to"
+            ) from error
+        except RecordError:
+            self._close()
+            raise
+        finally:
+            with suppress(OSError):
+                aside.unlink()
+        if not named:
+            self._close()
+            raise RecordError(
+                f"{shown(path)}: there is a file of that name already, and a record is never "
+                "overwritten; give the run another path"
+            )
+
+    def write(self, row: AccuracyRow) -> None:
+        """Append one row; it is in the file, whole, when this returns."""
+        self._append(row)
+        self._rows += 1
+
+    def close(self, end: RunEnd) -> None:
+        """Append the last line and close the file.
+
+        Raises RecordError, with the rows kept, where `end.rows` isn't the number written.
+        """
+        if end.rows != self._rows:
+            self._close()
+            raise RecordError(
+                f"{shown(self.path)}: the end line counts {end.rows} rows and {self._rows} were "
+                "written; pass the number that was written"
+            )
+        try:
+            self._append(end)
+        finally:
+            self._close()
+
+    def __enter__(self) -> Self:
+        """Return the writer; leaving without `close` leaves a record without an end line."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the descriptor; an end line is written by `close` alone."""
+        self._close()
+
+    def _append(self, line: BaseModel) -> None:
+        if self._descriptor < 0:
+            raise RecordError(f"{shown(self.path)}: the record is closed, so no row can be added")
+        data = line.model_dump_json().encode() + b"\n"
+        try:
+            written = os.write(self._descriptor, data)
+            if written < len(data):
+                # A cut line in mid-file would make every later row unreadable: take it back.
+                size = os.fstat(self._descriptor).st_size
+                os.ftruncate(self._descriptor, size - written)
+        except OSError as error:
+            raise RecordError(
+                f"{shown(self.path)}: a line can't be written ({_why(error)}); "
+                "the rows before it are kept"
+            ) from error
+        if written < len(data):
+            raise RecordError(
+                f"{shown(self.path)}: only {written} of a line's {len(data)} bytes could be "
+                "written (is the disk full?); the rows before it are kept"
+            )
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read(path: Path) -> Record:
+    """Read a record, also that of a run that was killed.
+
+    Raises RecordError, in one sentence, where the file isn't a record that this program reads.
+    """
+    data = _bytes(path)
+    lines = data.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()  # a whole file ends with a newline
+    header = _header(path, lines[0], alone=len(lines) == 1)
+    rows: list[AccuracyRow] = []
+    end: RunEnd | None = None
+    start = len(lines[0]) + 1
+    for number, line in enumerate(lines[1:], 2):
+        if end is not None:
+            raise RecordError(
+                f"{shown(path)}, line {number}: something follows the end line, so two runs "
+                "wrote one file or it was edited; run again"
+            )
+        value = _line(path, number, line, last=number == len(lines))
+        if value is None and number == len(lines):
+            problem = (
+                f"{shown(path)}: the last line is cut at byte {start + len(line):,}; "
+                f"{len(rows):,} of {header.planned_rows:,} rows are whole"
+            )
+            return Record(path, header, tuple(rows), None, problem)
+        if value is None:
+            raise RecordError(
+                f"{shown(path)}, line {number}: not JSON, and not the last line, so the file is "
+                "damaged; run again"
+            )
+        if isinstance(value, RunEnd):
+            end = value
+        else:
+            rows.append(value)
+        start += len(line) + 1
+    if end is not None and end.rows != len(rows):
+        raise RecordError(
+            f"{shown(path)}, line {len(lines)}: the end line counts {end.rows} rows and the file "
+            f"has {len(rows)}, so lines were lost or added; run again"
+        )
+    return Record(path, header, tuple(rows), end, _problem(path, header, len(rows), end))
+
+
+def new_path(results: Path, suite: str, started: datetime, device_name: str) -> Path:
+    """A path in `results` that no file has, as `accuracy-20261121T041500Z-nvidia-h200.jsonl`.
+
+    A `started` without a time zone is taken as UTC.
+    """
+    utc = started if started.tzinfo is None else started.astimezone(UTC)
+    slug = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")[:40].strip("-") or "device"
+    stem = f"{suite}-{utc.strftime(_STAMP)}-{slug}"
+    path = results / f"{stem}.jsonl"
+    number = 2
+    while os.path.lexists(path):
+        path = results / f"{stem}-{number}.jsonl"
+        number += 1
+    return path
+
+
+def latest(results: Path) -> Path:
+    """The newest record in `results`, by the time stamp in its name, else by when it was written.
+
+    Raises RecordError where there is none.
+    """
+    try:
+        found = [path for path in results.glob("*.jsonl") if path.is_file()]
+        newest = max(found, key=_age, default=None)
+    except OSError as error:
+        raise RecordError(f"{shown(results)}: can't be searched ({_why(error)})") from error
+    if newest is None:
+        raise RecordError(f"{shown(results)}: there is no record here; `nox -s accuracy` makes one")
+    return newest
+
+
+def shown(text: object) -> str:
+    """`text` on one line, with what a terminal obeys (escapes, direction marks) spelled out."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in str(text)
+    )
+
+
+def _age(path: Path) -> tuple[float, float, str]:
+    written = path.stat().st_mtime
+    stamp = _STAMP_IN_NAME.search(path.name)
+    if stamp is None:
+        return written, written, path.name
+    try:
+        named = datetime.strptime(stamp[1], _STAMP).replace(tzinfo=UTC)
+    except ValueError:  # digits that are no date, as in month 13
+        return written, written, path.name
+    return named.timestamp(), written, path.name
+
+
+def _give_name(aside: Path, path: Path) -> bool:
+    """Give the file `aside` the name `path` too; False where a file has it already."""
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    except OSError:
+        # Some network and FAT file systems have no hard links; there a rename comes closest.
+        if os.path.lexists(path):
+            return False
+        aside.rename(path)
+    return True
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise RecordError(
+            f"{shown(path)}: there is no such file; `nox -s accuracy` makes a record"
+        ) from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise RecordError(f"{shown(path)}: can't be read ({_why(error)})") from error
+    if not data.strip():
+        raise RecordError(f"{shown(path)}: the file is empty, so it is no record; run again")
+    where = data.find(b"\0")
+    if where >= 0:
+        number = data.count(b"\n", 0, where) + 1
+        raise RecordError(
+            f"{shown(path)}, line {number}: a NUL byte at byte {where:,}, so the file is damaged "
+            "or no text; run again"
+        )
+    return data
+
+
+def _header(path: Path, line: bytes, *, alone: bool) -> RunHeader:
+    value = _parsed(path, 1, line, last=alone)
+    if value is None:
+        raise RecordError(
+            f"{shown(path)}, line 1: not JSON, so the file is no record or its header is cut; "
+            "run again"
+        )
+    if value.get("kind") != "run":
+        raise RecordError(
+            f"{shown(path)}, line 1: the first line is not a run header (its kind is "
+            f"{_quoted(value.get('kind'))}), so the file is no record"
+        )
+    version = value.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        raise RecordError(
+            f"{shown(path)}, line 1: the record has schema version {_quoted(version)} and this "
+            f"program reads version {SCHEMA_VERSION}; read it with the checkout that wrote it"
+        )
+    return _fitted(path, 1, line, RunHeader)
+
+
+def _line(path: Path, number: int, line: bytes, *, last: bool) -> AccuracyRow | RunEnd | None:
+    """The line's row or end; None where it isn't JSON."""
+    # Rows are by far the most lines: one pass parses and checks them, the rest is for messages.
+    try:
+        return AccuracyRow.model_validate_json(line)
+    except ValidationError:
+        pass
+    value = _parsed(path, number, line, last=last)
+    if value is None:
+        return None
+    kind = value.get("kind")
+    if kind == "accuracy":
+        return _fitted(path, number, line, AccuracyRow)
+    if kind == "end":
+        return _fitted(path, number, line, RunEnd)
+    if kind == "run":
+        raise RecordError(
+            f"{shown(path)}, line {number}: a second run header, so two records were joined; "
+            "split the file there"
+        )
+    raise RecordError(
+        f"{shown(path)}, line {number}: a line of kind {_quoted(kind)}, and this program knows "
+        "run, accuracy and end"
+    )
+
+
+def _parsed(path: Path, number: int, line: bytes, *, last: bool) -> dict[str, object] | None:
+    """The line's JSON object; None where it isn't JSON, which in the last line is a cut."""
+    try:
+        value = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        if last:
+            return None
+        raise RecordError(
+            f"{shown(path)}, line {number}: not UTF-8 at byte {error.start:,} of the line, so "
+            "the file is damaged or no record; run again"
+        ) from error
+    except (ValueError, RecursionError):  # ValueError: also an integer of thousands of digits
+        return None
+    if not isinstance(value, dict):
+        raise RecordError(
+            f"{shown(path)}, line {number}: JSON, but not an object, so the file is no record"
+        )
+    return value
+
+
+def _fitted(path: Path, number: int, line: bytes, model: type[_Model]) -> _Model:
+    try:
+        return model.model_validate_json(line)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False, include_context=False)
+        field = ".".join(map(str, first["loc"])) or "the line"
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        more = f" (and {len(others)} more fields)" if others else ""
+        raise RecordError(
+            f"{shown(path)}, line {number}: {shown(field)[:_SHOWN]} doesn't fit schema version "
+            f"{SCHEMA_VERSION}: {shown(message)}, got {_quoted(first['input'])}{more}"
+        ) from error
+
+
+def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> str | None:
+    count = f"{rows:,} of {header.planned_rows:,} rows"
+    if end is None:
+        return f"{shown(path)}: the run did not finish: {count}"
+    if end.interrupted:
+        return f"{shown(path)}: the run was interrupted: {count}"
+    if rows < header.planned_rows:
+        return f"{shown(path)}: the run stopped early: {count}"
+    return None
+
+
+def _quoted(value: object) -> str:
+    text = shown(json.dumps(value, ensure_ascii=False, default=str))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _why(error: Exception) -> str:
+    return shown(getattr(error, "strerror", None) or error)

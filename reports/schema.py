@@ -1,0 +1,149 @@
+"""The record's schema, version 1: JSON lines, one `RunHeader`, then rows, then one `RunEnd`.
+
+A record is self-contained: it names the environment, the kernels with what they declare, every
+case and every measurement. `schema_version` changes when a field changes its meaning or goes;
+`protocol` changes when the rules behind the numbers do, and runs of two protocols don't compare.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+PROTOCOL = 1
+
+Status = Literal["passed", "failed", "refused"]
+Rule = Literal[
+    "deterministic bound",
+    "probabilistic bound",
+    "non-finite values",
+    "unwritten output",
+    "changed input",
+    "not repeatable",
+    "wrong outputs",
+    "raised",
+]
+
+
+class _Line(BaseModel):
+    # JSON has no NaN: the strings "NaN", "Infinity" and "-Infinity" read back as floats.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=True, ser_json_inf_nan="strings"
+    )
+
+
+class Environment(_Line):
+    """The machine and its software. A figure that is missing is None, never zero."""
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    simulated_sm: int | None = Field(
+        default=None, description="sm that domains were asked about, no GPU"
+    )
+    sm: int | None = None
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    gpu_uuid: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    hostname: str
+    platform: str
+    cpu: str
+    cpu_count: int
+    python: str
+    packages: dict[str, str]
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+
+
+class KernelInfo(_Line):
+    """A kernel as registered, with the numerics that it declares."""
+
+    op: str
+    name: str
+    origin: Literal["ours", "baseline", "user"]
+    priority: int
+    path: str
+    numerics: dict[str, bool | int | float | str]
+
+
+class RunHeader(_Line):
+    """The first line: what was run, where, and how it was asked for."""
+
+    kind: Literal["run"] = "run"
+    schema_version: Literal[1] = 1
+    protocol: int = PROTOCOL
+    suite: Literal["accuracy"]
+    started_at: str = Field(description="ISO 8601, UTC")
+    command: str = Field(description="what would run it again, from the checkout's root")
+    environment: Environment
+    kernels: tuple[KernelInfo, ...]
+    default_numerics: dict[str, bool | int | float | str] = Field(
+        default_factory=dict,
+        description="what a kernel that declares nothing has; a report shows what differs",
+    )
+    planned_rows: int
+    gate_baselines: bool
+
+
+class CaseInfo(_Line):
+    """A case, spelled out."""
+
+    id: str
+    op: str
+    sizes: dict[str, int]
+    dtype: str = Field(description="activations, and the weight's where it differs")
+    layout: str
+    distribution: str
+    options: tuple[str, ...]
+    seed: int
+    tier: Literal["ci", "full"]
+    why: str
+
+
+class OutputError(_Line):
+    """How far one output was from the truth. Ratios are |error| / bound: at most 1 passes."""
+
+    output: str
+    worst_deterministic: float
+    worst_probabilistic: float | None
+    worst_index: tuple[int, ...]
+    got: float
+    expected: float
+    bound: float
+    rmse: float
+    max_ulp: float
+
+
+class AccuracyRow(_Line):
+    """One kernel on one case: the verdict, the rule that failed it, and the errors measured."""
+
+    kind: Literal["accuracy"] = "accuracy"
+    kernel: str
+    case: CaseInfo
+    status: Status
+    rule: Rule | None = None
+    reason: str | None = Field(
+        default=None, description="one sentence: why it failed or was refused"
+    )
+    outputs: tuple[OutputError, ...] = ()
+    gates: bool = Field(description="a failure of this row makes the run's exit status non-zero")
+    reproduce: str = Field(description="the command that runs this row alone")
+    duration_s: float
+    call_s: float | None = Field(default=None, description="host time of the first call")
+
+
+class RunEnd(_Line):
+    """The last line. A record without it is of a run that was cut off."""
+
+    kind: Literal["end"] = "end"
+    finished_at: str
+    duration_s: float
+    rows: int
+    interrupted: bool
+    exit_status: int
+
+
+Line = Annotated[RunHeader | AccuracyRow | RunEnd, Field(discriminator="kind")]

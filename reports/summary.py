@@ -1,0 +1,328 @@
+"""The rows of a record of the suite `accuracy`, grouped and ranked, for every kind of report.
+
+Nothing here knows where it is shown. Texts from the record are as the record has them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reports.phrases import number, numerics_value, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from reports.record import Record
+    from reports.schema import AccuracyRow, OutputError, Rule, Status
+
+Key = tuple[str, str]  # op, kernel: two ops may have kernels of one name
+
+BOUND_RULES = ("deterministic bound", "probabilistic bound")
+_TENSOR = re.compile(
+    r"^(?:d?[qkvox]|out|lse|delta|dy|d?(?:weight|bias|residual|gamma|beta)|mean|rstd)_(?=.)"
+)
+_NUMBER = re.compile(
+    r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)"
+)  # whole words: not the 16 of float16
+_SHORT_RULE: dict[Rule, str] = {
+    "non-finite values": "non-finite",
+    "unwritten output": "unwritten",
+    "changed input": "input changed",
+    "not repeatable": "unrepeatable",
+    "wrong outputs": "wrong outputs",
+    "raised": "raised",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The largest error / bound of some rows; NaN is larger than any number."""
+
+    ratio: float
+    output: str
+    row: AccuracyRow
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSummary:
+    """One kernel's rows, counted, with what it declares beyond the defaults."""
+
+    op: str
+    name: str
+    origin: str
+    gates: bool
+    declares: str
+    passed: int
+    failed: int
+    refused: int
+    deterministic: Worst | None
+    probabilistic: Worst | None
+
+    @property
+    def ran(self) -> int:
+        """Rows whose kernel was called."""
+        return self.passed + self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A kernel's cases of one dtype and one family of layouts."""
+
+    status: Status
+    text: str
+    ratio: float | None
+    gates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """An op's cells: (kernel, dtype) down, layout family across; no cell where nothing ran."""
+
+    op: str
+    families: tuple[str, ...]
+    kernels: tuple[tuple[str, tuple[str, ...]], ...]  # name, its dtypes
+    cells: dict[tuple[str, str, str], Cell]  # kernel, dtype, family
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalGroup:
+    """Rows of one kernel refused for one reason, its varying numbers replaced by N."""
+
+    op: str
+    kernel: str
+    reason: str
+    count: int
+    example: AccuracyRow
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Rows of one kernel that failed by one rule, the worst first; `shown` is how many to list."""
+
+    op: str
+    kernel: str
+    rule: str
+    gates: bool
+    rows: tuple[AccuracyRow, ...]
+    shown: int
+
+
+def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
+    """Every kernel of the header or of a row: ours first, then the user's, then baselines."""
+    by_kernel = _by_kernel(record)
+    infos = {(info.op, info.name): info for info in record.header.kernels}
+    summaries = []
+    for key, rows in by_kernel.items():
+        info = infos.get(key)
+        statuses = Counter(row.status for row in rows)
+        summaries.append(
+            KernelSummary(
+                op=key[0],
+                name=key[1],
+                origin="unknown" if info is None else info.origin,
+                gates=any(row.gates for row in rows),
+                declares="" if info is None else _declares(record, info.numerics),
+                passed=statuses["passed"],
+                failed=statuses["failed"],
+                refused=statuses["refused"],
+                deterministic=worst(rows, "deterministic bound"),
+                probabilistic=worst(rows, "probabilistic bound"),
+            )
+        )
+    return tuple(summaries)
+
+
+def matrices(record: Record) -> tuple[Matrix, ...]:
+    """One matrix for each op, in the order of the kernels."""
+    result = []
+    by_kernel = {key: rows for key, rows in _by_kernel(record).items() if rows}
+    for op in dict.fromkeys(op for op, _ in by_kernel):
+        groups: dict[tuple[str, str, str], list[AccuracyRow]] = {}
+        for (_, name), rows in ((key, rows) for key, rows in by_kernel.items() if key[0] == op):
+            for row in rows:
+                where = (name, row.case.dtype, layout_family(row.case.layout))
+                groups.setdefault(where, []).append(row)
+        families = dict.fromkeys(family for _, _, family in groups)
+        dtypes: dict[str, dict[str, None]] = {}
+        for name, dtype, _ in groups:
+            dtypes.setdefault(name, {})[dtype] = None
+        result.append(
+            Matrix(
+                op=op,
+                # Contiguous is what the others are read against, so it comes first.
+                families=tuple(sorted(families, key=lambda family: family != "contiguous")),
+                kernels=tuple((name, tuple(kinds)) for name, kinds in dtypes.items()),
+                cells={where: _cell(rows) for where, rows in groups.items()},
+            )
+        )
+    return tuple(result)
+
+
+def layout_family(layout: str) -> str:
+    """`offset` of `dy_offset3`, `expanded` of `expanded_rows`; `rank3` is a name as it is."""
+    first = _TENSOR.sub("", layout).split("_", 1)[0]
+    if re.fullmatch(r"rank\d+", first):
+        return first
+    return first.rstrip("0123456789") or layout
+
+
+def refusals(record: Record) -> tuple[RefusalGroup, ...]:
+    """Refused rows by kernel and reason, the most frequent reason of a kernel first."""
+    result = []
+    for (op, name), rows in _by_kernel(record).items():
+        groups: dict[tuple[str, ...], list[AccuracyRow]] = {}
+        for row in rows:
+            if row.status == "refused":
+                between_numbers = tuple(_NUMBER.split(row.reason or "no reason given"))
+                groups.setdefault(between_numbers, []).append(row)
+        result += [
+            RefusalGroup(op, name, _template(group), len(group), group[0])
+            for group in sorted(groups.values(), key=len, reverse=True)
+        ]
+    return tuple(result)
+
+
+def failures(record: Record, most: int = 10, per_group: int = 3) -> tuple[FailureGroup, ...]:
+    """Failed rows by kernel and rule, those that gate first, with how many of each to list."""
+    groups: dict[tuple[str, str, str, bool], list[AccuracyRow]] = {}
+    for (op, name), rows in _by_kernel(record).items():
+        for row in rows:
+            if row.status == "failed":
+                key = (op, name, row.rule or "no rule given", row.gates)
+                groups.setdefault(key, []).append(row)
+    result = []
+    left = most
+    for (op, name, rule, gates), rows in sorted(groups.items(), key=lambda item: not item[0][3]):
+        rows.sort(key=lambda row: _rank(failing_ratio(row)), reverse=True)
+        shown = min(left, per_group, len(rows))
+        left -= shown
+        result.append(FailureGroup(op, name, rule, gates, tuple(rows), shown))
+    return tuple(result)
+
+
+def nearest_passes(record: Record, most: int = 5) -> tuple[tuple[AccuracyRow, str, Worst], ...]:
+    """The rows nearest to failing that pass, with the bound they are nearest to.
+
+    Of rows that gate, where there are any: a baseline's margin is its author's concern.
+    """
+    passed = [row for row in record.rows if row.status == "passed"]
+    found = []
+    for row in [row for row in passed if row.gates] or passed:
+        nearest = [(rule, worst([row], rule)) for rule in BOUND_RULES]
+        known = [(row, rule, each) for rule, each in nearest if each is not None]
+        if known:
+            found.append(max(known, key=lambda item: _rank(item[2].ratio)))
+    found.sort(key=lambda item: _rank(item[2].ratio), reverse=True)
+    return tuple(found[:most])
+
+
+def slowest(record: Record, most: int = 5) -> tuple[AccuracyRow, ...]:
+    """The rows that took longest."""
+    ran = [row for row in record.rows if row.status != "refused"]
+    return tuple(sorted(ran, key=lambda row: _rank(row.duration_s), reverse=True)[:most])
+
+
+def short_case(row: AccuracyRow) -> str:
+    """The case's id without the op and the kernel, for where both are named already."""
+    return row.case.id.removeprefix(f"{row.case.op}-").removeprefix(f"{row.kernel}-")
+
+
+def worst(rows: Iterable[AccuracyRow], rule: str) -> Worst | None:
+    """The largest ratio to the bound that `rule` names; None where nothing was measured by it."""
+    found: Worst | None = None
+    for row in rows:
+        for output in row.outputs:
+            value = _ratio(output, rule)
+            if value is not None and (found is None or _rank(value) > _rank(found.ratio)):
+                found = Worst(value, output.output, row)
+    return found
+
+
+def failing_ratio(row: AccuracyRow) -> float:
+    """The ratio that a failed row is ranked by; infinite where its rule measures none."""
+    if row.rule not in BOUND_RULES:
+        return math.inf
+    found = worst([row], row.rule)
+    return math.inf if found is None else found.ratio
+
+
+def failing_output(row: AccuracyRow) -> str | None:
+    """What the worst output of a failed row got and should have got, on one line."""
+    rule = row.rule if row.rule in BOUND_RULES else "deterministic bound"
+    found = worst([row], rule) or worst([row], "deterministic bound")
+    if found is None:
+        return None
+    output = next(each for each in row.outputs if each.output == found.output)
+    index = ", ".join(map(str, output.worst_index))
+    text = (
+        f"{output.output}[{index}]: got {number(output.got)}, expected {number(output.expected)}, "
+        f"bound {number(output.bound)}; error / bound {ratio(output.worst_deterministic)}"
+    )
+    if output.worst_probabilistic is None:
+        return text
+    return f"{text}, {ratio(output.worst_probabilistic)} of the probabilistic bound"
+
+
+def _by_kernel(record: Record) -> dict[Key, list[AccuracyRow]]:
+    rank = {"ours": 0, "user": 1, "baseline": 2}
+    listed = sorted(record.header.kernels, key=lambda info: rank[info.origin])
+    groups: dict[Key, list[AccuracyRow]] = {(info.op, info.name): [] for info in listed}
+    for row in record.rows:
+        groups.setdefault((row.case.op, row.kernel), []).append(row)
+    return groups
+
+
+def _declares(record: Record, numerics: dict[str, bool | int | float | str]) -> str:
+    defaults = record.header.default_numerics
+    return ", ".join(
+        numerics_value(name, value)
+        for name, value in numerics.items()
+        if name not in defaults or defaults[name] != value
+    )
+
+
+def _cell(rows: Sequence[AccuracyRow]) -> Cell:
+    failed = [row for row in rows if row.status == "failed"]
+    found = worst((row for row in rows if row.status != "refused"), "deterministic bound")
+    value = None if found is None else found.ratio
+    if failed:
+        text = _failed_text(failed)
+        return Cell("failed", text, value, any(row.gates for row in failed))
+    if all(row.status == "refused" for row in rows):
+        return Cell("refused", "refused", None, gates=False)
+    return Cell("passed", "passed" if value is None else ratio(value), value, gates=False)
+
+
+def _failed_text(failed: Sequence[AccuracyRow]) -> str:
+    """The graver rule first: a kernel that raises or writes NaN has no ratio worth showing."""
+    for rule, short in _SHORT_RULE.items():
+        if any(row.rule == rule for row in failed):
+            return f"FAIL {short}"
+    for rule, mark in (("deterministic bound", ""), ("probabilistic bound", "p ")):
+        found = worst((row for row in failed if row.rule == rule), rule)
+        if found is not None:
+            return f"FAIL {mark}{ratio(found.ratio)}"
+    return "FAIL"
+
+
+def _template(rows: Sequence[AccuracyRow]) -> str:
+    """The rows' reason, with N for the numbers that differ between them."""
+    reasons = [row.reason or "no reason given" for row in rows]
+    columns = list(zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True))
+    numbers = iter(column[0] if len(set(column)) == 1 else "N" for column in columns)
+    return _NUMBER.sub(lambda _: next(numbers), reasons[0])
+
+
+def _ratio(output: OutputError, rule: str) -> float | None:
+    if rule == "probabilistic bound":
+        return output.worst_probabilistic
+    return output.worst_deterministic
+
+
+def _rank(value: float) -> tuple[bool, float]:
+    """A sort key under which NaN is worse than any number, infinity too."""
+    return (True, 0.0) if math.isnan(value) else (False, value)

@@ -1,0 +1,1 @@
+"""The accuracy suite: kernels against float64, case by case."""

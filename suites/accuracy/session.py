@@ -1,0 +1,196 @@
+"""The accuracy session: the record it writes, the progress it shows, the report it prints."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kernels.registry import Kernel
+from oracles.op import Case, Numerics
+from reports.accuracy import render
+from reports.record import RecordWriter, new_path, read
+from reports.schema import AccuracyRow, RunEnd, RunHeader
+from suites.accuracy import interpreter
+from suites.accuracy.run import Run, describe_machine, kernel_info
+from suites.options import DEVICE
+
+_LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
+
+class AccuracySession:
+    """A pytest plugin for one run: refused pairs go to the record, the rest run as tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.device = config.stash[DEVICE]
+        if self.device.type == "cpu":
+            try:
+                interpreter.install()
+            except interpreter.InterpreterError as error:
+                raise pytest.UsageError(str(error)) from error
+            sm = int(config.getoption("--sm"))
+        else:
+            major, minor = torch.cuda.get_device_capability()
+            sm = 10 * major + minor
+        names = config.getoption("--kernel") or ()
+        self.run = Run(
+            device=self.device,
+            sm=sm,
+            gate_baselines=config.getoption("--gate-baselines"),
+            named=frozenset(names),
+            reproduce_options=(f"--sm {sm}",) if self.device.type == "cpu" and sm != 90 else (),
+        )
+        self.kernels: tuple[Kernel, ...] = ()
+        self.started = time.monotonic()
+        self.rows: list[AccuracyRow] = []
+        self.planned = 0
+        self.writer: RecordWriter | None = None
+        self.path: Path | None = None
+        self.interrupted = False
+        self.suite_errors: list[str] = []
+        self.progress: Progress | None = None
+        self.last_line = self.started
+
+    def add(self, row: AccuracyRow) -> None:
+        """Write a row to the record and count it."""
+        assert self.writer is not None
+        self.writer.write(row)
+        self.rows.append(row)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Start the record; pairs that a domain refuses are rows already, and need no test."""
+        if session.config.getoption("collectonly"):
+            return
+        pairs = [(item, *_pair(item)) for item in session.items]
+        self.planned = len(pairs)
+        now = datetime.now(UTC)
+        header = RunHeader(
+            suite="accuracy",
+            started_at=now.isoformat(timespec="seconds"),
+            command=shlex.join(["nox", "-s", "accuracy", "--", *_own_arguments(self.config)]),
+            environment=describe_machine(self.device, self.run.sm),
+            kernels=tuple(kernel_info(each) for each in self.kernels),
+            default_numerics=asdict(Numerics()),
+            planned_rows=self.planned,
+            gate_baselines=self.run.gate_baselines,
+        )
+        results = Path(self.config.getoption("--results"))
+        self.path = new_path(results, "accuracy", now, header.environment.device_name)
+        self.writer = RecordWriter(self.path, header)
+        kept = []
+        for item, kernel, case in pairs:
+            reason = self.run.refusal(kernel, case)
+            if reason is None:
+                kept.append(item)
+            else:
+                self.add(self.run.refused(kernel, case, reason))
+        session.items[:] = kept
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """Show progress while the tests run."""
+        console = Console(stderr=True)
+        columns = (
+            TextColumn("accuracy"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[failed]} failed  {task.description}", markup=False),
+        )
+        if console.is_terminal:
+            self.progress = Progress(*columns, console=console, transient=True)
+            self.progress.add_task("", total=len(session.items), failed=0)
+            self.progress.start()
+        try:
+            return (yield)
+        finally:
+            if self.progress is not None:
+                self.progress.stop()
+
+    def advance(self, total: int) -> None:
+        """One more test has ended."""
+        failed = sum(row.status == "failed" for row in self.rows)
+        ran = sum(row.status != "refused" for row in self.rows)
+        if self.progress is not None:
+            name = self.rows[-1].kernel if self.rows else ""
+            self.progress.update(
+                self.progress.task_ids[0], completed=ran, failed=failed, description=name
+            )
+        elif time.monotonic() - self.last_line > _LINE_EVERY_S:
+            self.last_line = time.monotonic()
+            print(f"accuracy: {ran} of {total} ran, {failed} failed", file=sys.stderr, flush=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
+        """Count each test, with no letter for it: the progress bar and the report say it."""
+        if hasattr(report, "wasxfail"):
+            return "xfailed", "", ""
+        counts = report.when == "call" or report.failed
+        return report.outcome if counts else "", "", ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Advance the bar; keep what went wrong in the suite itself, to be shown at the end."""
+        if report.failed and not any(key == "judged" for key, _ in report.user_properties):
+            self.suite_errors.append(f"{report.nodeid}\n{report.longreprtext}")
+        if report.when == "teardown":
+            self.advance(self.planned)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ctrl-C: what has run is reported all the same."""
+        self.interrupted = True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Close the record, print the report, and set the exit status."""
+        if self.writer is None or self.path is None:
+            return
+        ran = [row for row in self.rows if row.status != "refused"]
+        failed = any(row.status == "failed" and row.gates for row in ran)
+        if exitstatus in (0, 1, 5):
+            exitstatus = int(failed or not ran or bool(self.suite_errors))
+        self.writer.close(
+            RunEnd(
+                finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                duration_s=time.monotonic() - self.started,
+                rows=len(self.rows),
+                interrupted=self.interrupted or len(self.rows) < self.planned,
+                exit_status=int(exitstatus),
+            )
+        )
+        session.exitstatus = exitstatus
+        console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else (
+            Console(width=120)
+        )
+        console.print()
+        render(read(self.path), console)
+        for each in self.suite_errors:
+            console.print("\nThe suite itself failed, which is no verdict on the kernel:")
+            console.print(each, markup=False, highlight=False)
+
+
+def _pair(item: pytest.Item) -> tuple[Kernel, Case]:
+    assert isinstance(item, pytest.Function)
+    return item.callspec.params["kernel"], item.callspec.params["case"]
+
+
+def _own_arguments(config: pytest.Config) -> list[str]:
+    """What the user typed after `--`: the arguments less those that the session itself gives."""
+    given = list(config.invocation_params.args)
+    ours = {
+        "suites/accuracy", "--no-header", "--no-summary", "--tb=short", "-q", "no:cacheprovider",
+    }
+    return [
+        each for index, each in enumerate(map(str, given))
+        if each not in ours and given[index : index + 2] != ["-p", "no:cacheprovider"]
+    ]
+
+
+SESSION: pytest.StashKey[AccuracySession] = pytest.StashKey()

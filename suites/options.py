@@ -1,0 +1,85 @@
+"""The suites' options, loaded by `-p suites.options` for every pytest of this checkout.
+
+A plugin rather than a conftest, so that the options are known wherever pytest is started from. It
+decides between GPU and interpreter before triton is imported: one process can't do both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare what selects kernels, cases and the device."""
+    group = parser.getgroup("workbench", "kernel-workbench")
+    group.addoption("--op", action="append", metavar="NAME", help="only this op; may be repeated")
+    group.addoption(
+        "--kernel", action="append", metavar="NAME",
+        help="only this kernel; may be repeated; a baseline named here sets the exit status",
+    )
+    group.addoption(
+        "--kernels", action="append", metavar="FILE", default=[],
+        help="a Python file that registers kernels; they run alone unless --kernel names others",
+    )
+    group.addoption(
+        "--dtype", action="append", metavar="NAME",
+        help="only activations of this dtype (float32, float16, bfloat16); may be repeated",
+    )
+    group.addoption(
+        "--tier", metavar="ci|full", default="ci", help="ci (default), or full, which includes it"
+    )
+    group.addoption("--case", action="append", metavar="ID", help="only the case of this exact id")
+    group.addoption(
+        "--device", metavar="cpu|cuda", default="auto",
+        help="cuda, or cpu under Triton's interpreter; by default the GPU where there is one",
+    )
+    group.addoption(
+        "--sm", type=int, default=90,
+        help="on a CPU, the compute capability that domains are asked about (default 90)",
+    )
+    group.addoption("--seed", type=int, default=0, help="added to every case's seed (default 0)")
+    group.addoption(
+        "--gate-baselines", action="store_true", help="baselines' failures set the exit status too"
+    )
+    group.addoption(
+        "--results", metavar="DIR", default=str(_ROOT / "results"), help="where records are written"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Choose the device, and tell triton before a conftest imports it."""
+    wanted = early_config.known_args_namespace.device
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise pytest.UsageError(f"--device {wanted}: there is no such device; use cpu or cuda")
+    import torch  # noqa: PLC0415  (a second of work that --help needn't wait for)
+
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError(
+            "--device cuda: torch sees no CUDA device here; use --device cpu, or install a CUDA "
+            "build of torch on a machine with a GPU"
+        )
+    device = "cpu" if wanted == "cpu" or not torch.cuda.is_available() else "cuda"
+    if device == "cpu":
+        if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+            raise pytest.UsageError(
+                "triton was imported before the interpreter could be switched on; "
+                "start pytest with TRITON_INTERPRET=1"
+            )
+        os.environ["TRITON_INTERPRET"] = "1"
+    else:
+        os.environ.pop("TRITON_INTERPRET", None)
+    early_config.stash[DEVICE] = torch.device(device)
+
+
+DEVICE: pytest.StashKey[torch.device] = pytest.StashKey()

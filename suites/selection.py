@@ -1,0 +1,97 @@
+"""Which kernels and cases a command line means; what doesn't exist is refused in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from kernels import Kernel, KernelError, all_kernels
+from kernels.registry import load_file
+from oracles import OPS
+from oracles.op import Case, dtype_name
+
+_DTYPES = ("float32", "float16", "bfloat16")
+_SEED = re.compile(r"-seed(\d+)$")
+
+
+def _known(option: str, wanted: Sequence[str] | None, known: Iterable[str]) -> None:
+    names = sorted(known)
+    for each in wanted or ():
+        if each not in names:
+            raise pytest.UsageError(
+                f"{option} {each}: there is no such {option.lstrip('-')}; "
+                f"there are {', '.join(names)}"
+            )
+
+
+def selected_kernels(config: pytest.Config) -> tuple[Kernel, ...]:
+    """The kernels to run: all, those of --kernels' files, those named by --kernel, of --op."""
+    ops, names = config.getoption("--op"), config.getoption("--kernel")
+    _known("--op", ops, OPS)
+    try:
+        files = dict.fromkeys(Path(each).expanduser().resolve() for each in
+                              config.getoption("--kernels"))
+        asked = {Path(each).expanduser().resolve(): Path(each) for each in
+                 config.getoption("--kernels")}
+        from_files = [each for file in files for each in load_file(asked[file])]
+        registered = all_kernels()
+    except KernelError as error:
+        raise pytest.UsageError(str(error)) from error
+    _known("--kernel", names, {each.name for each in registered})
+    chosen = [
+        each
+        for each in registered
+        if (each.name in names if names else (not from_files or each in from_files))
+        and (not ops or each.op.name in ops)
+    ]
+    if not chosen:
+        raise pytest.UsageError("--op and --kernel together leave no kernel to run")
+    return tuple(chosen)
+
+
+def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Case, ...]:
+    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select."""
+    tier, dtypes = config.getoption("--tier"), config.getoption("--dtype")
+    if tier not in ("ci", "full"):
+        raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
+    _known("--dtype", dtypes, _DTYPES)
+    known = {
+        case.id(): case
+        for op in dict.fromkeys(each.op.name for each in kernels)
+        for case in OPS[op].cases()
+    }
+    wanted = config.getoption("--case")
+    if wanted:
+        return tuple(_case(each, known) for each in wanted)
+    seed = config.getoption("--seed")
+    return tuple(
+        dataclasses.replace(case, seed=case.seed + seed)
+        for case in known.values()
+        if (tier == "full" or case.tier == "ci")
+        and (not dtypes or dtype_name(case.dtype) in dtypes)
+    )
+
+
+def _case(name: str, known: dict[str, Case]) -> Case:
+    """The case called `name`, of any tier; any seed of a known case is known."""
+    if name in known:
+        return known[name]
+    seed = _SEED.search(name)
+    if seed is not None and (base := _unseeded(name, known)) is not None:
+        return dataclasses.replace(base, seed=int(seed.group(1)))
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise pytest.UsageError(f"--case {name}: there is no such case{hint}")
+
+
+def _unseeded(name: str, known: dict[str, Case]) -> Case | None:
+    stem = _SEED.sub("", name)
+    for case in known.values():
+        if _SEED.sub("", case.id()) == stem:
+            return case
+    return None

@@ -1,0 +1,1 @@
+"""Throughput: device time of kernels, and what it comes to in bytes a second."""

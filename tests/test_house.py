@@ -1,0 +1,124 @@
+"""The house rules that no linter knows: what the checkout may hold, and what it may name."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import kernels
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("oracles", "kernels", "profiles", "reports", "suites", "tests")
+# Hidden folders hold environments and caches, but for these two.
+CONTINUOUS_INTEGRATION = (".github", ".ci")
+PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# pip's options and variables that name a host of packages, and the hosts' usual addresses.
+PACKAGE_HOST = re.compile(
+    r"--(?:extra-)?index-url|--find-links|PIP_(?:EXTRA_)?INDEX_URL|PIP_FIND_LINKS"
+    r"|https?://[^\s\"'`)]*(?:pypi|/simple\b|/whl\b)[^\s\"'`)]*"
+)
+
+
+def _modules() -> list[Path]:
+    rooms = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
+    return sorted([*ROOT.glob("*.py"), *rooms])
+
+
+def _texts() -> list[tuple[Path, str]]:
+    """Every text file that the repository keeps, by its path from the root."""
+    found = []
+    for file in sorted(ROOT.rglob("*")):
+        path = file.relative_to(ROOT)
+        top = path.parts[0]
+        ours = len(path.parts) == 1 or not top.startswith(".") or top in CONTINUOUS_INTEGRATION
+        if not ours or top == "results" or "__pycache__" in path.parts or not file.is_file():
+            continue
+        try:
+            found.append((path, file.read_text(encoding="utf-8")))
+        except UnicodeDecodeError:
+            continue
+    return found
+
+
+def _requirements() -> list[str]:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    return [each for group in groups.values() for each in group if isinstance(each, str)]
+
+
+def test_kernels_package_is_the_checkouts() -> None:
+    """`import kernels` finds this checkout, and not the package of that name on PyPI."""
+    assert Path(kernels.__file__).resolve() == ROOT / "kernels" / "__init__.py"
+
+
+def test_kernels_package_has_no_version() -> None:
+    """`kernels` can't be taken for the PyPI package, which transformers knows by its version."""
+    assert not hasattr(kernels, "__version__")
+
+
+def test_workbench_is_not_installed() -> None:
+    """Nothing of the workbench lies in site-packages, where `kernels` would collide."""
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.distribution("kernel-workbench")
+
+
+def test_top_level_names_shadow_no_standard_module() -> None:
+    """`python -m` puts the root first on sys.path, so its names come before the library's."""
+    names = {file.stem for file in ROOT.glob("*.py")}
+    names |= {folder.name for folder in ROOT.iterdir() if folder.is_dir()}
+    assert not names & sys.stdlib_module_names
+
+
+def test_nox_sessions_have_docstrings() -> None:
+    """`nox --list` says what every session does."""
+    functions = [
+        node
+        for node in ast.parse((ROOT / "noxfile.py").read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and any("nox.session" in ast.unparse(each) for each in node.decorator_list)
+    ]
+    assert functions
+    assert [each.name for each in functions if not ast.get_docstring(each)] == []
+
+
+def test_files_have_at_most_400_lines() -> None:
+    """A file that grows past 400 lines holds two things; a Triton kernel may."""
+    triton_kernels = ROOT / "kernels" / "layer_norm"
+    lengths = {
+        str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines())
+        for file in _modules()
+        if not file.is_relative_to(triton_kernels)
+    }
+    assert {file: lines for file, lines in lengths.items() if lines > 400} == {}
+
+
+@pytest.mark.parametrize("name", ["torch", "triton"])
+def test_compiler_is_pinned_as_the_readme_says(name: str) -> None:
+    """Records are compared across machines, so the compiler's version is a decision, and told."""
+    pins = [each for each in _requirements() if re.match(rf"{name}\b", each)]
+    assert len(pins) == 1
+    pinned = re.match(rf"{name}==([0-9.]+)", pins[0])
+    assert pinned is not None
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"{name}\W+{re.escape(pinned[1])}\b", readme, re.IGNORECASE)
+
+
+def test_package_hosts_are_named_nowhere() -> None:
+    """Where packages come from is the user's pip's affair, but for PyTorch's CPU index.
+
+    README.md and the workflow may name that one, as an opt-in for a machine with no GPU.
+    """
+    told = {Path("README.md"), Path(".github/workflows/ci.yml")}
+    named = {
+        (str(path), match)
+        for path, text in _texts()
+        if path != Path("tests/test_house.py")
+        for match in PACKAGE_HOST.findall(text)
+        if not (path in told and match in {"PIP_EXTRA_INDEX_URL", PYTORCH_CPU_INDEX})
+    }
+    assert named == set()

@@ -1,0 +1,96 @@
+"""`python -m reports` tells a whole record, an incomplete one and none apart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from reports.__main__ import main
+from reports.example import example_rows, write_example
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(
+    *arguments: str, stdout: int | None = subprocess.PIPE, **environment: str
+) -> tuple[int, str, str]:
+    """Run `python -m reports` and return its exit status, stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "reports", *arguments],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_command_line_statuses_tell_whole_incomplete_and_none(tmp_path: Path) -> None:
+    """0: whole; 1: shown, with the problem on stderr; 2: one sentence on stderr, nothing shown."""
+    status, shown, errors = run("--results", str(tmp_path))
+    assert (status, shown, errors.count("\n")) == (2, "", 1)
+    stamp = "accuracy-20261121T04{:02}00Z-cpu.jsonl"
+    write_example(tmp_path / stamp.format(1), example_rows())
+    status, shown, errors = run("--results", str(tmp_path))
+    assert (status, errors) == (0, "")
+    assert shown.startswith(" FAILED ")
+    assert max(len(line) for line in shown.splitlines() if " nox " not in f" {line}") <= 120
+    write_example(tmp_path / stamp.format(2), example_rows(), whole=False)
+    status, shown, errors = run("--results", str(tmp_path), "--width", "80")
+    assert (status, errors.count("\n")) == (1, 1)
+    assert shown.startswith(" INCOMPLETE ")
+    assert "the run did not finish" in errors
+
+
+def test_command_line_writes_the_other_forms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--markdown -` prints Markdown and nothing else; a path gets the same text."""
+    record = write_example(tmp_path / "run.jsonl", example_rows())
+    markdown, junit = tmp_path / "new" / "a.md", tmp_path / "a.xml"
+    assert main([str(record), "--markdown", str(markdown), "--junit", str(junit)]) == 0
+    capsys.readouterr()
+    assert main([str(record), "--markdown", "-"]) == 0
+    assert capsys.readouterr().out == markdown.read_text()
+    assert ET.fromstring(junit.read_bytes()).tag == "testsuites"
+    assert main([str(record), "--junit", str(record / "a.xml")]) == 2
+    assert "can't be written" in capsys.readouterr().err
+
+
+def test_command_line_outlives_a_closed_pipe(tmp_path: Path) -> None:
+    """`| head` costs neither a traceback nor the exit status."""
+    record = write_example(tmp_path / "run.jsonl", example_rows())
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        status, _, errors = run(str(record), stdout=writer)
+    finally:
+        os.close(writer)
+    assert (status, errors) == (0, "")
+
+
+def test_command_line_serves_a_locale_without_unicode(tmp_path: Path) -> None:
+    """An ASCII terminal gets ASCII, never a traceback."""
+    record = write_example(tmp_path / "run.jsonl", example_rows())
+    status, shown, errors = run(str(record), PYTHONIOENCODING="ascii")
+    assert (status, errors) == (0, "")
+    assert shown.isascii()
+
+
+def test_command_line_honours_no_color_and_columns(tmp_path: Path) -> None:
+    """NO_COLOR stops colours that were forced; COLUMNS sets the width where nothing else does."""
+    record = write_example(tmp_path / "run.jsonl", example_rows())
+    _, coloured, _ = run(str(record), FORCE_COLOR="1", TERM="xterm-256color")
+    assert "\x1b[1;37;41m" in coloured
+    _, plain, _ = run(str(record), FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
+    assert ";41m" not in plain
+    _, narrow, _ = run(str(record), COLUMNS="70")
+    tables = [line for line in narrow.splitlines() if "nox -s accuracy -- " not in line]
+    assert max(map(len, tables)) == 70
