@@ -124,7 +124,9 @@ class Domain:
         activation, weight = case.dtype.itemsize, case.weight_dtype.itemsize
         width = self.alignment
         if n * activation % width:
-            return f"needs rows of whole {width} bytes, got n = {n} {dtype_name(case.dtype)} elements"
+            return (
+                f"needs rows of whole {width} bytes, got n = {n} {dtype_name(case.dtype)} elements"
+            )
         for name in _MATRIX_ARGUMENTS:
             layout = case.layout.of(name)
             if layout.offset * activation % width:
@@ -134,9 +136,13 @@ class Domain:
                 return f"needs adjacent columns, got a column stride of {column} in {name}"
             if row * activation % width:
                 kind = dtype_name(case.dtype)
-                return f"needs {width}-byte rows, got a row stride of {row} {kind} elements in {name}"
+                return (
+                    f"needs {width}-byte rows, got a row stride of {row} {kind} elements in {name}"
+                )
         if case.layout.batch_padding * activation % width:
-            return f"needs {width}-byte rows, got batches {case.layout.batch_padding} elements apart"
+            return (
+                f"needs {width}-byte rows, got batches {case.layout.batch_padding} elements apart"
+            )
         for name in ("weight", "dweight", "dbias"):
             offset = case.layout.of(name).offset
             if offset * weight % width:
@@ -253,9 +259,7 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
     except KernelError as error:
         raise KernelError(f"--kernels {path}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise KernelError(
-            f"--kernels {path}: importing it raised {_where(error, file)}"
-        ) from error
+        raise KernelError(f"--kernels {path}: importing it raised {_where(error, file)}") from error
     finally:
         _loading.pop()
     added = tuple(value for key, value in _registered.items() if key not in before)
@@ -273,7 +277,8 @@ def _where(error: BaseException, file: Path) -> str:
     if isinstance(error, SyntaxError):
         return f"{text} (line {error.lineno})"
     lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename == str(file)
     ]
     return f"{text} (line {lines[-1]})" if lines else text

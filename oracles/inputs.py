@@ -58,12 +58,11 @@ def place_matrix(values: Tensor, dtype: torch.dtype, argument: str, layout: Layo
     tensor_layout = layout.of(argument)
     if layout.batches is not None:
         rows = m // layout.batches
-        shape = (layout.batches, rows, n)
         row, column = tensor_layout.strides(rows, n)
-        strides = (rows * row + layout.batch_padding, row, column)
+        shape: tuple[int, ...] = (layout.batches, rows, n)
+        strides: tuple[int, ...] = (rows * row + layout.batch_padding, row, column)
     else:
-        shape = (m, n)  # type: ignore[assignment]
-        strides = tensor_layout.strides(m, n)  # type: ignore[assignment]
+        shape, strides = (m, n), tensor_layout.strides(m, n)
     reached = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     elements = max(0, reached) if values.numel() else 0
     buffer, start = _buffer(elements + tensor_layout.offset, dtype, values.device)

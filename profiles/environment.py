@@ -76,9 +76,12 @@ def git_state() -> tuple[str | None, bool | None]:
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(_ROOT), *arguments],  # noqa: S603, S607
-                capture_output=True, text=True, timeout=20, check=True,
+            done = subprocess.run(  # noqa: S603 (its arguments are this file's own)
+                ["git", "-C", str(_ROOT), *arguments],  # noqa: S607 (wherever git is)
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=True,
             )
         except (OSError, subprocess.SubprocessError):
             return None

@@ -137,9 +137,13 @@ def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
 
 
 def matrices(record: Record) -> tuple[Matrix, ...]:
-    """One matrix for each op, in the order of the kernels."""
+    """One matrix for each op, in the order of the kernels; those that ran nothing are left out."""
     result = []
-    by_kernel = {key: rows for key, rows in _by_kernel(record).items() if rows}
+    by_kernel = {
+        key: rows
+        for key, rows in _by_kernel(record).items()
+        if any(row.status != "refused" for row in rows)
+    }
     for op in dict.fromkeys(op for op, _ in by_kernel):
         groups: dict[tuple[str, str, str], list[AccuracyRow]] = {}
         for (_, name), rows in ((key, rows) for key, rows in by_kernel.items() if key[0] == op):
@@ -155,11 +159,20 @@ def matrices(record: Record) -> tuple[Matrix, ...]:
                 op=op,
                 # Contiguous is what the others are read against, so it comes first.
                 families=tuple(sorted(families, key=lambda family: family != "contiguous")),
-                kernels=tuple((name, tuple(kinds)) for name, kinds in dtypes.items()),
+                kernels=tuple(
+                    (name, tuple(sorted(kinds, key=_dtype_rank))) for name, kinds in dtypes.items()
+                ),
                 cells={where: _cell(rows) for where, rows in groups.items()},
             )
         )
     return tuple(result)
+
+
+def _dtype_rank(label: str) -> tuple[int, str]:
+    """Widest first, and a dtype before its mixtures with another weight."""
+    dtype, _, mixture = label.partition("_")
+    known = ("float32", "float16", "bfloat16")
+    return (10 if mixture else 0) + (known.index(dtype) if dtype in known else 9), label
 
 
 def layout_family(layout: str) -> str:

@@ -24,15 +24,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("workbench", "kernel-workbench")
     group.addoption("--op", action="append", metavar="NAME", help="only this op; may be repeated")
     group.addoption(
-        "--kernel", action="append", metavar="NAME",
+        "--kernel",
+        action="append",
+        metavar="NAME",
         help="only this kernel; may be repeated; a baseline named here sets the exit status",
     )
     group.addoption(
-        "--kernels", action="append", metavar="FILE", default=[],
+        "--kernels",
+        action="append",
+        metavar="FILE",
+        default=[],
         help="a Python file that registers kernels; they run alone unless --kernel names others",
     )
     group.addoption(
-        "--dtype", action="append", metavar="NAME",
+        "--dtype",
+        action="append",
+        metavar="NAME",
         help="only activations of this dtype (float32, float16, bfloat16); may be repeated",
     )
     group.addoption(
@@ -40,11 +47,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--case", action="append", metavar="ID", help="only the case of this exact id")
     group.addoption(
-        "--device", metavar="cpu|cuda", default="auto",
+        "--device",
+        metavar="cpu|cuda",
+        default="auto",
         help="cuda, or cpu under Triton's interpreter; by default the GPU where there is one",
     )
     group.addoption(
-        "--sm", type=int, default=90,
+        "--sm",
+        type=int,
+        default=90,
         help="on a CPU, the compute capability that domains are asked about (default 90)",
     )
     group.addoption("--seed", type=int, default=0, help="added to every case's seed (default 0)")

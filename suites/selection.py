@@ -34,10 +34,12 @@ def selected_kernels(config: pytest.Config) -> tuple[Kernel, ...]:
     ops, names = config.getoption("--op"), config.getoption("--kernel")
     _known("--op", ops, OPS)
     try:
-        files = dict.fromkeys(Path(each).expanduser().resolve() for each in
-                              config.getoption("--kernels"))
-        asked = {Path(each).expanduser().resolve(): Path(each) for each in
-                 config.getoption("--kernels")}
+        files = dict.fromkeys(
+            Path(each).expanduser().resolve() for each in config.getoption("--kernels")
+        )
+        asked = {
+            Path(each).expanduser().resolve(): Path(each) for each in config.getoption("--kernels")
+        }
         from_files = [each for file in files for each in load_file(asked[file])]
         registered = all_kernels()
     except KernelError as error:

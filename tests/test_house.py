@@ -108,6 +108,15 @@ def test_compiler_is_pinned_as_the_readme_says(name: str) -> None:
     assert re.search(rf"{name}\W+{re.escape(pinned[1])}\b", readme, re.IGNORECASE)
 
 
+def test_hook_runs_the_pinned_ruff() -> None:
+    """A commit hook and `nox -s lint` agree on what is wrong."""
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    revisions = re.findall(r"rev: v([0-9.]+)", hooks)
+    assert [f"ruff=={each}" for each in revisions] == [
+        each for each in _requirements() if each.startswith("ruff")
+    ]
+
+
 def test_package_hosts_are_named_nowhere() -> None:
     """Where packages come from is the user's pip's affair, but for PyTorch's CPU index.
 

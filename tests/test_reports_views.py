@@ -202,11 +202,16 @@ def test_matrix_cell_shows_the_worst_of_its_cases(tmp_path: Path) -> None:
     good, refused = example_row(ratio=0.2), example_row(m=3, refusal="no")
     bad = example_row(m=5, ratio=float("nan"), rule="non-finite values")
     texts = []
-    for rows in ([refused], [refused, good], [refused, good, bad]):
+    for rows in ([refused, good], [refused, good, bad]):
         (matrix,) = matrices(record_of(tmp_path, rows))
         texts += [cell.text for cell in matrix.cells.values()]
         (tmp_path / "run.jsonl").unlink()
-    assert texts == ["refused", "0.20", "FAIL non-finite"]
+    assert texts == ["0.20", "FAIL non-finite"]
+
+
+def test_matrix_leaves_out_a_kernel_that_ran_nothing(tmp_path: Path) -> None:
+    """Rows of nothing but refusals say what the list of refusals says better."""
+    assert matrices(record_of(tmp_path, [example_row(refusal="no")])) == ()
 
 
 def test_refusals_are_grouped_by_sentence(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from kernels.registry import Domain, kernel
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Numerics
 
+Gradients = tuple[Tensor, Tensor | None, Tensor | None]
+
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -20,7 +22,7 @@ def _native(
     rstd: Tensor,
     *,
     has_bias: bool = True,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> Gradients:
     """`aten::native_layer_norm_backward`; outputs that the case leaves out are None."""
     affine = weight is not None
     # The operator takes a bias for its dtype alone and never reads its values.
@@ -43,7 +45,15 @@ def _native(
     Domain(dtypes=_DTYPES, features=frozenset({"no_weight", "no_bias"}), devices=("cuda",)),
     priority=-10,
 )
-def torch_native(dy, x, weight, mean, rstd, has_bias=True):
+def torch_native(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    *,
+    has_bias: bool = True,
+) -> Gradients:
     """`aten::native_layer_norm_backward` on a GPU."""
     return _native(dy, x, weight, mean, rstd, has_bias=has_bias)
 
@@ -61,7 +71,15 @@ def torch_native(dy, x, weight, mean, rstd, has_bias=True):
     numerics=Numerics(distributed_normalisation=True),
     priority=-10,
 )
-def torch_native_cpu(dy, x, weight, mean, rstd, has_bias=True):
+def torch_native_cpu(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    *,
+    has_bias: bool = True,
+) -> Gradients:
     """`aten::native_layer_norm_backward` on a CPU: dx as rstd g + b x + c, b and c for each row."""
     return _native(dy, x, weight, mean, rstd, has_bias=has_bias)
 
@@ -76,17 +94,18 @@ def torch_native_cpu(dy, x, weight, mean, rstd, has_bias=True):
     priority=-20,
 )
 def torch_eager(
-    dy,
-    x,
-    weight,
-    mean,
-    rstd,
-    dresidual=None,
-    dweight=None,
-    dbias=None,
-    has_bias=True,
-    zero_centred=False,
-):
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor,
+    *,
+    dresidual: Tensor | None = None,
+    dweight: Tensor | None = None,
+    dbias: Tensor | None = None,
+    has_bias: bool = True,
+    zero_centred: bool = False,
+) -> Gradients:
     """The closed form in fp32, one PyTorch operation after the other."""
     wide_dy, rows = dy.float(), tuple(range(x.dim() - 1))
     centred = x.float() if mean is None else x.float() - mean.unsqueeze(-1)
@@ -103,11 +122,11 @@ def torch_eager(
     if weight is None:
         return dx.to(x.dtype), None, None
 
-    def gradient(total, existing):
-        if existing is None:
-            return total.to(weight.dtype)
-        return existing.copy_(existing.float() + total)
-
-    weight_gradient = gradient((wide_dy * x_hat).sum(rows), dweight)
-    bias_gradient = gradient(wide_dy.sum(rows), dbias) if has_bias else None
+    weight_gradient = _added((wide_dy * x_hat).sum(rows), dweight, weight.dtype)
+    bias_gradient = _added(wide_dy.sum(rows), dbias, weight.dtype) if has_bias else None
     return dx.to(x.dtype), weight_gradient, bias_gradient
+
+
+def _added(total: Tensor, existing: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The fp32 `total` in `dtype`, or added in fp32 to an existing gradient, in place."""
+    return total.to(dtype) if existing is None else existing.copy_(existing.float() + total)

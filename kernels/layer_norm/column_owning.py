@@ -185,9 +185,7 @@ _INPUTS = ["dy_ptr", "x_ptr", "weight_ptr", *_STATISTICS]
 _sums_aligned = triton.jit(
     _sums, do_not_specialize=_SUMS_SIZES, do_not_specialize_on_alignment=_STATISTICS
 )
-_sums_any = triton.jit(
-    _sums, do_not_specialize=_SUMS_SIZES, do_not_specialize_on_alignment=_INPUTS
-)
+_sums_any = triton.jit(_sums, do_not_specialize=_SUMS_SIZES, do_not_specialize_on_alignment=_INPUTS)
 _columns_aligned = triton.jit(
     _columns, do_not_specialize=_COLUMNS_SIZES, do_not_specialize_on_alignment=_STATISTICS
 )
@@ -208,19 +206,21 @@ class Cut:
     programs_per_sm       programs each kernel aims at
     """
 
-    sums_n: int = 2048
-    sums_m: int = 1
-    columns_n: int = 512
-    columns_m: int = 4
-    num_warps: int = 4
-    num_stages: int = 3
-    programs_per_sm: int = 4
+    sums_n: int
+    sums_m: int
+    columns_n: int
+    columns_m: int
+    num_warps: int
+    num_stages: int
+    programs_per_sm: int
 
 
-_CUT = Cut()
+# By element size: the best over 4096 x 16384, 2048 x 65536 and 128 x 65536 of 64 cuts each, on an
+# H200, triton 3.6, 2026-11-21: docs/measured.md.
+_CUTS = {2: Cut(2048, 1, 1024, 2, 4, 3, 2), 4: Cut(2048, 1, 512, 2, 4, 2, 4)}
 # An interpreter pays for each program and trip, whatever their size.
-_INTERPRETED_CUT = Cut(sums_m=4, sums_n=1024, columns_n=1024, columns_m=4)
-_INTERPRETED_WIDE_CUT = Cut(sums_m=4, sums_n=4096, columns_n=4096, columns_m=4)
+_INTERPRETED_CUT = Cut(1024, 4, 1024, 4, 4, 1, 4)
+_INTERPRETED_WIDE_CUT = Cut(4096, 4, 4096, 4, 4, 1, 4)
 _MOST_CHUNKS = 64
 
 
@@ -254,7 +254,7 @@ def column_owning(
     weight_vector, means, rstds = packed_vector(weight), packed_vector(mean), packed_vector_of(rstd)
     if cut is None:
         interpreted = _INTERPRETED_CUT if n <= 8192 else _INTERPRETED_WIDE_CUT
-        cut = interpreted if device.type == "cpu" else _CUT
+        cut = interpreted if device.type == "cpu" else _CUTS[x.element_size()]
     target = multiprocessors(device, device_independent=device_independent) * cut.programs_per_sm
     row_tiles = triton.cdiv(m, cut.sums_m)
     column_tiles = triton.cdiv(n, cut.sums_n)
@@ -273,9 +273,7 @@ def column_owning(
         columns = {dy_rows.column, x_rows.column, 1 if residual is None else residual.column}
         sum_g = torch.empty((chunks, m), dtype=torch.float32, device=device)
         sum_gx = torch.empty_like(sum_g)
-        sums, owned = (
-            (_sums_aligned, _columns_aligned) if aligned else (_sums_any, _columns_any)
-        )
+        sums, owned = (_sums_aligned, _columns_aligned) if aligned else (_sums_any, _columns_any)
         shared = {
             "ZERO_CENTRED": zero_centred,
             "ADJACENT": columns == {1},
@@ -283,9 +281,7 @@ def column_owning(
             "STAGES": cut.num_stages,
             "num_warps": cut.num_warps,
         }
-        strides = (
-            dy_rows.row // vector, dy_rows.column, x_rows.row // vector, x_rows.column
-        )
+        strides = (dy_rows.row // vector, dy_rows.column, x_rows.row // vector, x_rows.column)
         sums[(row_tiles, chunks)](
             dy_rows.data,
             x_rows.data,

@@ -112,11 +112,21 @@ def _rows(
         tl.store(dbias_part_ptr + part_offs, tl.sum(dbias, axis=0), mask=offs_n < n)
 
 
-_SIZES = ["m", "n_vectors", "stride_dym", "stride_dyn", "stride_xm", "stride_xn",
-          "stride_rm", "stride_rn", "inverse_n"]
+_SIZES = [
+    "m",
+    "n_vectors",
+    "stride_dym",
+    "stride_dyn",
+    "stride_xm",
+    "stride_xn",
+    "stride_rm",
+    "stride_rn",
+    "inverse_n",
+]
 _POINTERS = ["dy_ptr", "x_ptr", "weight_ptr", "mean_ptr", "rstd_ptr", "dresidual_ptr"]
-_aligned_kernel = triton.jit(_rows, do_not_specialize=_SIZES,
-                             do_not_specialize_on_alignment=["mean_ptr", "rstd_ptr"])
+_aligned_kernel = triton.jit(
+    _rows, do_not_specialize=_SIZES, do_not_specialize_on_alignment=["mean_ptr", "rstd_ptr"]
+)
 _any_kernel = triton.jit(_rows, do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS)
 
 
@@ -130,32 +140,49 @@ class Tile:
     programs_per_sm: int
 
 
-# By the width of the tile (a power of 2 from n), for 2-byte and for 4-byte elements.
-# Measured on an H200, triton 3.6: docs/measured.md.
-_TILES: dict[int, dict[int, Tile]] = {
-    2: {
-        64: Tile(32, 4, 3, 4),
+# By element size, by whether rows are aligned, and by the width of the tile (a power of 2 from n).
+# The fastest of 8 to 20 tiles each on an H200, triton 3.6, 2026-11-21: docs/measured.md. Rows that
+# aren't aligned are loaded an element at a time, and pipelining those costs more than it hides.
+_TILES: dict[tuple[int, bool], dict[int, Tile]] = {
+    (2, True): {
+        64: Tile(64, 4, 3, 2),
         256: Tile(16, 4, 3, 2),
         1024: Tile(4, 4, 3, 2),
         2048: Tile(2, 4, 3, 2),
-        4096: Tile(1, 8, 3, 2),
+        4096: Tile(1, 4, 3, 2),
         8192: Tile(1, 8, 3, 1),
     },
-    4: {
-        64: Tile(32, 4, 3, 4),
-        256: Tile(16, 4, 3, 2),
-        1024: Tile(4, 4, 3, 2),
-        2048: Tile(2, 4, 3, 2),
-        4096: Tile(1, 8, 3, 2),
+    (4, True): {
+        64: Tile(64, 8, 3, 1),
+        256: Tile(8, 4, 3, 2),
+        1024: Tile(2, 4, 3, 2),
+        2048: Tile(1, 4, 3, 2),
+        4096: Tile(1, 8, 3, 1),
         8192: Tile(1, 8, 3, 1),
+    },
+    (2, False): {
+        64: Tile(32, 4, 1, 4),
+        256: Tile(16, 4, 1, 2),
+        1024: Tile(4, 4, 1, 2),
+        2048: Tile(2, 4, 1, 2),
+        4096: Tile(1, 8, 1, 2),
+        8192: Tile(1, 8, 1, 1),
+    },
+    (4, False): {
+        64: Tile(32, 4, 1, 4),
+        256: Tile(8, 4, 1, 2),
+        1024: Tile(2, 4, 1, 2),
+        2048: Tile(1, 4, 1, 2),
+        4096: Tile(1, 4, 1, 2),
+        8192: Tile(1, 8, 1, 1),
     },
 }
 WIDEST = 8192
 _NARROWEST_BLOCK = 16
 
 
-def _tile(itemsize: int, block_n: int) -> Tile:
-    table = _TILES[itemsize]
+def _tile(itemsize: int, block_n: int, *, aligned: bool) -> Tile:
+    table = _TILES[itemsize, aligned]
     return table[min(width for width in table if width >= block_n)]
 
 
@@ -187,7 +214,7 @@ def row_persistent(
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     weight_vector = packed_vector(weight)
     block_n = max(_NARROWEST_BLOCK, triton.next_power_of_2(n))
-    cut = tile or _tile(x.element_size(), block_n)
+    cut = tile or _tile(x.element_size(), block_n, aligned=aligned)
     cores = multiprocessors(x.device, device_independent=device_independent)
     programs = min(triton.cdiv(m, cut.block_m), cores * cut.programs_per_sm)
     dweight_parts = dbias_parts = None

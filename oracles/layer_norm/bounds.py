@@ -104,8 +104,9 @@ def _rounded(before: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
     return before * (1 + u) + u * value.abs() + HALF_SUBNORMAL_SPACING[dtype]
 
 
-def _errors(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics, *, probable: bool
-            ) -> dict[str, Tensor]:
+def _errors(
+    case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics, *, probable: bool
+) -> dict[str, Tensor]:
     m, n = case.size("m"), case.size("n")
     u = numerics.accumulation_roundoff
     eta = GRADUAL if numerics.gradual_underflow else FLUSHED
@@ -139,7 +140,7 @@ def _errors(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics, *, p
         if value is None:
             continue
         if tensor(inputs, name) is not None:
-            before = before + u * value.abs()  # noqa: PLW2901
+            before = before + u * value.abs()
         errors[name] = _rounded(before, value, case.weight_dtype)
     return errors
 

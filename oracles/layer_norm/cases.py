@@ -181,7 +181,9 @@ def _strides(tier: Tier) -> Iterator[Case]:
             for dtypes in _SAME if tier == "ci" else _ALL:
                 yield _case(m, n, dtypes, tier, layout=layout)
     for batches, padding in ((3, 0), (3, 8), (3, 5)):
-        layout = Layout(f"rank3pad{padding}", batches=batches, batch_padding=padding)
+        layout = Layout(
+            f"rank3_pad{padding}" if padding else "rank3", batches=batches, batch_padding=padding
+        )
         for m, n in ((12, 264),) if tier == "ci" else ((138, 768), (21, 8320)):
             for dtypes in _SAME if tier == "ci" else _ALL:
                 yield _case(m, n, dtypes, tier, layout=layout)
@@ -233,8 +235,9 @@ def _huge(tier: Tier) -> Iterator[Case]:
 def cases() -> tuple[Case, ...]:
     """All cases, those of `ci` first, each once."""
     made: dict[str, Case] = {}
-    for tier in ("ci", "full"):
+    tiers: tuple[Tier, ...] = ("ci", "full")
+    for tier in tiers:
         for family in (_shapes, _offsets, _strides, _distributions, _options, _huge):
-            for case in family(tier):  # type: ignore[arg-type]
+            for case in family(tier):
                 made.setdefault(case.id(), case)
     return tuple(made.values())

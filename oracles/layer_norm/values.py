@@ -70,7 +70,9 @@ def _dy_parallel(values: _Values) -> None:
     x = values.x
     values.weight.fill_(1)
     if x.numel():
-        values.dy.copy_((x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True, correction=0) + EPS))
+        values.dy.copy_(
+            (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True, correction=0) + EPS)
+        )
 
 
 def _scaled_rows(values: _Values) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.inputs import LARGEST_POISONED_BUFFER
@@ -30,18 +30,18 @@ _ALLOCATIONS = {
 
 class _Filled(TorchDispatchMode):
     def __init__(self, value: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.value = value
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         made = func(*args, **(kwargs or {}))
-        if func in _ALLOCATIONS and made.is_floating_point():
+        if func in _ALLOCATIONS and isinstance(made, Tensor) and made.is_floating_point():
             untouched = made.device.type == "cpu" and made.nbytes > LARGEST_POISONED_BUFFER
             if not untouched:
                 made.fill_(self.value)

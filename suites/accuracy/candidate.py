@@ -19,8 +19,13 @@ from oracles.op import Case, Inputs, dtype_name
 from suites.accuracy.allocations import fresh_memory
 
 # After one of these the CUDA context is dead and so is every later call in this process.
-_FATAL = ("illegal memory access", "unspecified launch failure", "device-side assert",
-          "misaligned address", "illegal instruction")
+_FATAL = (
+    "illegal memory access",
+    "unspecified launch failure",
+    "device-side assert",
+    "misaligned address",
+    "illegal instruction",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,9 @@ def call_candidate(kernel: Kernel, case: Case, device: torch.device, *, fill: fl
         updated = name in kernel.op.updates
         if snapshot.changed(updated=updated, original=originals.get(name, snapshot.tensor)):
             where = "around" if updated else "or around"
-            return Call(outputs, seconds, "changed input", f"it wrote to memory {where} input {name}")
+            return Call(
+                outputs, seconds, "changed input", f"it wrote to memory {where} input {name}"
+            )
     return Call(outputs, seconds)
 
 
@@ -101,11 +108,15 @@ def _describe(error: BaseException, kernel: Kernel) -> str:
     """The error in one line, with the last line of the kernel's own file that it passed through."""
     text = " ".join(str(error).split())
     frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == kernel.path
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == kernel.path
     ]
     where = f" at line {frames[-1].lineno} of {kernel.path}" if frames else ""
-    return f"it raised {type(error).__name__}{where}: {text[:500]}" if text else (
-        f"it raised {type(error).__name__}{where}"
+    return (
+        f"it raised {type(error).__name__}{where}: {text[:500]}"
+        if text
+        else (f"it raised {type(error).__name__}{where}")
     )
 
 

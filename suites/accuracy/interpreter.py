@@ -3,8 +3,10 @@
 The stock interpreter keeps bfloat16 as uint16: it adds and multiplies bit patterns, truncates
 fp32 on the way to bfloat16, and fails on atomics. Here its numpy dtype is ml_dtypes' bfloat16,
 whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. Casts that ask for
-rounding toward zero get it. The stock one also patches triton.language anew at each call of a
-device function, tl.sum among them, which took half of a run's time; here a launch patches it once. `probe` shows that each of these took effect on this Triton version.
+rounding toward zero get it. `probe` shows that each of these took effect on this Triton version.
+
+The stock interpreter also patches triton.language anew at every call of a device function, tl.sum
+among them, which took half of a run's time; here a launch patches it once.
 """
 
 from __future__ import annotations
@@ -40,8 +42,15 @@ def install() -> None:
 
     missing = [
         name
-        for name in ("_get_np_dtype", "InterpreterBuilder", "TensorHandle", "_interpreter", "_ir",
-                     "_patch_lang", "InterpretedFunction")
+        for name in (
+            "_get_np_dtype",
+            "InterpreterBuilder",
+            "TensorHandle",
+            "_interpreter",
+            "_ir",
+            "_patch_lang",
+            "InterpretedFunction",
+        )
         if not hasattr(interpreter, name)
     ]
     if missing:
@@ -57,7 +66,7 @@ def install() -> None:
     if getattr(stock_np_dtype, "mended", False):
         return
 
-    def np_dtype(tt_dtype: Any) -> np.dtype[Any]:
+    def np_dtype(tt_dtype: Any) -> Any:
         return _BFLOAT16 if tt_dtype.scalar == tl.bfloat16 else stock_np_dtype(tt_dtype)
 
     np_dtype.mended = True  # type: ignore[attr-defined]
@@ -123,7 +132,7 @@ def _probe_kernel(x_ptr, y_ptr, near_ptr, cut_ptr, sum_ptr, atomic_ptr, BLOCK: t
 
 
 def probe() -> None:
-    """Raise InterpreterError unless bfloat16 rounds, adds, multiplies and accumulates as it must."""
+    """Raise InterpreterError unless bfloat16 rounds, adds and multiplies as it must."""
     # Ties to even both ways, a carry into the exponent, a subnormal, the largest number, -0.
     numbers = [1 + 2**-8, 1 + 3 * 2**-8, 1.999, 2.0**-133 * 1.5, 3.39e38, -0.0, -2.7, 1e-30]
     x = torch.tensor(numbers, dtype=torch.float32)

@@ -67,8 +67,10 @@ class Run:
         """
         started = time.perf_counter()
         first = call_candidate(kernel, case, self.device, fill=math.nan)
-        second = first if first.rule is not None else (
-            call_candidate(kernel, case, self.device, fill=SENTINEL)
+        second = (
+            first
+            if first.rule is not None
+            else (call_candidate(kernel, case, self.device, fill=SENTINEL))
         )
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())

@@ -24,8 +24,10 @@ from reports.schema import AccuracyRow, RunEnd, RunHeader
 from suites.accuracy import interpreter
 from suites.accuracy.run import Run, describe_machine, kernel_info
 from suites.options import DEVICE
+from suites.selection import selected_cases, selected_kernels
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
+
 
 class AccuracySession:
     """A pytest plugin for one run: refused pairs go to the record, the rest run as tests."""
@@ -50,7 +52,8 @@ class AccuracySession:
             named=frozenset(names),
             reproduce_options=(f"--sm {sm}",) if self.device.type == "cpu" and sm != 90 else (),
         )
-        self.kernels: tuple[Kernel, ...] = ()
+        self.kernels = selected_kernels(config)
+        self.cases = selected_cases(config, self.kernels)
         self.started = time.monotonic()
         self.rows: list[AccuracyRow] = []
         self.planned = 0
@@ -101,7 +104,10 @@ class AccuracySession:
         """Show progress while the tests run."""
         console = Console(stderr=True)
         columns = (
-            TextColumn("accuracy"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("accuracy"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
             TextColumn("{task.fields[failed]} failed  {task.description}", markup=False),
         )
         if console.is_terminal:
@@ -166,8 +172,8 @@ class AccuracySession:
             )
         )
         session.exitstatus = exitstatus
-        console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else (
-            Console(width=120)
+        console = (
+            Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else (Console(width=120))
         )
         console.print()
         render(read(self.path), console)
@@ -178,19 +184,16 @@ class AccuracySession:
 
 def _pair(item: pytest.Item) -> tuple[Kernel, Case]:
     assert isinstance(item, pytest.Function)
-    return item.callspec.params["kernel"], item.callspec.params["case"]
+    kernel, case = item.callspec.params["kernel"], item.callspec.params["case"]
+    assert isinstance(kernel, Kernel)
+    assert isinstance(case, Case)
+    return kernel, case
 
 
 def _own_arguments(config: pytest.Config) -> list[str]:
-    """What the user typed after `--`: the arguments less those that the session itself gives."""
-    given = list(config.invocation_params.args)
-    ours = {
-        "suites/accuracy", "--no-header", "--no-summary", "--tb=short", "-q", "no:cacheprovider",
-    }
-    return [
-        each for index, each in enumerate(map(str, given))
-        if each not in ours and given[index : index + 2] != ["-p", "no:cacheprovider"]
-    ]
+    """What the user typed after `--`: the arguments less the path of this suite."""
+    given = map(str, config.invocation_params.args)
+    return [each for each in given if each.rstrip("/") != "suites/accuracy"]
 
 
 SESSION: pytest.StashKey[AccuracySession] = pytest.StashKey()

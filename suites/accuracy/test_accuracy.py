@@ -9,18 +9,15 @@ from oracles.op import Case
 from reports.schema import AccuracyRow
 from suites.accuracy.run import DeviceLostError
 from suites.accuracy.session import SESSION, AccuracySession
-from suites.selection import selected_cases, selected_kernels
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each pair, case by case, so that a case's truth is computed once."""
     session = metafunc.config.stash[SESSION]
-    kernels = selected_kernels(metafunc.config)
-    session.kernels = kernels
     pairs = [
         pytest.param(kernel, case, id=case.id(kernel.name))
-        for case in selected_cases(metafunc.config, kernels)
-        for kernel in kernels
+        for case in session.cases
+        for kernel in session.kernels
         if kernel.op.name == case.op
     ]
     metafunc.parametrize(("kernel", "case"), pairs)

@@ -52,7 +52,7 @@ def judge(
     bounds: dict[str, Bound],
     numerics: Numerics,
 ) -> Verdict:
-    """The verdict on two calls: memory was filled with NaN at the first, the sentinel at the second."""
+    """The verdict on two calls; fresh memory held NaN at the first, the sentinel at the second."""
     for call in (first, second):
         if call.rule is not None:
             return Verdict(call.rule, call.reason, ())  # type: ignore[arg-type]
@@ -118,45 +118,53 @@ def _judge_output(
         counted += int(compared.sum())
         ulps = max(ulps, float((error / _ulp(exact, output.dtype)).nan_to_num(0.0).max()))
     index = next(each for each in (unwritten, non_finite, worst.index) if each is not None)
-    place = tuple(int(each) for each in torch.unravel_index(torch.tensor(index), output.shape)) if (
-        output.numel()
-    ) else ()
-    got_value, expected, limit_value = (
-        float(each.reshape(-1)[index]) if each.numel() else 0.0
-        for each in (output, truth, bound.deterministic)
-    )
+    shown = _Element.at(index, output, truth, bound.deterministic)
     measured = OutputError(
         output=name,
         worst_deterministic=max(worst.ratio, 0.0),
         worst_probabilistic=None if bound.probabilistic is None else max(worst_probable.ratio, 0.0),
-        worst_index=place,
-        got=got_value,
-        expected=expected,
-        bound=limit_value,
+        worst_index=shown.place,
+        got=shown.got,
+        expected=shown.expected,
+        bound=shown.bound,
         rmse=math.sqrt(squares / counted) if counted else 0.0,
         max_ulp=ulps,
     )
-    values = f"got {got_value:.9g}, expected {expected:.9g}"
-    at = f"{name}{list(place)}"
+    failure: tuple[Rule, str] | None = None
     if unwritten is not None:
-        return measured, ("unwritten output", f"{at} was never written")
-    if non_finite is not None:
-        return measured, ("non-finite values", f"{at}: {values}")
-    if not worst.ratio <= 1.0:
-        times = f"{worst.ratio:.3g} times the bound {limit_value:.3g}"
-        return measured, ("deterministic bound", f"{at}: {values}, {times}")
-    if bound.probabilistic is not None and not worst_probable.ratio <= 1.0:
-        index = worst_probable.index
+        failure = ("unwritten output", f"{name}{list(shown.place)} was never written")
+    elif non_finite is not None:
+        failure = ("non-finite values", f"{name}{shown.text}")
+    elif not worst.ratio <= 1.0:
+        excess = f"{worst.ratio:.3g} times the bound {shown.bound:.3g}"
+        failure = ("deterministic bound", f"{name}{shown.text}, {excess}")
+    elif bound.probabilistic is not None and not worst_probable.ratio <= 1.0:
+        beyond = _Element.at(worst_probable.index, output, truth, bound.probabilistic)
+        excess = f"{worst_probable.ratio:.3g} times the probabilistic bound {beyond.bound:.3g}"
+        failure = ("probabilistic bound", f"{name}{beyond.text}, {excess}")
+    return measured, failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """One element of an output: where it is, what it is, what it should be and how nearly."""
+
+    place: tuple[int, ...]
+    got: float
+    expected: float
+    bound: float
+
+    @classmethod
+    def at(cls, index: int, output: Tensor, truth: Tensor, bound: Tensor) -> _Element:
+        """The element of flat index `index`; all zero where the output is empty."""
+        if not output.numel():
+            return cls((), 0.0, 0.0, 0.0)
         place = tuple(int(each) for each in torch.unravel_index(torch.tensor(index), output.shape))
-        got_value, expected, limit_value = (
-            float(each.reshape(-1)[index]) for each in (output, truth, bound.probabilistic)
-        )
-        reason = (
-            f"{name}{list(place)}: got {got_value:.9g}, expected {expected:.9g}, "
-            f"{worst_probable.ratio:.3g} times the probabilistic bound {limit_value:.3g}"
-        )
-        return measured, ("probabilistic bound", reason)
-    return measured, None
+        return cls(place, float(output[place]), float(truth[place]), float(bound[place]))
+
+    @property
+    def text(self) -> str:
+        return f"{list(self.place)}: got {self.got:.9g}, expected {self.expected:.9g}"
 
 
 def _ulp(exact: Tensor, dtype: torch.dtype) -> Tensor:
@@ -173,13 +181,11 @@ def _repeats(name: str, first: Tensor, second: Tensor) -> tuple[Rule, str] | Non
         differs = (one.view(integer) != other.view(integer)) & ~(one.isnan() & other.isnan())
         if bool(differs.any()):
             index = torch.tensor(start + int(differs.int().argmax()))
-            place = [int(each) for each in torch.unravel_index(index, first.shape)]
-            a, b = float(first[tuple(place)]), float(second[tuple(place)])
-            count = int(differs.sum())
-            return (
-                "not repeatable",
-                f"two calls on the same values differ in {count} elements of {name}: "
-                f"at {place} {a:.9g} and {b:.9g}; a kernel that isn't bitwise repeatable says so "
-                "with Numerics(bitwise_repeatable=False)",
+            place = tuple(int(each) for each in torch.unravel_index(index, first.shape))
+            reason = (
+                f"two calls on the same values differ: {name}{list(place)} is "
+                f"{float(first[place]):.9g} and then {float(second[place]):.9g}; a kernel that "
+                "isn't bitwise repeatable says so with Numerics(bitwise_repeatable=False)"
             )
+            return "not repeatable", reason
     return None

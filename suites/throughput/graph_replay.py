@@ -46,7 +46,7 @@ def device_times_us(call: Callable[[], object], samples: int = _SAMPLES) -> list
     times = []
     for index in range(_WARM_UP + samples):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(_HOLD_CYCLES)
+        torch.cuda._sleep(_HOLD_CYCLES)  # noqa: SLF001 (no public call holds a device)
         buffer.sum()
         start.record()
         graph.replay()
@@ -89,7 +89,13 @@ def main() -> int:
             shape = (peer["dtype"], peer["m"], peer["n"])
             figures.setdefault(shape, {})[peer["impl"]] = peer["gbps"]
     major, minor = torch.cuda.get_device_capability()
-    run = Run(torch.device("cuda"), 10 * major + minor, False, frozenset(), ())
+    run = Run(
+        device=torch.device("cuda"),
+        sm=10 * major + minor,
+        gate_baselines=False,
+        named=frozenset(),
+        reproduce_options=(),
+    )
     names = list(dict.fromkeys(name for row in figures.values() for name in row))
     table = Table(title=f"layer_norm_backward, GB/s, {torch.cuda.get_device_name()}")
     for column in ("dtype", "m", "n", "kernel", "us", "GB/s", "best peer", *names):
@@ -106,7 +112,12 @@ def main() -> int:
         time_us, gbps = time_case(kernel, case)
         best = max(peers, key=lambda name: peers[name])
         table.add_row(
-            dtype, str(m), str(n), kernel.name, f"{time_us:.1f}", f"{gbps:.0f}",
+            dtype,
+            str(m),
+            str(n),
+            kernel.name,
+            f"{time_us:.1f}",
+            f"{gbps:.0f}",
             f"{gbps / peers[best]:.2f} x {best}",
             *(f"{peers[name]:.0f}" if name in peers else "-" for name in names),
         )

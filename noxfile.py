@@ -1,0 +1,132 @@
+"""The workbench's sessions; `nox --list` shows them, `nox -s NAME -- OPTIONS` passes options on.
+
+All sessions share one environment, made by the session `environment` on the first run and kept in
+.nox. Under --no-venv they run in the interpreter that runs nox, and nothing is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import nox
+from packaging.requirements import Requirement
+
+# A bare `nox` runs the workbench's own tests: they need neither a GPU nor a word of options.
+nox.options.sessions = ["tests"]
+nox.needs_version = ">=2026.10.20"  # what this file was tried with
+
+_PYPROJECT = nox.project.load_toml("pyproject.toml")
+_GROUPS = ("test", "lint")
+# What an environment holds, one requirement a line: written into it when an installation ends.
+_STAMP = "kernel-workbench-requirements.txt"
+
+# Set by `environment`; never looked up in .nox, where an environment may be left that --no-venv
+# asks not to use.
+_python: Path | None = None
+
+# Unbuffered, so that a run that is killed has shown what it did. PYTHONSAFEPATH would keep the
+# checkout off sys.path.
+_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": None}
+
+# A suite shows its own progress and report; in a variable, so that the command line which a record
+# keeps is what the user typed.
+_QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider"
+
+
+def _interpreter(session: nox.Session, group: str) -> Path:
+    """The Python of the shared environment; under --no-venv it has to hold what `group` lists."""
+    if _python is None:
+        session.error("the session `environment` comes first: leave out --no-dependencies")
+    if _python == Path(sys.executable):
+        _require(session, group)
+    return _python
+
+
+def _run(
+    session: nox.Session, group: str, *command: str, variables: dict[str, str] | None = None
+) -> None:
+    """Run `python -m COMMAND` in the shared environment, from the root of the checkout."""
+    python = _interpreter(session, group)
+    together = {**_VARIABLES, **(variables or {})}
+    # stderr=None leaves stderr apart, where nox would fold it into stdout: `--markdown -`.
+    session.run(str(python), "-m", *command, env=together, external=True, stderr=None)
+
+
+def _require(session: nox.Session, group: str) -> None:
+    """End the session where the interpreter that runs nox lacks a dependency; warn of a version."""
+    missing = []
+    for line in nox.project.dependency_groups(_PYPROJECT, group):
+        requirement = Requirement(line)
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            missing.append(requirement.name)
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            session.warn(f"{requirement} is what the workbench is tested with, found {found}")
+    if missing:
+        session.error(f"--no-venv runs in {sys.executable}, which lacks {', '.join(missing)}")
+
+
+@nox.session(venv_backend="virtualenv", reuse_venv=True, default=False)
+def environment(session: nox.Session) -> None:
+    """Make the environment that the other sessions share; installs only when pyproject changed."""
+    global _python  # noqa: PLW0603 (sessions of one nox run share nothing else)
+    if not session.virtualenv.is_sandboxed:
+        _python = Path(sys.executable)
+        return
+    # Not resolved: behind the link lies the base interpreter, which has none of the packages.
+    _python = Path(session.bin) / "python"
+    requirements = sorted(set(nox.project.dependency_groups(_PYPROJECT, *_GROUPS)))
+    wanted = "\n".join(requirements) + "\n"
+    stamp = Path(session.virtualenv.location) / _STAMP
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    stamp.unlink(missing_ok=True)  # an installation that is cut off counts for nothing
+    session.log("The environment isn't what pyproject.toml asks for; the first time takes minutes")
+    done = session.run_install(
+        "python", "-m", "pip", "install", "--quiet", *requirements, silent=True
+    )
+    if done is None:
+        session.warn("--no-install: it stays as it is")
+    else:
+        stamp.write_text(wanted)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def accuracy(session: nox.Session) -> None:
+    """Verify kernels against float64: `-- --op OP --kernel NAME --kernels=FILE --tier full`."""
+    _run(
+        session,
+        "run",
+        "pytest",
+        "suites/accuracy",
+        *session.posargs,
+        variables={"PYTEST_ADDOPTS": _QUIET},
+    )
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def report(session: nox.Session) -> None:
+    """Show a record, by default the latest: `-- [FILE] --markdown PATH --junit PATH`."""
+    _run(session, "report", "reports", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def tests(session: nox.Session) -> None:
+    """Test the workbench itself, under the interpreter; options and paths go to pytest."""
+    _run(session, "test", "pytest", "--device=cpu", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def lint(session: nox.Session) -> None:
+    """Check style (ruff), types (mypy) and which room imports which (import-linter)."""
+    _run(session, "lint", "ruff", "check")
+    _run(session, "lint", "ruff", "format", "--check")
+    _run(session, "lint", "mypy")
+    lint_imports = _interpreter(session, "lint").with_name("lint-imports")
+    session.run(str(lint_imports), "--no-logo", env=_VARIABLES, external=True)

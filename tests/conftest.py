@@ -1,0 +1,21 @@
+"""What the tests share: the interpreter made right, before any kernel is launched."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from suites.accuracy import interpreter
+from suites.options import DEVICE
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> torch.device:
+    """Where kernels run: the CPU, or with --device=cuda the GPU."""
+    return pytestconfig.stash[DEVICE]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _mended_interpreter(device: torch.device) -> None:
+    if device.type == "cpu":
+        interpreter.install()

@@ -1,0 +1,95 @@
+"""The interpreter's bfloat16: what the stock one gets wrong comes out as on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter as stock
+
+from suites.accuracy import interpreter
+
+
+@triton.jit
+def _cast_kernel(wide_ptr, half_ptr, back_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    half = tl.load(wide_ptr + offs).to(half_ptr.dtype.element_ty)
+    tl.store(half_ptr + offs, half)
+    tl.store(back_ptr + offs, half.to(tl.float32))
+
+
+@triton.jit
+def _arithmetic_kernel(a_ptr, b_ptr, out_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    a = tl.load(a_ptr + offs)
+    b = tl.load(b_ptr + offs)
+    tl.store(out_ptr + offs, a * b - a)
+
+
+@triton.jit
+def _dot_kernel(a_ptr, b_ptr, out_ptr, SIZE: tl.constexpr):
+    offs = tl.arange(0, SIZE)
+    square = offs[:, None] * SIZE + offs[None, :]
+    product = tl.dot(tl.load(a_ptr + square), tl.load(b_ptr + square))
+    tl.store(out_ptr + square, product + tl.max(tl.load(a_ptr + square), axis=1)[:, None])
+
+
+@pytest.fixture(autouse=True)
+def _on_the_interpreter(device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("the interpreter is for machines without a GPU")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_casts_round_to_nearest_even_as_torch_does(dtype: torch.dtype) -> None:
+    """Every rounding of fp32 to a half, ties, subnormals, overflow and NaN included."""
+    bits = torch.randint(-(2**31), 2**31, (65536,), dtype=torch.int64).to(torch.int32)
+    ties = (torch.arange(-32768, 32768, dtype=torch.int32) << 16) + 0x8000
+    for pattern in (bits, ties):
+        wide = pattern.view(torch.float32)
+        half, back = torch.empty_like(wide, dtype=dtype), torch.empty_like(wide)
+        _cast_kernel[(1,)](wide, half, back, BLOCK=wide.numel())
+        number = ~wide.isnan()
+        assert torch.equal(half[number].view(torch.int16), wide.to(dtype)[number].view(torch.int16))
+        assert half[~number].isnan().all()
+        assert torch.equal(back[number], half[number].float())
+
+
+def test_arithmetic_on_bfloat16_rounds_each_operation() -> None:
+    """Products and differences are those of fp32, rounded to bfloat16 one by one."""
+    a, b = torch.randn(2, 512).bfloat16()
+    out = torch.empty_like(a)
+    _arithmetic_kernel[(1,)](a, b, out, BLOCK=512)
+    assert torch.equal(out, a * b - a)
+
+
+def test_dot_and_max_of_bfloat16_are_exact_where_they_can_be() -> None:
+    """A product of small integers has no rounding, so it must be equal, and so must the maximum."""
+    a, b = torch.randint(-8, 9, (2, 32, 32)).bfloat16()
+    out = torch.empty(32, 32)
+    _dot_kernel[(1,)](a, b, out, SIZE=32)
+    assert torch.equal(out, a.float() @ b.float() + a.float().amax(1, keepdim=True))
+
+
+def test_probe_names_what_a_stock_interpreter_gets_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one patch undone, the probe refuses, naming the fault and Triton's version."""
+
+    def truncating(_: Any, source: Any, target: Any, __: Any) -> Any:  # noqa: ANN401
+        kept = (source.data.view("uint32") >> 16).astype("uint16")
+        return stock.TensorHandle(kept.view(stock._get_np_dtype(target)), target.scalar)
+
+    monkeypatch.setattr(stock.InterpreterBuilder, "create_fp_to_fp", truncating)
+    monkeypatch.setattr(
+        stock.InterpreterBuilder,
+        "cast_impl",
+        lambda self, source, target: (
+            truncating(self, source, target, None)
+            if target.scalar == tl.bfloat16
+            else stock.TensorHandle(source.data.astype(stock._get_np_dtype(target)), target.scalar)
+        ),
+    )
+    with pytest.raises(interpreter.InterpreterError, match=f"{triton.__version__}.*bfloat16"):
+        interpreter.probe()

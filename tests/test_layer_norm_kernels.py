@@ -1,0 +1,93 @@
+"""Our layer-norm kernels, beyond what the suite asks of every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.layer_norm import column_owning, matrices, row_persistent
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case
+
+_Kernel = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
+_KERNELS: dict[str, _Kernel] = {
+    "row_persistent": row_persistent.row_persistent,
+    "column_owning": column_owning.column_owning,
+}
+
+
+def _outputs(kernel: _Kernel, case: Case, device: torch.device) -> list[Tensor]:
+    inputs = LAYER_NORM_BACKWARD.inputs(case, device)
+    return [each for each in kernel(**inputs, aligned=False) if each is not None]
+
+
+def _case(m: int, n: int, *options: str) -> Case:
+    return Case(
+        op="layer_norm_backward",
+        sizes=(("m", m), ("n", n)),
+        dtype=torch.float32,
+        weight_dtype=torch.float32,
+        options=frozenset(options),
+    )
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_device_independent_result_has_the_same_bits_on_every_device(
+    name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1, 3 or 20 SMs: the bits are the same with the option, and differ without it."""
+
+    def on(sms: int, *options: str) -> list[Tensor]:
+        monkeypatch.setenv(matrices.SIMULATED_MULTIPROCESSORS_VARIABLE, str(sms))
+        monkeypatch.setattr(matrices, "_on_device", lambda _: sms)
+        return _outputs(_KERNELS[name], _case(260, 40, *options), device)
+
+    fixed = [on(sms, "device_independent") for sms in (1, 3, 20)]
+    for other in fixed[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(fixed[0], other, strict=True))
+    free = [on(sms) for sms in (1, 20)]
+    assert not all(torch.equal(a, b) for a, b in zip(*free, strict=True))
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_row_of_dx_does_not_depend_on_the_rows_beside_it(name: str, device: torch.device) -> None:
+    """dx of the first rows has the same bits in a batch of 5 rows and in one of 41."""
+    inputs = LAYER_NORM_BACKWARD.inputs(_case(41, 72), device)
+    few = {
+        key: value[:5] if isinstance(value, Tensor) and key != "weight" else value
+        for key, value in inputs.items()
+    }
+    whole = _KERNELS[name](**inputs, aligned=False)[0]
+    assert torch.equal(_KERNELS[name](**few, aligned=False)[0], whole[:5])
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_gradient_that_is_not_packed_is_refused(name: str, device: torch.device) -> None:
+    """A strided gradient to accumulate into is refused in a sentence, not written around."""
+    inputs = LAYER_NORM_BACKWARD.inputs(_case(3, 8), device)
+    strided = torch.zeros(16, device=device)[::2]
+    with pytest.raises(ValueError, match="packed"):
+        _KERNELS[name](**inputs, aligned=False, dweight=strided, dbias=strided)
+
+
+def test_every_rank_gives_the_same_gradients(device: torch.device) -> None:
+    """[6, 24], [2, 3, 24] and [6, 1, 24] are the same rows."""
+    inputs = LAYER_NORM_BACKWARD.inputs(_case(6, 24), device)
+    flat = _KERNELS["row_persistent"](**inputs, aligned=False)
+    for shape in ((2, 3), (6, 1)):
+        folded = {
+            key: value.reshape(*shape, *value.shape[1:])
+            if isinstance(value, Tensor) and key != "weight"
+            else value
+            for key, value in inputs.items()
+        }
+        dx, *gradients = _KERNELS["row_persistent"](**folded, aligned=False)
+        assert dx.shape == (*shape, 24)
+        assert torch.equal(dx.reshape(6, 24), flat[0])
+        for got, expected in zip(gradients, flat[1:], strict=True):
+            assert got is not None
+            assert expected is not None
+            assert torch.equal(got, expected)

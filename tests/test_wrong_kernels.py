@@ -1,0 +1,92 @@
+"""Wrong kernels fail for the right reason, and sound ones pass: the suite's own verdict on both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from kernels.registry import Domain, Kernel
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case, Numerics
+from reports.schema import AccuracyRow
+from suites.accuracy.run import Run
+from tests.wrong_layer_norms import WRONG, Wrong, closed_form
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _kernel(function: Callable[..., object]) -> Kernel:
+    return Kernel(
+        op=LAYER_NORM_BACKWARD,
+        name=function.__name__,
+        domain=Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES),
+        numerics=Numerics(),
+        priority=0,
+        function=function,
+        origin="user",
+        path=__file__,
+    )
+
+
+def _run(device: torch.device) -> Run:
+    return Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
+
+
+def _cases(dtype: torch.dtype) -> list[Case]:
+    """The `ci` cases of `dtype` that a kernel with no options serves."""
+    return [
+        case
+        for case in LAYER_NORM_BACKWARD.cases()
+        if case.tier == "ci" and case.dtype == dtype and not case.options
+    ]
+
+
+def _rows(function: Callable[..., object], cases: list[Case], run: Run) -> list[AccuracyRow]:
+    kernel = _kernel(function)
+    return [run.try_pair(kernel, case) for case in cases if run.refusal(kernel, case) is None]
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_sound_kernel_passes_every_case(dtype: torch.dtype, device: torch.device) -> None:
+    """The kernel that the wrong ones are made from has no failure of its own."""
+    rows = _rows(closed_form, _cases(dtype), _run(device))
+    assert len(rows) > 50  # of about 80 in each dtype
+    assert [(row.case.id, row.reason) for row in rows if row.status != "passed"] == []
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_kernel_fails_for_the_right_reason(
+    name: str, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Each defect is found in each dtype, by a rule that fits it, with a reason that names it."""
+    wrong: Wrong = WRONG[name]
+    failed = [
+        row for row in _rows(wrong.function, _cases(dtype), _run(device)) if row.status == "failed"
+    ]
+    assert failed, f"{name} passes every case"
+    fitting = [
+        row for row in failed if row.rule in wrong.rules and row.reason and wrong.word in row.reason
+    ]
+    assert fitting, f"{name} fails, but as {failed[0].rule}: {failed[0].reason}"
+
+
+def test_kernel_that_declares_its_order_open_may_differ_between_calls(
+    device: torch.device,
+) -> None:
+    """Bits that differ within the bound are right where the kernel says that they may."""
+    run, case = _run(device), _cases(torch.float32)[20]
+    wrong = _kernel(WRONG["not_repeatable"].function)
+    declared = Kernel(
+        op=wrong.op,
+        name=wrong.name,
+        domain=wrong.domain,
+        numerics=Numerics(bitwise_repeatable=False),
+        priority=0,
+        function=wrong.function,
+        origin="user",
+        path=wrong.path,
+    )
+    assert run.try_pair(declared, case).status == "passed"
