@@ -168,13 +168,13 @@ class Kernel:
 
 
 _registered: dict[tuple[str, str], Kernel] = {}
-_loading: list[Origin] = []
+_loading: list[Path] = []  # the user's file that is being imported
 _HOME = Path(__file__).resolve().parent
 
 
 def _origin(path: Path) -> Origin:
     if _loading:
-        return _loading[-1]
+        return "user"
     return "baseline" if path.is_relative_to(_HOME / "baselines") else "ours"
 
 
@@ -193,7 +193,8 @@ def kernel(
     """
 
     def register(function: Function) -> Function:
-        path = Path(inspect.getfile(function)).resolve()
+        # A wrapped function's own file may be the wrapper's; the file that registers it is known.
+        path = _loading[-1] if _loading else Path(inspect.getfile(function)).resolve()
         called = name or function.__name__
         unknown = sorted(domain.features - set(op.options))
         if unknown:
@@ -235,15 +236,25 @@ def all_kernels() -> tuple[Kernel, ...]:
     )
 
 
+def resolved(path: Path) -> Path:
+    """The absolute path of a user's file. Raises KernelError where there is no such file."""
+    try:
+        file = path.expanduser().resolve()
+        exists = file.is_file()
+    except (OSError, RuntimeError) as error:  # a name too long, nobody's ~home, a circle of links
+        raise KernelError(f"--kernels {path}: there is no such file ({error})") from error
+    if not exists:
+        raise KernelError(f"--kernels {path}: there is no such file")
+    return file
+
+
 def load_file(path: Path) -> tuple[Kernel, ...]:
     """Import a user's file and return the kernels it registers.
 
     Raises KernelError, in one sentence, where the file doesn't exist, isn't Python, fails to
     import, registers nothing, or registers a name that is taken.
     """
-    file = path.expanduser().resolve()
-    if not file.is_file():
-        raise KernelError(f"--kernels {path}: there is no such file")
+    file = resolved(path)
     if file.suffix != ".py":
         raise KernelError(f"--kernels {path}: not a Python file (its name must end in .py)")
     all_kernels()
@@ -253,7 +264,7 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
     assert spec is not None and spec.loader is not None  # a .py file always has both
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    _loading.append("user")
+    _loading.append(file)
     try:
         spec.loader.exec_module(module)
     except KernelError as error:
@@ -272,10 +283,11 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
 
 
 def _where(error: BaseException, file: Path) -> str:
-    """The error and the last line of `file` that it passed through."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """The error on one line, and the last line of `file` that it passed through."""
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if isinstance(error, SyntaxError):
-        return f"{text} (line {error.lineno})"
+        return text  # it names its own file and line
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)

@@ -17,12 +17,13 @@ from rich.console import Console
 from reports.accuracy import render
 from reports.junit import render_junit
 from reports.markdown import render_markdown
+from reports.picture import render_svg
 from reports.record import RecordError, latest, read, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reports.record import Record
+from reports.record import Record
 
 _WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
 
@@ -68,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--junit", type=Path, metavar="PATH", help="also as JUnit XML")
     parser.add_argument(
+        "--svg", type=Path, metavar="PATH", help="also a picture of the report's head"
+    )
+    parser.add_argument(
         "--width", type=_columns, metavar="N", help="columns of the terminal report"
     )
     return parser
@@ -83,6 +87,8 @@ def _write(record: Record, options: argparse.Namespace) -> None:
     """Write the forms that were asked for; files first, so that a closed pipe loses none."""
     if options.junit is not None:
         _save(options.junit, render_junit(record))
+    if options.svg is not None:
+        _save(options.svg, render_svg(record).encode())
     if options.markdown is not None and options.markdown != "-":
         _save(Path(options.markdown), render_markdown(record).encode())
     text = render_markdown(record) if options.markdown == "-" else _terminal(record, options.width)

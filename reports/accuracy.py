@@ -57,15 +57,21 @@ _LEAST_COLUMNS = 20  # a narrower first column folds names past reading
 def render(record: Record, console: Console, *, most_failures: int = 10) -> None:
     """Print the report. Commands to reproduce a row are not wrapped, so that they can be copied."""
     summaries = kernel_summaries(record)
-    _headline(record, console)
-    _labelled(console, environment_lines(record))
-    _matrices(record, console, summaries)
-    _kernels(console, summaries)
+    render_outline(record, console)
     _margins(console, summaries)
     _refusals(record, console)
     _failures(record, console, most_failures)
     _nearest(record, console)
     _times(record, console)
+
+
+def render_outline(record: Record, console: Console) -> None:
+    """Print the report's head: the verdict, the environment, the matrix and the kernels."""
+    summaries = kernel_summaries(record)
+    _headline(record, console)
+    _labelled(console, environment_lines(record))
+    _matrices(record, console, summaries)
+    _kernels(console, summaries)
 
 
 def _headline(record: Record, console: Console) -> None:
@@ -289,10 +295,9 @@ def _failures(record: Record, console: Console, most: int) -> None:
 
 def _failure(row: AccuracyRow, console: Console) -> None:
     _indented(console, shown(row.case.id))
-    detail = failing_output(row)
-    for text in (detail, row.reason):
-        if text is not None:
-            _indented(console, shown(text), by=4)
+    text = row.reason or failing_output(row)
+    if text is not None:
+        _indented(console, shown(text), by=4)
     _command(console, row)
 
 

@@ -160,8 +160,8 @@ def _failures(record: Record) -> _Section:
 def _failure(row: AccuracyRow) -> str:
     title = f"**{_escaped(row.kernel)}**, {_escaped(row.rule or 'no rule given')}"
     gating = "" if row.gates else " (not gating)"
-    texts = [text for text in (failing_output(row), row.reason) if text is not None]
-    lines = "".join(f"  {_escaped(text)}  \n" for text in texts)
+    text = row.reason or failing_output(row)
+    lines = "" if text is None else f"  {_escaped(text)}  \n"
     return f"- {title}{gating}: {_escaped(row.case.id)}  \n{lines}\n{_fenced(row.reproduce)}\n"
 
 

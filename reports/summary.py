@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]  # op, kernel: two ops may have kernels of one name
 
+# How a domain begins its refusal of options; what follows is their names.
+_UNSERVED = "doesn't serve "
 BOUND_RULES = ("deterministic bound", "probabilistic bound")
 _TENSOR = re.compile(
     r"^(?:d?[qkvox]|out|lse|delta|dy|d?(?:weight|bias|residual|gamma|beta)|mean|rstd)_(?=.)"
@@ -190,8 +192,9 @@ def refusals(record: Record) -> tuple[RefusalGroup, ...]:
         groups: dict[tuple[str, ...], list[AccuracyRow]] = {}
         for row in rows:
             if row.status == "refused":
-                between_numbers = tuple(_NUMBER.split(row.reason or "no reason given"))
-                groups.setdefault(between_numbers, []).append(row)
+                reason = row.reason or "no reason given"
+                alike = (_UNSERVED,) if reason.startswith(_UNSERVED) else _NUMBER.split(reason)
+                groups.setdefault(tuple(alike), []).append(row)
         result += [
             RefusalGroup(op, name, _template(group), len(group), group[0])
             for group in sorted(groups.values(), key=len, reverse=True)
@@ -323,8 +326,11 @@ def _failed_text(failed: Sequence[AccuracyRow]) -> str:
 
 
 def _template(rows: Sequence[AccuracyRow]) -> str:
-    """The rows' reason, with N for the numbers that differ between them."""
+    """The rows' reason, with N for the numbers that differ; of options, all that any row names."""
     reasons = [row.reason or "no reason given" for row in rows]
+    if reasons[0].startswith(_UNSERVED):
+        options = {each for reason in reasons for each in reason[len(_UNSERVED) :].split(", ")}
+        return _UNSERVED + ", ".join(sorted(options))
     columns = list(zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True))
     numbers = iter(column[0] if len(set(column)) == 1 else "N" for column in columns)
     return _NUMBER.sub(lambda _: next(numbers), reasons[0])

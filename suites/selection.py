@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from kernels import Kernel, KernelError, all_kernels
-from kernels.registry import load_file
+from kernels.registry import load_file, resolved
 from oracles import OPS
 from oracles.op import Case, dtype_name
 
 _DTYPES = ("float32", "float16", "bfloat16")
-_SEED = re.compile(r"-seed(\d+)$")
+_SEED = re.compile(r"-seed(-?\d+)$")
 
 
 def _known(option: str, wanted: Sequence[str] | None, known: Iterable[str]) -> None:
@@ -34,13 +34,9 @@ def selected_kernels(config: pytest.Config) -> tuple[Kernel, ...]:
     ops, names = config.getoption("--op"), config.getoption("--kernel")
     _known("--op", ops, OPS)
     try:
-        files = dict.fromkeys(
-            Path(each).expanduser().resolve() for each in config.getoption("--kernels")
-        )
-        asked = {
-            Path(each).expanduser().resolve(): Path(each) for each in config.getoption("--kernels")
-        }
-        from_files = [each for file in files for each in load_file(asked[file])]
+        # A file that is named twice is loaded once.
+        files = {resolved(Path(each)): Path(each) for each in config.getoption("--kernels")}
+        from_files = [each for file in files.values() for each in load_file(file)]
         registered = all_kernels()
     except KernelError as error:
         raise pytest.UsageError(str(error)) from error
@@ -68,15 +64,20 @@ def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Ca
         for case in OPS[op].cases()
     }
     wanted = config.getoption("--case")
-    if wanted:
-        return tuple(_case(each, known) for each in wanted)
     seed = config.getoption("--seed")
-    return tuple(
-        dataclasses.replace(case, seed=case.seed + seed)
-        for case in known.values()
-        if (tier == "full" or case.tier == "ci")
-        and (not dtypes or dtype_name(case.dtype) in dtypes)
+    listed = (
+        [_case(each, known) for each in dict.fromkeys(wanted)]
+        if wanted
+        else [case for case in known.values() if tier == "full" or case.tier == "ci"]
     )
+    chosen = tuple(
+        dataclasses.replace(case, seed=case.seed + seed)
+        for case in listed
+        if not dtypes or dtype_name(case.dtype) in dtypes
+    )
+    if not chosen:
+        raise pytest.UsageError("--case and --dtype together leave no case to run")
+    return chosen
 
 
 def _case(name: str, known: dict[str, Case]) -> Case:

@@ -18,6 +18,7 @@ from reports.headline import headline
 from reports.junit import render_junit
 from reports.markdown import render_markdown
 from reports.phrases import duration, ratio
+from reports.picture import render_svg
 from reports.record import Record, read
 from reports.schema import AccuracyRow, CaseInfo
 from reports.summary import failures, layout_family, matrices, nearest_passes, refusals
@@ -331,3 +332,12 @@ def test_report_of_5000_rows_takes_less_than_three_seconds(tmp_path: Path) -> No
     render_markdown(record)
     render_junit(record)
     assert time.perf_counter() - start < 3
+
+
+def test_picture_names_nothing_outside_itself(tmp_path: Path) -> None:
+    """No font, image or link of the SVG is fetched: only the XML name space holds an address."""
+    picture = render_svg(record_of(tmp_path, [example_row(ratio=0.2)]))
+    assert picture.startswith("<svg")
+    addresses = re.findall(r"(?:href|src|url)\s*[=(]\s*[\"']?(?!#)[^\"')]*", picture)
+    assert [each for each in addresses if "terminal" not in each] == []
+    assert "@font-face" not in picture

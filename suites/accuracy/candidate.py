@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -81,11 +82,14 @@ def call_candidate(kernel: Kernel, case: Case, device: torch.device, *, fill: fl
     originals = {name: tensors[name].clone() for name in kernel.op.updates if name in tensors}
     started = time.perf_counter()
     try:
-        with fresh_memory(fill):
+        # A candidate may warn: that is no failure, as it would be where warnings are errors.
+        with fresh_memory(fill), warnings.catch_warnings(action="default"):
             returned = kernel.function(**arguments)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    except Exception as error:  # noqa: BLE001  (a candidate may raise anything)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (sys.exit and pytest.skip are no way to pass)
         seconds = time.perf_counter() - started
         fatal = any(each in str(error) for each in _FATAL)
         return Call({}, seconds, "raised", _describe(error, kernel), fatal)

@@ -133,7 +133,7 @@ class Run:
         options = [f"--device {self.device.type}"]
         if kernel.origin == "user":
             options.append(f"--kernels={shlex.quote(_shortest(Path(kernel.path)))}")
-        options += [f"--kernel {kernel.name}", f"--case {case.id()}"]
+        options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}"]
         return " ".join(["nox -s accuracy --", *self.reproduce_options, *options])
 
 

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kernels.registry import Kernel
 from oracles.op import Case, Numerics
 from reports.accuracy import render
-from reports.record import RecordWriter, new_path, read
+from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import AccuracyRow, RunEnd, RunHeader
 from suites.accuracy import interpreter
 from suites.accuracy.run import Run, describe_machine, kernel_info
@@ -57,6 +57,7 @@ class AccuracySession:
         self.started = time.monotonic()
         self.rows: list[AccuracyRow] = []
         self.planned = 0
+        self.to_run = 0
         self.writer: RecordWriter | None = None
         self.path: Path | None = None
         self.interrupted = False
@@ -65,9 +66,12 @@ class AccuracySession:
         self.last_line = self.started
 
     def add(self, row: AccuracyRow) -> None:
-        """Write a row to the record and count it."""
+        """Write a row to the record and count it; where it can't be written the run ends."""
         assert self.writer is not None
-        self.writer.write(row)
+        try:
+            self.writer.write(row)
+        except RecordError as error:
+            pytest.exit(str(error), returncode=int(pytest.ExitCode.INTERRUPTED))
         self.rows.append(row)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -80,7 +84,7 @@ class AccuracySession:
         header = RunHeader(
             suite="accuracy",
             started_at=now.isoformat(timespec="seconds"),
-            command=shlex.join(["nox", "-s", "accuracy", "--", *_own_arguments(self.config)]),
+            command=shlex.join(["nox", "-s", "accuracy", *_own_arguments(self.config)]),
             environment=describe_machine(self.device, self.run.sm),
             kernels=tuple(kernel_info(each) for each in self.kernels),
             default_numerics=asdict(Numerics()),
@@ -89,7 +93,10 @@ class AccuracySession:
         )
         results = Path(self.config.getoption("--results"))
         self.path = new_path(results, "accuracy", now, header.environment.device_name)
-        self.writer = RecordWriter(self.path, header)
+        try:
+            self.writer = RecordWriter(self.path, header)
+        except RecordError as error:
+            raise pytest.UsageError(f"--results {results}: {error}") from error
         kept = []
         for item, kernel, case in pairs:
             reason = self.run.refusal(kernel, case)
@@ -98,6 +105,7 @@ class AccuracySession:
             else:
                 self.add(self.run.refused(kernel, case, reason))
         session.items[:] = kept
+        self.to_run = len(kept)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
@@ -146,7 +154,7 @@ class AccuracySession:
         if report.failed and not any(key == "judged" for key, _ in report.user_properties):
             self.suite_errors.append(f"{report.nodeid}\n{report.longreprtext}")
         if report.when == "teardown":
-            self.advance(self.planned)
+            self.advance(self.to_run)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
@@ -160,17 +168,22 @@ class AccuracySession:
             return
         ran = [row for row in self.rows if row.status != "refused"]
         failed = any(row.status == "failed" and row.gates for row in ran)
+        lost = len(self.rows) < self.planned
         if exitstatus in (0, 1, 5):
-            exitstatus = int(failed or not ran or bool(self.suite_errors))
-        self.writer.close(
-            RunEnd(
-                finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                duration_s=time.monotonic() - self.started,
-                rows=len(self.rows),
-                interrupted=self.interrupted or len(self.rows) < self.planned,
-                exit_status=int(exitstatus),
+            exitstatus = int(failed or not ran or lost or bool(self.suite_errors))
+        try:
+            self.writer.close(
+                RunEnd(
+                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    duration_s=time.monotonic() - self.started,
+                    rows=len(self.rows),
+                    interrupted=self.interrupted or lost,
+                    exit_status=int(exitstatus),
+                )
             )
-        )
+        except RecordError as error:
+            print(error, file=sys.stderr)
+            exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
         console = (
             Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else (Console(width=120))
@@ -191,9 +204,10 @@ def _pair(item: pytest.Item) -> tuple[Kernel, Case]:
 
 
 def _own_arguments(config: pytest.Config) -> list[str]:
-    """What the user typed after `--`: the arguments less the path of this suite."""
+    """What the user typed after nox's `--`, with it: the arguments less the path of this suite."""
     given = map(str, config.invocation_params.args)
-    return [each for each in given if each.rstrip("/") != "suites/accuracy"]
+    typed = [each for each in given if each.rstrip("/") != "suites/accuracy"]
+    return ["--", *typed] if typed else []
 
 
 SESSION: pytest.StashKey[AccuracySession] = pytest.StashKey()

@@ -1,0 +1,419 @@
+"""The bounds of layer-norm backward: correct arithmetic stays within them, planted defects don't.
+
+Correct arithmetic is the closed form in float32, with its sums in several orders, x^ in each of
+its forms and dx combined in several ways; defects are one of these parts, or an argument, changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from oracles import LAYER_NORM_BACKWARD
+from oracles.layer_norm import bounds
+from oracles.layer_norm.cases import OPTION_SETS
+from oracles.layer_norm.values import DISTRIBUTIONS
+from oracles.op import Bound, Case, Inputs, Numerics, Outputs
+
+CPU = torch.device("cpu")
+Dtypes = tuple[torch.dtype, torch.dtype]
+SINGLE, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
+DTYPES = ((SINGLE, SINGLE), (FP16, FP16), (BF16, BF16), (FP16, SINGLE), (BF16, SINGLE))
+# More rows than columns and the reverse, no power of two, and one column over a block.
+SHAPES = ((64, 33), (5, 1025), (300, 7))
+# What isn't finite has no bound; the verdict judges it by rules of its own.
+FINITE = tuple(name for name in DISTRIBUTIONS if name not in {"nan_x", "nan_dy", "inf_dy"})
+# A CPU keeps subnormals, so that the narrower of the two bounds must hold.
+PLAIN = Numerics(gradual_underflow=True)
+DISTRIBUTED = Numerics(gradual_underflow=True, distributed_normalisation=True)
+
+Sum = Callable[[Tensor], Tensor]  # float32 [k, ...] to [...], over the first dimension
+
+
+def _any_order(addends: Tensor) -> Tensor:
+    return addends.sum(0)
+
+
+def _sequential(addends: Tensor) -> Tensor:
+    """One after another, which numpy's float32 cumsum is and torch's, in float64, isn't."""
+    return torch.from_numpy(np.cumsum(addends.numpy(), axis=0, dtype=np.float32)[-1])
+
+
+def _reversed(addends: Tensor) -> Tensor:
+    return _sequential(addends.flip(0))
+
+
+def _pairwise(addends: Tensor) -> Tensor:
+    while addends.shape[0] > 1:
+        half = addends.shape[0] // 2
+        pairs = addends[:half] + addends[half : 2 * half]
+        addends = torch.cat([pairs, addends[2 * half :]])
+    return addends[0]
+
+
+def _blocks_of_16(addends: Tensor) -> Tensor:
+    return _sequential(torch.stack([_sequential(block) for block in addends.split(16)]))
+
+
+def _without_last(addends: Tensor) -> Tensor:
+    return addends[:-1].sum(0)
+
+
+def _in_the(half: torch.dtype) -> Sum:
+    def accumulate(addends: Tensor) -> Tensor:
+        total = torch.zeros_like(addends[0])
+        for addend in addends:
+            total = (total + addend).to(half).float()
+        return total
+
+    return accumulate
+
+
+def _centred(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    return (x - mean) * rstd
+
+
+def _distributed(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    return x * rstd - mean * rstd
+
+
+def _distributed_fma(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    """fma(x, rstd, -fl(mean rstd)): on a constant row it is all rounding, where `_centred` is 0."""
+    return (x.double() * rstd.double() - (mean * rstd).double()).float()
+
+
+@dataclass(frozen=True)
+class Combine:
+    """How dx is made of rstd, g, the row's sums and x^; the signs are here to be planted wrong."""
+
+    form: int
+    sign: float = 1.0
+
+    def __call__(self, rstd: Tensor, g: Tensor, sums: Tensor, x_hat: Tensor) -> Tensor:
+        """dx, [m, n], of g and x_hat [m, n], rstd [m, 1] and the sums of g and g x^, [m, 2]."""
+        n = g.shape[1]
+        if self.form == 3:  # as PyTorch's CUDA kernel has it
+            return (rstd / n) * (g * n - sums[:, :1] - x_hat * sums[:, 1:] * self.sign)
+        # Two roundings, of 1/n and of the product, where a division would have one.
+        means = sums * torch.tensor(1.0).div(n)
+        c1, c2 = means[:, :1], means[:, 1:] * self.sign
+        if self.form == 0:
+            return rstd * (g - c1 - x_hat * c2)
+        if self.form == 1:
+            return rstd * g - rstd * (c1 + x_hat * c2)
+        return (g - (x_hat * c2 + c1)) * rstd
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The parts of the closed form that a kernel is free to choose."""
+
+    row_sum: Sum = _any_order
+    column_sum: Sum = _any_order
+    x_hat: Callable[[Tensor, Tensor, Tensor], Tensor] = _centred
+    combine: Combine = Combine(0)
+
+
+def _emulate(case: Case, inputs: Inputs, how: Arithmetic) -> dict[str, Tensor]:
+    """The outputs of a kernel that computes in float32 and rounds once, at the end."""
+    n = case.size("n")
+
+    def wide(name: str, width: int) -> Tensor | None:
+        value = inputs.get(name)
+        return value.float().reshape(-1, width) if isinstance(value, Tensor) else None
+
+    dy, x, rstd = wide("dy", n), wide("x", n), wide("rstd", 1)
+    weight, mean, residual = wide("weight", n), wide("mean", 1), wide("dresidual", n)
+    assert dy is not None and x is not None and rstd is not None
+    x_hat = x * rstd if mean is None else how.x_hat(x, mean, rstd)
+    if weight is not None and "zero_centred" in case.options:
+        weight = 1 + weight
+    g = dy if weight is None else dy * weight
+    sums = how.row_sum(torch.stack([g.T, (g * x_hat).T], 2).contiguous())  # [m, 2]
+    if mean is None:
+        sums[:, 0] = 0
+    dx = how.combine(rstd, g, sums, x_hat)
+    if residual is not None:
+        dx = dx + residual
+    totals = how.column_sum(torch.stack([dy * x_hat, dy], 1))  # [2, n]
+    made = {"dx": dx.to(case.dtype)}
+    for name, total in zip(("dweight", "dbias"), totals, strict=True):
+        if name in LAYER_NORM_BACKWARD.forms(case):
+            earlier = wide(name, n)
+            made[name] = (total if earlier is None else total + earlier[0]).to(case.weight_dtype)
+    return made
+
+
+def _case(
+    shape: tuple[int, int],
+    dtypes: Dtypes,
+    distribution: str = "normal",
+    options: frozenset[str] = frozenset(),
+) -> Case:
+    return Case(
+        op=LAYER_NORM_BACKWARD.name,
+        sizes=(("m", shape[0]), ("n", shape[1])),
+        dtype=dtypes[0],
+        weight_dtype=dtypes[1],
+        distribution=distribution,
+        options=options,
+    )
+
+
+def _label(dtypes: Dtypes) -> str:
+    return _case((1, 1), dtypes).dtype_label
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case with its inputs and truth, and what a kernel's outputs come to."""
+
+    case: Case
+    inputs: Inputs
+    truth: Outputs
+
+    @classmethod
+    def of(cls, case: Case) -> Trial:
+        """The trial of `case`."""
+        inputs = LAYER_NORM_BACKWARD.inputs(case, CPU)
+        return cls(case, inputs, LAYER_NORM_BACKWARD.oracle(case, inputs))
+
+    def bound(self, numerics: Numerics) -> dict[str, Bound]:
+        """The bounds of each output."""
+        return LAYER_NORM_BACKWARD.bound(self.case, self.inputs, self.truth, numerics)
+
+    def ratio(self, outputs: dict[str, Tensor], limits: dict[str, Tensor]) -> float:
+        """The largest error / limit over all outputs; an overflow where one is allowed counts 0."""
+        worst = 0.0
+        for name, output in outputs.items():
+            got, exact, limit = output.double(), self.truth[name], limits[name]
+            assert exact is not None
+            largest = torch.finfo(output.dtype).max
+            overflows = got.isinf() & (exact.abs() + limit >= largest) & (got * exact > 0)
+            # 0 / 0 is impossible, for no bound is 0; a NaN is infinitely wrong.
+            ratio = torch.where(overflows, 0.0, (got - exact).abs() / limit)
+            worst = max(worst, float(ratio.nan_to_num(nan=math.inf).max()))
+        return worst
+
+    def ratios(self, outputs: dict[str, Tensor], limits: dict[str, Bound]) -> tuple[float, float]:
+        """The ratios to the deterministic and to the probabilistic bound (0 where it is None)."""
+        sure = {name: limit.deterministic for name, limit in limits.items()}
+        maybe = {name: limit.probabilistic for name, limit in limits.items()}
+        likely = {name: limit for name, limit in maybe.items() if limit is not None}
+        return self.ratio(outputs, sure), self.ratio(outputs, likely) if likely else 0.0
+
+
+def _sound_ways() -> Iterator[tuple[Arithmetic, Numerics]]:
+    """Every order of summation with every form of x^, and the ways to combine dx in turn."""
+    for index, order in enumerate((_any_order, _sequential, _reversed, _pairwise, _blocks_of_16)):
+        for turn, x_hat in enumerate((_centred, _distributed, _distributed_fma)):
+            combine = Combine((index + turn) % 4)
+            declared = PLAIN if x_hat is _centred else DISTRIBUTED
+            yield Arithmetic(order, order, x_hat, combine), declared
+
+
+@cache
+def _worst(distribution: str, dtypes: Dtypes) -> tuple[float, float]:
+    """The largest ratios of all correct ways, on all shapes."""
+    worst = (0.0, 0.0)
+    for shape in SHAPES:
+        trial = Trial.of(_case(shape, dtypes, distribution))
+        limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
+        for how, declared in _sound_ways():
+            outputs = _emulate(trial.case, trial.inputs, how)
+            fresh = trial.ratios(outputs, limits[declared])
+            worst = max(worst[0], fresh[0]), max(worst[1], fresh[1])
+    return worst
+
+
+def _dtypes_of(distribution: str) -> tuple[Dtypes, ...]:
+    """near_overflow is near fp16's largest number, and is a case in fp16 alone."""
+    return DTYPES[1:2] if distribution == "near_overflow" else DTYPES
+
+
+@pytest.mark.parametrize("distribution", FINITE)
+def test_correct_arithmetic_never_exceeds_its_bounds(distribution: str) -> None:
+    """No order of summation, form of x^ or way to combine dx raises a false alarm."""
+    for dtypes in _dtypes_of(distribution):
+        deterministic, probabilistic = _worst(distribution, dtypes)
+        assert deterministic <= 1, _label(dtypes)
+        assert probabilistic <= 1, _label(dtypes)
+
+
+@pytest.mark.parametrize("options", OPTION_SETS, ids=lambda each: "+".join(sorted(each)))
+def test_correct_arithmetic_stays_within_its_bounds_with_options(options: frozenset[str]) -> None:
+    """Each set of options widens the bound by the roundings that it adds."""
+    for dtypes in DTYPES:
+        trial = Trial.of(_case((64, 33), dtypes, "mean1e4", options))
+        limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
+        for how, declared in _sound_ways():
+            outputs = _emulate(trial.case, trial.inputs, how)
+            assert max(trial.ratios(outputs, limits[declared])) <= 1, how
+
+
+@pytest.mark.parametrize("dtypes", DTYPES, ids=_label)
+def test_bounds_are_reached_by_correct_arithmetic(dtypes: Dtypes) -> None:
+    """The bounds aren't vacuous: correct arithmetic comes near them somewhere.
+
+    Within a tenth in the halves, whose last rounding takes most of the bound; within 20 times in
+    fp32, where a bound that holds for every order of summation must be loose for each of them.
+    """
+    families = [each for each in FINITE if dtypes in _dtypes_of(each)]
+    worst = max(_worst(distribution, dtypes)[0] for distribution in families)
+    assert worst > (0.05 if dtypes[0] == SINGLE else 0.9)
+
+
+def test_equal_addends_exceed_the_probabilistic_formula_which_is_not_claimed_there() -> None:
+    """16384 equal terms in sequence round alike: the deterministic bound holds, sqrt(n) doesn't."""
+    case = _case((8, 16384), DTYPES[0], "constant_both", options=frozenset({"no_weight"}))
+    trial = Trial.of(case)
+    outputs = _emulate(case, trial.inputs, Arithmetic(_sequential, _sequential))
+    limits = trial.bound(PLAIN)
+    assert all(limit.probabilistic is None for limit in limits.values())
+    assert trial.ratios(outputs, limits)[0] <= 1
+    formula = bounds._errors(case, trial.inputs, trial.truth, PLAIN, probable=True)
+    assert trial.ratio(outputs, formula) > 1
+
+
+@contextmanager
+def _flushed_subnormals() -> Iterator[None]:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU has no mode that flushes subnormals")
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("dtypes", [DTYPES[0], DTYPES[2]], ids=_label)
+def test_flushed_subnormals_need_the_wider_bound(dtypes: Dtypes) -> None:
+    """Arithmetic that flushes subnormals is within its bound, and not within gradual underflow's.
+
+    In fp16 the output's own subnormals are coarser than anything that is flushed.
+    """
+    for shape in SHAPES:
+        trial = Trial.of(_case(shape, dtypes, "subnormals"))
+        for order in (_any_order, _pairwise):
+            with _flushed_subnormals():
+                outputs = _emulate(trial.case, trial.inputs, Arithmetic(order, order))
+            assert max(trial.ratios(outputs, trial.bound(Numerics()))) <= 1
+            assert trial.ratios(outputs, trial.bound(PLAIN))[0] > 1
+
+
+def _changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Inputs], Inputs]:
+    def apply(inputs: Inputs) -> Inputs:
+        value = inputs[name]
+        assert isinstance(value, Tensor)
+        return {**inputs, name: change(value)}
+
+    return apply
+
+
+def _to_bfloat16(value: Tensor) -> Tensor:
+    return value.bfloat16().float()
+
+
+SOUND = Arithmetic()
+# By name: the distribution that it shows on, the arithmetic, and what becomes of the arguments.
+DEFECTS: dict[str, tuple[str, Arithmetic, Callable[[Inputs], Inputs]]] = {
+    "mean in bf16": ("mean100", SOUND, _changed("mean", _to_bfloat16)),
+    "rstd in bf16": ("normal", SOUND, _changed("rstd", _to_bfloat16)),
+    "rstd of the next row": ("normal", SOUND, _changed("rstd", lambda each: each.roll(1))),
+    "weight offset by one": ("normal", SOUND, _changed("weight", lambda each: each.roll(1))),
+    "weight left out": ("normal", SOUND, lambda inputs: {**inputs, "weight": None}),
+    "mean left out": ("normal", SOUND, lambda inputs: {**inputs, "mean": None}),
+    "last column not in means": ("normal", replace(SOUND, row_sum=_without_last), dict),
+    "last row not in dweight": ("normal", replace(SOUND, column_sum=_without_last), dict),
+    "means summed in bf16": ("normal", replace(SOUND, row_sum=_in_the(BF16)), dict),
+    "means summed in fp16": ("normal", replace(SOUND, row_sum=_in_the(FP16)), dict),
+    "dweight summed in bf16": ("normal", replace(SOUND, column_sum=_in_the(BF16)), dict),
+    "dweight summed in fp16": ("normal", replace(SOUND, column_sum=_in_the(FP16)), dict),
+    "wrong sign of c2": ("normal", replace(SOUND, combine=Combine(0, sign=-1.0)), dict),
+    "c2 left out": ("normal", replace(SOUND, combine=Combine(0, sign=0.0)), dict),
+    "wrong sign in a small row": ("scaled_rows", replace(SOUND, combine=Combine(2, -1.0)), dict),
+}
+
+
+@pytest.mark.parametrize("dtypes", DTYPES, ids=_label)
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_planted_defect_exceeds_the_bound(defect: str, dtypes: Dtypes) -> None:
+    """A kernel with one thing wrong is seen, in every dtype, and the sound one beside it isn't."""
+    distribution, how, change = DEFECTS[defect]
+    trial = Trial.of(_case((64, 33), dtypes, distribution))
+    limits = trial.bound(Numerics())
+    assert trial.ratios(_emulate(trial.case, trial.inputs, SOUND), limits)[0] <= 1
+    assert trial.ratios(_emulate(trial.case, change(trial.inputs), how), limits)[0] > 1
+
+
+@pytest.mark.parametrize("dtypes", DTYPES, ids=_label)
+def test_relative_error_of_rstd_is_seen(dtypes: Dtypes) -> None:
+    """Measured: an rstd off by 2^-20 is seen in fp32, by 2^-17 in the halves; one step to spare."""
+    power = 19 if dtypes[0] == SINGLE else 16
+    trial = Trial.of(_case((64, 33), dtypes))
+    change = _changed("rstd", lambda rstd: rstd * (1 + 2.0**-power))
+    outputs = _emulate(trial.case, change(trial.inputs), SOUND)
+    assert max(trial.ratios(outputs, trial.bound(Numerics()))) > 1
+
+
+def _ratios_of_bounds(
+    distribution: str, one: Numerics, other: Numerics
+) -> dict[str, tuple[float, float]]:
+    """For each output the least and the largest of bound(one) / bound(other), in fp32."""
+    trial = Trial.of(_case((64, 33), DTYPES[0], distribution))
+    above, below = trial.bound(one), trial.bound(other)
+    quotients = {name: above[name].deterministic / below[name].deterministic for name in above}
+    return {name: (float(each.min()), float(each.max())) for name, each in quotients.items()}
+
+
+@pytest.mark.parametrize("distribution", FINITE)
+def test_bounds_only_widen_with_what_a_kernel_declares(distribution: str) -> None:
+    """A distributed normalisation narrows no bound, and gradual underflow widens none."""
+    for wider in (DISTRIBUTED, Numerics()):
+        for least, _ in _ratios_of_bounds(distribution, wider, PLAIN).values():
+            assert least >= 1
+
+
+def test_bounds_widen_where_a_declaration_matters() -> None:
+    """x rstd - mean rstd costs in proportion to the mean, a flush only among subnormals."""
+    for distribution, factor in (("normal", 1), ("mean100", 3), ("mean1e4", 200)):
+        quotients = _ratios_of_bounds(distribution, DISTRIBUTED, PLAIN)
+        assert quotients["dx"][0] > 1
+        assert quotients["dweight"][0] > factor  # measured: 1.02, 4.1 and 290
+        assert quotients["dbias"] == (1, 1)
+    for least, _ in _ratios_of_bounds("subnormals", Numerics(), PLAIN).values():
+        assert least > 1
+    for least, largest in _ratios_of_bounds("normal", Numerics(), PLAIN).values():
+        assert (least, largest) == (1, 1)
+
+
+def test_bounds_double_with_the_accumulation_roundoff() -> None:
+    """But for the output's own rounding, and for terms of second order, at most 1e-6 here."""
+    twice = replace(PLAIN, accumulation_roundoff=2.0**-23)
+    trial = Trial.of(_case((64, 33), DTYPES[0]))
+    one, two = trial.bound(PLAIN), trial.bound(twice)
+    for name, truth in trial.truth.items():
+        assert truth is not None
+        rounding = 2.0**-24 * truth.abs() + 2.0**-150
+        quotient = (two[name].deterministic - rounding) / (one[name].deterministic - rounding)
+        assert bool(((quotient - 2).abs() <= 1e-6).all())
+
+
+def test_zero_centred_weight_adds_its_rounding() -> None:
+    """With equal values of 1 + weight, the bound of dx is wider, and those of the sums the same."""
+    trial = Trial.of(_case((64, 33), DTYPES[0], options=frozenset({"zero_centred"})))
+    weight = trial.inputs["weight"]
+    assert isinstance(weight, Tensor)
+    inputs: Inputs = {**trial.inputs, "weight": 1 + weight.double()}
+    plain = replace(trial, case=_case((64, 33), DTYPES[0]), inputs=inputs)
+    one, other = trial.bound(PLAIN), plain.bound(PLAIN)
+    assert bool((one["dx"].deterministic > other["dx"].deterministic).all())
+    for name in ("dweight", "dbias"):
+        assert torch.equal(one[name].deterministic, other[name].deterministic)
