@@ -37,6 +37,14 @@ def _dot_kernel(a_ptr, b_ptr, out_ptr, SIZE: tl.constexpr):
     tl.store(out_ptr + square, product + tl.max(tl.load(a_ptr + square), axis=1)[:, None])
 
 
+@triton.autotune([triton.Config({"BLOCK": 4}), triton.Config({"BLOCK": 8})], key=["size"])
+@triton.heuristics({"EVEN": lambda arguments: arguments["size"] % arguments["BLOCK"] == 0})
+@triton.jit
+def _tuned_kernel(out_ptr, size, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, offs * 0 + BLOCK + EVEN, mask=offs < size)
+
+
 @pytest.fixture(autouse=True)
 def _on_the_interpreter(device: torch.device) -> None:
     if device.type != "cpu":
@@ -93,3 +101,10 @@ def test_probe_names_what_a_stock_interpreter_gets_wrong(monkeypatch: pytest.Mon
     )
     with pytest.raises(interpreter.InterpreterError, match=f"{triton.__version__}.*bfloat16"):
         interpreter.probe()
+
+
+def test_autotuned_kernel_runs_its_first_configuration() -> None:
+    """With no GPU to time on, the first one runs; heuristics are evaluated as ever."""
+    out = torch.zeros(12, dtype=torch.int32)
+    _tuned_kernel[lambda meta: (triton.cdiv(12, meta["BLOCK"]),)](out, 12)
+    assert out.tolist() == [5] * 12  # BLOCK = 4, and 12 is a multiple of it

@@ -21,7 +21,13 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.layer_norm.finalize import finalize, gradient_like
-from kernels.layer_norm.matrices import as_matrix, multiprocessors, packed_vector, packed_vector_of
+from kernels.layer_norm.matrices import (
+    as_matrix,
+    multiprocessors,
+    on_device_of,
+    packed_vector,
+    packed_vector_of,
+)
 from kernels.registry import Domain, kernel
 from oracles import LAYER_NORM_BACKWARD
 
@@ -346,10 +352,12 @@ def _domain(alignment: int) -> Domain:
 @kernel(LAYER_NORM_BACKWARD, _domain(16), priority=20)
 def column_owning_aligned(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, 16-byte loads."""
-    return column_owning(dy, x, weight, mean, rstd, aligned=True, **options)
+    with on_device_of(x):
+        return column_owning(dy, x, weight, mean, rstd, aligned=True, **options)
 
 
 @kernel(LAYER_NORM_BACKWARD, _domain(1), priority=10, name="column_owning")
 def _column_owning_any(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, any strides and offsets."""
-    return column_owning(dy, x, weight, mean, rstd, aligned=False, **options)
+    with on_device_of(x):
+        return column_owning(dy, x, weight, mean, rstd, aligned=False, **options)

@@ -20,7 +20,13 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.layer_norm.finalize import finalize, gradient_like
-from kernels.layer_norm.matrices import as_matrix, multiprocessors, packed_vector, packed_vector_of
+from kernels.layer_norm.matrices import (
+    as_matrix,
+    multiprocessors,
+    on_device_of,
+    packed_vector,
+    packed_vector_of,
+)
 from kernels.registry import Domain, kernel
 from oracles import LAYER_NORM_BACKWARD
 
@@ -276,10 +282,12 @@ def _domain(alignment: int) -> Domain:
 @kernel(LAYER_NORM_BACKWARD, _domain(16), priority=40)
 def row_persistent_aligned(dy, x, weight, mean, rstd, **options):
     """Rows held in registers, 16-byte loads."""
-    return row_persistent(dy, x, weight, mean, rstd, aligned=True, **options)
+    with on_device_of(x):
+        return row_persistent(dy, x, weight, mean, rstd, aligned=True, **options)
 
 
 @kernel(LAYER_NORM_BACKWARD, _domain(1), priority=30, name="row_persistent")
 def _row_persistent_any(dy, x, weight, mean, rstd, **options):
     """Rows held in registers, any strides and offsets."""
-    return row_persistent(dy, x, weight, mean, rstd, aligned=False, **options)
+    with on_device_of(x):
+        return row_persistent(dy, x, weight, mean, rstd, aligned=False, **options)

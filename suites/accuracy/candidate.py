@@ -153,5 +153,5 @@ def _form(
         existing = arguments.get(name)
         if isinstance(existing, Tensor) and value.data_ptr() != existing.data_ptr():
             return f"{name} must be the tensor that was passed in, added to in place", {}
-        outputs[name] = value
+        outputs[name] = value.detach()
     return None, outputs

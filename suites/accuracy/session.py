@@ -27,6 +27,7 @@ from suites.options import DEVICE
 from suites.selection import selected_cases, selected_kernels
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
+_REDRAW_EVERY_S = 0.1
 
 
 class AccuracySession:
@@ -56,8 +57,7 @@ class AccuracySession:
         self.cases = selected_cases(config, self.kernels)
         self.started = time.monotonic()
         self.rows: list[AccuracyRow] = []
-        self.planned = 0
-        self.to_run = 0
+        self.planned = self.to_run = self.ran = self.failed = 0
         self.writer: RecordWriter | None = None
         self.path: Path | None = None
         self.interrupted = False
@@ -73,6 +73,8 @@ class AccuracySession:
         except RecordError as error:
             pytest.exit(str(error), returncode=int(pytest.ExitCode.INTERRUPTED))
         self.rows.append(row)
+        self.ran += row.status != "refused"
+        self.failed += row.status == "failed"
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start the record; pairs that a domain refuses are rows already, and need no test."""
@@ -108,7 +110,7 @@ class AccuracySession:
         self.to_run = len(kept)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+    def pytest_runtestloop(self) -> Iterator[None]:
         """Show progress while the tests run."""
         console = Console(stderr=True)
         columns = (
@@ -119,8 +121,16 @@ class AccuracySession:
             TextColumn("{task.fields[failed]} failed  {task.description}", markup=False),
         )
         if console.is_terminal:
-            self.progress = Progress(*columns, console=console, transient=True)
-            self.progress.add_task("", total=len(session.items), failed=0)
+            # pytest captures both streams while a test runs, so the bar is drawn between tests.
+            self.progress = Progress(
+                *columns,
+                console=console,
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self.progress.add_task("", total=self.to_run, failed=0)
             self.progress.start()
         try:
             return (yield)
@@ -128,18 +138,21 @@ class AccuracySession:
             if self.progress is not None:
                 self.progress.stop()
 
-    def advance(self, total: int) -> None:
+    def advance(self) -> None:
         """One more test has ended."""
-        failed = sum(row.status == "failed" for row in self.rows)
-        ran = sum(row.status != "refused" for row in self.rows)
+        now = time.monotonic()
         if self.progress is not None:
             name = self.rows[-1].kernel if self.rows else ""
             self.progress.update(
-                self.progress.task_ids[0], completed=ran, failed=failed, description=name
+                self.progress.task_ids[0], completed=self.ran, failed=self.failed, description=name
             )
-        elif time.monotonic() - self.last_line > _LINE_EVERY_S:
-            self.last_line = time.monotonic()
-            print(f"accuracy: {ran} of {total} ran, {failed} failed", file=sys.stderr, flush=True)
+            if now - self.last_line > _REDRAW_EVERY_S:
+                self.last_line = now
+                self.progress.refresh()
+        elif now - self.last_line > _LINE_EVERY_S:
+            self.last_line = now
+            line = f"accuracy: {self.ran:,} of {self.to_run:,} ran, {self.failed:,} failed"
+            print(line, file=sys.stderr, flush=True)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
@@ -154,7 +167,7 @@ class AccuracySession:
         if report.failed and not any(key == "judged" for key, _ in report.user_properties):
             self.suite_errors.append(f"{report.nodeid}\n{report.longreprtext}")
         if report.when == "teardown":
-            self.advance(self.to_run)
+            self.advance()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:

@@ -1,0 +1,73 @@
+"""What the README says is what the checkout does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import registry
+from kernels.registry import load_file
+from oracles import LAYER_NORM_BACKWARD
+from reports.schema import AccuracyRow
+from suites.accuracy.run import Run
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+# One case of each kind that the example serves: shapes, an offset, a distribution.
+_CASES = (
+    "layer_norm_backward-m3-n229-bfloat16-contiguous",
+    "layer_norm_backward-m17-n129-float32-contiguous",
+    "layer_norm_backward-m9-n1025-bfloat16-contiguous",
+    "layer_norm_backward-m13-n229-bfloat16-contiguous-mean1e4",
+    "layer_norm_backward-m13-n229-float32-contiguous-nan_dy",
+    "layer_norm_backward-m7-n264-float32-offset1",
+)
+
+
+def _example() -> str:
+    found = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+def _rows(code: str, path: Path, device: torch.device) -> list[AccuracyRow]:
+    path.write_text(code)
+    before = dict(registry._registered)
+    (kernel,) = load_file(path)
+    registry._registered.clear()
+    registry._registered.update(before)
+    run = Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
+    cases = {case.id(): case for case in LAYER_NORM_BACKWARD.cases()}
+    for each in _CASES:
+        assert run.refusal(kernel, cases[each]) is None
+    return [run.try_pair(kernel, cases[each]) for each in _CASES]
+
+
+def test_readmes_kernel_is_short_and_passes(tmp_path: Path, device: torch.device) -> None:
+    """The example is complete in under 20 lines, and right on all that it says it serves."""
+    assert len(_example().splitlines()) < 20
+    rows = _rows(_example(), tmp_path / "mine.py", device)
+    assert [(row.case.id, row.reason) for row in rows if row.status != "passed"] == []
+
+
+def test_readmes_wrong_kernel_fails(tmp_path: Path, device: torch.device) -> None:
+    """The change that the README makes to it is found, by the bound, in dweight of bfloat16."""
+    right = "* rstd[:, None])).sum(0)"
+    assert _example().count(right) == 1
+    wrong = _example().replace(right, "* rstd[:, None]).to(x.dtype)).sum(0)")
+    rows = _rows(wrong, tmp_path / "wrong.py", device)
+    failed = [row for row in rows if row.status == "failed"]
+    assert {row.case.dtype for row in failed} == {"bfloat16"}
+    assert all(row.rule == "deterministic bound" for row in failed)
+    assert all("dweight" in (row.reason or "") for row in failed)
+
+
+@pytest.mark.parametrize("tier", ["ci", "full"])
+def test_readme_counts_the_cases(tier: str) -> None:
+    """335 and 2,946 are the numbers of cases, and change with them."""
+    cases = LAYER_NORM_BACKWARD.cases()
+    number = sum(tier == "full" or case.tier == tier for case in cases)
+    assert f"{number:,} cases" in README
