@@ -82,7 +82,8 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
             if machine.simulated_sm is None
             else f", domains asked about sm {machine.simulated_sm}"
         )
-        device = f"no GPU: Triton interpreter{asked}"
+        checked = {True: " (strict)", False: " (not strict)", None: ""}[machine.strict]
+        device = f"no GPU: Triton interpreter{checked}{asked}"
     else:
         memory = None if machine.memory_bytes is None else f"{machine.memory_bytes / 2**30:.0f} GiB"
         parts = (

@@ -19,6 +19,7 @@ Rule = Literal[
     "deterministic bound",
     "probabilistic bound",
     "non-finite values",
+    "illegal access",
     "unwritten output",
     "changed input",
     "not repeatable",
@@ -41,6 +42,9 @@ class Environment(_Line):
     device_name: str
     simulated_sm: int | None = Field(
         default=None, description="sm that domains were asked about, no GPU"
+    )
+    strict: bool | None = Field(
+        default=None, description="under the interpreter: whether every access was checked"
     )
     sm: int | None = None
     multiprocessors: int | None = None

@@ -1,11 +1,11 @@
-"""What the tests share: the interpreter made right, before any kernel is launched."""
+"""What the tests share: the interpreter made right and strict, before any kernel is launched."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from suites.accuracy import interpreter
+from suites.accuracy import interpreter, strict
 from suites.options import DEVICE
 
 
@@ -19,3 +19,4 @@ def device(pytestconfig: pytest.Config) -> torch.device:
 def _mended_interpreter(device: torch.device) -> None:
     if device.type == "cpu":
         interpreter.install()
+        strict.install()

@@ -17,6 +17,7 @@ from torch import Tensor
 from kernels.registry import Kernel
 from oracles.inputs import LARGEST_POISONED_BUFFER
 from oracles.op import Case, Inputs, dtype_name
+from suites.accuracy import strict
 from suites.accuracy.allocations import fresh_memory
 
 # After one of these the CUDA context is dead and so is every later call in this process.
@@ -83,7 +84,11 @@ def call_candidate(kernel: Kernel, case: Case, device: torch.device, *, fill: fl
     started = time.perf_counter()
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
-        with fresh_memory(fill), warnings.catch_warnings(action="default"):
+        with (
+            strict.watched() as violation,
+            fresh_memory(fill),
+            warnings.catch_warnings(action="default"),
+        ):
             returned = kernel.function(**arguments)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -91,9 +96,13 @@ def call_candidate(kernel: Kernel, case: Case, device: torch.device, *, fill: fl
         raise
     except BaseException as error:  # noqa: BLE001  (sys.exit and pytest.skip are no way to pass)
         seconds = time.perf_counter() - started
+        if violation() is not None:
+            return Call({}, seconds, "illegal access", violation())
         fatal = any(each in str(error) for each in _FATAL)
         return Call({}, seconds, "raised", _describe(error, kernel), fatal)
     seconds = time.perf_counter() - started
+    if violation() is not None:  # a candidate may have caught the error
+        return Call({}, seconds, "illegal access", violation())
     problem, outputs = _form(kernel, case, arguments, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
@@ -153,5 +162,6 @@ def _form(
         existing = arguments.get(name)
         if isinstance(existing, Tensor) and value.data_ptr() != existing.data_ptr():
             return f"{name} must be the tensor that was passed in, added to in place", {}
-        outputs[name] = value.detach()
+        # A clone: a candidate may keep its tensor, and write to it again at the next call.
+        outputs[name] = value.detach().clone()
     return None, outputs

@@ -169,7 +169,7 @@ def kernel_info(kernel: Kernel) -> KernelInfo:
     )
 
 
-def describe_machine(device: torch.device, sm: int) -> Environment:
+def describe_machine(device: torch.device, sm: int, *, strict: bool | None) -> Environment:
     """The environment of a run on `device`, for its record."""
     commit, dirty = environment.git_state()
     hostname, system = environment.host()
@@ -185,7 +185,7 @@ def describe_machine(device: torch.device, sm: int) -> Environment:
         "git_dirty": dirty,
     }
     if device.type == "cpu":
-        return Environment(device="cpu", device_name=cpu, simulated_sm=sm, **shared)
+        return Environment(device="cpu", device_name=cpu, simulated_sm=sm, strict=strict, **shared)
     properties = torch.cuda.get_device_properties(device)
     card = environment.gpu(str(properties.uuid))
     return Environment(

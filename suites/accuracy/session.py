@@ -21,9 +21,9 @@ from oracles.op import Case, Numerics
 from reports.accuracy import render
 from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import AccuracyRow, RunEnd, RunHeader
-from suites.accuracy import interpreter
+from suites.accuracy import interpreter, strict
 from suites.accuracy.run import Run, describe_machine, kernel_info
-from suites.options import DEVICE
+from suites.options import DEFAULT_SM, DEVICE
 from suites.selection import selected_cases, selected_kernels
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
@@ -36,12 +36,16 @@ class AccuracySession:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.device = config.stash[DEVICE]
+        self.strict: bool | None = None
         if self.device.type == "cpu":
             try:
                 interpreter.install()
             except interpreter.InterpreterError as error:
                 raise pytest.UsageError(str(error)) from error
             sm = int(config.getoption("--sm"))
+            self.strict = not config.getoption("--no-strict")
+            if self.strict:
+                strict.install()
         else:
             major, minor = torch.cuda.get_device_capability()
             sm = 10 * major + minor
@@ -51,7 +55,7 @@ class AccuracySession:
             sm=sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(names),
-            reproduce_options=(f"--sm {sm}",) if self.device.type == "cpu" and sm != 90 else (),
+            reproduce_options=self._reproduce_options(sm),
         )
         self.kernels = selected_kernels(config)
         self.cases = selected_cases(config, self.kernels)
@@ -64,6 +68,15 @@ class AccuracySession:
         self.suite_errors: list[str] = []
         self.progress: Progress | None = None
         self.last_line = self.started
+
+    def _reproduce_options(self, sm: int) -> tuple[str, ...]:
+        """What a command has to repeat so that a row comes out as it did in this run."""
+        options = []
+        if self.device.type == "cpu" and sm != DEFAULT_SM:
+            options.append(f"--sm {sm}")
+        if self.strict is False:
+            options.append("--no-strict")
+        return tuple(options)
 
     def add(self, row: AccuracyRow) -> None:
         """Write a row to the record and count it; where it can't be written the run ends."""
@@ -87,7 +100,7 @@ class AccuracySession:
             suite="accuracy",
             started_at=now.isoformat(timespec="seconds"),
             command=shlex.join(["nox", "-s", "accuracy", *_own_arguments(self.config)]),
-            environment=describe_machine(self.device, self.run.sm),
+            environment=describe_machine(self.device, self.run.sm, strict=self.strict),
             kernels=tuple(kernel_info(each) for each in self.kernels),
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
