@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -21,7 +20,7 @@ from oracles import LAYER_NORM_BACKWARD
 from oracles.layer_norm import bounds
 from oracles.layer_norm.cases import OPTION_SETS
 from oracles.layer_norm.values import DISTRIBUTIONS
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs
+from oracles.op import Bound, Case, Inputs, Numerics, Outputs, dtype_name
 
 CPU = torch.device("cpu")
 Dtypes = tuple[torch.dtype, torch.dtype]
@@ -34,7 +33,6 @@ FINITE = tuple(name for name in DISTRIBUTIONS if name not in {"nan_x", "nan_dy",
 # A CPU keeps subnormals, so that the narrower of the two bounds must hold.
 PLAIN = Numerics(gradual_underflow=True)
 DISTRIBUTED = Numerics(gradual_underflow=True, distributed_normalisation=True)
-
 Sum = Callable[[Tensor], Tensor]  # float32 [k, ...] to [...], over the first dimension
 
 
@@ -47,10 +45,6 @@ def _sequential(addends: Tensor) -> Tensor:
     return torch.from_numpy(np.cumsum(addends.numpy(), axis=0, dtype=np.float32)[-1])
 
 
-def _reversed(addends: Tensor) -> Tensor:
-    return _sequential(addends.flip(0))
-
-
 def _pairwise(addends: Tensor) -> Tensor:
     while addends.shape[0] > 1:
         half = addends.shape[0] // 2
@@ -61,6 +55,10 @@ def _pairwise(addends: Tensor) -> Tensor:
 
 def _blocks_of_16(addends: Tensor) -> Tensor:
     return _sequential(torch.stack([_sequential(block) for block in addends.split(16)]))
+
+
+def _backwards(addends: Tensor) -> Tensor:
+    return _sequential(addends.flip(0))
 
 
 def _without_last(addends: Tensor) -> Tensor:
@@ -122,6 +120,9 @@ class Arithmetic:
     combine: Combine = Combine(0)
 
 
+SOUND = Arithmetic()
+
+
 def _emulate(case: Case, inputs: Inputs, how: Arithmetic) -> dict[str, Tensor]:
     """The outputs of a kernel that computes in float32 and rounds once, at the end."""
     n = case.size("n")
@@ -152,24 +153,8 @@ def _emulate(case: Case, inputs: Inputs, how: Arithmetic) -> dict[str, Tensor]:
     return made
 
 
-def _case(
-    shape: tuple[int, int],
-    dtypes: Dtypes,
-    distribution: str = "normal",
-    options: frozenset[str] = frozenset(),
-) -> Case:
-    return Case(
-        op=LAYER_NORM_BACKWARD.name,
-        sizes=(("m", shape[0]), ("n", shape[1])),
-        dtype=dtypes[0],
-        weight_dtype=dtypes[1],
-        distribution=distribution,
-        options=options,
-    )
-
-
 def _label(dtypes: Dtypes) -> str:
-    return _case((1, 1), dtypes).dtype_label
+    return "_".join(dtype_name(each) for each in dtypes)
 
 
 @dataclass(frozen=True)
@@ -181,8 +166,18 @@ class Trial:
     truth: Outputs
 
     @classmethod
-    def of(cls, case: Case) -> Trial:
-        """The trial of `case`."""
+    def of(
+        cls, shape: tuple[int, int], dtypes: Dtypes, family: str = "normal", *options: str
+    ) -> Trial:
+        """The trial of one case."""
+        case = Case(
+            op=LAYER_NORM_BACKWARD.name,
+            sizes=(("m", shape[0]), ("n", shape[1])),
+            dtype=dtypes[0],
+            weight_dtype=dtypes[1],
+            distribution=family,
+            options=frozenset(options),
+        )
         inputs = LAYER_NORM_BACKWARD.inputs(case, CPU)
         return cls(case, inputs, LAYER_NORM_BACKWARD.oracle(case, inputs))
 
@@ -213,7 +208,7 @@ class Trial:
 
 def _sound_ways() -> Iterator[tuple[Arithmetic, Numerics]]:
     """Every order of summation with every form of x^, and the ways to combine dx in turn."""
-    for index, order in enumerate((_any_order, _sequential, _reversed, _pairwise, _blocks_of_16)):
+    for index, order in enumerate((_any_order, _sequential, _backwards, _pairwise, _blocks_of_16)):
         for turn, x_hat in enumerate((_centred, _distributed, _distributed_fma)):
             combine = Combine((index + turn) % 4)
             declared = PLAIN if x_hat is _centred else DISTRIBUTED
@@ -222,10 +217,10 @@ def _sound_ways() -> Iterator[tuple[Arithmetic, Numerics]]:
 
 @cache
 def _worst(distribution: str, dtypes: Dtypes) -> tuple[float, float]:
-    """The largest ratios of all correct ways, on all shapes."""
+    """The largest ratios of all correct ways on all shapes: deterministic and probabilistic."""
     worst = (0.0, 0.0)
     for shape in SHAPES:
-        trial = Trial.of(_case(shape, dtypes, distribution))
+        trial = Trial.of(shape, dtypes, distribution)
         limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
         for how, declared in _sound_ways():
             outputs = _emulate(trial.case, trial.inputs, how)
@@ -243,16 +238,14 @@ def _dtypes_of(distribution: str) -> tuple[Dtypes, ...]:
 def test_correct_arithmetic_never_exceeds_its_bounds(distribution: str) -> None:
     """No order of summation, form of x^ or way to combine dx raises a false alarm."""
     for dtypes in _dtypes_of(distribution):
-        deterministic, probabilistic = _worst(distribution, dtypes)
-        assert deterministic <= 1, _label(dtypes)
-        assert probabilistic <= 1, _label(dtypes)
+        assert max(_worst(distribution, dtypes)) <= 1, _label(dtypes)
 
 
 @pytest.mark.parametrize("options", OPTION_SETS, ids=lambda each: "+".join(sorted(each)))
 def test_correct_arithmetic_stays_within_its_bounds_with_options(options: frozenset[str]) -> None:
     """Each set of options widens the bound by the roundings that it adds."""
     for dtypes in DTYPES:
-        trial = Trial.of(_case((64, 33), dtypes, "mean1e4", options))
+        trial = Trial.of((64, 33), dtypes, "mean1e4", *options)
         limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
         for how, declared in _sound_ways():
             outputs = _emulate(trial.case, trial.inputs, how)
@@ -263,34 +256,21 @@ def test_correct_arithmetic_stays_within_its_bounds_with_options(options: frozen
 def test_bounds_are_reached_by_correct_arithmetic(dtypes: Dtypes) -> None:
     """The bounds aren't vacuous: correct arithmetic comes near them somewhere.
 
-    Within a tenth in the halves, whose last rounding takes most of the bound; within 20 times in
-    fp32, where a bound that holds for every order of summation must be loose for each of them.
+    In the halves the last rounding takes most of the bound: 0.99 of it is reached. In fp32, 0.79.
     """
-    families = [each for each in FINITE if dtypes in _dtypes_of(each)]
-    worst = max(_worst(distribution, dtypes)[0] for distribution in families)
-    assert worst > (0.05 if dtypes[0] == SINGLE else 0.9)
+    worst = max(_worst(each, dtypes)[0] for each in FINITE if dtypes in _dtypes_of(each))
+    assert worst > (0.5 if dtypes[0] == SINGLE else 0.9)
 
 
 def test_equal_addends_exceed_the_probabilistic_formula_which_is_not_claimed_there() -> None:
     """16384 equal terms in sequence round alike: the deterministic bound holds, sqrt(n) doesn't."""
-    case = _case((8, 16384), DTYPES[0], "constant_both", options=frozenset({"no_weight"}))
-    trial = Trial.of(case)
-    outputs = _emulate(case, trial.inputs, Arithmetic(_sequential, _sequential))
+    trial = Trial.of((8, 16384), DTYPES[0], "constant_both", "no_weight")
+    outputs = _emulate(trial.case, trial.inputs, Arithmetic(_sequential, _sequential))
     limits = trial.bound(PLAIN)
     assert all(limit.probabilistic is None for limit in limits.values())
     assert trial.ratios(outputs, limits)[0] <= 1
-    formula = bounds._errors(case, trial.inputs, trial.truth, PLAIN, probable=True)
+    formula = bounds._errors(trial.case, trial.inputs, trial.truth, PLAIN, probable=True)
     assert trial.ratio(outputs, formula) > 1
-
-
-@contextmanager
-def _flushed_subnormals() -> Iterator[None]:
-    if not torch.set_flush_denormal(True):
-        pytest.skip("this CPU has no mode that flushes subnormals")
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize("dtypes", [DTYPES[0], DTYPES[2]], ids=_label)
@@ -300,12 +280,15 @@ def test_flushed_subnormals_need_the_wider_bound(dtypes: Dtypes) -> None:
     In fp16 the output's own subnormals are coarser than anything that is flushed.
     """
     for shape in SHAPES:
-        trial = Trial.of(_case(shape, dtypes, "subnormals"))
-        for order in (_any_order, _pairwise):
-            with _flushed_subnormals():
-                outputs = _emulate(trial.case, trial.inputs, Arithmetic(order, order))
-            assert max(trial.ratios(outputs, trial.bound(Numerics()))) <= 1
-            assert trial.ratios(outputs, trial.bound(PLAIN))[0] > 1
+        trial = Trial.of(shape, dtypes, "subnormals")
+        if not torch.set_flush_denormal(True):
+            pytest.skip("this CPU has no mode that flushes subnormals")
+        try:
+            outputs = _emulate(trial.case, trial.inputs, SOUND)
+        finally:
+            torch.set_flush_denormal(False)
+        assert max(trial.ratios(outputs, trial.bound(Numerics()))) <= 1
+        assert trial.ratios(outputs, trial.bound(PLAIN))[0] > 1
 
 
 def _changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Inputs], Inputs]:
@@ -317,15 +300,14 @@ def _changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Inputs]
     return apply
 
 
-def _to_bfloat16(value: Tensor) -> Tensor:
-    return value.bfloat16().float()
+def _with_small_rows_off(rstd: Tensor) -> Tensor:
+    return torch.where(torch.arange(len(rstd)) % 4 == 3, 1.01 * rstd, rstd)
 
 
-SOUND = Arithmetic()
 # By name: the distribution that it shows on, the arithmetic, and what becomes of the arguments.
 DEFECTS: dict[str, tuple[str, Arithmetic, Callable[[Inputs], Inputs]]] = {
-    "mean in bf16": ("mean100", SOUND, _changed("mean", _to_bfloat16)),
-    "rstd in bf16": ("normal", SOUND, _changed("rstd", _to_bfloat16)),
+    "mean in bf16": ("mean100", SOUND, _changed("mean", lambda each: each.bfloat16())),
+    "rstd in bf16": ("normal", SOUND, _changed("rstd", lambda each: each.bfloat16())),
     "rstd of the next row": ("normal", SOUND, _changed("rstd", lambda each: each.roll(1))),
     "weight offset by one": ("normal", SOUND, _changed("weight", lambda each: each.roll(1))),
     "weight left out": ("normal", SOUND, lambda inputs: {**inputs, "weight": None}),
@@ -333,12 +315,11 @@ DEFECTS: dict[str, tuple[str, Arithmetic, Callable[[Inputs], Inputs]]] = {
     "last column not in means": ("normal", replace(SOUND, row_sum=_without_last), dict),
     "last row not in dweight": ("normal", replace(SOUND, column_sum=_without_last), dict),
     "means summed in bf16": ("normal", replace(SOUND, row_sum=_in_the(BF16)), dict),
-    "means summed in fp16": ("normal", replace(SOUND, row_sum=_in_the(FP16)), dict),
     "dweight summed in bf16": ("normal", replace(SOUND, column_sum=_in_the(BF16)), dict),
     "dweight summed in fp16": ("normal", replace(SOUND, column_sum=_in_the(FP16)), dict),
     "wrong sign of c2": ("normal", replace(SOUND, combine=Combine(0, sign=-1.0)), dict),
-    "c2 left out": ("normal", replace(SOUND, combine=Combine(0, sign=0.0)), dict),
-    "wrong sign in a small row": ("scaled_rows", replace(SOUND, combine=Combine(2, -1.0)), dict),
+    # The rows that are 1e-3 of the largest: a norm over the tensor wouldn't see it.
+    "rstd of small rows": ("scaled_rows", SOUND, _changed("rstd", _with_small_rows_off)),
 }
 
 
@@ -347,7 +328,7 @@ DEFECTS: dict[str, tuple[str, Arithmetic, Callable[[Inputs], Inputs]]] = {
 def test_planted_defect_exceeds_the_bound(defect: str, dtypes: Dtypes) -> None:
     """A kernel with one thing wrong is seen, in every dtype, and the sound one beside it isn't."""
     distribution, how, change = DEFECTS[defect]
-    trial = Trial.of(_case((64, 33), dtypes, distribution))
+    trial = Trial.of((64, 33), dtypes, distribution)
     limits = trial.bound(Numerics())
     assert trial.ratios(_emulate(trial.case, trial.inputs, SOUND), limits)[0] <= 1
     assert trial.ratios(_emulate(trial.case, change(trial.inputs), how), limits)[0] > 1
@@ -357,7 +338,7 @@ def test_planted_defect_exceeds_the_bound(defect: str, dtypes: Dtypes) -> None:
 def test_relative_error_of_rstd_is_seen(dtypes: Dtypes) -> None:
     """Measured: an rstd off by 2^-20 is seen in fp32, by 2^-17 in the halves; one step to spare."""
     power = 19 if dtypes[0] == SINGLE else 16
-    trial = Trial.of(_case((64, 33), dtypes))
+    trial = Trial.of((64, 33), dtypes)
     change = _changed("rstd", lambda rstd: rstd * (1 + 2.0**-power))
     outputs = _emulate(trial.case, change(trial.inputs), SOUND)
     assert max(trial.ratios(outputs, trial.bound(Numerics()))) > 1
@@ -367,7 +348,7 @@ def _ratios_of_bounds(
     distribution: str, one: Numerics, other: Numerics
 ) -> dict[str, tuple[float, float]]:
     """For each output the least and the largest of bound(one) / bound(other), in fp32."""
-    trial = Trial.of(_case((64, 33), DTYPES[0], distribution))
+    trial = Trial.of((64, 33), DTYPES[0], distribution)
     above, below = trial.bound(one), trial.bound(other)
     quotients = {name: above[name].deterministic / below[name].deterministic for name in above}
     return {name: (float(each.min()), float(each.max())) for name, each in quotients.items()}
@@ -388,17 +369,15 @@ def test_bounds_widen_where_a_declaration_matters() -> None:
         assert quotients["dx"][0] > 1
         assert quotients["dweight"][0] > factor  # measured: 1.02, 4.1 and 290
         assert quotients["dbias"] == (1, 1)
-    for least, _ in _ratios_of_bounds("subnormals", Numerics(), PLAIN).values():
-        assert least > 1
-    for least, largest in _ratios_of_bounds("normal", Numerics(), PLAIN).values():
-        assert (least, largest) == (1, 1)
+    flushed = _ratios_of_bounds("subnormals", Numerics(), PLAIN).values()
+    assert min(least for least, _ in flushed) > 1
+    assert set(_ratios_of_bounds("normal", Numerics(), PLAIN).values()) == {(1, 1)}
 
 
 def test_bounds_double_with_the_accumulation_roundoff() -> None:
     """But for the output's own rounding, and for terms of second order, at most 1e-6 here."""
-    twice = replace(PLAIN, accumulation_roundoff=2.0**-23)
-    trial = Trial.of(_case((64, 33), DTYPES[0]))
-    one, two = trial.bound(PLAIN), trial.bound(twice)
+    trial = Trial.of((64, 33), DTYPES[0])
+    one, two = trial.bound(PLAIN), trial.bound(replace(PLAIN, accumulation_roundoff=2.0**-23))
     for name, truth in trial.truth.items():
         assert truth is not None
         rounding = 2.0**-24 * truth.abs() + 2.0**-150
@@ -408,11 +387,11 @@ def test_bounds_double_with_the_accumulation_roundoff() -> None:
 
 def test_zero_centred_weight_adds_its_rounding() -> None:
     """With equal values of 1 + weight, the bound of dx is wider, and those of the sums the same."""
-    trial = Trial.of(_case((64, 33), DTYPES[0], options=frozenset({"zero_centred"})))
+    trial = Trial.of((64, 33), DTYPES[0], "normal", "zero_centred")
     weight = trial.inputs["weight"]
     assert isinstance(weight, Tensor)
     inputs: Inputs = {**trial.inputs, "weight": 1 + weight.double()}
-    plain = replace(trial, case=_case((64, 33), DTYPES[0]), inputs=inputs)
+    plain = replace(trial, case=replace(trial.case, options=frozenset()), inputs=inputs)
     one, other = trial.bound(PLAIN), plain.bound(PLAIN)
     assert bool((one["dx"].deterministic > other["dx"].deterministic).all())
     for name in ("dweight", "dbias"):

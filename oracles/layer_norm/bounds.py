@@ -3,21 +3,27 @@
 First-order rounding analysis of the closed form with mean and rstd given, r = rstd, H = n, sums
 in any order (gamma covers every tree), every elementary operation within u_a of its result:
 
-    E_x^  = 3 u_a |x^| + eta_a                   subtract, multiply, and one to spare
+    E_x^  = 3 u_a |x^| + eta_a (1 + r)           subtract, multiply, and one to spare
             (+ u_a r (|x| + |mu|)                declared form x r - mu r: its products cancel)
     E_c1  = (gamma_H + u_a) mean|g| + u_a |c1| + eta_a           product; sum; scaling by 1/n
     E_c2  = (gamma_H + u_a) mean|g|(|x^| + E_x^) + mean|g| E_x^ + u_a |c2| + eta_a
     E_pre = r [E_c1 + (|x^| + E_x^) E_c2 + E_x^ |c2|
-               + 5 u_a (|g| + |c1| + (|x^| + E_x^)(|c2| + E_c2))] + 4 r eta_a
+               + 5 u_a (|g| + |c1| + (|x^| + E_x^)(|c2| + E_c2))]
+            + eta_a [1 + r (4 + |w| + mean|w| + (|x^| + E_x^) mean|w|(|x^| + E_x^))]
     E_dx  = E_pre (1 + u_o) + u_o |dx| + eta_o
 
 The product E_x^ E_c2 is of second order and still needed: constant rows near 1e4 have an x^ that
 is all rounding. 5 u_a covers the five operations on the way from g, c1 and x^ c2 to dx in every
-order of evaluation. zero_centred adds the rounding of 1 + w to every product with g: u_a mean|g|
-in E_c1 and u_a mean|g|(|x^| + E_x^) in E_c2; as dy + w dy it is u_a (1 + |w|)|dy|, never less, and
-that is what is allowed. A residual adds one rounding of dx + res before the last.
+order of evaluation; (r / n)(n g - s1 - x^ s2) puts a sixth on g, which gamma_H mean|g| >= u_a |g|
+pays for. The terms in eta_a are what flushing loses: x - mu before it is multiplied by r, dy as it
+is read (which reaches g by |w|, and c2 by |w| |x^|), and the last product.
 
-    W     = gamma_{m+1} sum|dy|(|x^| + E_x^) + sum|dy| E_x^ + eta_a (m + sum max(1, r) + sum|dy| r)
+zero_centred adds the rounding of 1 + w to every product with g: u_a mean|g| in E_c1 and
+u_a mean|g|(|x^| + E_x^) in E_c2; as dy + w dy it is u_a (1 + |w|)|dy|, never less, and that is what
+is allowed. A residual adds one rounding of dx + res before the last.
+
+    W     = gamma_{m+1} sum|dy|(|x^| + E_x^) + sum|dy| E_x^
+            + eta_a (m + sum max(1, r) + sum|dy| r + sum|x^|)
     E_dweight = W (1 + u_o) + u_o |dweight| + eta_o
     E_dbias   = (gamma_m sum|dy| + m eta_a)(1 + u_o) + u_o |dbias| + eta_o
 
@@ -50,7 +56,7 @@ class _Terms:
 
     def x_hat(self, part: Rows) -> Tensor:
         """E_x^, [rows, n]."""
-        error = 3 * self.u * part.x_hat.abs() + self.eta
+        error = 3 * self.u * part.x_hat.abs() + self.eta * (1 + part.rstd.abs())
         if self.distributed:
             error = error + self.u * part.rstd.abs() * (part.x.abs() + part.mean.abs())
         return error
@@ -85,13 +91,17 @@ class _Terms:
             )
         coherent = e_c1 + grown * e_c2 + e_x * c2
         local = 5 * u * (g_rounded + c1 + grown * (c2 + e_c2))
-        return r * (coherent + local) + 4 * r * eta
+        # |w|, by which an underflow of dy reaches g: 1 where there is no weight.
+        w = torch.ones_like(part.x[:1]) if part.weight is None else part.weight.abs()[None, :]
+        underflow = eta * (1 + r * (4 + w + w.mean() + grown * (w * grown).mean(1, keepdim=True)))
+        return r * (coherent + local) + underflow
 
     def dweight(self, part: Rows, m: int) -> Tensor:
         """The chunk's share of W, [n]."""
         e_x, dy, r = self.x_hat(part), part.dy.abs(), part.rstd.abs()
         total = self.gamma(m + 1) * (dy * (part.x_hat.abs() + e_x)).sum(0) + (dy * e_x).sum(0)
-        return total + self.eta * (dy.shape[0] + r.clamp(min=1).sum() + (dy * r).sum(0))
+        flushed = r.clamp(min=1).sum() + (dy * r).sum(0) + part.x_hat.abs().sum(0)
+        return total + self.eta * (dy.shape[0] + flushed)
 
     def dbias(self, part: Rows, m: int) -> Tensor:
         """The chunk's share of dbias's error before the cast, [n]."""

@@ -59,6 +59,13 @@ def _subnormals(values: _Values) -> None:
         each.copy_(each.mul_(4).round_().clamp_(-15, 15) * tiny)
 
 
+def _dy_subnormal(values: _Values) -> None:
+    """dy alone among the subnormals, and weights of 20: what flushing loses is not scaled away."""
+    tiny = torch.finfo(values.dtype).smallest_normal * torch.finfo(values.dtype).eps
+    values.dy.copy_(values.dy.mul_(4).round_().clamp_(-15, 15) * tiny)
+    values.weight *= 20
+
+
 def _near_overflow(values: _Values) -> None:
     """dx of a few times 1e4: in fp16 some of it is past the largest number."""
     values.dy.mul_(2.5e4).clamp_(-6e4, 6e4)
@@ -144,6 +151,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "scaled_rows": _scaled_rows,
     "near_overflow": _near_overflow,
     "subnormals": _subnormals,
+    "dy_subnormal": _dy_subnormal,
     "zero_dy": _scale("dy", 0),
     "negative_zero": _negative_zero,
     "nan_x": _set("x", 1, math.nan),
