@@ -1,0 +1,268 @@
+"""Candidates that misbehave are rows with a rule and a sentence, and never end the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.registry import Domain, Kernel
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case, Numerics
+from reports.schema import AccuracyRow
+from suites.accuracy.run import Run
+from tests.wrong_layer_norms import closed_form
+
+SUITE = Path(__file__).resolve().parent.parent / "suites" / "accuracy"
+_sound: Callable[..., tuple[Tensor, Tensor, Tensor]] = closed_form
+CASE = Case(
+    op=LAYER_NORM_BACKWARD.name,
+    sizes=(("m", 3), ("n", 5)),
+    dtype=torch.float32,
+    weight_dtype=torch.float32,
+)
+
+
+def _kernel(function: Callable[..., object], name: str = "candidate") -> Kernel:
+    return Kernel(
+        op=LAYER_NORM_BACKWARD,
+        name=name,
+        domain=Domain(dtypes=(torch.float32,)),
+        numerics=Numerics(),
+        priority=0,
+        function=function,
+        origin="user",
+        path=__file__,
+    )
+
+
+def _run(device: torch.device) -> Run:
+    return Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
+
+
+def _row(function: Callable[..., object], device: torch.device, case: Case = CASE) -> AccuracyRow:
+    return _run(device).try_pair(_kernel(function), case)
+
+
+def _instead(**replaced: Callable[[Tensor], object]) -> Callable[..., object]:
+    """A sound kernel, with some of its outputs passed through something."""
+
+    def function(**arguments: Tensor) -> tuple[object, ...]:
+        outputs = zip(LAYER_NORM_BACKWARD.outputs, _sound(**arguments), strict=True)
+        return tuple(
+            replaced[name](value) if name in replaced else value for name, value in outputs
+        )
+
+    return function
+
+
+class _Subclass(Tensor):
+    """A tensor whose comparisons could say whatever they like."""
+
+
+_WRONG_OUTPUTS: dict[str, tuple[Callable[..., object], str]] = {
+    "none": (lambda **_: None, "it returned a NoneType, not a tuple of dx, dweight, dbias"),
+    "a tensor": (lambda dy, **_: dy, "it returned a Tensor, not a tuple of dx, dweight, dbias"),
+    "two": (
+        lambda **arguments: _sound(**arguments)[:2],
+        "it returned 2 outputs, not 3: dx, dweight, dbias",
+    ),
+    "shape": (_instead(dx=lambda dx: dx.mT), "dx must have shape (3, 5), got (5, 3)"),
+    "a column more": (
+        _instead(dbias=lambda dbias: dbias.unsqueeze(0)),
+        "dbias must have shape (5,), got (1, 5)",
+    ),
+    "dtype": (
+        _instead(dweight=lambda dweight: dweight.double()),
+        "dweight must be float32, got float64",
+    ),
+    "subclass": (
+        _instead(dx=lambda dx: dx.as_subclass(_Subclass)),
+        "dx must be a torch.Tensor, got a _Subclass",
+    ),
+    "none in place of a tensor": (
+        _instead(dbias=lambda _: None),
+        "dbias must be a torch.Tensor, got a NoneType",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _WRONG_OUTPUTS)
+def test_outputs_of_another_form_fail_in_one_sentence(name: str, device: torch.device) -> None:
+    """Number, type, shape and dtype are the op's, and the sentence says both sides."""
+    function, sentence = _WRONG_OUTPUTS[name]
+    row = _row(function, device)
+    assert (row.status, row.rule, row.reason) == ("failed", "wrong outputs", sentence)
+
+
+def test_output_on_another_device_fails(device: torch.device) -> None:
+    """A meta tensor has the right shape and dtype, and no values that could be wrong."""
+    row = _row(_instead(dx=lambda dx: dx.to("meta")), device)
+    assert (row.status, row.rule) == ("failed", "wrong outputs")
+    assert row.reason is not None
+    assert row.reason.startswith(f"dx must be on {device}")
+    assert row.reason.endswith("got meta")
+
+
+def test_output_that_the_case_leaves_out_must_be_none(device: torch.device) -> None:
+    """Without a bias there is no dbias, and a tensor in its place is a misunderstanding."""
+    case = dataclasses.replace(CASE, options=frozenset({"no_bias"}))
+    row = _row(lambda has_bias, **arguments: _sound(**arguments), device, case)  # noqa: ARG005
+    assert row.reason == "dbias must be None for this case, got a Tensor"
+
+
+def test_accumulated_gradient_must_be_the_tensor_that_was_passed(device: torch.device) -> None:
+    """A caller who accumulates keeps its own tensor; the sum in another one is lost to it."""
+    case = dataclasses.replace(CASE, options=frozenset({"accumulate"}))
+
+    def elsewhere(dweight: Tensor, dbias: Tensor, **arguments: Tensor) -> tuple[Tensor, ...]:
+        dx, more_dweight, more_dbias = _sound(**arguments)
+        return dx, dweight + more_dweight, dbias + more_dbias
+
+    row = _row(elsewhere, device, case)
+    assert row.reason == "dweight must be the tensor that was passed in, added to in place"
+
+
+def _raises(**_: Tensor) -> None:
+    raise ValueError("the grid\n  is empty")
+
+
+def _exits(**_: Tensor) -> None:
+    sys.exit(0)
+
+
+def _skips(**_: Tensor) -> None:
+    pytest.skip("not today")
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (_raises, "it raised ValueError at line {line} of {file}: the grid is empty"),
+        (_exits, "it raised SystemExit at line {line} of {file}: 0"),
+        (_skips, "it raised Skipped at line {line} of {file}: not today"),
+    ],
+)
+def test_candidate_that_raises_fails_with_where_it_did(
+    function: Callable[..., object], sentence: str, device: torch.device
+) -> None:
+    """Whatever it raises, on one line; sys.exit and pytest.skip are no way out of a verdict."""
+    row = _row(function, device)
+    line = function.__code__.co_firstlineno + 1
+    assert (row.status, row.rule) == ("failed", "raised")
+    assert row.reason == sentence.format(line=line, file=__file__)
+
+
+def test_candidate_stopped_by_the_user_stops_the_run(device: torch.device) -> None:
+    """Ctrl-C belongs to the user, wherever it strikes."""
+
+    def interrupted(**_: Tensor) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _row(interrupted, device)
+
+
+def test_candidate_that_warns_passes(device: torch.device) -> None:
+    """The checkout's pytest makes errors of warnings; a candidate's aren't ours to judge."""
+
+    def warning(**arguments: Tensor) -> tuple[Tensor, ...]:
+        warnings.warn("an old option", DeprecationWarning, stacklevel=1)
+        return _sound(**arguments)
+
+    with pytest.warns(DeprecationWarning, match="an old option"):
+        assert _row(warning, device).status == "passed"
+
+
+def test_candidate_that_writes_to_an_input_fails(device: torch.device) -> None:
+    """An input's own elements, and the poison around it, are as they were."""
+
+    def inside(**arguments: Tensor) -> tuple[Tensor, ...]:
+        outputs = _sound(**arguments)
+        arguments["mean"][0] += 1
+        return outputs
+
+    def around(**arguments: Tensor) -> tuple[Tensor, ...]:
+        x = arguments["x"]
+        x.as_strided((1,), (1,), x.storage_offset() - 1).zero_()
+        return _sound(**arguments)
+
+    assert _row(inside, device).reason == "it wrote to memory or around input mean"
+    row = _row(around, device)
+    assert (row.rule, row.reason) == ("changed input", "it wrote to memory or around input x")
+
+
+def test_candidate_gets_fresh_storages_with_the_same_values(device: torch.device) -> None:
+    """Two calls can't tell one another by an address, and compute the same thing."""
+    seen: list[dict[str, Tensor]] = []
+
+    def remembering(**arguments: Tensor) -> tuple[Tensor, ...]:
+        seen.append(arguments)
+        return _sound(**arguments)
+
+    assert _row(remembering, device).status == "passed"
+    first, second = seen
+    assert list(first) == list(second) == list(LAYER_NORM_BACKWARD.arguments)
+    for name, tensor in first.items():
+        again = second[name]
+        assert tensor.untyped_storage().data_ptr() != again.untyped_storage().data_ptr(), name
+        assert torch.equal(tensor, again), name
+        assert tensor.stride() == again.stride(), name
+
+
+def test_candidate_cant_mend_the_output_of_an_earlier_call(device: torch.device) -> None:
+    """A buffer that is kept and filled at the second call only was wrong at the first."""
+    kept: list[Tensor] = []
+
+    def late(**arguments: Tensor) -> tuple[Tensor, ...]:
+        dx, dweight, dbias = _sound(**arguments)
+        if not kept:
+            kept.append(torch.empty_like(dx))
+            return kept[0], dweight, dbias
+        return kept[0].copy_(dx), dweight, dbias
+
+    row = _row(late, device)
+    assert (row.status, row.rule) == ("failed", "non-finite values")
+
+
+def test_candidate_is_called_in_one_place() -> None:
+    """What a call does to its inputs is seen only where every call goes through one function."""
+    calling = {
+        file.name
+        for file in SUITE.rglob("*.py")
+        if "kernel.function" in file.read_text(encoding="utf-8")
+    }
+    assert calling == {"candidate.py"}
+    assert (SUITE / "candidate.py").read_text(encoding="utf-8").count("kernel.function") == 1
+
+
+def test_truth_is_computed_once_for_all_kernels_of_a_case(device: torch.device) -> None:
+    """Case by case, as the suite orders them, there are as many truths as cases."""
+    computed = []
+    oracle = LAYER_NORM_BACKWARD.oracle
+
+    def counting(case: Case, inputs: dict[str, Tensor | bool | None]) -> dict[str, Tensor | None]:
+        computed.append(case)
+        return oracle(case, inputs)
+
+    op = dataclasses.replace(LAYER_NORM_BACKWARD, oracle=counting)
+    cases = [CASE, dataclasses.replace(CASE, seed=1)]
+    kernels = [
+        dataclasses.replace(_kernel(_sound, name), op=op, numerics=numerics)
+        for name, numerics in (
+            ("a", Numerics()),
+            ("b", Numerics()),
+            ("c", Numerics(distributed_normalisation=True)),
+        )
+    ]
+    run = _run(device)
+    rows = [run.try_pair(kernel, case) for case in cases for kernel in kernels]
+    assert [row.status for row in rows] == ["passed"] * 6
+    assert computed == cases
+    assert run.oracle_calls == 2

@@ -1,0 +1,200 @@
+"""Domains: what a kernel refuses, and in which words.
+
+A refusal is a sentence that users read, so each is compared word for word.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.registry import Domain, Strides
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case, Layout, TensorLayout
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+def _case(
+    m: int = 4,
+    n: int = 64,
+    dtype: torch.dtype = F32,
+    weight: torch.dtype | None = None,
+    layout: Layout | None = None,
+    options: tuple[str, ...] = (),
+) -> Case:
+    return Case(
+        op=LAYER_NORM_BACKWARD.name,
+        sizes=(("m", m), ("n", n)),
+        dtype=dtype,
+        weight_dtype=dtype if weight is None else weight,
+        layout=layout or Layout("contiguous"),
+        options=frozenset(options),
+    )
+
+
+def _laid_out(argument: str, layout: TensorLayout) -> Layout:
+    return Layout("odd", ((argument, layout),))
+
+
+def _aligned(dtype: torch.dtype, strides: Strides = "any") -> Domain:
+    return Domain(dtypes=(dtype,), alignment=16, strides=strides)
+
+
+_PADDED = Layout("padded", batches=2, batch_padding=3)
+_REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
+    "nothing": (Domain(dtypes=(F32,)), _case(), None),
+    "dtype": (
+        Domain(dtypes=(F16, BF16)),
+        _case(),
+        "serves float16, bfloat16, got float32",
+    ),
+    "mixed weight": (
+        Domain(dtypes=(BF16,)),
+        _case(dtype=BF16, weight=F32),
+        "serves bfloat16 weights with bfloat16 activations, got float32",
+    ),
+    "half weight": (
+        Domain(dtypes=(BF16,), weight_dtypes=(F32,)),
+        _case(dtype=BF16),
+        "serves float32 weights with bfloat16 activations, got bfloat16",
+    ),
+    "mixed weight that is served": (
+        Domain(dtypes=(BF16,), weight_dtypes=(F32,)),
+        _case(dtype=BF16, weight=F32),
+        None,
+    ),
+    "no weight has no weight dtype": (
+        Domain(dtypes=(BF16,), features=frozenset({"no_weight"})),
+        _case(dtype=BF16, weight=F32, options=("no_weight",)),
+        None,
+    ),
+    "features": (
+        Domain(dtypes=(F32,), features=frozenset({"no_bias"})),
+        _case(options=("rms_norm", "no_bias", "accumulate")),
+        "doesn't serve accumulate, rms_norm",
+    ),
+    "too wide": (
+        Domain(dtypes=(F32,), sizes={"n": (1, 63)}),
+        _case(),
+        "serves n of 1 to 63, got 64",
+    ),
+    "size at its limit": (Domain(dtypes=(F32,), sizes={"n": (64, 64)}), _case(), None),
+    "too few rows": (
+        Domain(dtypes=(F32,), sizes={"m": (5, None)}),
+        _case(),
+        "serves m of 5 or more, got 4",
+    ),
+    "rank": (
+        Domain(dtypes=(F32,), strides="rows"),
+        _case(layout=Layout("rank3", batches=2)),
+        "needs inputs of rank 2, got rank 3",
+    ),
+    "columns": (
+        Domain(dtypes=(F32,), strides="rows"),
+        _case(layout=_laid_out("x", TensorLayout(column_stride=2))),
+        "needs adjacent columns, got a column stride of 2 in x",
+    ),
+    "one column has no neighbour": (
+        Domain(dtypes=(F32,), strides="rows"),
+        _case(n=1, layout=_laid_out("x", TensorLayout(column_stride=2))),
+        None,
+    ),
+    "rows": (
+        Domain(dtypes=(F32,), strides="rows"),
+        _case(layout=_laid_out("x", TensorLayout(row_padding=3))),
+        None,
+    ),
+    "packed": (
+        Domain(dtypes=(F32,), strides="contiguous"),
+        _case(layout=_laid_out("dy", TensorLayout(row_padding=3))),
+        "needs packed rows of 64 elements, got a row stride of 67 in dy",
+    ),
+    "one row is packed": (
+        Domain(dtypes=(F32,), strides="contiguous"),
+        _case(m=1, layout=_laid_out("dy", TensorLayout(row_padding=3))),
+        None,
+    ),
+    "packed at an offset": (
+        Domain(dtypes=(F32,), strides="contiguous"),
+        _case(layout=_laid_out("dy", TensorLayout(offset=1))),
+        None,
+    ),
+    "aligned": (_aligned(BF16), _case(dtype=BF16), None),
+    "width": (
+        _aligned(BF16),
+        _case(n=12, dtype=BF16),
+        "needs rows of whole 16 bytes, got n = 12 bfloat16 elements",
+    ),
+    "pointer": (
+        _aligned(BF16),
+        _case(dtype=BF16, layout=_laid_out("x", TensorLayout(offset=1))),
+        "needs 16-byte pointers, got x offset by 1 elements",
+    ),
+    "pointer offset by 16 bytes": (
+        _aligned(BF16),
+        _case(dtype=BF16, layout=_laid_out("x", TensorLayout(offset=8))),
+        None,
+    ),
+    "row stride": (
+        _aligned(BF16),
+        _case(n=4088, dtype=BF16, layout=_laid_out("dy", TensorLayout(row_padding=7))),
+        "needs 16-byte rows, got a row stride of 4095 bfloat16 elements in dy",
+    ),
+    "aligned rows, columns apart": (
+        _aligned(F32),
+        _case(layout=_laid_out("dresidual", TensorLayout(column_stride=2))),
+        "needs adjacent columns, got a column stride of 2 in dresidual",
+    ),
+    "batches": (
+        _aligned(F32),
+        _case(layout=_PADDED),
+        "needs 16-byte rows, got batches 3 elements apart",
+    ),
+    # Four elements of a float32 weight are 16 bytes; of a bfloat16 one they are 8.
+    "weight pointer": (
+        Domain(dtypes=(BF16,), weight_dtypes=(F32, BF16), alignment=16),
+        _case(dtype=BF16, layout=_laid_out("dbias", TensorLayout(offset=4))),
+        "needs 16-byte pointers, got dbias offset by 4 elements",
+    ),
+    "wide weight pointer": (
+        Domain(dtypes=(BF16,), weight_dtypes=(F32, BF16), alignment=16),
+        _case(dtype=BF16, weight=F32, layout=_laid_out("dbias", TensorLayout(offset=4))),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSALS)
+def test_domain_refuses_a_case_in_one_sentence(name: str) -> None:
+    """`reject` gives None where the domain holds the case, else what it needs and what it got."""
+    domain, case, sentence = _REFUSALS[name]
+    assert domain.reject(case, 90) == sentence
+
+
+@pytest.mark.parametrize(
+    ("sm", "sentence"),
+    [
+        (79, "serves sm 80 to 90, got sm 79"),
+        (80, None),
+        (90, None),
+        (100, "serves sm 80 to 90, got sm 100"),
+    ],
+)
+def test_domain_serves_both_ends_of_its_capabilities(sm: int, sentence: str | None) -> None:
+    """The range of compute capabilities is closed."""
+    assert Domain(dtypes=(F32,), sm=(80, 90)).reject(_case(), sm) == sentence
+
+
+def test_domain_refuses_a_device_before_anything_else() -> None:
+    """A device it doesn't run on comes first: a CPU has no compute capability to speak of."""
+    domain = Domain(dtypes=(F16,), devices=("cuda",), sm=(100, 100))
+    assert domain.reject(_case(), 90, "cpu") == "runs on cuda, got cpu"
+    assert domain.reject(_case(), 90, "cuda") == "serves sm 100 to 100, got sm 90"
+
+
+def test_domain_of_an_uninterpretable_kernel_is_refused_on_a_cpu_alone() -> None:
+    """Gluon and inline assembly have no interpreter, and do run on a GPU."""
+    domain = Domain(dtypes=(F32,), interpretable=False)
+    assert domain.reject(_case(), 90, "cpu") == "can't run under Triton's interpreter"
+    assert domain.reject(_case(), 90, "cuda") is None
