@@ -72,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
         "--svg", type=Path, metavar="PATH", help="also a picture of the report's head"
     )
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="show nothing; only say on stderr whether the record is incomplete",
+    )
+    parser.add_argument(
         "--width", type=_columns, metavar="N", help="columns of the terminal report"
     )
     return parser
@@ -85,6 +90,8 @@ def _columns(text: str) -> int:
 
 def _write(record: Record, options: argparse.Namespace) -> None:
     """Write the forms that were asked for; files first, so that a closed pipe loses none."""
+    if options.check:
+        return
     if options.junit is not None:
         _save(options.junit, render_junit(record))
     if options.svg is not None:

@@ -94,3 +94,17 @@ def test_command_line_honours_no_color_and_columns(tmp_path: Path) -> None:
     _, narrow, _ = run(str(record), COLUMNS="70")
     tables = [line for line in narrow.splitlines() if "nox -s accuracy -- " not in line]
     assert max(map(len, tables)) == 70
+
+
+def test_check_says_only_whether_a_record_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nox asks so after a run: a kernel that ends the process leaves a status of 0 behind."""
+    whole = write_example(tmp_path / "whole.jsonl", example_rows())
+    cut = write_example(tmp_path / "cut.jsonl", example_rows(), whole=False)
+    assert main([str(whole), "--check"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main([str(cut), "--check"]) == 1
+    shown, errors = capsys.readouterr()
+    assert shown == ""
+    assert "the run did not finish" in errors

@@ -270,6 +270,7 @@ _UNINITIALISED: dict[str, Callable[[Tensor], Tensor]] = {
     "empty_like": torch.empty_like,
     "new_empty": lambda like: like.new_empty(3, 4),
     "empty_strided": lambda like: torch.empty_strided((3, 4), (1, 3), dtype=like.dtype),
+    "empty_permuted": lambda like: torch.empty_permuted((3, 4), (1, 0), dtype=like.dtype),
     "new_empty_strided": lambda like: like.new_empty_strided((3, 4), (4, 1)),
     "transposed empty_like": lambda like: torch.empty_like(like.mT),
     "Tensor.new": lambda like: like.new(3, 4),

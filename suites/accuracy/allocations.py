@@ -23,12 +23,18 @@ _ALLOCATIONS = {
     _EMPTY.empty.memory_format,
     _EMPTY.empty_strided.default,
     _EMPTY.empty_like.default,
+    _EMPTY.empty_permuted.default,
     _EMPTY.new_empty.default,
     _EMPTY.new_empty_strided.default,
 }
 
 
 class _Filled(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without this the first operation imports torch's compiler, for two seconds."""
+        return False
+
     def __init__(self, value: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.value = value

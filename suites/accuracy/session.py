@@ -28,6 +28,9 @@ from suites.selection import selected_cases, selected_kernels
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _REDRAW_EVERY_S = 0.1
+# Names a file that is to hold the record's path: who started the run can then see that it ended,
+# which a status of 0 doesn't show where a candidate ends the process itself.
+_RECORD_NOTE = "WORKBENCH_RECORD_NOTE"
 
 
 class AccuracySession:
@@ -112,6 +115,8 @@ class AccuracySession:
             self.writer = RecordWriter(self.path, header)
         except RecordError as error:
             raise pytest.UsageError(f"--results {results}: {error}") from error
+        if note := os.environ.get(_RECORD_NOTE):
+            Path(note).write_text(str(self.path.resolve()))
         kept = []
         for item, kernel, case in pairs:
             reason = self.run.refusal(kernel, case)

@@ -109,7 +109,7 @@ def _judge_output(
         compared = finite & wide.isfinite()
         error = torch.where(compared, (wide - exact).abs(), 0.0)
         for kept, allowed in ((worst, limit), (worst_probable, likely)):
-            ratio = torch.where(compared, error / allowed, 0.0)
+            ratio = torch.where(error > 0, error / allowed, 0.0)  # 0 is within a bound of 0
             ratio = ratio.nan_to_num(nan=math.inf, posinf=math.inf)
             at = int(ratio.argmax())
             if float(ratio[at]) > kept.ratio:
