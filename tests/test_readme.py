@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernels import registry
-from kernels.registry import load_file
+from kernels.registry import all_kernels, load_file
 from oracles import LAYER_NORM_BACKWARD
 from reports.schema import AccuracyRow
 from suites.accuracy.run import Run
@@ -27,6 +27,13 @@ _CASES = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it; the checkout's own kernels were there before."""
+    all_kernels()
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
 def _example() -> str:
     found = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert found is not None
@@ -35,10 +42,7 @@ def _example() -> str:
 
 def _rows(code: str, path: Path, device: torch.device) -> list[AccuracyRow]:
     path.write_text(code)
-    before = dict(registry._registered)
     (kernel,) = load_file(path)
-    registry._registered.clear()
-    registry._registered.update(before)
     run = Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
     cases = {case.id(): case for case in LAYER_NORM_BACKWARD.cases()}
     for each in _CASES:
