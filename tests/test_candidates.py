@@ -266,3 +266,14 @@ def test_truth_is_computed_once_for_all_kernels_of_a_case(device: torch.device) 
     assert [row.status for row in rows] == ["passed"] * 6
     assert computed == cases
     assert run.oracle_calls == 2
+
+
+def test_case_too_large_for_a_cpu_is_refused_there() -> None:
+    """2^31 elements and their truth in float64 would need more memory than a CPU's machine has."""
+    kernel = dataclasses.replace(
+        _kernel(closed_form), domain=Domain(dtypes=(torch.bfloat16,), weight_dtypes=None)
+    )
+    huge = next(each for each in LAYER_NORM_BACKWARD.cases() if each.size("n") == 65544)
+    reason = _run(torch.device("cpu")).refusal(kernel, huge)
+    assert reason == "moves 12.0 GiB at least, which is tried on a GPU only"
+    assert _run(torch.device("cuda")).refusal(kernel, huge) is None

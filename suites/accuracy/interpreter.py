@@ -6,8 +6,8 @@ whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. 
 rounding toward zero get it. `probe` shows that each of these took effect on this Triton version.
 
 The stock interpreter also patches triton.language anew at every call of a device function, tl.sum
-among them, which took half of a run's time; here a launch patches it once. And autotuning, which
-needs a GPU to time on, takes the first configuration.
+among them, which is a quarter to a third of a call's time; here a launch does it once. And
+autotuning, which needs a GPU to time on, takes the first configuration.
 """
 
 from __future__ import annotations

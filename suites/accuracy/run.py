@@ -21,6 +21,8 @@ from suites.accuracy.allocations import SENTINEL
 from suites.accuracy.candidate import call_candidate
 from suites.accuracy.verdict import Verdict, judge
 
+# Truth and bounds in float64 come to about ten times a case's own bytes.
+_MOST_BYTES_ON_CPU = 2**30
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -58,6 +60,9 @@ class Run:
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
         """Why the kernel doesn't serve the case on this run's device; None where it does."""
+        least = kernel.op.bytes(case)
+        if self.device.type == "cpu" and least > _MOST_BYTES_ON_CPU:
+            return f"moves {least / 2**30:.1f} GiB at least, which is tried on a GPU only"
         return kernel.domain.reject(case, self.sm, self.device.type)
 
     def try_pair(self, kernel: Kernel, case: Case) -> AccuracyRow:
