@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.registry import Domain, Kernel
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case, Numerics
 from reports.schema import AccuracyRow
-from suites.accuracy.run import Run
+from tests.by_hand import kernel_of, run_on
 from tests.wrong_layer_norms import closed_form
 
 SUITE = Path(__file__).resolve().parent.parent / "suites" / "accuracy"
@@ -29,25 +28,8 @@ CASE = Case(
 )
 
 
-def _kernel(function: Callable[..., object], name: str = "candidate") -> Kernel:
-    return Kernel(
-        op=LAYER_NORM_BACKWARD,
-        name=name,
-        domain=Domain(dtypes=(torch.float32,)),
-        numerics=Numerics(),
-        priority=0,
-        function=function,
-        origin="user",
-        path=__file__,
-    )
-
-
-def _run(device: torch.device) -> Run:
-    return Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
-
-
 def _row(function: Callable[..., object], device: torch.device, case: Case = CASE) -> AccuracyRow:
-    return _run(device).try_pair(_kernel(function), case)
+    return run_on(device).try_pair(kernel_of(function, dtypes=(torch.float32,)), case)
 
 
 def _instead(**replaced: Callable[[Tensor], object]) -> Callable[..., object]:
@@ -254,14 +236,14 @@ def test_truth_is_computed_once_for_all_kernels_of_a_case(device: torch.device) 
     op = dataclasses.replace(LAYER_NORM_BACKWARD, oracle=counting)
     cases = [CASE, dataclasses.replace(CASE, seed=1)]
     kernels = [
-        dataclasses.replace(_kernel(_sound, name), op=op, numerics=numerics)
+        dataclasses.replace(kernel_of(_sound, name=name), op=op, numerics=numerics)
         for name, numerics in (
             ("a", Numerics()),
             ("b", Numerics()),
             ("c", Numerics(distributed_normalisation=True)),
         )
     ]
-    run = _run(device)
+    run = run_on(device)
     rows = [run.try_pair(kernel, case) for case in cases for kernel in kernels]
     assert [row.status for row in rows] == ["passed"] * 6
     assert computed == cases
@@ -270,10 +252,8 @@ def test_truth_is_computed_once_for_all_kernels_of_a_case(device: torch.device) 
 
 def test_case_too_large_for_a_cpu_is_refused_there() -> None:
     """2^31 elements and their truth in float64 would need more memory than a CPU's machine has."""
-    kernel = dataclasses.replace(
-        _kernel(closed_form), domain=Domain(dtypes=(torch.bfloat16,), weight_dtypes=None)
-    )
+    kernel = kernel_of(closed_form)
     huge = next(each for each in LAYER_NORM_BACKWARD.cases() if each.size("n") == 65544)
-    reason = _run(torch.device("cpu")).refusal(kernel, huge)
+    reason = run_on(torch.device("cpu")).refusal(kernel, huge)
     assert reason == "moves 12.0 GiB at least, which is tried on a GPU only"
-    assert _run(torch.device("cuda")).refusal(kernel, huge) is None
+    assert run_on(torch.device("cuda")).refusal(kernel, huge) is None

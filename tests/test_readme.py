@@ -12,7 +12,7 @@ from kernels import registry
 from kernels.registry import all_kernels, load_file
 from oracles import LAYER_NORM_BACKWARD
 from reports.schema import AccuracyRow
-from suites.accuracy.run import Run
+from tests.by_hand import run_on
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def _example() -> str:
 def _rows(code: str, path: Path, device: torch.device) -> list[AccuracyRow]:
     path.write_text(code)
     (kernel,) = load_file(path)
-    run = Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
+    run = run_on(device)
     cases = {case.id(): case for case in LAYER_NORM_BACKWARD.cases()}
     for each in _CASES:
         assert run.refusal(kernel, cases[each]) is None

@@ -11,11 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.registry import Domain, Kernel
 from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Numerics
 from suites.accuracy import strict
-from suites.accuracy.run import Run
+from tests.by_hand import kernel_of, run_on
 from tests.wrong_layer_norms import closed_form
 
 
@@ -136,23 +134,12 @@ def test_illegal_access_fails_a_case_though_the_kernel_hides_it(device: torch.de
             _copy_kernel[(1,)](x, torch.empty(4096), x.numel() + 1, 0, BLOCK=4096)
         return closed_form(dy, x, weight, mean, rstd)
 
-    kernel = Kernel(
-        op=LAYER_NORM_BACKWARD,
-        name="hiding",
-        domain=Domain(dtypes=(torch.float32,)),
-        numerics=Numerics(),
-        priority=0,
-        function=hiding,
-        origin="user",
-        path=__file__,
-    )
-    run = Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
     case = next(
         each
         for each in LAYER_NORM_BACKWARD.cases()
         if each.id() == "layer_norm_backward-m5-n5-float32-contiguous"
     )
-    row = run.try_pair(kernel, case)
+    row = run_on(device).try_pair(kernel_of(hiding), case)
     assert (row.status, row.rule) == ("failed", "illegal access")
     assert row.reason is not None
     assert "past the end of x_ptr" in row.reason

@@ -7,31 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from kernels.registry import Domain, Kernel
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case, Numerics
 from reports.schema import AccuracyRow
 from suites.accuracy.run import Run
+from tests.by_hand import DTYPES, kernel_of, run_on
 from tests.wrong_layer_norms import WRONG, Wrong, closed_form
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def _kernel(function: Callable[..., object]) -> Kernel:
-    return Kernel(
-        op=LAYER_NORM_BACKWARD,
-        name=function.__name__,
-        domain=Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES),
-        numerics=Numerics(),
-        priority=0,
-        function=function,
-        origin="user",
-        path=__file__,
-    )
-
-
-def _run(device: torch.device) -> Run:
-    return Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
 
 
 def _cases(dtype: torch.dtype) -> list[Case]:
@@ -44,19 +25,19 @@ def _cases(dtype: torch.dtype) -> list[Case]:
 
 
 def _rows(function: Callable[..., object], cases: list[Case], run: Run) -> Iterator[AccuracyRow]:
-    kernel = _kernel(function)
+    kernel = kernel_of(function)
     return (run.try_pair(kernel, case) for case in cases if run.refusal(kernel, case) is None)
 
 
-@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sound_kernel_passes_every_case(dtype: torch.dtype, device: torch.device) -> None:
     """The kernel that the wrong ones are made from has no failure of its own."""
-    rows = list(_rows(closed_form, _cases(dtype), _run(device)))
+    rows = list(_rows(closed_form, _cases(dtype), run_on(device)))
     assert len(rows) > 50  # of about 80 in each dtype
     assert [(row.case.id, row.reason) for row in rows if row.status != "passed"] == []
 
 
-@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_kernel_fails_for_the_right_reason(
     name: str, dtype: torch.dtype, device: torch.device
@@ -64,7 +45,7 @@ def test_wrong_kernel_fails_for_the_right_reason(
     """Each defect is found in each dtype, by a rule that fits it, with a reason that names it."""
     wrong: Wrong = WRONG[name]
     others = []
-    for row in _rows(wrong.function, _cases(dtype), _run(device)):
+    for row in _rows(wrong.function, _cases(dtype), run_on(device)):
         if row.rule in wrong.rules and row.reason and wrong.word in row.reason:
             return
         if row.status == "failed":
@@ -76,16 +57,6 @@ def test_kernel_that_declares_its_order_open_may_differ_between_calls(
     device: torch.device,
 ) -> None:
     """Bits that differ within the bound are right where the kernel says that they may."""
-    run, case = _run(device), _cases(torch.float32)[20]
-    wrong = _kernel(WRONG["not_repeatable"].function)
-    declared = Kernel(
-        op=wrong.op,
-        name=wrong.name,
-        domain=wrong.domain,
-        numerics=Numerics(bitwise_repeatable=False),
-        priority=0,
-        function=wrong.function,
-        origin="user",
-        path=wrong.path,
-    )
-    assert run.try_pair(declared, case).status == "passed"
+    run, case = run_on(device), _cases(torch.float32)[20]
+    function, declared = WRONG["not_repeatable"].function, Numerics(bitwise_repeatable=False)
+    assert run.try_pair(kernel_of(function, numerics=declared), case).status == "passed"

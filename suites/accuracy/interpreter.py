@@ -38,28 +38,32 @@ def _toward_zero(data: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray
     return bits.view(dtype)
 
 
-def install() -> None:
-    """Mend the interpreter, for every kernel launched from here on. Raises InterpreterError."""
-    from triton.runtime import interpreter  # noqa: PLC0415  (read only where it is in use)
+_MENDED = (
+    "_get_np_dtype",
+    "InterpreterBuilder",
+    "TensorHandle",
+    "_interpreter",
+    "_ir",
+    "_patch_lang",
+    "_patch_lang_tensor",
+    "InterpretedFunction",
+)
 
-    missing = [
-        name
-        for name in (
-            "_get_np_dtype",
-            "InterpreterBuilder",
-            "TensorHandle",
-            "_interpreter",
-            "_ir",
-            "_patch_lang",
-            "InterpretedFunction",
-        )
-        if not hasattr(interpreter, name)
-    ]
+
+def _require(interpreter: Any) -> None:
+    missing = [name for name in _MENDED if not hasattr(interpreter, name)]
     if missing:
         raise InterpreterError(
             f"Triton {triton.__version__}'s interpreter lacks {', '.join(missing)}, which making "
             "its bfloat16 right needs; use triton 3.6 or 3.7"
         )
+
+
+def install() -> None:
+    """Mend the interpreter, for every kernel launched from here on. Raises InterpreterError."""
+    from triton.runtime import interpreter  # noqa: PLC0415  (read only where it is in use)
+
+    _require(interpreter)
     stock_np_dtype = interpreter._get_np_dtype
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
@@ -112,6 +116,13 @@ def install() -> None:
         except Exception as error:
             raise interpreter.InterpreterError(repr(error)) from error
 
+    stock_patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, *scope: Any) -> None:
+        """As stock; an index is one element of an array, which Triton 3.6 passes to int() whole."""
+        stock_patch_tensor(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
     np.seterr(all="ignore")  # a GPU overflows and divides without a word
     interpreter._get_np_dtype = np_dtype
     builder.cast_impl = cast
@@ -119,6 +130,7 @@ def install() -> None:
     builder.get_bf16 = bf16_constant
     builder.create_atomic_rmw = atomic_rmw
     interpreter.InterpretedFunction.__call__ = device_function
+    interpreter._patch_lang_tensor = patch_tensor
     # Timing needs a driver. With every time equal, the first configuration left after pruning runs.
     Autotuner._bench = lambda *_, **__: [0.0, 0.0, 0.0]
     probe()
