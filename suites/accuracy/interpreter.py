@@ -106,9 +106,23 @@ def install() -> None:
             before[index] = old[0]
         return handle(before, tl.bfloat16)
 
+    np.seterr(all="ignore")  # a GPU overflows and divides without a word
+    interpreter._get_np_dtype = np_dtype
+    builder.cast_impl = cast
+    builder.create_fp_to_fp = fp_to_fp
+    builder.get_bf16 = bf16_constant
+    builder.create_atomic_rmw = atomic_rmw
+    _mend_launches(interpreter)
+    probe()
+
+
+def _mend_launches(interpreter: Any) -> None:
+    """What isn't arithmetic: device functions, indices, autotuning."""
+
     def device_function(self: Any, *args: Any, **kwargs: Any) -> Any:
         """A jit function called from a kernel; tl is patched for the launch, not for each call."""
-        modules = [each for each in self.fn.__globals__.values() if each in (tl, tl.core)]
+        known = self.fn.__globals__.values()
+        modules = [each for each in known if each is tl or each is tl.core]
         if any(tl.core.is_builtin(each.load) for each in modules):
             interpreter._patch_lang(self.fn)
         try:
@@ -123,17 +137,10 @@ def install() -> None:
         stock_patch_tensor(tensor, *scope)
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
-    np.seterr(all="ignore")  # a GPU overflows and divides without a word
-    interpreter._get_np_dtype = np_dtype
-    builder.cast_impl = cast
-    builder.create_fp_to_fp = fp_to_fp
-    builder.get_bf16 = bf16_constant
-    builder.create_atomic_rmw = atomic_rmw
     interpreter.InterpretedFunction.__call__ = device_function
     interpreter._patch_lang_tensor = patch_tensor
     # Timing needs a driver. With every time equal, the first configuration left after pruning runs.
     Autotuner._bench = lambda *_, **__: [0.0, 0.0, 0.0]
-    probe()
 
 
 @triton.jit
