@@ -82,7 +82,7 @@ def _environment() -> dict[str, str]:
     return kept | {
         "PYTEST_ADDOPTS": QUIET,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # of plugins that happen to be installed here
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),  # what is importable here is there
         "PYTHONUNBUFFERED": "1",
     }
 

@@ -12,7 +12,6 @@ from triton.runtime import interpreter as stock
 
 from suites.accuracy import interpreter
 
-
 TABLE = torch.arange(3)  # a tensor among a kernel's globals: comparing it with a module fails
 
 
