@@ -34,6 +34,9 @@ _VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": None}
 # keeps is what the user typed.
 _QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider"
 
+# With these pytest ends well and has run nothing.
+_RUNS_NOTHING = {"-h", "--help", "--co", "--collect-only", "--version", "--fixtures", "--markers"}
+
 
 def _interpreter(session: nox.Session, group: str) -> Path:
     """The Python of the shared environment; under --no-venv it has to hold what `group` lists."""
@@ -104,8 +107,11 @@ def accuracy(session: nox.Session) -> None:
     note.unlink(missing_ok=True)
     variables = {"PYTEST_ADDOPTS": _QUIET, "WORKBENCH_RECORD_NOTE": str(note.resolve())}
     _run(session, "run", "pytest", "suites/accuracy", *session.posargs, variables=variables)
-    if note.is_file():  # a kernel that ends the process with status 0 leaves an unfinished record
+    # A kernel that ends the process with status 0 leaves an unfinished record, or none.
+    if note.is_file():
         _run(session, "run", "reports", note.read_text(), "--check")
+    elif _RUNS_NOTHING.isdisjoint(session.posargs):
+        session.error("the run ended before it began a record: a file of --kernels ended it")
 
 
 @nox.session(venv_backend="none", requires=["environment"])

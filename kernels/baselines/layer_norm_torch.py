@@ -14,7 +14,28 @@ Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _native(
+@kernel(
+    LAYER_NORM_BACKWARD,
+    Domain(dtypes=_DTYPES, features=frozenset({"no_weight", "no_bias"}), devices=("cuda",)),
+    priority=-10,
+    name="torch_native",
+)
+@kernel(
+    LAYER_NORM_BACKWARD,
+    Domain(
+        dtypes=_DTYPES,
+        # With weights in the half it asks for statistics in the half too, and those would be
+        # another computation; without weights it asks the same of half activations.
+        weight_dtypes=(torch.float32,),
+        features=frozenset({"no_bias"}),
+        devices=("cpu",),
+    ),
+    # On a CPU dx is rstd g + b x + c, with b and c made once for each row.
+    numerics=Numerics(distributed_normalisation=True),
+    priority=-10,
+    name="torch_native_cpu",
+)
+def torch_native(
     dy: Tensor,
     x: Tensor,
     weight: Tensor | None,
@@ -38,50 +59,6 @@ def _native(
         [True, affine, affine and has_bias],
     )
     return dx, dweight if affine else None, dbias if affine and has_bias else None
-
-
-@kernel(
-    LAYER_NORM_BACKWARD,
-    Domain(dtypes=_DTYPES, features=frozenset({"no_weight", "no_bias"}), devices=("cuda",)),
-    priority=-10,
-)
-def torch_native(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    *,
-    has_bias: bool = True,
-) -> Gradients:
-    """`aten::native_layer_norm_backward` on a GPU."""
-    return _native(dy, x, weight, mean, rstd, has_bias=has_bias)
-
-
-@kernel(
-    LAYER_NORM_BACKWARD,
-    Domain(
-        dtypes=_DTYPES,
-        # With weights in the half it asks for statistics in the half too, and those would be
-        # another computation; without weights it asks the same of half activations.
-        weight_dtypes=(torch.float32,),
-        features=frozenset({"no_bias"}),
-        devices=("cpu",),
-    ),
-    numerics=Numerics(distributed_normalisation=True),
-    priority=-10,
-)
-def torch_native_cpu(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    *,
-    has_bias: bool = True,
-) -> Gradients:
-    """`aten::native_layer_norm_backward` on a CPU: dx as rstd g + b x + c, b and c for each row."""
-    return _native(dy, x, weight, mean, rstd, has_bias=has_bias)
 
 
 @kernel(

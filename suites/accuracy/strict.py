@@ -119,11 +119,12 @@ def _refuse(text: str) -> None:
     raise IllegalAccessError(text)
 
 
-def _check(builder: Any, pointers: _Array, mask: _Array, itemsize: int, *, write: bool) -> None:
+def _check(builder: Any, handle: Any, mask: _Array, *, write: bool) -> None:
     """Raise unless each masked-in access lies within one argument of the launch in progress."""
     if not _STATE.launches:
         return
-    launch = _STATE.launches[-1]
+    launch, pointers = _STATE.launches[-1], handle.data
+    itemsize = max(1, handle.get_element_ty().primitive_bitwidth // 8)
     if mask.size and mask.all():
         addresses = pointers.reshape(-1)
     else:
@@ -202,8 +203,7 @@ def install() -> None:
     def strict_load(
         self: Any, pointers: Any, mask: Any, other: Any, *rest: Any, **more: Any
     ) -> Any:
-        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        _check(self, pointers.data, mask.data, size, write=False)
+        _check(self, pointers, mask.data, write=False)
         loaded = load(self, pointers, mask, other, *rest, **more)
         if other is None and not mask.data.all():
             undefined = ~np.broadcast_to(mask.data, loaded.data.shape)
@@ -216,19 +216,16 @@ def install() -> None:
     def strict_store(
         self: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **more: Any
     ) -> Any:
-        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        _check(self, pointers.data, mask.data, size, write=True)
+        _check(self, pointers, mask.data, write=True)
         return store(self, pointers, value, mask, *rest, **more)
 
     def strict_rmw(self: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        _check(self, pointers.data, mask.data, size, write=False)
+        _check(self, pointers, mask.data, write=False)
         return rmw(self, op, pointers, value, mask, *rest)
 
     def strict_cas(self: Any, pointers: Any, *rest: Any) -> Any:
-        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         every = np.ones(pointers.data.shape, bool)
-        _check(self, pointers.data, every, size, write=False)
+        _check(self, pointers, every, write=False)
         return cas(self, pointers, *rest)
 
     executor.__call__ = strict_launch
