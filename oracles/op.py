@@ -32,16 +32,22 @@ class TensorLayout:
     row_padding    elements between the end of a row and the start of the next
     column_stride  elements from one column to the next
     transposed     the rows run along memory's slow axis: strides (1, m)
-    expanded       "rows": one row seen m times (stride 0); "all": one element seen m*n times
+    expanded       "rows": one row seen m times (stride 0); "all": one element seen m*n times;
+                   of more than two axes: the letters of those whose stride is 0
     row_stride     the distance between rows outright, where padding can't say it
+    order          of more than two axes: their letters, slowest first in memory; "" as they come
+    interleaved    of more than two axes: how many such tensors share a buffer, position by
+                   position, as q, k and v of one projection do
     """
 
     offset: int = 0
     row_padding: int = 0
     column_stride: int = 1
     transposed: bool = False
-    expanded: Literal["", "rows", "all"] = ""
+    expanded: str = ""
     row_stride: int | None = None
+    order: str = ""
+    interleaved: int = 1
 
     def strides(self, m: int, n: int) -> tuple[int, int]:
         """Strides in elements of an (m, n) matrix laid out so."""
@@ -60,7 +66,8 @@ class TensorLayout:
 class Layout:
     """A named arrangement of an op's tensors; a tensor that isn't named is packed and aligned.
 
-    batches splits the rows of a rank-3 case, (batches, m / batches, n); batch_padding puts that
+    axes, where one letter stands for an axis: "b", "s", "h", "d" of q, k, v, out and do, and
+    "b", "h", "q", "k" of a bias. batches splits the rows of a rank-3 case, (batches, m / batches, n); batch_padding puts that
     many elements between batches, so that the rows can't be seen as one strided matrix.
     """
 
@@ -79,7 +86,11 @@ CONTIGUOUS = Layout("contiguous")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One input set: everything that makes it, and why it is there where that isn't obvious."""
+    """One input set: everything that makes it, and why it is there where that isn't obvious.
+
+    sizes         in the order of the id; a size that only an option has stands in it only then
+    weight_dtype  of the affine parameters, where the op has them; else the dtype again
+    """
 
     op: str
     sizes: tuple[tuple[str, int], ...]
@@ -126,23 +137,38 @@ class Case:
 class Numerics:
     """What a kernel declares of its arithmetic; the defaults fit a plain fp32-accumulating one.
 
-    accumulation_roundoff     unit roundoff of its sums: 2^-24 for fp32 FMA
+    accumulation_roundoff     unit roundoff of its sums: 2^-24 for fp32 FMA, 2^-23 on tensor
+                              cores, which don't round to nearest
     gradual_underflow         fp32 subnormals are kept inside the kernel (a GPU's fast paths
                               flush them; the bound then allows 2^-126 for each operation)
     distributed_normalisation x * rstd - mean * rstd in place of (x - mean) * rstd, which
                               costs u * rstd * (|x| + |mean|) for each element
     bitwise_repeatable        the same input gives the same bits on the same device
+
+    Of attention, whose halves cast P and dS to their own type before a product:
+    tf32_operands             fp32 operands of every product lose all but 10 bits
+    key_tile                  keys between two rescalings of the running softmax
+    rounds_factors            P and dP - D are cast before their product, not dS alone
+    half_partials             with grouped heads, each head's dk and dv are cast before their sum
+    half_bias_gradient        dS is cast before it is summed over what the bias was broadcast over
     """
 
     accumulation_roundoff: float = 2.0**-24
     gradual_underflow: bool = False
     distributed_normalisation: bool = False
     bitwise_repeatable: bool = True
+    tf32_operands: bool = False
+    key_tile: int = 32
+    rounds_factors: bool = False
+    half_partials: bool = False
+    half_bias_gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Largest |kernel - truth| of a correct kernel, element by element, in float64.
+
+    Infinite where nothing is promised of an element, which then isn't judged.
 
     deterministic  holds always: every rounding at its worst, in the same direction
     probabilistic  holds with probability 1 - 1e-6 over the roundings of a tensor; None where
@@ -162,6 +188,16 @@ class OutputForm:
 
 
 @dataclass(frozen=True, slots=True)
+class Geometry:
+    """Where a case puts one tensor argument: what a domain is asked about. Lengths in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """What an op computes, for which cases, and how well it can be known.
 
@@ -173,6 +209,7 @@ class Op:
     oracle     (case, inputs) -> float64 outputs, None where an option leaves an output out
     bound      (case, inputs, truth, numerics) -> one bound for each output that exists
     forms      (case) -> shape and dtype of each output that the case has
+    geometry   (case) -> where each tensor argument lies, as far as its arrangement can vary
     flops, bytes    (case) -> arithmetic, and the least memory traffic: every input read once,
                     every output written once
     cases      () -> all cases, both tiers
@@ -186,6 +223,7 @@ class Op:
     oracle: Callable[[Case, Inputs], Outputs]
     bound: Callable[[Case, Inputs, Outputs, Numerics], dict[str, Bound]]
     forms: Callable[[Case], dict[str, OutputForm]]
+    geometry: Callable[[Case], dict[str, Geometry]]
     flops: Callable[[Case], int]
     bytes: Callable[[Case], int]
     cases: Callable[[], tuple[Case, ...]]

@@ -1,0 +1,51 @@
+"""Attention: ATTENTION_FORWARD, ATTENTION_DELTA, ATTENTION_BACKWARD, ATTENTION_GRADIENTS.
+
+For each batch and query head (its key head is h // (h_q / h_kv)), over the keys j that query i
+may attend to:
+
+    S_ij  = softcap(scale q_i.k_j) + bias_ij - slope_h |i + shift - j|
+    lse_i = log(sum_j exp S_ij [+ exp sink_h])          P_ij = exp(S_ij - lse_i)
+    out_i = sum_j w_ij P_ij v_j                          w_ij = keep_ij / (1 - p), 1 without dropout
+
+softcap(x) = c tanh(x / c). A row that may attend to no key has out 0 and lse -inf (lse = sink where
+there is one), and its gradients are zero. With D_i = delta_i = sum_c do_ic out_ic:
+
+    dS_ij = P_ij (w_ij do_i.v_j - D_i)                   dX_ij = dS_ij (1 - tanh^2(x / c))
+    dq_i  = scale sum_j dX_ij k_j        dk_j = scale sum_i dX_ij q_i     dv_j = sum_i w_ij P_ij do_i
+    dbias = dS summed over what the bias was broadcast over              dsink_h = -sum_i exp(sink_h - lse_i) D_i
+
+Layout (b, s, h, d) with free strides, so that a (b, h, s, d) tensor is a view of it:
+
+    q [b, s_q, h_q, d]   k [b, s_kv, h_kv, d]   v [b, s_kv, h_kv, d_v]   out, do [b, s_q, h_q, d_v]
+    lse, delta [b, h_q, s_q] in fp32            bias, dbias [b or 1, h_q or 1, s_q or 1, s_kv]
+    sink, dsink, alibi_slopes [h_q] in fp32     everything else in the case's dtype
+
+    ATTENTION_FORWARD    q, k, v -> out, lse
+    ATTENTION_DELTA      out, do -> delta
+    ATTENTION_BACKWARD   do, q, k, v, out, lse -> dq, dk, dv, dbias, dsink     P = exp(S - lse), as given
+    ATTENTION_GRADIENTS  do, q, k, v -> dq, dk, dv, dbias, dsink               a forward, then its backward
+
+dbias and dsink are None where there is no bias, no sink. An option is passed by keyword, only to
+kernels whose domain lists it, and only where the case has it (`OPTIONS` has a sentence on each):
+
+    causal=True                    key j <= i + shift
+    window=(left, right)           i + shift - left <= j <= i + shift + right; None: no limit there
+    corner="bottom_right"          shift = s_kv - s_q; without it, "top_left": shift = 0
+    bias=Tensor                    its broadcast axes have size 1, and are options of their own
+    alibi_slopes=Tensor            softcap=float c > 0            sink=Tensor
+    dropout_p=float, dropout_seed=int    keep_ij: see `dropout.py`
+    cu_seqlens_q=Tensor, cu_seqlens_k=Tensor, max_seqlen_q=int, max_seqlen_k=int
+                                   int32 [n + 1]: n sequences one after the other in tensors of
+                                   batch 1, q [1, total_q, h_q, d]; s_q and s_kv are each
+                                   sequence's own. The case's b is n. lse, delta [1, h_q, total_q]
+    scale=float                    1 / sqrt(d) without it
+
+ATTENTION_DELTA takes cu_seqlens and the lot from nobody: it has no option but "unequal_d" and "gqa"
+in the sense below. "gqa" (h_q != h_kv) and "unequal_d" (d_v != d) are options without a keyword: a
+kernel that doesn't list them isn't given such cases.
+
+Non-finite values: a NaN or an infinity in k or v at key j makes NaN of what the formulas say in
+rows that attend to j. It must not reach another batch, another key head, another sequence; nor any
+row at all where no query of its sequence may attend to j. Rows that don't attend to j while others
+of their sequence and head do are promised nothing (a tile's product mixes them), and aren't judged.
+"""
