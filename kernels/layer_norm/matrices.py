@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 
@@ -30,11 +29,6 @@ def multiprocessors(device: torch.device, *, device_independent: bool = False) -
     if device.type == "cuda":
         return _on_device(device.index or 0)
     return int(os.environ.get(SIMULATED_MULTIPROCESSORS_VARIABLE, _SIMULATED_MULTIPROCESSORS))
-
-
-def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current GPU: inside, it is the one that `tensor` is on."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 @dataclass(frozen=True, slots=True)

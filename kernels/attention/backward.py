@@ -1,0 +1,319 @@
+"""ATTENTION_BACKWARD: `two_pass`, its tf32 twin, and `fused`, which is faster and unordered.
+
+`two_pass` makes dq (and delta on its way), then dk and dv; each sum has one owner and one order, so
+it is bitwise repeatable. `fused` makes all three in one walk and adds dq up with atomics.
+Workspace: delta, and fp32 accumulators where a head is too wide for registers, or dq is added up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Unpack
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.attention.backward_kernels import key_gradients_kernel, query_gradients_kernel
+from kernels.attention.delta import launch_delta
+from kernels.attention.forward import WIDE_CHUNK
+from kernels.attention.option_gradients import bias_gradient_kernel, sink_gradient_kernel
+from kernels.attention.problem import Given, Options, Problem, is_wide, units, vector_elements
+from kernels.attention.served import (
+    DECLARED,
+    DECLARED_TF32,
+    DTYPES,
+    FEATURES,
+    SM,
+    elements,
+    need_of_call,
+    variant_of_case,
+)
+from kernels.attention.variants import WIDEST_RF, Tile, Variant, names, pick
+from kernels.attention.wide_kernels import key_gradients_wide_kernel, query_gradients_wide_kernel
+from kernels.device import on_device_of, sm_of
+from kernels.registry import Domain, kernel
+from oracles import ATTENTION_BACKWARD
+from oracles.op import Case
+
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+
+_BIAS_TILE = Tile(64, 64, 4, 2)
+_SINK_ROWS = 1024
+_WIDEST_FUSED = 128
+
+
+class _Backward:
+    """The launches of one backward: the arguments that they share."""
+
+    def __init__(
+        self, problem: Problem, do: Tensor, out: Tensor, lse: Tensor, *, tf32: bool
+    ) -> None:
+        problem.check_gradients(do, out, lse)
+        self.problem, self.do, self.out = problem, do, out
+        # One set of strides serves lse and delta.
+        self.lse = lse.contiguous()
+        q, k, v = problem.q, problem.k, problem.v
+        self.loaded = (do, q, k, v, out)
+        self.need = need_of_call(problem, sm_of(q.device), self.loaded, tf32=tf32)
+        self.vector = vector_elements(*self.loaded)
+        options = problem.options
+        self.sequences = options.cu_seqlens_q, options.cu_seqlens_k
+        self.numbers = (
+            problem.softcap, problem.keep_scale, options.dropout_seed, problem.threshold,
+            problem.h_q, problem.group, problem.s_q, problem.s_kv,
+        )  # fmt: skip
+        self.limits = problem.left, problem.right
+        self.rows = self.lse.stride()[:2]
+
+    def _flags(self, variant: Variant) -> dict[str, object]:
+        problem, tile = self.problem, variant.tile
+        shared: dict[str, object] = {
+            "BOTTOM_RIGHT": problem.bottom_right,
+            "SOFTCAP": problem.options.softcap is not None,
+            "DROPOUT": problem.dropout,
+            "PRECISION": variant.precision,
+            "BLOCK_M": tile.queries,
+            "BLOCK_N": tile.keys,
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
+        }
+        if variant.accumulator == "gmem":
+            return shared | {"BLOCK_C": WIDE_CHUNK}
+        return shared | {
+            "NATURAL": problem.natural,
+            "EVEN_D": problem.even,
+            "VECTOR": self.vector if variant.aligned else 1,
+            "WIDE": is_wide(*self.loaded),
+            "BLOCK_D": problem.block_d,
+            "BLOCK_DV": problem.block_dv,
+            "STAGES": tile.stages,
+        }
+
+    def _strides(self, variant: Variant, *tensors: Tensor) -> tuple[int, ...]:
+        """Strides of the loaded tensors, in the units that the variant counts in."""
+        vector = self.vector if variant.aligned else 1
+        return tuple(stride for tensor in tensors for stride in units(tensor, vector))
+
+    def _heads(self, variant: Variant) -> tuple[int, int]:
+        vector = self.vector if variant.aligned else 1
+        return self.problem.d // vector, self.problem.d_v // vector
+
+    def query_gradients(self, variant: Variant) -> tuple[Tensor, Tensor]:
+        """dq like q, and delta."""
+        problem = self.problem
+        q, k, v = problem.q, problem.k, problem.v
+        dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        blocks = triton.cdiv(problem.s_q, variant.tile.queries)
+        grid = (blocks * problem.b * problem.h_q,)
+        wide = variant.accumulator == "gmem"
+        delta = launch_delta(self.out, self.do) if wide else torch.empty_like(self.lse)
+        if not grid[0]:
+            return dq, delta
+        slopes = problem.options.alibi_slopes
+        tail = (*self.numbers, *self._heads(variant), *self.limits)
+        with on_device_of(q):
+            if wide:
+                acc = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+                query_gradients_wide_kernel[grid](
+                    self.do, q, k, v, problem.bias, slopes, self.lse, delta, *self.sequences, acc,
+                    *self._strides(variant, self.do, q, k, v), *problem.bias_strides,
+                    *acc.stride()[:3], *self.rows, problem.scale, *tail, **self._flags(variant),
+                )  # fmt: skip
+                return acc.to(q.dtype), delta
+            query_gradients_kernel[grid](
+                self.do, q, k, v, self.out, problem.bias, slopes, self.lse, delta,
+                *self.sequences, dq, *self._strides(variant, self.out, self.do, q, k, v),
+                *problem.bias_strides, *dq.stride()[:3], *self.rows, problem.kernel_scale, *tail,
+                **self._flags(variant),
+            )  # fmt: skip
+        return dq, delta
+
+    def key_gradients(self, variant: Variant, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """dk like k, dv like v; and dq in fp32, of the fused pass alone."""
+        problem = self.problem
+        q, k, v = problem.q, problem.k, problem.v
+        wide, fused = variant.accumulator == "gmem", variant.kind == "fused"
+        dtype = torch.float32 if wide else q.dtype
+        make = torch.zeros if wide else torch.empty
+        dk = make(k.shape, dtype=dtype, device=q.device)
+        dv = make(v.shape, dtype=dtype, device=q.device)
+        acc = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if fused else dk
+        blocks = triton.cdiv(problem.s_kv, variant.tile.keys)
+        grid = (blocks * problem.b * problem.h_kv,)
+        slopes = problem.options.alibi_slopes
+        tail = (*self.numbers, *self._heads(variant), *self.limits)
+        if not grid[0]:
+            return dk.to(k.dtype), dv.to(v.dtype), acc
+        with on_device_of(q):
+            if wide:
+                key_gradients_wide_kernel[grid](
+                    self.do, q, k, v, problem.bias, slopes, self.lse, delta, *self.sequences, dk,
+                    dv, *self._strides(variant, self.do, q, k, v), *problem.bias_strides,
+                    *dk.stride()[:3], *dv.stride()[:3], *self.rows, problem.scale, *tail,
+                    **self._flags(variant),
+                )  # fmt: skip
+                return dk.to(k.dtype), dv.to(v.dtype), acc
+            key_gradients_kernel[grid](
+                self.do, q, k, v, problem.bias, slopes, self.lse, delta, *self.sequences,
+                acc if fused else None, dk, dv, *self._strides(variant, self.do, q, k, v),
+                *problem.bias_strides, *acc.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
+                *self.rows, problem.kernel_scale, *tail, FUSED=fused, **self._flags(variant),
+            )  # fmt: skip
+        return dk, dv, acc
+
+    def bias_gradient(self, delta: Tensor, *, precision: str) -> Tensor | None:
+        """dbias, packed, in the shape that the bias was given in."""
+        problem = self.problem
+        bias = problem.options.bias
+        if bias is None or problem.bias is None:
+            return None
+        dbias = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
+        over_queries = bias.shape[2] == 1 != problem.s_q
+        tile = _BIAS_TILE
+        blocks_m = 1 if over_queries else triton.cdiv(problem.s_q, tile.queries)
+        owners = bias.shape[0] * bias.shape[1]
+        grid = (triton.cdiv(problem.s_kv, tile.keys) * blocks_m * owners,)
+        if not grid[0]:
+            return dbias
+        q, k, v = problem.q, problem.k, problem.v
+        with on_device_of(q):
+            bias_gradient_kernel[grid](
+                self.do, q, k, v, problem.bias, problem.options.alibi_slopes, self.lse, delta,
+                dbias, *self.do.stride(), *q.stride(), *k.stride(), *v.stride(),
+                *problem.bias_strides, *dbias.stride()[:3], *self.rows, problem.scale,
+                *self.numbers, problem.d, problem.d_v, *self.limits,
+                problem.b // bias.shape[0], problem.h_q // bias.shape[1],
+                OVER_QUERIES=over_queries, BOTTOM_RIGHT=problem.bottom_right,
+                SOFTCAP=problem.options.softcap is not None, DROPOUT=problem.dropout,
+                PRECISION=precision, BLOCK_M=tile.queries, BLOCK_N=tile.keys, BLOCK_C=WIDE_CHUNK,
+                num_warps=tile.warps, num_stages=tile.stages,
+            )  # fmt: skip
+        return dbias
+
+    def sink_gradient(self, delta: Tensor) -> Tensor | None:
+        """dsink [h_q] in fp32."""
+        sink = self.problem.options.sink
+        if sink is None:
+            return None
+        dsink = torch.empty_like(sink)
+        with on_device_of(sink):
+            sink_gradient_kernel[(self.problem.h_q,)](
+                sink, self.lse, delta, dsink, *self.rows, self.lse.shape[0], self.lse.shape[2],
+                BLOCK_M=_SINK_ROWS,
+            )  # fmt: skip
+        return dsink
+
+
+def backward(
+    do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, tf32: bool = False
+) -> Gradients:
+    """dq, dk, dv, dbias and dsink, bitwise repeatable, by the first variants that fit."""
+    launches = _Backward(problem, do, out, lse, tf32=tf32)
+    dq, delta = launches.query_gradients(pick("dq", launches.need))
+    keys = pick("dkdv", launches.need)
+    dk, dv, _ = launches.key_gradients(keys, delta)
+    dbias = launches.bias_gradient(delta, precision=keys.precision)
+    return dq, dk, dv, dbias, launches.sink_gradient(delta)
+
+
+def fused_backward(do: Tensor, problem: Problem, out: Tensor, lse: Tensor) -> Gradients:
+    """As `backward`, dq added up in no order: faster where heads are narrow, not repeatable."""
+    launches = _Backward(problem, do, out, lse, tf32=False)
+    delta = launch_delta(out, do)
+    keys = pick("fused", launches.need)
+    dk, dv, dq = launches.key_gradients(keys, delta)
+    dbias = launches.bias_gradient(delta, precision=keys.precision)
+    return dq.to(problem.q.dtype), dk, dv, dbias, launches.sink_gradient(delta)
+
+
+def _workspace(case: Case) -> int:
+    """delta and a packed lse; for wide heads fp32 accumulators of dq, and of dk and dv, in turn."""
+    rows = 2 * 4 * (elements(case, "dq") // case.size("d"))
+    if max(case.size("d"), case.size("d_v")) <= WIDEST_RF:
+        return rows
+    return rows + 4 * max(
+        elements(case, "dq"), elements(case, "dk") + elements(case, "dv")
+    )
+
+
+def _fused_workspace(case: Case) -> int:
+    """delta, a packed lse, and dq in fp32."""
+    return 2 * 4 * (elements(case, "dq") // case.size("d")) + 4 * elements(case, "dq")
+
+
+@kernel(
+    ATTENTION_BACKWARD,
+    Domain(dtypes=DTYPES, features=FEATURES, sm=SM),
+    numerics=DECLARED,
+    priority=20,
+    variant=lambda case, sm: (
+        f"{variant_of_case('dq', case, sm)} {variant_of_case('dkdv', case, sm)}"
+    ),
+    variants=lambda sm: names("dq", ("f16", "bf16", "f32"), sm)
+    + names("dkdv", ("f16", "bf16", "f32"), sm),
+    workspace=_workspace,
+)
+def two_pass(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    **given: Unpack[Given],
+) -> Gradients:
+    """dq, then dk and dv, each summed by one owner in one order."""
+    return backward(do, Problem.of(q, k, v, Options(**given)), out, lse)
+
+
+@kernel(
+    ATTENTION_BACKWARD,
+    Domain(dtypes=(torch.float32,), features=FEATURES, sm=(80, SM[1])),
+    numerics=DECLARED_TF32,
+    priority=15,
+    variant=lambda case, sm: (
+        f"{variant_of_case('dq', case, sm, tf32=True)} "
+        f"{variant_of_case('dkdv', case, sm, tf32=True)}"
+    ),
+    variants=lambda sm: names("dq", ("tf32",), sm) + names("dkdv", ("tf32",), sm),
+    workspace=_workspace,
+)
+def two_pass_tf32(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    **given: Unpack[Given],
+) -> Gradients:
+    """As `two_pass`, for fp32 on tensor cores: operands of products lose all but 10 bits."""
+    return backward(do, Problem.of(q, k, v, Options(**given)), out, lse, tf32=True)
+
+
+@kernel(
+    ATTENTION_BACKWARD,
+    Domain(
+        dtypes=DTYPES,
+        features=FEATURES,
+        sm=SM,
+        sizes={"d": (1, _WIDEST_FUSED), "d_v": (1, _WIDEST_FUSED)},
+    ),
+    numerics=replace(DECLARED, bitwise_repeatable=False),
+    priority=10,
+    variant=lambda case, sm: variant_of_case("fused", case, sm),
+    variants=lambda sm: names("fused", ("f16", "bf16", "f32"), sm),
+    workspace=_fused_workspace,
+)
+def fused(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    **given: Unpack[Given],
+) -> Gradients:
+    """One walk over the keys for dq, dk and dv; dq is added up by atomics, in no order."""
+    return fused_backward(do, Problem.of(q, k, v, Options(**given)), out, lse)

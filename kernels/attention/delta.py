@@ -1,0 +1,107 @@
+"""ATTENTION_DELTA: delta = rowsum(out do), bound by memory, by loads as wide as its tensors allow.
+
+16-byte loads need addresses, strides and rows that are multiples of 16 bytes; where they aren't,
+the widest power of two that divides them all is taken, down to single elements.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.attention.backward_kernels import delta_kernel
+from kernels.attention.problem import AttentionError, units, vector_elements
+from kernels.attention.served import DTYPES, SM
+from kernels.attention.variants import dtype_key
+from kernels.device import on_device_of
+from kernels.registry import Domain, kernel
+from oracles import ATTENTION_DELTA, OPS
+from oracles.op import Case, Numerics, dtype_name
+
+_WIDTHS = (16, 8, 4, 2)  # bytes of a load
+_TILE = 4096  # elements of a program's tile
+_WIDEST = 256  # columns at a time
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaVariant:
+    """A delta pass for one dtype and one width of loads."""
+
+    dtype: str
+    width: int  # bytes
+
+    @property
+    def name(self) -> str:
+        """As in `delta_bf16_16bytes`."""
+        return f"delta_{self.dtype}_{self.width}bytes"
+
+
+def _variants(sm: int) -> tuple[str, ...]:
+    del sm  # the same everywhere
+    return tuple(
+        DeltaVariant(dtype_key(dtype, tf32=False), width).name
+        for dtype in DTYPES
+        for width in _WIDTHS
+        if width >= dtype.itemsize
+    )
+
+
+def _variant(case: Case, sm: int) -> str:
+    del sm
+    width = 16
+    for place in OPS[case.op].geometry(case).values():
+        size = place.dtype.itemsize
+        if place.strides[-1] != 1 and place.shape[-1] > 1:
+            width = size
+        steps = [
+            stride
+            for stride, length in zip(place.strides[:-1], place.shape[:-1], strict=True)
+            if length > 1
+        ]
+        width = math.gcd(width, size * math.gcd(place.offset, place.shape[-1], *steps))
+    return DeltaVariant(dtype_key(case.dtype, tf32=False), width).name
+
+
+def launch_delta(out: Tensor, do: Tensor) -> Tensor:
+    """delta [b, h, s] in fp32 of out and do [b, s, h, d_v], whatever their strides."""
+    b, s, h, d_v = out.shape
+    delta = torch.empty((b, h, s), dtype=torch.float32, device=out.device)
+    vector = vector_elements(out, do)
+    columns = min(_WIDEST, triton.next_power_of_2(d_v))
+    rows = max(1, _TILE // columns)
+    grid = (triton.cdiv(s, rows) * b * h,)
+    if grid[0]:
+        with on_device_of(out):
+            delta_kernel[grid](
+                out, do, delta, *units(out, vector), *units(do, vector), h, s, d_v // vector,
+                VECTOR=vector, BLOCK_M=rows, BLOCK_DV=columns, num_warps=4,
+            )  # fmt: skip
+    return delta
+
+
+@kernel(
+    ATTENTION_DELTA,
+    Domain(dtypes=DTYPES, sm=SM),
+    numerics=Numerics(),
+    priority=20,
+    variant=_variant,
+    variants=_variants,
+    workspace=lambda _: 0,
+)
+def delta(out: Tensor, do: Tensor) -> tuple[Tensor]:
+    """A tile of rows a program. Raises AttentionError where out and do differ in shape or kind."""
+    if out.shape != do.shape or out.dim() != 4:
+        raise AttentionError(
+            f"out and do must have one shape of 4 axes, got {tuple(out.shape)} and "
+            f"{tuple(do.shape)}"
+        )
+    if out.dtype != do.dtype or out.device != do.device:
+        raise AttentionError(
+            f"out and do must be alike, got {dtype_name(out.dtype)} on {out.device} and "
+            f"{dtype_name(do.dtype)} on {do.device}"
+        )
+    return (launch_delta(out, do),)

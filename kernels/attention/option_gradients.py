@@ -1,0 +1,177 @@
+"""The gradients of a bias and of a sink: each sum has one owner, so both are bitwise repeatable.
+
+    dbias = dS summed over the batches, heads and queries that share an element of the bias
+    dsink_h = -sum over batches and queries of exp(sink_h - lse_i) delta_i
+
+A program owns a tile of dbias and computes the scores of each tile that is folded into it once
+more: two products a tile, and no memory beyond dbias itself.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.attention.backward_kernels import gradient_tile, row_statistics
+from kernels.attention.scores import LOG2E, attended
+from kernels.attention.wide_kernels import chunked_product
+
+
+@triton.jit(do_not_specialize=["seed", "threshold", "s_q", "s_kv", "left", "right", "b", "members"])
+def bias_gradient_kernel(
+    do_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    bias_ptr,
+    slopes_ptr,
+    lse_ptr,
+    delta_ptr,
+    dbias_ptr,
+    stride_gb,
+    stride_gm,
+    stride_gh,
+    stride_gd,
+    stride_qb,
+    stride_qm,
+    stride_qh,
+    stride_qd,
+    stride_kb,
+    stride_kn,
+    stride_kh,
+    stride_kd,
+    stride_vb,
+    stride_vn,
+    stride_vh,
+    stride_vd,
+    stride_bb,
+    stride_bh,
+    stride_bm,
+    stride_bn,
+    stride_dbb,
+    stride_dbh,
+    stride_dbm,
+    stride_lb,
+    stride_lh,
+    scale,
+    softcap,
+    keep_scale,
+    seed,
+    threshold,
+    h_q,
+    group,
+    s_q,
+    s_kv,
+    d,
+    d_v,
+    left,
+    right,
+    b,
+    members,
+    OVER_QUERIES: tl.constexpr,
+    BOTTOM_RIGHT: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """dbias, packed; b batches and `members` heads are folded into each of its own."""
+    blocks_n = tl.cdiv(s_kv, BLOCK_N)
+    blocks_m = tl.cdiv(s_q, BLOCK_M)
+    owned_m = blocks_m
+    if OVER_QUERIES:
+        owned_m = 1
+    pid = tl.program_id(0)
+    start_n = (pid % blocks_n) * BLOCK_N
+    own_tile = (pid // blocks_n) % owned_m
+    owned_heads = h_q // members
+    own = pid // (blocks_n * owned_m)
+    own_head = own % owned_heads
+    own_batch = own // owned_heads
+    shift = 0
+    if BOTTOM_RIGHT:
+        shift = s_kv - s_q
+    keys = start_n + tl.arange(0, BLOCK_N)
+    first_key, end_key = attended(s_q, s_kv, shift, left, right)
+    there_n = (keys >= first_key) & (keys < end_key)
+    k_rows = keys.to(tl.int64)
+    low = own_tile
+    high = own_tile + 1
+    if OVER_QUERIES:
+        low = own_tile * 0
+        high = blocks_m
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for folded in range(0, b * members):
+        batch = own_batch * b + folded // members
+        head = own_head * members + folded % members
+        memory_batch = batch.to(tl.int64)
+        kv_head = (head // group).to(tl.int64)
+        q_base = q_ptr + memory_batch * stride_qb + head.to(tl.int64) * stride_qh
+        g_base = do_ptr + memory_batch * stride_gb + head.to(tl.int64) * stride_gh
+        k_base = k_ptr + memory_batch * stride_kb + kv_head * stride_kh
+        v_base = v_ptr + memory_batch * stride_vb + kv_head * stride_vh
+        bias_base = bias_ptr + memory_batch * stride_bb + head.to(tl.int64) * stride_bh
+        statistics = memory_batch * stride_lb + head.to(tl.int64) * stride_lh
+        slope = 0.0
+        if slopes_ptr is not None:
+            slope = tl.load(slopes_ptr + head)
+        for tile in range(low, high):
+            start_m = tile * BLOCK_M
+            offs_m = start_m + tl.arange(0, BLOCK_M)
+            there_m = offs_m < s_q
+            rows = offs_m.to(tl.int64)
+            lse, delta = row_statistics(lse_ptr + statistics, delta_ptr + statistics, offs_m, s_q)
+            x = chunked_product(
+                q_base, k_base, rows, k_rows, there_m, there_n, stride_qm, stride_qd, stride_kn,
+                stride_kd, d, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
+            )  # fmt: skip
+            dp = chunked_product(
+                g_base, v_base, rows, k_rows, there_m, there_n, stride_gm, stride_gd, stride_vn,
+                stride_vd, d_v, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
+            )  # fmt: skip
+            _, ds, _ = gradient_tile(
+                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed, threshold,
+                keep_scale, batch * h_q + head, start_m, start_n, shift, left, right, s_q,
+                first_key, end_key, stride_bm, stride_bn, scale, softcap, True,
+                slopes_ptr is not None, SOFTCAP, DROPOUT, True, True, False, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            acc += ds
+    base = dbias_ptr + own_batch.to(tl.int64) * stride_dbb + own_head.to(tl.int64) * stride_dbh
+    if OVER_QUERIES:
+        total = tl.sum(acc, 0)
+        tl.store(base + k_rows, total.to(dbias_ptr.dtype.element_ty), mask=keys < s_kv)
+    else:
+        rows = own_tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        ptrs = base + rows.to(tl.int64)[:, None] * stride_dbm + k_rows[None, :]
+        mask = (rows[:, None] < s_q) & (keys[None, :] < s_kv)
+        tl.store(ptrs, acc.to(dbias_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["b", "s_q"])
+def sink_gradient_kernel(
+    sink_ptr,
+    lse_ptr,
+    delta_ptr,
+    dsink_ptr,
+    stride_lb,
+    stride_lh,
+    b,
+    s_q,
+    BLOCK_M: tl.constexpr,
+):
+    """dsink [h_q]: a program a head, over batches and queries in order."""
+    head = tl.program_id(0).to(tl.int64)
+    sink = tl.load(sink_ptr + head)
+    acc = tl.zeros((BLOCK_M,), tl.float32)
+    for batch in range(0, b):
+        base = tl.cast(batch, tl.int64) * stride_lb + head * stride_lh
+        for start in range(0, s_q, BLOCK_M):
+            offs = start + tl.arange(0, BLOCK_M)
+            there = offs < s_q
+            lse = tl.load(lse_ptr + base + offs, mask=there, other=float("inf"))
+            delta = tl.load(delta_ptr + base + offs, mask=there, other=0.0)
+            lse = tl.where(lse == float("-inf"), float("inf"), lse)
+            acc += tl.exp2((sink - lse) * LOG2E) * delta
+    tl.store(dsink_ptr + head, -tl.sum(acc, 0))

@@ -1,0 +1,367 @@
+"""One call's arguments, checked and measured: what every launch of attention starts from.
+
+Whatever can't be served is refused here, before any launch, in one sentence that says what was
+given and what is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.attention.scores import UNLIMITED
+from oracles.op import dtype_name
+
+Corner = Literal["top_left", "bottom_right"]
+Window = tuple[int | None, int | None]
+LARGEST_HEAD = 512
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_INT32 = 2**31
+
+
+class Given(TypedDict, total=False):
+    """The optional arguments of an attention op, each left out where a case doesn't have it."""
+
+    causal: bool
+    window: Window | None
+    corner: Corner
+    bias: Tensor | None
+    alibi_slopes: Tensor | None
+    softcap: float | None
+    sink: Tensor | None
+    dropout_p: float
+    dropout_seed: int
+    cu_seqlens_q: Tensor | None
+    cu_seqlens_k: Tensor | None
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
+    scale: float | None
+
+
+class AttentionError(ValueError):
+    """Arguments that attention can't be computed from; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The optional arguments of an attention op, with what they are where they aren't given."""
+
+    causal: bool = False
+    window: Window | None = None
+    corner: Corner = "top_left"
+    bias: Tensor | None = None
+    alibi_slopes: Tensor | None = None
+    softcap: float | None = None
+    sink: Tensor | None = None
+    dropout_p: float = 0.0
+    dropout_seed: int = 0
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
+    max_seqlen_q: int | None = None
+    max_seqlen_k: int | None = None
+    scale: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The sizes, limits and strides of one call; tensors as they were given.
+
+    b is the number of sequences under varlen, and s_q, s_kv the largest lengths; else the sizes of
+    q and k. left and right are how far from its own position (with the corner's shift) a query may
+    look back and ahead. natural: scores are more than scale q.k, and are kept in base e.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    options: Options
+    b: int
+    h_q: int
+    h_kv: int
+    s_q: int
+    s_kv: int
+    d: int
+    d_v: int
+    left: int
+    right: int
+    scale: float
+    bias: Tensor | None  # expanded to [b, h_q, s_q, s_kv]
+
+    @property
+    def group(self) -> int:
+        """Query heads to a key head."""
+        return self.h_q // self.h_kv if self.h_kv else 1
+
+    @property
+    def natural(self) -> bool:
+        """Whether scores are kept in base e: for whatever is added to or bent in scale q.k."""
+        given = self.options
+        added = (given.bias, given.alibi_slopes, given.sink, given.softcap)
+        return any(each is not None for each in added) or self.scale <= 0
+
+    @property
+    def dropout(self) -> bool:
+        """Whether weights are dropped."""
+        return self.options.dropout_p > 0
+
+    @property
+    def threshold(self) -> int:
+        """A draw of 32 bits below this is dropped."""
+        return round(self.options.dropout_p * 2**32)
+
+    @property
+    def keep_scale(self) -> float:
+        """What a kept weight is multiplied by."""
+        return 1 / (1 - self.options.dropout_p)
+
+    @property
+    def softcap(self) -> float:
+        """The scores' cap; 0 where there is none, which no kernel then reads."""
+        return 0.0 if self.options.softcap is None else self.options.softcap
+
+    @property
+    def kernel_scale(self) -> float:
+        """The scale of scores, with the change of base where they are kept in base 2."""
+        return self.scale if self.natural else self.scale * math.log2(math.e)
+
+    @property
+    def bias_strides(self) -> tuple[int, int, int, int]:
+        """The bias's strides over [b, h_q, s_q, s_kv], 0 where it is broadcast."""
+        if self.bias is None:
+            return 0, 0, 0, 0
+        batch, head, query, key = self.bias.stride()
+        return batch, head, query, key
+
+    @property
+    def block_d(self) -> int:
+        """The power of two that holds d, for a product 16 at least."""
+        return max(16, triton.next_power_of_2(self.d))
+
+    @property
+    def block_dv(self) -> int:
+        """The power of two that holds d_v, for a product 16 at least."""
+        return max(16, triton.next_power_of_2(self.d_v))
+
+    @property
+    def even(self) -> bool:
+        """Whether blocks hold heads without a remainder."""
+        return (self.d, self.d_v) == (self.block_d, self.block_dv)
+
+    @property
+    def bottom_right(self) -> bool:
+        """Whether positions count from the end of the keys."""
+        return self.options.corner == "bottom_right"
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Problem:
+        """Check the arguments of a forward. Raises AttentionError."""
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            if tensor.dim() != 4:
+                raise AttentionError(
+                    f"{name} must have 4 axes, (b, s, h, d), got shape {tuple(tensor.shape)}"
+                )
+        _same_kind(q, k=k, v=v, bias=options.bias)
+        batch, rows, h_q, d = q.shape
+        keys, h_kv, d_v = k.shape[1], k.shape[2], v.shape[3]
+        if k.shape[0] != batch or v.shape[0] != batch:
+            raise AttentionError(
+                f"q, k and v must have one batch size, got {batch}, {k.shape[0]} and {v.shape[0]}"
+            )
+        if k.shape[3] != d:
+            raise AttentionError(f"q and k must have one head size, got {d} and {k.shape[3]}")
+        if v.shape[1] != keys:
+            raise AttentionError(f"k and v must be equally long, got {keys} and {v.shape[1]} keys")
+        if v.shape[2] != h_kv:
+            raise AttentionError(f"k and v must have the same heads, got {h_kv} and {v.shape[2]}")
+        if h_kv == 0 or h_q % h_kv:
+            raise AttentionError(
+                f"q's heads must be a multiple of k's, got {h_q} and {h_kv}"
+            )
+        for name, size in (("d", d), ("d_v", d_v)):
+            if not 1 <= size <= LARGEST_HEAD:
+                raise AttentionError(f"{name} must be from 1 to {LARGEST_HEAD}, got {size}")
+        b, s_q, s_kv = batch, rows, keys
+        if options.cu_seqlens_q is not None or options.cu_seqlens_k is not None:
+            b, s_q, s_kv = _sequences(q, k, options)
+        left, right = _limits(options)
+        scale = 1 / math.sqrt(d) if options.scale is None else options.scale
+        if not math.isfinite(scale):
+            raise AttentionError(f"scale must be finite, got {scale}")
+        _check_extras(q, options, h_q)
+        bias = _expanded_bias(options, batch, h_q, rows, keys)
+        return cls(
+            q, k, v, options, b, h_q, h_kv, s_q, s_kv, d, d_v, left, right, scale, bias
+        )  # fmt: skip
+
+    def check_gradients(self, do: Tensor, out: Tensor, lse: Tensor) -> None:
+        """Check what a backward takes beside the forward's arguments. Raises AttentionError."""
+        shape = (*self.q.shape[:3], self.d_v)
+        _same_kind(self.q, do=do, out=out)
+        for name, tensor in (("do", do), ("out", out)):
+            if tuple(tensor.shape) != shape:
+                raise AttentionError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+        rows = (self.q.shape[0], self.h_q, self.q.shape[1])
+        if tuple(lse.shape) != rows or lse.dtype != torch.float32:
+            raise AttentionError(
+                f"lse must be float32 of shape {rows}, got {dtype_name(lse.dtype)} of "
+                f"{tuple(lse.shape)}"
+            )
+
+
+def _same_kind(q: Tensor, **others: Tensor | None) -> None:
+    if q.dtype not in _DTYPES:
+        raise AttentionError(
+            f"q must be float32, float16 or bfloat16, got {dtype_name(q.dtype)}"
+        )
+    for name, tensor in others.items():
+        if tensor is None:
+            continue
+        if tensor.dtype != q.dtype:
+            raise AttentionError(
+                f"{name} must be {dtype_name(q.dtype)} like q, got {dtype_name(tensor.dtype)}"
+            )
+        if tensor.device != q.device:
+            raise AttentionError(f"{name} must be on {q.device} like q, got {tensor.device}")
+
+
+def _sequences(q: Tensor, k: Tensor, options: Options) -> tuple[int, int, int]:
+    """The number of sequences and the largest lengths. Reads the offsets: one copy to the host."""
+    if options.bias is not None:
+        raise AttentionError("a bias isn't served together with cu_seqlens; leave one of them out")
+    counts = {}
+    longest = {}
+    for name, offsets, tensor, largest in (
+        ("q", options.cu_seqlens_q, q, options.max_seqlen_q),
+        ("k", options.cu_seqlens_k, k, options.max_seqlen_k),
+    ):
+        label = f"cu_seqlens_{name}"
+        if offsets is None:
+            raise AttentionError(f"{label} is missing; cu_seqlens are given for q and k or for none")
+        if offsets.dtype != torch.int32 or offsets.dim() != 1 or offsets.numel() < 1:
+            raise AttentionError(
+                f"{label} must be int32 of shape (n + 1,), got {dtype_name(offsets.dtype)} of "
+                f"{tuple(offsets.shape)}"
+            )
+        if offsets.device != q.device:
+            raise AttentionError(f"{label} must be on {q.device} like q, got {offsets.device}")
+        if tensor.shape[0] != 1:
+            raise AttentionError(
+                f"with cu_seqlens {name} must have batch 1, its sequences end to end, got "
+                f"{tensor.shape[0]}"
+            )
+        listed = offsets.tolist()
+        if listed[0] != 0:
+            raise AttentionError(f"{label} must start at 0, got {listed[0]}")
+        steps = [after - before for before, after in zip(listed, listed[1:], strict=False)]
+        if min(steps, default=0) < 0:
+            at = next(index for index, step in enumerate(steps) if step < 0)
+            raise AttentionError(
+                f"{label} must ascend, got {listed[at]} and then {listed[at + 1]} at {at + 1}"
+            )
+        if listed[-1] != tensor.shape[1]:
+            raise AttentionError(
+                f"{label} must end at the {tensor.shape[1]} rows of {name}, got {listed[-1]}"
+            )
+        counts[name] = len(steps)
+        longest[name] = max(steps, default=0)
+        if largest is not None and largest < longest[name]:
+            raise AttentionError(
+                f"max_seqlen_{name} must be at least the longest sequence, {longest[name]}, got "
+                f"{largest}"
+            )
+    if counts["q"] != counts["k"]:
+        raise AttentionError(
+            f"cu_seqlens_q and cu_seqlens_k must have the same number of sequences, got "
+            f"{counts['q']} and {counts['k']}"
+        )
+    return counts["q"], longest["q"], longest["k"]
+
+
+def _limits(options: Options) -> tuple[int, int]:
+    """How far back and ahead a query may look."""
+    if options.corner not in ("top_left", "bottom_right"):
+        raise AttentionError(f"corner must be top_left or bottom_right, got {options.corner}")
+    left, right = options.window or (None, None)
+    for side in (left, right):
+        if side is not None and side < 0:
+            raise AttentionError(f"a window's sides must be 0 or more, got {options.window}")
+    back = UNLIMITED if left is None else min(left, UNLIMITED)
+    ahead = UNLIMITED if right is None else min(right, UNLIMITED)
+    return back, 0 if options.causal else ahead
+
+
+def _check_extras(q: Tensor, options: Options, h_q: int) -> None:
+    for name, vector in (("sink", options.sink), ("alibi_slopes", options.alibi_slopes)):
+        if vector is None:
+            continue
+        if tuple(vector.shape) != (h_q,) or vector.dtype != torch.float32:
+            raise AttentionError(
+                f"{name} must be float32 of shape ({h_q},), got {dtype_name(vector.dtype)} of "
+                f"{tuple(vector.shape)}"
+            )
+        if vector.device != q.device:
+            raise AttentionError(f"{name} must be on {q.device} like q, got {vector.device}")
+    if options.softcap is not None and not 0 < options.softcap < math.inf:
+        raise AttentionError(f"softcap must be positive and finite, got {options.softcap}")
+    if not 0 <= options.dropout_p < 1:
+        raise AttentionError(f"dropout_p must be at least 0 and below 1, got {options.dropout_p}")
+    if not 0 <= options.dropout_seed < 2**63:
+        raise AttentionError(
+            f"dropout_seed must be at least 0 and below 2^63, got {options.dropout_seed}"
+        )
+
+
+def _expanded_bias(options: Options, b: int, h_q: int, s_q: int, s_kv: int) -> Tensor | None:
+    bias, full = options.bias, (b, h_q, s_q, s_kv)
+    if bias is None:
+        return None
+    fits = bias.dim() == 4 and all(
+        got == size or (got == 1 and axis < 3)
+        for axis, (got, size) in enumerate(zip(bias.shape, full, strict=True))
+    )
+    if not fits:
+        raise AttentionError(
+            f"bias must have shape {full}, or 1 in place of any of the first three, got "
+            f"{tuple(bias.shape)}"
+        )
+    return bias.expand(full)
+
+
+def vector_elements(*tensors: Tensor, width: int = 16) -> int:
+    """Elements that can be loaded at once from every tensor, by addresses, strides and rows.
+
+    `width` bytes at most; 1 where the last axis isn't adjacent. All tensors have one dtype.
+    """
+    size = tensors[0].element_size()
+    best = width // size
+    for tensor in tensors:
+        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            return 1
+        steps = [
+            stride
+            for stride, length in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
+            if length > 1
+        ]
+        for elements in (tensor.data_ptr() // size, tensor.shape[-1], *steps):
+            best = math.gcd(best, elements)
+    return best
+
+
+def is_wide(*tensors: Tensor) -> bool:
+    """Whether an offset within one head of some tensor may pass 31 bits."""
+    return any(
+        sum((length - 1) * abs(stride) for length, stride in ((t.shape[1], t.stride(1)), (t.shape[3], t.stride(3))) if length)
+        >= _INT32
+        for t in tensors
+    )
+
+
+def units(tensor: Tensor, vector: int) -> tuple[int, int, int, int]:
+    """Strides (b, s, h, d) in units of `vector` elements, d's as it is."""
+    b, s, h, d = tensor.stride()
+    return b // vector, s // vector, h // vector, d

@@ -1,0 +1,75 @@
+"""What our attention kernels serve and declare, and the variant that a call or a case needs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from kernels.attention.problem import Problem, vector_elements
+from kernels.attention.variants import Need, Pass, dtype_key, pick
+from oracles import OPS
+from oracles.op import Case, Geometry, Numerics
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FEATURES = frozenset(
+    {
+        "causal", "bottom_right", "window", "bias", "bias_over_batch", "bias_over_heads",
+        "bias_over_queries", "alibi", "softcap", "sink", "dropout", "varlen", "scale", "gqa",
+        "unequal_d",
+    }
+)  # fmt: skip
+SM = (75, 121)
+# On sm 75 and up the halves' products run on tensor cores, which don't round to nearest; fp32's
+# don't, where operands are whole. Every tile of ours holds 16 keys at least.
+DECLARED = Numerics(accumulation_roundoff=2.0**-23, key_tile=16)
+DECLARED_TF32 = Numerics(accumulation_roundoff=2.0**-23, key_tile=16, tf32_operands=True)
+
+
+def need_of_call(problem: Problem, sm: int, tensors: tuple[Tensor, ...], *, tf32: bool) -> Need:
+    """What a call asks of a variant; `tensors` are those that are loaded by vectors."""
+    whole = 16 // problem.q.element_size()
+    return Need(
+        dtype=dtype_key(problem.q.dtype, tf32=tf32),
+        sm=sm,
+        aligned=vector_elements(*tensors) == whole,
+        d=max(problem.d, problem.d_v),
+        bias=problem.natural,
+        dropout=problem.dropout,
+    )
+
+
+def _is_aligned(place: Geometry) -> bool:
+    if place.strides[-1] != 1 and place.shape[-1] > 1:
+        return False
+    steps = [
+        stride
+        for stride, length in zip(place.strides[:-1], place.shape[:-1], strict=True)
+        if length > 1
+    ]
+    bytes_apart = math.gcd(place.offset, place.shape[-1], *steps) * place.dtype.itemsize
+    return bytes_apart % 16 == 0
+
+
+def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
+    """What a case asks of a variant, by its data alone."""
+    places = OPS[case.op].geometry(case)
+    return Need(
+        dtype=dtype_key(case.dtype, tf32=tf32),
+        sm=sm,
+        aligned=all(_is_aligned(place) for name, place in places.items() if name != "bias"),
+        d=max(case.size("d"), case.size("d_v")),
+        bias=bool(case.options & {"bias", "alibi", "softcap", "sink"}),
+        dropout="dropout" in case.options,
+    )
+
+
+def variant_of_case(kind: Pass, case: Case, sm: int, *, tf32: bool = False) -> str:
+    """The name of the variant that a case takes on an sm."""
+    return pick(kind, need_of_case(case, sm, tf32=tf32)).name
+
+
+def elements(case: Case, name: str) -> int:
+    """How many elements an output of the case has."""
+    return math.prod(OPS[case.op].forms(case)[name].shape)
