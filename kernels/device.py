@@ -1,4 +1,4 @@
-"""What a launch needs to know of its device: the sm it has, or simulates on a CPU."""
+"""What a launch needs to know of its device: its sm and its SMs, or those simulated on a CPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ SIMULATED_SM_VARIABLE = "WORKBENCH_SIMULATED_SM"
 _SIMULATED_SM = 90
 
 
+# Programs a device-independent launch is split into, whatever it runs on: 2 for each SM of an H200.
+FIXED_MULTIPROCESSORS = 132
+
+# An interpreter runs programs one after the other, so a few suffice to fold several rows in each.
+SIMULATED_MULTIPROCESSORS_VARIABLE = "WORKBENCH_SIMULATED_MULTIPROCESSORS"
+_SIMULATED_MULTIPROCESSORS = 2
+
+
 @cache
 def _on_device(index: int) -> int:
     major, minor = torch.cuda.get_device_capability(index)
@@ -25,6 +33,22 @@ def sm_of(device: torch.device) -> int:
     if device.type == "cuda":
         return _on_device(torch.cuda.current_device() if device.index is None else device.index)
     return int(os.environ.get(SIMULATED_SM_VARIABLE, _SIMULATED_SM))
+
+
+@cache
+def _multiprocessors(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def multiprocessors(device: torch.device, *, device_independent: bool = False) -> int:
+    """SMs to spread programs over: the device's, a simulated few on a CPU, or a fixed number."""
+    if device_independent:
+        return FIXED_MULTIPROCESSORS
+    if device.type == "cuda":
+        return _multiprocessors(
+            torch.cuda.current_device() if device.index is None else device.index
+        )
+    return int(os.environ.get(SIMULATED_MULTIPROCESSORS_VARIABLE, _SIMULATED_MULTIPROCESSORS))
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:

@@ -1,8 +1,8 @@
-"""ATTENTION_BACKWARD: `two_pass`, its tf32 twin, and `fused`, which is faster and unordered.
+"""ATTENTION_BACKWARD: `two_pass`, its tf32 twin, and `split_queries`, faster where keys are few.
 
 `two_pass` makes dq (and delta on its way), then dk and dv; each sum has one owner and one order, so
-it is bitwise repeatable. `fused` makes all three in one walk and adds dq up with atomics.
-Workspace: delta, and fp32 accumulators where a head is too wide for registers, or dq is added up.
+it is bitwise repeatable. `split_queries` gives the owners of dk and dv help, in no order.
+Workspace: delta, and fp32 accumulators where a head is too wide for registers, or shares meet.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kernels.attention.served import (
     SM,
     elements,
     need_of_call,
-    variant_of_case,
+    variants_of_case,
 )
-from kernels.attention.variants import WIDEST_RF, Tile, Variant, names, pick
+from kernels.attention.variants import WIDEST_RF, Pass, Tile, Variant, key_passes, names, pick
 from kernels.attention.wide_kernels import key_gradients_wide_kernel, query_gradients_wide_kernel
-from kernels.device import on_device_of, sm_of
+from kernels.device import multiprocessors, on_device_of, sm_of
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_BACKWARD
 from oracles.op import Case
@@ -40,7 +40,9 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 
 _BIAS_TILE = Tile(64, 64, 4, 2)
 _SINK_ROWS = 1024
-_WIDEST_FUSED = 128
+WIDEST_UNORDERED = 128
+_PROGRAMS_A_SM = 2
+_FEWEST_TILES = 4  # query tiles that are worth a program
 
 
 class _Backward:
@@ -129,38 +131,84 @@ class _Backward:
             )  # fmt: skip
         return dq, delta
 
-    def key_gradients(self, variant: Variant, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dk like k, dv like v; and dq in fp32, of the fused pass alone."""
-        problem = self.problem
-        q, k, v = problem.q, problem.k, problem.v
-        wide, fused = variant.accumulator == "gmem", variant.kind == "fused"
-        dtype = torch.float32 if wide else q.dtype
+    def key_gradients(self, variant: Variant, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """dk like k and dv like v, from one walk over the queries."""
+        k, v = self.problem.k, self.problem.v
+        wide = variant.accumulator == "gmem"
+        dtype = torch.float32 if wide else k.dtype
         make = torch.zeros if wide else torch.empty
-        dk = make(k.shape, dtype=dtype, device=q.device)
-        dv = make(v.shape, dtype=dtype, device=q.device)
-        acc = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if fused else dk
-        blocks = triton.cdiv(problem.s_kv, variant.tile.keys)
-        grid = (blocks * problem.b * problem.h_kv,)
-        slopes = problem.options.alibi_slopes
-        tail = (*self.numbers, *self._heads(variant), *self.limits)
+        dk = make(k.shape, dtype=dtype, device=k.device)
+        dv = make(v.shape, dtype=dtype, device=k.device)
+        if wide:
+            self._walk_wide(variant, delta, dk, dv)
+        else:
+            self._walk(variant, delta, dk, dv)
+        return dk.to(k.dtype), dv.to(v.dtype)
+
+    def one_key_gradient(self, variant: Variant, delta: Tensor) -> Tensor:
+        """dk, or dv, in a walk of its own: for heads too wide to hold both accumulators."""
+        like = self.problem.k if variant.kind == "dk" else self.problem.v
+        made = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        self._walk(variant, delta, made, made)
+        return made
+
+    def split_key_gradients(self, variant: Variant, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """dk and dv, added up in fp32 in no order by as many programs as fill the device."""
+        k, v = self.problem.k, self.problem.v
+        dk = torch.zeros(k.shape, dtype=torch.float32, device=k.device)
+        dv = torch.zeros(v.shape, dtype=torch.float32, device=k.device)
+        self._walk(variant, delta, dk, dv, splits=self._splits(variant))
+        return dk.to(k.dtype), dv.to(v.dtype)
+
+    def _splits(self, variant: Variant) -> tuple[int, int]:
+        """Over how many programs a group's heads, and then a head's query tiles, are spread."""
+        problem, tile = self.problem, variant.tile
+        owners = triton.cdiv(problem.s_kv, tile.keys) * problem.b * problem.h_kv
+        wanted = triton.cdiv(_PROGRAMS_A_SM * multiprocessors(self.do.device), max(1, owners))
+        members = min(problem.group, wanted)
+        tiles = triton.cdiv(problem.s_q, tile.queries)
+        return members, max(1, min(triton.cdiv(wanted, members), tiles // _FEWEST_TILES))
+
+    def _walk(
+        self,
+        variant: Variant,
+        delta: Tensor,
+        dk: Tensor,
+        dv: Tensor,
+        *,
+        splits: tuple[int, int] | None = None,
+    ) -> None:
+        problem, tile = self.problem, variant.tile
+        members, tiles = splits or (1, 1)
+        blocks = triton.cdiv(problem.s_kv, tile.keys)
+        grid = (blocks * problem.b * problem.h_kv * members * tiles,)
         if not grid[0]:
-            return dk.to(k.dtype), dv.to(v.dtype), acc
-        with on_device_of(q):
-            if wide:
-                key_gradients_wide_kernel[grid](
-                    self.do, q, k, v, problem.bias, slopes, self.lse, delta, *self.sequences, dk,
-                    dv, *self._strides(variant, self.do, q, k, v), *problem.bias_strides,
-                    *dk.stride()[:3], *dv.stride()[:3], *self.rows, problem.scale, *tail,
-                    **self._flags(variant),
-                )  # fmt: skip
-                return dk.to(k.dtype), dv.to(v.dtype), acc
+            return
+        with on_device_of(dk):
             key_gradients_kernel[grid](
-                self.do, q, k, v, problem.bias, slopes, self.lse, delta, *self.sequences,
-                acc if fused else None, dk, dv, *self._strides(variant, self.do, q, k, v),
-                *problem.bias_strides, *acc.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-                *self.rows, problem.kernel_scale, *tail, FUSED=fused, **self._flags(variant),
+                self.do, problem.q, problem.k, problem.v, problem.bias,
+                problem.options.alibi_slopes, self.lse, delta, *self.sequences, dk, dv,
+                *self._strides(variant, self.do, problem.q, problem.k, problem.v),
+                *problem.bias_strides, *dk.stride()[:3], *dv.stride()[:3], *self.rows,
+                problem.kernel_scale, *self.numbers, *self._heads(variant), *self.limits, members,
+                tiles, DK=variant.kind != "dv", DV=variant.kind != "dk", SPLIT=splits is not None,
+                **self._flags(variant),
             )  # fmt: skip
-        return dk, dv, acc
+
+    def _walk_wide(self, variant: Variant, delta: Tensor, dk: Tensor, dv: Tensor) -> None:
+        problem = self.problem
+        grid = (triton.cdiv(problem.s_kv, variant.tile.keys) * problem.b * problem.h_kv,)
+        if not grid[0]:
+            return
+        with on_device_of(dk):
+            key_gradients_wide_kernel[grid](
+                self.do, problem.q, problem.k, problem.v, problem.bias,
+                problem.options.alibi_slopes, self.lse, delta, *self.sequences, dk, dv,
+                *self._strides(variant, self.do, problem.q, problem.k, problem.v),
+                *problem.bias_strides, *dk.stride()[:3], *dv.stride()[:3], *self.rows,
+                problem.scale, *self.numbers, *self._heads(variant), *self.limits,
+                **self._flags(variant),
+            )  # fmt: skip
 
     def bias_gradient(self, delta: Tensor, *, precision: str) -> Tensor | None:
         """dbias, packed, in the shape that the bias was given in."""
@@ -211,20 +259,31 @@ def backward(
     """dq, dk, dv, dbias and dsink, bitwise repeatable, by the first variants that fit."""
     launches = _Backward(problem, do, out, lse, tf32=tf32)
     dq, delta = launches.query_gradients(pick("dq", launches.need))
-    keys = pick("dkdv", launches.need)
-    dk, dv, _ = launches.key_gradients(keys, delta)
+    kinds = key_passes(launches.need)
+    keys = pick(kinds[0], launches.need)
+    if len(kinds) == 1:
+        dk, dv = launches.key_gradients(keys, delta)
+    else:
+        dk = launches.one_key_gradient(keys, delta)
+        dv = launches.one_key_gradient(pick(kinds[1], launches.need), delta)
     dbias = launches.bias_gradient(delta, precision=keys.precision)
     return dq, dk, dv, dbias, launches.sink_gradient(delta)
 
 
-def fused_backward(do: Tensor, problem: Problem, out: Tensor, lse: Tensor) -> Gradients:
-    """As `backward`, dq added up in no order: faster where heads are narrow, not repeatable."""
+def unordered_backward(do: Tensor, problem: Problem, out: Tensor, lse: Tensor) -> Gradients:
+    """As `backward`, dk and dv added up in no order: faster where owners of keys are few."""
     launches = _Backward(problem, do, out, lse, tf32=False)
-    delta = launch_delta(out, do)
-    keys = pick("fused", launches.need)
-    dk, dv, dq = launches.key_gradients(keys, delta)
+    dq, delta = launches.query_gradients(pick("dq", launches.need))
+    keys = pick("dkdv", launches.need)
+    dk, dv = launches.split_key_gradients(keys, delta)
     dbias = launches.bias_gradient(delta, precision=keys.precision)
-    return dq.to(problem.q.dtype), dk, dv, dbias, launches.sink_gradient(delta)
+    return dq, dk, dv, dbias, launches.sink_gradient(delta)
+
+
+def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
+    """The names of all variants of a backward."""
+    kinds: tuple[Pass, ...] = ("dq", "dkdv", "dk", "dv")
+    return tuple(name for kind in kinds for name in names(kind, dtypes, sm))
 
 
 def _workspace(case: Case) -> int:
@@ -232,14 +291,13 @@ def _workspace(case: Case) -> int:
     rows = 2 * 4 * (elements(case, "dq") // case.size("d"))
     if max(case.size("d"), case.size("d_v")) <= WIDEST_RF:
         return rows
-    return rows + 4 * max(
-        elements(case, "dq"), elements(case, "dk") + elements(case, "dv")
-    )
+    return rows + 4 * max(elements(case, "dq"), elements(case, "dk") + elements(case, "dv"))
 
 
-def _fused_workspace(case: Case) -> int:
-    """delta, a packed lse, and dq in fp32."""
-    return 2 * 4 * (elements(case, "dq") // case.size("d")) + 4 * elements(case, "dq")
+def _split_workspace(case: Case) -> int:
+    """delta, a packed lse, and dk and dv in fp32."""
+    rows = 2 * 4 * (elements(case, "dq") // case.size("d"))
+    return rows + 4 * (elements(case, "dk") + elements(case, "dv"))
 
 
 @kernel(
@@ -247,11 +305,8 @@ def _fused_workspace(case: Case) -> int:
     Domain(dtypes=DTYPES, features=FEATURES, sm=SM),
     numerics=DECLARED,
     priority=20,
-    variant=lambda case, sm: (
-        f"{variant_of_case('dq', case, sm)} {variant_of_case('dkdv', case, sm)}"
-    ),
-    variants=lambda sm: names("dq", ("f16", "bf16", "f32"), sm)
-    + names("dkdv", ("f16", "bf16", "f32"), sm),
+    variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
+    variants=lambda sm: _names(("f16", "bf16", "f32"), sm),
     workspace=_workspace,
 )
 def two_pass(
@@ -272,11 +327,8 @@ def two_pass(
     Domain(dtypes=(torch.float32,), features=FEATURES, sm=(80, SM[1])),
     numerics=DECLARED_TF32,
     priority=15,
-    variant=lambda case, sm: (
-        f"{variant_of_case('dq', case, sm, tf32=True)} "
-        f"{variant_of_case('dkdv', case, sm, tf32=True)}"
-    ),
-    variants=lambda sm: names("dq", ("tf32",), sm) + names("dkdv", ("tf32",), sm),
+    variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm, tf32=True),
+    variants=lambda sm: _names(("tf32",), sm),
     workspace=_workspace,
 )
 def two_pass_tf32(
@@ -298,15 +350,14 @@ def two_pass_tf32(
         dtypes=DTYPES,
         features=FEATURES,
         sm=SM,
-        sizes={"d": (1, _WIDEST_FUSED), "d_v": (1, _WIDEST_FUSED)},
+        sizes={"d": (1, WIDEST_UNORDERED), "d_v": (1, WIDEST_UNORDERED)},
     ),
     numerics=replace(DECLARED, bitwise_repeatable=False),
     priority=10,
-    variant=lambda case, sm: variant_of_case("fused", case, sm),
-    variants=lambda sm: names("fused", ("f16", "bf16", "f32"), sm),
-    workspace=_fused_workspace,
+    variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
+    workspace=_split_workspace,
 )
-def fused(
+def split_queries(
     do: Tensor,
     q: Tensor,
     k: Tensor,
@@ -315,5 +366,8 @@ def fused(
     lse: Tensor,
     **given: Unpack[Given],
 ) -> Gradients:
-    """One walk over the keys for dq, dk and dv; dq is added up by atomics, in no order."""
-    return fused_backward(do, Problem.of(q, k, v, Options(**given)), out, lse)
+    """As `two_pass`, the walk over queries spread over programs that add to dk and dv atomically.
+
+    Faster where keys are short or many heads share them, and not bitwise repeatable.
+    """
+    return unordered_backward(do, Problem.of(q, k, v, Options(**given)), out, lse)

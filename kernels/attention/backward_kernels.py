@@ -5,9 +5,9 @@
 
 Two passes: a program owns a block of keys (dk, dv) and walks the queries of every head of its
 group, or owns a block of queries (dq) and walks the keys. Each sum has one owner and one order, so
-the pair is bitwise repeatable; it does seven products for the five that are counted. The fused
-pass makes dq in the first walk and adds it to memory with atomics, in no order (Dao 2023, alg. 2).
-Bias and sink gradients have an owner each as well.
+the pair is bitwise repeatable. It does seven products for the five that are counted, and is faster
+so than one walk that adds dq up in memory (docs/measured.md). Where keys are few, or many heads
+share them, the walk over queries can be split over programs, whose shares meet in no order.
 """
 
 from __future__ import annotations
@@ -173,7 +173,6 @@ def _key_gradient_tiles(
     v,
     q_base,
     do_base,
-    dq_base,
     lse_ptr,
     delta_ptr,
     bias_base,
@@ -184,7 +183,8 @@ def _key_gradient_tiles(
     batch_head,
     start_n,
     first_tile,
-    tiles,
+    first,
+    last,
     gap_at,
     gap,
     shift,
@@ -199,19 +199,18 @@ def _key_gradient_tiles(
     stride_qd,
     stride_gm,
     stride_gd,
-    stride_dqm,
     stride_bm,
     stride_bn,
     scale,
     softcap,
-    dq_scale,
     BIAS: tl.constexpr,
     ALIBI: tl.constexpr,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     NATURAL: tl.constexpr,
     MASKED: tl.constexpr,
-    FUSED: tl.constexpr,
+    DK: tl.constexpr,
+    DV: tl.constexpr,
     EVEN_D: tl.constexpr,
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -221,7 +220,7 @@ def _key_gradient_tiles(
     BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """The query tiles of a block of keys, all with a mask or all without; see `_forward_tiles`."""
+    """The query tiles first_tile + first to last, with a mask or without; see `_forward_tiles`."""
     offs_m = tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D)
     offs_dv = tl.arange(0, BLOCK_DV)
@@ -231,7 +230,7 @@ def _key_gradient_tiles(
         rows = offs_m
     q_offs = rows[:, None] * stride_qm + offs_d[None, :] * stride_qd  # [BLOCK_M, BLOCK_D]
     do_offs = rows[:, None] * stride_gm + offs_dv[None, :] * stride_gd  # [BLOCK_M, BLOCK_DV]
-    for index in tl.range(0, tiles, num_stages=STAGES):
+    for index in tl.range(first, last, num_stages=STAGES):
         tile = first_tile + index
         if MASKED:
             tile += tl.where(index >= gap_at, gap, 0)
@@ -257,25 +256,28 @@ def _key_gradient_tiles(
         if not NATURAL:
             lse *= LOG2E
         x = tl.dot(k, tl.trans(q), input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
-        dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
+        dp = x
+        if DK:
+            dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         weights, _, dx = gradient_tile(
             x, dp, lse[None, :], delta[None, :], bias_base, slope, seed, threshold, keep_scale,
             batch_head, start_m, start_n, shift, left, right, s_q, first_key, end_key, stride_bm,
             stride_bn, scale, softcap, BIAS, ALIBI, SOFTCAP, DROPOUT, NATURAL, MASKED, True,
             BLOCK_M, BLOCK_N,
         )  # fmt: skip
-        dv = tl.dot(weights.to(do.dtype), do, dv, input_precision=PRECISION)
-        dx = dx.to(q.dtype)
-        dk = tl.dot(dx, q, dk, input_precision=PRECISION)
-        if FUSED:
-            dq = tl.dot(tl.trans(dx), k, input_precision=PRECISION) * dq_scale
-            dq_rows = queries.to(tl.int64)[:, None] * stride_dqm
-            mask = (queries[:, None] < s_q) & (offs_d[None, :] < d)
-            tl.atomic_add(dq_base + dq_rows + offs_d[None, :], dq, mask=mask, sem="relaxed")
+        if DV:
+            dv = tl.dot(weights.to(do.dtype), do, dv, input_precision=PRECISION)
+        if DK:
+            dx = dx.to(q.dtype)
+            dk = tl.dot(dx, q, dk, input_precision=PRECISION)
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["seed", "threshold", "s_q", "s_kv", "left", "right"])
+@triton.jit(
+    do_not_specialize=[
+        "seed", "threshold", "s_q", "s_kv", "left", "right", "member_splits", "tile_splits",
+    ]
+)  # fmt: skip
 def key_gradients_kernel(
     do_ptr,
     q_ptr,
@@ -287,7 +289,6 @@ def key_gradients_kernel(
     delta_ptr,
     cu_q,
     cu_k,
-    dq_acc_ptr,
     dk_ptr,
     dv_ptr,
     stride_gb,
@@ -310,9 +311,6 @@ def key_gradients_kernel(
     stride_bh,
     stride_bm,
     stride_bn,
-    stride_dqb,
-    stride_dqm,
-    stride_dqh,
     stride_dkb,
     stride_dkn,
     stride_dkh,
@@ -334,11 +332,15 @@ def key_gradients_kernel(
     d_v,
     left,
     right,
+    member_splits,
+    tile_splits,
     BOTTOM_RIGHT: tl.constexpr,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     NATURAL: tl.constexpr,
-    FUSED: tl.constexpr,
+    DK: tl.constexpr,
+    DV: tl.constexpr,
+    SPLIT: tl.constexpr,
     EVEN_D: tl.constexpr,
     VECTOR: tl.constexpr,
     WIDE: tl.constexpr,
@@ -349,16 +351,24 @@ def key_gradients_kernel(
     BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """dk [b, s_kv, h_kv, d] and dv [b, s_kv, h_kv, d_v]; FUSED: dq added to fp32 zeros as well.
+    """dk [b, s_kv, h_kv, d] with DK, dv [b, s_kv, h_kv, d_v] with DV, from one walk.
 
-    Strides of do, q, k, v, and d and d_v, arrive divided by VECTOR, as in `forward_kernel`.
+    SPLIT: a program walks a share of the group's heads and of their query tiles, and adds what it
+    gets to fp32 zeros by atomics. Strides of do, q, k, v, and d and d_v, arrive divided by VECTOR,
+    as in `forward_kernel`.
     """
     h_kv = h_q // group
     blocks_n = tl.cdiv(s_kv, BLOCK_N)
-    start_n = (tl.program_id(0) % blocks_n) * BLOCK_N  # under a causal mask the longest first
-    batch_head = tl.program_id(0) // blocks_n
-    batch = batch_head // h_kv
-    kv_head = (batch_head % h_kv).to(tl.int64)
+    pid = tl.program_id(0)
+    start_n = (pid % blocks_n) * BLOCK_N  # under a causal mask the longest first
+    pid = pid // blocks_n
+    member_split, tile_split = 0, 0
+    if SPLIT:
+        tile_split = pid % tile_splits
+        member_split = (pid // tile_splits) % member_splits
+        pid = pid // (tile_splits * member_splits)
+    batch = pid // h_kv
+    kv_head = (pid % h_kv).to(tl.int64)
     start_q, start_k, s_q, s_kv = sequence(cu_q, cu_k, batch, s_q, s_kv)
     if start_n >= s_kv:
         return
@@ -385,16 +395,34 @@ def key_gradients_kernel(
     k_offs = k_rows[:, None] * (stride_kn * VECTOR) + offs_d[None, :] * stride_kd
     v_offs = k_rows[:, None] * (stride_vn * VECTOR) + offs_dv[None, :] * stride_vd
     k = tl.load(k_base + k_offs, mask=there[:, None] & (offs_d[None, :] < d), other=0.0)
-    v = tl.load(v_base + v_offs, mask=there[:, None] & (offs_dv[None, :] < d_v), other=0.0)
+    v = k
+    if DK:
+        v = tl.load(v_base + v_offs, mask=there[:, None] & (offs_dv[None, :] < d_v), other=0.0)
     low, full_low, full_high, high = query_tiles(
         start_n, s_q, s_kv, shift, left, right, BLOCK_M, BLOCK_N
     )
     dq_scale = scale
     if not NATURAL:
         dq_scale = scale * (1.0 / LOG2E)
-    dk = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
-    dv = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
-    for member in range(0, group):
+    full, masked = full_high - full_low, full_low - low + high - full_high
+    first_full, last_full, first_masked, last_masked = 0, full, 0, masked
+    first_member, last_member = 0, group
+    if SPLIT:
+        share = tl.cdiv(full, tile_splits)
+        first_full = tl.minimum(full, tile_split * share)
+        last_full = tl.minimum(full, first_full + share)
+        share = tl.cdiv(masked, tile_splits)
+        first_masked = tl.minimum(masked, tile_split * share)
+        last_masked = tl.minimum(masked, first_masked + share)
+        share = tl.cdiv(group, member_splits)
+        first_member = tl.minimum(group, member_split * share)
+        last_member = tl.minimum(group, first_member + share)
+    dk, dv = 0.0, 0.0
+    if DK:
+        dk = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    if DV:
+        dv = tl.zeros((BLOCK_N, BLOCK_DV), tl.float32)
+    for member in range(first_member, last_member):
         head = kv_head * group + member
         q_start = tl.cast(start_q, tl.int64)
         q_base = q_ptr + memory_batch * (stride_qb * VECTOR) + head * (stride_qh * VECTOR)
@@ -402,9 +430,6 @@ def key_gradients_kernel(
         do_base = do_ptr + memory_batch * (stride_gb * VECTOR) + head * (stride_gh * VECTOR)
         do_base += q_start * (stride_gm * VECTOR)
         statistics = memory_batch * stride_lb + head * stride_lh + start_q
-        dq_base = dq_acc_ptr
-        if FUSED:
-            dq_base += memory_batch * stride_dqb + head * stride_dqh + q_start * stride_dqm
         bias_base = bias_ptr
         if bias_ptr is not None:
             bias_base += memory_batch * stride_bb + head * stride_bh
@@ -413,36 +438,44 @@ def key_gradients_kernel(
             slope = tl.load(slopes_ptr + head)
         number = batch * h_q + head.to(tl.int32)
         dk, dv = _key_gradient_tiles(
-            dk, dv, k, v, q_base, do_base, dq_base, lse_ptr + statistics, delta_ptr + statistics,
+            dk, dv, k, v, q_base, do_base, lse_ptr + statistics, delta_ptr + statistics,
             bias_base, slope, seed, threshold, keep_scale, number, start_n,
-            full_low, full_high - full_low, 0, 0, shift, left, right, s_q, first_key, end_key,
-            d, d_v, stride_qm * VECTOR, stride_qd, stride_gm * VECTOR, stride_gd, stride_dqm,
-            stride_bm, stride_bn, scale, softcap, dq_scale, bias_ptr is not None,
-            slopes_ptr is not None, SOFTCAP, DROPOUT, NATURAL, False, FUSED, EVEN_D, WIDE,
+            full_low, first_full, last_full, 0, 0, shift, left, right, s_q, first_key, end_key,
+            d, d_v, stride_qm * VECTOR, stride_qd, stride_gm * VECTOR, stride_gd,
+            stride_bm, stride_bn, scale, softcap, bias_ptr is not None,
+            slopes_ptr is not None, SOFTCAP, DROPOUT, NATURAL, False, DK, DV, EVEN_D, WIDE,
             PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, STAGES,
         )  # fmt: skip
-        before = full_low - low
         dk, dv = _key_gradient_tiles(
-            dk, dv, k, v, q_base, do_base, dq_base, lse_ptr + statistics, delta_ptr + statistics,
+            dk, dv, k, v, q_base, do_base, lse_ptr + statistics, delta_ptr + statistics,
             bias_base, slope, seed, threshold, keep_scale, number, start_n,
-            low, before + high - full_high, before, full_high - full_low, shift, left, right,
+            low, first_masked, last_masked, full_low - low, full, shift, left, right,
             s_q, first_key, end_key,
-            d, d_v, stride_qm * VECTOR, stride_qd, stride_gm * VECTOR, stride_gd, stride_dqm,
-            stride_bm, stride_bn, scale, softcap, dq_scale, bias_ptr is not None,
-            slopes_ptr is not None, SOFTCAP, DROPOUT, NATURAL, True, FUSED, EVEN_D, WIDE,
+            d, d_v, stride_qm * VECTOR, stride_qd, stride_gm * VECTOR, stride_gd,
+            stride_bm, stride_bn, scale, softcap, bias_ptr is not None,
+            slopes_ptr is not None, SOFTCAP, DROPOUT, NATURAL, True, DK, DV, EVEN_D, WIDE,
             PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, STAGES,
         )  # fmt: skip
-    dk *= dq_scale
     stored = offs_n < s_kv
     wide_rows = k_rows.to(tl.int64)[:, None]
-    dk_ptrs = dk_ptr + memory_batch * stride_dkb + kv_head * stride_dkh + wide_rows * stride_dkn
-    dv_ptrs = dv_ptr + memory_batch * stride_dvb + kv_head * stride_dvh + wide_rows * stride_dvn
-    dk = tl.where(there[:, None], dk, 0.0)
-    dv = tl.where(there[:, None], dv, 0.0)
-    dk_mask = stored[:, None] & (offs_d[None, :] < d)
-    dv_mask = stored[:, None] & (offs_dv[None, :] < d_v)
-    tl.store(dk_ptrs + offs_d[None, :], dk.to(dk_ptr.dtype.element_ty), mask=dk_mask)
-    tl.store(dv_ptrs + offs_dv[None, :], dv.to(dv_ptr.dtype.element_ty), mask=dv_mask)
+    if DK:
+        dk = tl.where(there[:, None], dk * dq_scale, 0.0).to(dk_ptr.dtype.element_ty)
+        dk_base = dk_ptr + memory_batch * stride_dkb + kv_head * stride_dkh
+        dk_ptrs = dk_base + wide_rows * stride_dkn + offs_d[None, :]
+        dk_mask = stored[:, None] & (offs_d[None, :] < d)
+        if SPLIT:
+            tl.atomic_add(dk_ptrs, dk, mask=dk_mask, sem="relaxed")
+        else:
+            tl.store(dk_ptrs, dk, mask=dk_mask)
+    if DV:
+        dv = tl.where(there[:, None], dv, 0.0).to(dv_ptr.dtype.element_ty)
+        dv_base = dv_ptr + memory_batch * stride_dvb + kv_head * stride_dvh
+        dv_ptrs = dv_base + wide_rows * stride_dvn + offs_dv[None, :]
+        dv_mask = stored[:, None] & (offs_dv[None, :] < d_v)
+        if SPLIT:
+            tl.atomic_add(dv_ptrs, dv, mask=dv_mask, sem="relaxed")
+        else:
+            tl.store(dv_ptrs, dv, mask=dv_mask)
 
 
 @triton.jit

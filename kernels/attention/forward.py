@@ -23,7 +23,7 @@ from kernels.attention.served import (
     SM,
     elements,
     need_of_call,
-    variant_of_case,
+    variants_of_case,
 )
 from kernels.attention.variants import WIDEST_RF, Variant, names, pick
 from kernels.attention.wide_kernels import forward_wide_kernel
@@ -113,7 +113,7 @@ def _workspace(case: Case) -> int:
     Domain(dtypes=DTYPES, features=FEATURES, sm=SM),
     numerics=DECLARED,
     priority=20,
-    variant=lambda case, sm: variant_of_case("fwd", case, sm),
+    variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
     variants=lambda sm: names("fwd", ("f16", "bf16", "f32"), sm),
     workspace=_workspace,
 )
@@ -127,7 +127,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     Domain(dtypes=(torch.float32,), features=FEATURES, sm=(80, SM[1])),
     numerics=DECLARED_TF32,
     priority=15,
-    variant=lambda case, sm: variant_of_case("fwd", case, sm, tf32=True),
+    variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm, tf32=True),
     variants=lambda sm: names("fwd", ("tf32",), sm),
     workspace=_workspace,
 )
@@ -157,7 +157,7 @@ def _split_workspace(case: Case) -> int:
     ),
     numerics=DECLARED,
     priority=10,
-    variant=lambda case, sm: variant_of_case("fwd", case, sm),
+    variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
     workspace=_split_workspace,
 )
 def split_keys(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:

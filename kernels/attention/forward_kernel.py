@@ -12,7 +12,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.attention.scores import LN2, LOG2E, attended, keep_tile, key_tiles, score_tile, sequence
+from kernels.attention.scores import (
+    LN2,
+    LOG2E,
+    attended,
+    keep_tile,
+    key_tiles,
+    score_tile,
+    sequence,
+)
 
 
 @triton.jit
@@ -55,7 +63,9 @@ def softmax_step(
     x *= scale
     if MASKED:
         distance = offs_n - offs_m - shift
-        mask = (distance <= right) & (distance >= -left) & (offs_n < end_key) & (offs_n >= first_key)
+        mask = (
+            (distance <= right) & (distance >= -left) & (offs_n < end_key) & (offs_n >= first_key)
+        )
     else:
         mask = offs_m < s_q
     if NATURAL:
@@ -340,10 +350,20 @@ def forward_kernel(
     out = acc * inverse[:, None]
     there = offs_m < s_q
     o_rows = rows.to(tl.int64)
-    out_base = out_ptr + memory_batch * stride_ob + head.to(tl.int64) * stride_oh + split * stride_os
+    out_base = (
+        out_ptr + memory_batch * stride_ob + head.to(tl.int64) * stride_oh + split * stride_os
+    )
     out_ptrs = out_base + o_rows[:, None] * stride_om + offs_dv[None, :]
-    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=there[:, None] & (offs_dv[None, :] < d_v))
-    lse_ptrs = lse_ptr + memory_batch * stride_lb + head.to(tl.int64) * stride_lh + split * stride_ls + o_rows
+    tl.store(
+        out_ptrs, out.to(out_ptr.dtype.element_ty), mask=there[:, None] & (offs_dv[None, :] < d_v)
+    )
+    lse_ptrs = (
+        lse_ptr
+        + memory_batch * stride_lb
+        + head.to(tl.int64) * stride_lh
+        + split * stride_ls
+        + o_rows
+    )
     tl.store(lse_ptrs, lse, mask=there)
 
 

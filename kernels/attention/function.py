@@ -7,15 +7,23 @@ derivatives alone: a second one is refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from kernels.attention.backward import Gradients, backward, fused_backward
+from kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward, unordered_backward
 from kernels.attention.forward import forward
-from kernels.attention.problem import AttentionError, Given, Options, Problem
+from kernels.attention.problem import (
+    AttentionError,
+    Given,
+    Options,
+    Problem,
+    check_options,
+    check_shapes,
+)
 from kernels.attention.served import (
     DECLARED,
     DECLARED_TF32,
@@ -23,7 +31,7 @@ from kernels.attention.served import (
     FEATURES,
     SM,
     elements,
-    variant_of_case,
+    variants_of_case,
 )
 from kernels.attention.variants import WIDEST_RF
 from kernels.registry import Domain, kernel
@@ -42,7 +50,7 @@ def _options(
     switches: Sequence[int],
     numbers: Sequence[float],
 ) -> Options:
-    """What `_packed` took apart; -1 stands for a side without a limit."""
+    """What `packed` took apart; -1 stands for a side without a limit."""
     causal, bottom_right, left, right, seed, longest_q, longest_k, _, _ = switches
     scale, softcap, dropout_p = numbers
     return Options(
@@ -63,15 +71,14 @@ def _options(
     )
 
 
-def _packed(
-    problem: Problem, *, deterministic: bool, precision: Precision
+def packed(
+    options: Options, d: int, *, deterministic: bool, precision: Precision
 ) -> tuple[list[int], list[float]]:
     """The options that aren't tensors, as an operator's schema can carry them."""
-    options = problem.options
     left, right = options.window or (None, None)
     switches = [
         int(options.causal),
-        int(problem.bottom_right),
+        int(options.corner == "bottom_right"),
         -1 if left is None else left,
         -1 if right is None else right,
         options.dropout_seed,
@@ -80,11 +87,12 @@ def _packed(
         int(deterministic),
         int(precision == "tf32"),
     ]
-    return switches, [problem.scale, problem.softcap, options.dropout_p]
+    scale = 1 / math.sqrt(d) if options.scale is None else options.scale
+    return switches, [scale, options.softcap or 0.0, options.dropout_p]
 
 
 @torch.library.custom_op("kernel_workbench::attention_forward", mutates_args=())
-def _forward_op(
+def forward_operator(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -100,10 +108,8 @@ def _forward_op(
     return forward(q, k, v, options, tf32=bool(switches[8]))
 
 
-@_forward_op.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, *others: object
-) -> tuple[Tensor, Tensor]:
+@forward_operator.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *others: object) -> tuple[Tensor, Tensor]:
     del k, others
     b, s_q, h_q, _ = q.shape
     lse = q.new_empty((b, h_q, s_q), dtype=torch.float32)
@@ -111,7 +117,7 @@ def _(
 
 
 @torch.library.custom_op("kernel_workbench::attention_backward", mutates_args=())
-def _backward_op(
+def backward_operator(
     do: Tensor,
     q: Tensor,
     k: Tensor,
@@ -131,13 +137,19 @@ def _backward_op(
     if switches[7]:
         dq, dk, dv, dbias, dsink = backward(do, problem, out, lse, tf32=bool(switches[8]))
     else:
-        dq, dk, dv, dbias, dsink = fused_backward(do, problem, out, lse)
+        dq, dk, dv, dbias, dsink = unordered_backward(do, problem, out, lse)
     # An operator returns no None: what there isn't a gradient of is empty.
     absent = q.new_empty(0)
-    return dq, dk, dv, absent if dbias is None else dbias, absent.clone() if dsink is None else dsink
+    return (
+        dq,
+        dk,
+        dv,
+        absent if dbias is None else dbias,
+        absent.clone() if dsink is None else dsink,
+    )
 
 
-@_backward_op.register_fake
+@backward_operator.register_fake
 def _(
     do: Tensor,
     q: Tensor,
@@ -167,7 +179,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, bias, slopes, sink, cu_q, cu_k, out, lse = ctx.saved_tensors
-    dq, dk, dv, dbias, dsink = _backward_op(
+    dq, dk, dv, dbias, dsink = backward_operator(
         do, q, k, v, out, lse, bias, slopes, sink, cu_q, cu_k, ctx.switches, ctx.numbers
     )
     return (
@@ -191,8 +203,8 @@ def _refuse(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-_forward_op.register_autograd(_differentiate, setup_context=_save)
-_backward_op.register_autograd(_refuse)
+forward_operator.register_autograd(_differentiate, setup_context=_save)
+backward_operator.register_autograd(_refuse)
 
 
 def attention_with_lse(
@@ -208,16 +220,23 @@ def attention_with_lse(
     if precision not in ("ieee", "tf32"):
         raise AttentionError(f"precision must be ieee or tf32, got {precision}")
     if not deterministic and precision == "tf32":
-        raise AttentionError("the unordered backward is served in ieee alone; pass deterministic=True")
-    problem = Problem.of(q, k, v, Options(**given))
-    if not deterministic and max(problem.d, problem.d_v) > 128:
         raise AttentionError(
-            f"the unordered backward serves heads of at most 128, got d {problem.d} and d_v "
-            f"{problem.d_v}; pass deterministic=True"
+            "the unordered backward is served in ieee alone; pass deterministic=True"
         )
-    switches, numbers = _packed(problem, deterministic=deterministic, precision=precision)
-    options = problem.options
-    out, lse = _forward_op(
+    options = Options(**given)
+    # Sequences are looked at when the operator runs, so that a trace needs none of their values.
+    check_shapes(q, k, v)
+    check_options(q, options)
+    widest = max(q.shape[3], v.shape[3])
+    if not deterministic and widest > WIDEST_UNORDERED:
+        raise AttentionError(
+            f"the unordered backward serves heads of at most {WIDEST_UNORDERED}, got {widest}; "
+            "pass deterministic=True"
+        )
+    switches, numbers = packed(
+        options, q.shape[3], deterministic=deterministic, precision=precision
+    )
+    out, lse = forward_operator(
         q,
         k,
         v,
@@ -245,12 +264,11 @@ def attention(
 
     Tensors of float32, float16 or bfloat16, with any strides; `oracles.attention` says what the
     options mean. Gradients flow to q, k, v, bias and sink. deterministic: gradients are bitwise
-    repeatable; without it dq is added up in no order, which is faster. precision: fp32 operands
+    repeatable; without it dk and dv are added up in no order, which is faster where few programs
+    own keys. precision: fp32 operands
     as they are, or "tf32". Raises AttentionError, before any launch, for what can't be served.
     """
-    out, _ = attention_with_lse(
-        q, k, v, deterministic=deterministic, precision=precision, **given
-    )
+    out, _ = attention_with_lse(q, k, v, deterministic=deterministic, precision=precision, **given)
     return out
 
 
@@ -277,9 +295,7 @@ def _workspace(case: Case) -> int:
     Domain(dtypes=DTYPES, features=FEATURES, sm=SM),
     numerics=DECLARED,
     priority=20,
-    variant=lambda case, sm: " ".join(
-        variant_of_case(kind, case, sm) for kind in ("fwd", "dq", "dkdv")
-    ),
+    variant=lambda case, sm: variants_of_case("fwd", "dq", "dkdv", case=case, sm=sm),
     workspace=_workspace,
 )
 def flash_two_pass(
@@ -294,9 +310,7 @@ def flash_two_pass(
     Domain(dtypes=(torch.float32,), features=FEATURES, sm=(80, SM[1])),
     numerics=DECLARED_TF32,
     priority=15,
-    variant=lambda case, sm: " ".join(
-        variant_of_case(kind, case, sm, tf32=True) for kind in ("fwd", "dq", "dkdv")
-    ),
+    variant=lambda case, sm: variants_of_case("fwd", "dq", "dkdv", case=case, sm=sm, tf32=True),
     workspace=_workspace,
 )
 def flash_two_pass_tf32(

@@ -160,39 +160,15 @@ class Problem:
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Problem:
         """Check the arguments of a forward. Raises AttentionError."""
-        for name, tensor in (("q", q), ("k", k), ("v", v)):
-            if tensor.dim() != 4:
-                raise AttentionError(
-                    f"{name} must have 4 axes, (b, s, h, d), got shape {tuple(tensor.shape)}"
-                )
-        _same_kind(q, k=k, v=v, bias=options.bias)
+        check_shapes(q, k, v)
+        check_options(q, options)
         batch, rows, h_q, d = q.shape
         keys, h_kv, d_v = k.shape[1], k.shape[2], v.shape[3]
-        if k.shape[0] != batch or v.shape[0] != batch:
-            raise AttentionError(
-                f"q, k and v must have one batch size, got {batch}, {k.shape[0]} and {v.shape[0]}"
-            )
-        if k.shape[3] != d:
-            raise AttentionError(f"q and k must have one head size, got {d} and {k.shape[3]}")
-        if v.shape[1] != keys:
-            raise AttentionError(f"k and v must be equally long, got {keys} and {v.shape[1]} keys")
-        if v.shape[2] != h_kv:
-            raise AttentionError(f"k and v must have the same heads, got {h_kv} and {v.shape[2]}")
-        if h_kv == 0 or h_q % h_kv:
-            raise AttentionError(
-                f"q's heads must be a multiple of k's, got {h_q} and {h_kv}"
-            )
-        for name, size in (("d", d), ("d_v", d_v)):
-            if not 1 <= size <= LARGEST_HEAD:
-                raise AttentionError(f"{name} must be from 1 to {LARGEST_HEAD}, got {size}")
         b, s_q, s_kv = batch, rows, keys
         if options.cu_seqlens_q is not None or options.cu_seqlens_k is not None:
             b, s_q, s_kv = _sequences(q, k, options)
         left, right = _limits(options)
         scale = 1 / math.sqrt(d) if options.scale is None else options.scale
-        if not math.isfinite(scale):
-            raise AttentionError(f"scale must be finite, got {scale}")
-        _check_extras(q, options, h_q)
         bias = _expanded_bias(options, batch, h_q, rows, keys)
         return cls(
             q, k, v, options, b, h_q, h_kv, s_q, s_kv, d, d_v, left, right, scale, bias
@@ -213,11 +189,35 @@ class Problem:
             )
 
 
+def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Check that q, k and v belong together. Raises AttentionError."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise AttentionError(
+                f"{name} must have 4 axes, (b, s, h, d), got shape {tuple(tensor.shape)}"
+            )
+    _same_kind(q, k=k, v=v)
+    (batch, _, h_q, d), (_, keys, h_kv, _) = q.shape, k.shape
+    if k.shape[0] != batch or v.shape[0] != batch:
+        raise AttentionError(
+            f"q, k and v must have one batch size, got {batch}, {k.shape[0]} and {v.shape[0]}"
+        )
+    if k.shape[3] != d:
+        raise AttentionError(f"q and k must have one head size, got {d} and {k.shape[3]}")
+    if v.shape[1] != keys:
+        raise AttentionError(f"k and v must be equally long, got {keys} and {v.shape[1]} keys")
+    if v.shape[2] != h_kv:
+        raise AttentionError(f"k and v must have the same heads, got {h_kv} and {v.shape[2]}")
+    if h_kv == 0 or h_q % h_kv:
+        raise AttentionError(f"q's heads must be a multiple of k's, got {h_q} and {h_kv}")
+    for name, size in (("d", d), ("d_v", v.shape[3])):
+        if not 1 <= size <= LARGEST_HEAD:
+            raise AttentionError(f"{name} must be from 1 to {LARGEST_HEAD}, got {size}")
+
+
 def _same_kind(q: Tensor, **others: Tensor | None) -> None:
     if q.dtype not in _DTYPES:
-        raise AttentionError(
-            f"q must be float32, float16 or bfloat16, got {dtype_name(q.dtype)}"
-        )
+        raise AttentionError(f"q must be float32, float16 or bfloat16, got {dtype_name(q.dtype)}")
     for name, tensor in others.items():
         if tensor is None:
             continue
@@ -241,7 +241,9 @@ def _sequences(q: Tensor, k: Tensor, options: Options) -> tuple[int, int, int]:
     ):
         label = f"cu_seqlens_{name}"
         if offsets is None:
-            raise AttentionError(f"{label} is missing; cu_seqlens are given for q and k or for none")
+            raise AttentionError(
+                f"{label} is missing; cu_seqlens are given for q and k or for none"
+            )
         if offsets.dtype != torch.int32 or offsets.dim() != 1 or offsets.numel() < 1:
             raise AttentionError(
                 f"{label} must be int32 of shape (n + 1,), got {dtype_name(offsets.dtype)} of "
@@ -282,20 +284,15 @@ def _sequences(q: Tensor, k: Tensor, options: Options) -> tuple[int, int, int]:
     return counts["q"], longest["q"], longest["k"]
 
 
-def _limits(options: Options) -> tuple[int, int]:
-    """How far back and ahead a query may look."""
+def check_options(q: Tensor, options: Options) -> None:
+    """Check every option that can be without looking at a tensor's values. Raises AttentionError."""
+    _same_kind(q, bias=options.bias)
     if options.corner not in ("top_left", "bottom_right"):
         raise AttentionError(f"corner must be top_left or bottom_right, got {options.corner}")
-    left, right = options.window or (None, None)
-    for side in (left, right):
+    for side in options.window or ():
         if side is not None and side < 0:
             raise AttentionError(f"a window's sides must be 0 or more, got {options.window}")
-    back = UNLIMITED if left is None else min(left, UNLIMITED)
-    ahead = UNLIMITED if right is None else min(right, UNLIMITED)
-    return back, 0 if options.causal else ahead
-
-
-def _check_extras(q: Tensor, options: Options, h_q: int) -> None:
+    h_q = q.shape[2]
     for name, vector in (("sink", options.sink), ("alibi_slopes", options.alibi_slopes)):
         if vector is None:
             continue
@@ -306,6 +303,8 @@ def _check_extras(q: Tensor, options: Options, h_q: int) -> None:
             )
         if vector.device != q.device:
             raise AttentionError(f"{name} must be on {q.device} like q, got {vector.device}")
+    if options.scale is not None and not math.isfinite(options.scale):
+        raise AttentionError(f"scale must be finite, got {options.scale}")
     if options.softcap is not None and not 0 < options.softcap < math.inf:
         raise AttentionError(f"softcap must be positive and finite, got {options.softcap}")
     if not 0 <= options.dropout_p < 1:
@@ -314,6 +313,14 @@ def _check_extras(q: Tensor, options: Options, h_q: int) -> None:
         raise AttentionError(
             f"dropout_seed must be at least 0 and below 2^63, got {options.dropout_seed}"
         )
+
+
+def _limits(options: Options) -> tuple[int, int]:
+    """How far back and ahead a query may look."""
+    left, right = options.window or (None, None)
+    back = UNLIMITED if left is None else min(left, UNLIMITED)
+    ahead = UNLIMITED if right is None else min(right, UNLIMITED)
+    return back, 0 if options.causal else ahead
 
 
 def _expanded_bias(options: Options, b: int, h_q: int, s_q: int, s_kv: int) -> Tensor | None:
@@ -355,7 +362,11 @@ def vector_elements(*tensors: Tensor, width: int = 16) -> int:
 def is_wide(*tensors: Tensor) -> bool:
     """Whether an offset within one head of some tensor may pass 31 bits."""
     return any(
-        sum((length - 1) * abs(stride) for length, stride in ((t.shape[1], t.stride(1)), (t.shape[3], t.stride(3))) if length)
+        sum(
+            (length - 1) * abs(stride)
+            for length, stride in ((t.shape[1], t.stride(1)), (t.shape[3], t.stride(3)))
+            if length
+        )
         >= _INT32
         for t in tensors
     )

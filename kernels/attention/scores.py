@@ -61,7 +61,9 @@ def score_tile(
 
 
 @triton.jit
-def keep_tile(seed, threshold, batch_head, start_m, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def keep_tile(
+    seed, threshold, batch_head, start_m, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
     """Which elements of a tile dropout keeps, [BLOCK_M, BLOCK_N]; start_n is a multiple of 4.
 
     Philox 4x32-10 at the counter (key // 4, query, batch_head, 0) draws for four keys at once.
@@ -113,7 +115,9 @@ def key_tiles(start_m, s_q, s_kv, shift, left, right, BLOCK_M: tl.constexpr, BLO
 
 
 @triton.jit
-def query_tiles(start_n, s_q, s_kv, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def query_tiles(
+    start_n, s_q, s_kv, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
     """The query tiles of a block of keys, as `key_tiles` has them; full ones hold no tail."""
     last_n = tl.minimum(start_n + BLOCK_N, s_kv) - 1
     low = tl.maximum(0, start_n - shift - right) // BLOCK_M

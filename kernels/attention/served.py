@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention.problem import Problem, vector_elements
-from kernels.attention.variants import Need, Pass, dtype_key, pick
+from kernels.attention.variants import Need, Pass, dtype_key, key_passes, pick
 from oracles import OPS
 from oracles.op import Case, Geometry, Numerics
 
@@ -65,9 +65,11 @@ def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
     )
 
 
-def variant_of_case(kind: Pass, case: Case, sm: int, *, tf32: bool = False) -> str:
-    """The name of the variant that a case takes on an sm."""
-    return pick(kind, need_of_case(case, sm, tf32=tf32)).name
+def variants_of_case(*kinds: Pass, case: Case, sm: int, tf32: bool = False) -> str:
+    """The names of the variants that a case takes on an sm, one for each pass, "dkdv" as it is."""
+    need = need_of_case(case, sm, tf32=tf32)
+    passes = [each for kind in kinds for each in (key_passes(need) if kind == "dkdv" else (kind,))]
+    return " ".join(pick(each, need).name for each in passes)
 
 
 def elements(case: Case, name: str) -> int:

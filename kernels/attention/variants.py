@@ -21,10 +21,15 @@ import torch
 
 from kernels.attention.problem import LARGEST_HEAD
 
-Pass = Literal["fwd", "dkdv", "dq", "fused"]
+Pass = Literal["fwd", "dkdv", "dk", "dv", "dq"]
 Accumulator = Literal["rf", "gmem"]
 
-_DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "tf32": torch.float32}
+_DTYPES = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "tf32": torch.float32,
+}
 # Each range begins at an sm from which other instructions or more shared memory are to be had.
 SM_RANGES = ((75, 79), (80, 89), (90, 99), (100, 121))
 WIDEST_RF = 256
@@ -130,20 +135,21 @@ def _same(small: Tile | None, ampere: Tile, hopper: Tile) -> tuple[Tile | None, 
 
 
 _HALF: _Tiles = {
-    ("fwd", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(128, 64, 4, 2), Tile(128, 128, 8, 3)),
+    ("fwd", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(128, 64, 4, 2), Tile(64, 64, 4, 4)),
     ("fwd", "f16", 128): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
     ("fwd", "f16", 256): _same(Tile(32, 32, 4, 1), Tile(64, 32, 4, 2), Tile(128, 64, 8, 2)),
     ("fwd", "f16", LARGEST_HEAD): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-    ("dkdv", "f16", 64): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 128, 8, 3)),
-    ("dkdv", "f16", 128): _same(Tile(32, 32, 4, 1), Tile(32, 64, 4, 2), Tile(64, 128, 8, 2)),
-    ("dkdv", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(64, 64, 8, 2)),
-    ("dkdv", "f16", LARGEST_HEAD): _same(Tile(32, 32, 4, 1), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-    ("dq", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
+    ("dkdv", "f16", 64): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 4)),
+    ("dkdv", "f16", 128): _same(Tile(32, 32, 4, 1), Tile(32, 64, 4, 2), Tile(64, 128, 8, 3)),
+    ("dk", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(64, 128, 8, 1)),
+    ("dv", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(64, 128, 8, 2)),
+    ("dkdv", "f16", LARGEST_HEAD): _same(
+        Tile(32, 32, 4, 1), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)
+    ),
+    ("dq", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 4, 3)),
     ("dq", "f16", 128): _same(Tile(32, 32, 4, 1), Tile(64, 32, 4, 2), Tile(128, 64, 8, 3)),
-    ("dq", "f16", 256): _same(Tile(32, 16, 4, 1), Tile(32, 32, 4, 1), Tile(128, 32, 8, 2)),
+    ("dq", "f16", 256): _same(Tile(32, 16, 4, 1), Tile(32, 32, 4, 1), Tile(128, 64, 8, 1)),
     ("dq", "f16", LARGEST_HEAD): _same(Tile(32, 32, 4, 1), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-    ("fused", "f16", 64): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 128, 8, 2)),
-    ("fused", "f16", 128): _same(Tile(32, 32, 4, 1), Tile(32, 64, 4, 1), Tile(64, 128, 8, 2)),
 }
 _SINGLE: _Tiles = {
     ("fwd", "f32", 64): _same(Tile(64, 32, 4, 1), Tile(64, 32, 4, 2), Tile(64, 64, 4, 2)),
@@ -153,13 +159,13 @@ _SINGLE: _Tiles = {
     ("dkdv", "f32", 64): _same(Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 64, 4, 2)),
     ("dkdv", "f32", 128): _same(Tile(16, 16, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     ("dkdv", "f32", 256): _same(None, Tile(16, 16, 4, 1), Tile(16, 32, 4, 1)),
-    ("dkdv", "f32", LARGEST_HEAD): _same(Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 2)),
+    ("dkdv", "f32", LARGEST_HEAD): _same(
+        Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 2)
+    ),
     ("dq", "f32", 64): _same(Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(64, 32, 4, 2)),
     ("dq", "f32", 128): _same(Tile(16, 16, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     ("dq", "f32", 256): _same(None, Tile(16, 16, 4, 1), Tile(32, 16, 4, 1)),
     ("dq", "f32", LARGEST_HEAD): _same(Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 2)),
-    ("fused", "f32", 64): _same(Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 64, 4, 1)),
-    ("fused", "f32", 128): _same(Tile(16, 16, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
 }
 
 
@@ -203,6 +209,14 @@ def pick(kind: Pass, need: Need) -> Variant:
         if need.dtype == variant.dtype:
             reasons[reason] = None
     raise NoVariantError(f"no variant of {kind} fits {need}: {'; '.join(reasons)}")
+
+
+def key_passes(need: Need) -> tuple[Pass, ...]:
+    """What makes dk and dv: one pass, or one each where a program can't hold both."""
+    split = any(
+        each.reject(need) is None and need.d > each.max_d // 2 for each in all_variants("dk")
+    )
+    return ("dk", "dv") if split else ("dkdv",)
 
 
 def names(kind: Pass, dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:

@@ -20,11 +20,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.device import on_device_of
+from kernels.device import multiprocessors, on_device_of
 from kernels.layer_norm.finalize import finalize, gradient_like
 from kernels.layer_norm.matrices import (
     as_matrix,
-    multiprocessors,
     packed_vector,
     packed_vector_of,
 )
