@@ -12,20 +12,29 @@ import inspect
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import torch
+from kernels.domain import Domain
+from oracles.op import Case, Numerics, Op
 
-from oracles.op import Case, Numerics, Op, dtype_name
+__all__ = [
+    "Domain",
+    "Kernel",
+    "KernelError",
+    "NoKernelError",
+    "Origin",
+    "all_kernels",
+    "choose",
+    "kernel",
+    "load_file",
+    "resolved",
+]
 
 Origin = Literal["ours", "baseline", "user"]
-Strides = Literal["any", "rows", "contiguous"]
 Function = TypeVar("Function", bound=Callable[..., object])
-
-_MATRIX_ARGUMENTS = ("dy", "x", "dresidual")
 
 
 class KernelError(Exception):
@@ -36,125 +45,17 @@ class NoKernelError(LookupError):
     """No registered kernel serves a case; the message lists each refusal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
-    """What a kernel serves. A kernel is right on all of it and refuses the rest.
-
-    dtypes         activations
-    weight_dtypes  weights; None: the activations' own
-    alignment      bytes that every pointer and row must be a multiple of
-    strides        "any": every rank and stride; "rows": rank 2, columns adjacent, any row
-                   stride; "contiguous": rank 2, packed (an element offset is still possible)
-    sm             compute capabilities served, as 10 * major + minor, both ends included
-    sizes          for each size, the smallest and largest served; None: no limit
-    features       the op's options served
-    devices        device types it can run on
-    interpretable  it runs under Triton's interpreter (no Gluon, inline assembly or extern)
-    """
-
-    dtypes: tuple[torch.dtype, ...]
-    weight_dtypes: tuple[torch.dtype, ...] | None = None
-    alignment: int = 1
-    strides: Strides = "any"
-    sm: tuple[int, int] = (0, 999)
-    sizes: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
-    features: frozenset[str] = frozenset()
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    interpretable: bool = True
-
-    def reject(self, case: Case, sm: int, device: str = "cuda") -> str | None:
-        """Why this domain doesn't hold `case` on a GPU of capability `sm`; None where it does."""
-        if device not in self.devices:
-            return f"runs on {' and '.join(self.devices)}, got {device}"
-        if device == "cpu" and not self.interpretable:
-            return "can't run under Triton's interpreter"
-        if not self.sm[0] <= sm <= self.sm[1]:
-            return f"serves sm {self.sm[0]} to {self.sm[1]}, got sm {sm}"
-        return (
-            self._reject_dtypes(case)
-            or self._reject_features(case)
-            or self._reject_sizes(case)
-            or self._reject_strides(case)
-            or self._reject_alignment(case)
-        )
-
-    def _reject_dtypes(self, case: Case) -> str | None:
-        if case.dtype not in self.dtypes:
-            served = ", ".join(map(dtype_name, self.dtypes))
-            return f"serves {served}, got {dtype_name(case.dtype)}"
-        weights = (case.dtype,) if self.weight_dtypes is None else self.weight_dtypes
-        if "no_weight" not in case.options and case.weight_dtype not in weights:
-            served = ", ".join(map(dtype_name, weights))
-            return (
-                f"serves {served} weights with {dtype_name(case.dtype)} activations, "
-                f"got {dtype_name(case.weight_dtype)}"
-            )
-        return None
-
-    def _reject_features(self, case: Case) -> str | None:
-        missing = sorted(case.options - self.features)
-        return f"doesn't serve {', '.join(missing)}" if missing else None
-
-    def _reject_sizes(self, case: Case) -> str | None:
-        for name, (least, most) in self.sizes.items():
-            value = case.size(name)
-            if value < least or (most is not None and value > most):
-                limit = f"{least} or more" if most is None else f"{least} to {most}"
-                return f"serves {name} of {limit}, got {value}"
-        return None
-
-    def _reject_strides(self, case: Case) -> str | None:
-        if self.strides == "any":
-            return None
-        if case.layout.batches is not None:
-            return "needs inputs of rank 2, got rank 3"
-        m, n = case.size("m"), case.size("n")
-        for name in _MATRIX_ARGUMENTS:
-            row, column = case.layout.of(name).strides(m, n)
-            if column != 1 and n > 1:
-                return f"needs adjacent columns, got a column stride of {column} in {name}"
-            if self.strides == "contiguous" and row != n and m > 1:
-                return f"needs packed rows of {n} elements, got a row stride of {row} in {name}"
-        return None
-
-    def _reject_alignment(self, case: Case) -> str | None:
-        if self.alignment == 1:
-            return None
-        m, n = case.size("m"), case.size("n")
-        activation, weight = case.dtype.itemsize, case.weight_dtype.itemsize
-        width = self.alignment
-        if n * activation % width:
-            return (
-                f"needs rows of whole {width} bytes, got n = {n} {dtype_name(case.dtype)} elements"
-            )
-        for name in _MATRIX_ARGUMENTS:
-            layout = case.layout.of(name)
-            if layout.offset * activation % width:
-                return f"needs {width}-byte pointers, got {name} offset by {layout.offset} elements"
-            row, column = layout.strides(m, n)
-            if column != 1:
-                return f"needs adjacent columns, got a column stride of {column} in {name}"
-            if row * activation % width:
-                kind = dtype_name(case.dtype)
-                return (
-                    f"needs {width}-byte rows, got a row stride of {row} {kind} elements in {name}"
-                )
-        if case.layout.batch_padding * activation % width:
-            return (
-                f"needs {width}-byte rows, got batches {case.layout.batch_padding} elements apart"
-            )
-        for name in ("weight", "dweight", "dbias"):
-            offset = case.layout.of(name).offset
-            if offset * weight % width:
-                return f"needs {width}-byte pointers, got {name} offset by {offset} elements"
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A registered kernel: what it computes, where it is right, how it counts, and the callable.
 
-    function takes the op's arguments by keyword and returns its outputs as a tuple, in order.
+    function   takes the op's arguments by keyword and returns its outputs as a tuple, in order
+    variant    (case, sm) -> the name of the variant that dispatch takes for the case; several
+               names with spaces between where a kernel runs several passes
+    variants   (sm) -> the names of all variants that there are on that sm
+    workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
+
+    The last three are None where the kernel doesn't say.
     """
 
     op: Op
@@ -165,6 +66,9 @@ class Kernel:
     function: Callable[..., object]
     origin: Origin
     path: str
+    variant: Callable[[Case, int], str] | None = None
+    variants: Callable[[int], tuple[str, ...]] | None = None
+    workspace: Callable[[Case], int] | None = None
 
 
 _registered: dict[tuple[str, str], Kernel] = {}
@@ -185,9 +89,13 @@ def kernel(
     numerics: Numerics | None = None,
     priority: int = 0,
     name: str | None = None,
+    variant: Callable[[Case, int], str] | None = None,
+    variants: Callable[[int], tuple[str, ...]] | None = None,
+    workspace: Callable[[Case], int] | None = None,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
+    variant, variants and workspace say what a case runs and how much memory it takes: see `Kernel`.
     Raises KernelError where the op already has a kernel of that name, or where the domain lists
     an option that the op doesn't have. The function itself is returned unchanged.
     """
@@ -217,6 +125,9 @@ def kernel(
             function=function,
             origin=_origin(path),
             path=str(path),
+            variant=variant,
+            variants=variants,
+            workspace=workspace,
         )
         return function
 

@@ -40,6 +40,29 @@ def _buffer(elements: int, dtype: torch.dtype, device: torch.device) -> tuple[Te
     return buffer, _GUARD + lead // dtype.itemsize
 
 
+def strides_of(layout: TensorLayout, axes: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a tensor of `shape`, whose axes have one letter each, laid out so.
+
+    The fastest axis has the column stride; row_padding follows each of its runs. Each entry of
+    the axis two further out is followed by those of the tensors that share the buffer
+    (`interleaved`). row_stride is that of the slowest axis. An expanded axis takes no room.
+    """
+    sizes = dict(zip(axes, shape, strict=True))
+    order = layout.order or axes
+    strides: dict[str, int] = {}
+    step = layout.column_stride
+    for place, axis in enumerate(reversed(order)):
+        strides[axis] = step
+        step *= 1 if axis in layout.expanded else max(sizes[axis], 1)
+        if place == 0:
+            step += layout.row_padding
+        elif place == 1:
+            step *= layout.interleaved
+    if layout.row_stride is not None:
+        strides[order[0]] = layout.row_stride
+    return tuple(0 if axis in layout.expanded else strides[axis] for axis in axes)
+
+
 def place_vector(values: Tensor, dtype: torch.dtype, layout: TensorLayout) -> Tensor:
     """`values` (any shape, packed) rounded to `dtype`, at the element offset of `layout`."""
     rounded = values.to(dtype)
@@ -76,4 +99,21 @@ def place_matrix(values: Tensor, dtype: torch.dtype, argument: str, layout: Layo
         once.copy_(first.to(dtype))
     else:
         view.copy_(values.to(dtype).view(shape))
+    return view
+
+
+def place_tensor(values: Tensor, dtype: torch.dtype, layout: TensorLayout, axes: str) -> Tensor:
+    """`values` rounded to `dtype` and laid out so; `axes` has a letter for each of its axes.
+
+    Of an expanded axis the first entry alone is kept, and seen throughout.
+    """
+    shape = tuple(values.shape)
+    strides = strides_of(layout, axes, shape)
+    reached = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    elements = reached if values.numel() else 0
+    buffer, start = _buffer(elements + layout.offset, dtype, values.device)
+    view = buffer.as_strided(shape, strides, start + layout.offset)
+    if values.numel():
+        first = tuple(slice(1 if axis in layout.expanded else None) for axis in axes)
+        view[first].copy_(values[first].to(dtype))
     return view

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 Tier = Literal["ci", "full"]
-Inputs = dict[str, Tensor | bool | None]
+Inputs = dict[str, Tensor | bool | float | str | tuple[int | None, int | None] | None]
 Outputs = dict[str, Tensor | None]
 
 
@@ -66,9 +66,10 @@ class TensorLayout:
 class Layout:
     """A named arrangement of an op's tensors; a tensor that isn't named is packed and aligned.
 
-    axes, where one letter stands for an axis: "b", "s", "h", "d" of q, k, v, out and do, and
-    "b", "h", "q", "k" of a bias. batches splits the rows of a rank-3 case, (batches, m / batches, n); batch_padding puts that
-    many elements between batches, so that the rows can't be seen as one strided matrix.
+    One letter stands for an axis: "b", "s", "h", "d" of q, k, v, out and do, and "b", "h", "q",
+    "k" of a bias. batches splits the rows of a rank-3 case, (batches, m / batches, n);
+    batch_padding puts that many elements between batches, so that the rows can't be seen as one
+    strided matrix.
     """
 
     name: str

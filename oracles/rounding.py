@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 _FAILURE_PROBABILITY = 1e-6
 
@@ -43,5 +44,16 @@ class Gamma:
         """gamma_n: the relative error that n roundings can accumulate."""
         if self.compared is None:
             return n * self.unit_roundoff
-        factor = math.sqrt(2 * math.log(2 * max(self.compared, 1) / _FAILURE_PROBABILITY))
-        return min(n, factor * math.sqrt(n)) * self.unit_roundoff
+        return min(n, self._factor * math.sqrt(n)) * self.unit_roundoff
+
+    def each(self, n: Tensor) -> Tensor:
+        """gamma_n for each number of roundings in n, in float64."""
+        wide = n.double()
+        if self.compared is not None:
+            wide = wide.minimum(self._factor * wide.sqrt())
+        return wide * self.unit_roundoff
+
+    @property
+    def _factor(self) -> float:
+        """lambda, for `compared` results."""
+        return math.sqrt(2 * math.log(2 * max(self.compared or 1, 1) / _FAILURE_PROBABILITY))

@@ -1,7 +1,7 @@
 """A record of the suite `accuracy` on a terminal: the verdict first, then why to believe it.
 
-Every text of a record is shown literally: as a rich `Text`, never as markup, and with control
-characters spelled out. Status words stand beside the colours, so that it reads without them.
+Status words stand beside the colours, so that it reads without them. Where a run tried several
+ops, a kernel stands under its op's name: two ops may have kernels of one name.
 """
 
 from __future__ import annotations
@@ -9,56 +9,55 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from reports.coverage import kernel_variants, workspaces
 from reports.headline import environment_lines, headline, total_duration
-from reports.phrases import count, duration, ratio
+from reports.matrix import render_matrices
+from reports.phrases import count, duration, memory, ratio
 from reports.record import shown
 from reports.summary import (
     failing_output,
     failures,
     kernel_summaries,
-    matrices,
     nearest_passes,
     refusals,
+    several_ops,
     short_case,
     slowest,
 )
+from reports.tables import GAP, Folded, heading, indented, labelled, new_table, op_by_op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
+    from reports.coverage import VariantRows
     from reports.headline import Verdict
     from reports.record import Record
     from reports.schema import AccuracyRow
-    from reports.summary import Cell, KernelSummary, Matrix, Worst
+    from reports.summary import KernelSummary, Worst
 
-LEGEND = (
-    "Each cell: the largest error / deterministic bound of its cases, at most 1 passes; "
-    "FAIL p: of the probabilistic bound; refused: outside what the kernel serves; -: no case."
-)
 _VERDICT_STYLE: dict[Verdict, str] = {
     "PASSED": "bold white on green",
     "FAILED": "bold white on red",
     "INCOMPLETE": "bold black on yellow",
     "NOT GATED": "bold black on yellow",
 }
-_NOT_GATING = " not gating"
-_GAP = 2  # spaces between columns
-_LEAST_COLUMNS = 20  # a narrower first column folds names past reading
 
 
 def render(record: Record, console: Console, *, most_failures: int = 10) -> None:
     """Print the report. Commands to reproduce a row are not wrapped, so that they can be copied."""
     summaries = kernel_summaries(record)
     render_outline(record, console)
-    _margins(console, summaries)
+    _variants(record, console)
+    _margins(record, console, summaries)
+    _workspaces(record, console)
     _refusals(record, console)
     _failures(record, console, most_failures)
     _nearest(record, console)
@@ -66,12 +65,12 @@ def render(record: Record, console: Console, *, most_failures: int = 10) -> None
 
 
 def render_outline(record: Record, console: Console) -> None:
-    """Print the report's head: the verdict, the environment, the matrix and the kernels."""
+    """Print the report's head: the verdict, the environment, the kernels and the matrices."""
     summaries = kernel_summaries(record)
     _headline(record, console)
-    _labelled(console, environment_lines(record))
-    _matrices(record, console, summaries)
-    _kernels(console, summaries)
+    labelled(console, environment_lines(record))
+    _kernels(record, console, summaries)
+    render_matrices(record, console, summaries)
 
 
 def _headline(record: Record, console: Console) -> None:
@@ -84,127 +83,22 @@ def _headline(record: Record, console: Console) -> None:
     console.print()
 
 
-def _heading(console: Console, title: str) -> None:
-    console.print()
-    console.print(Text(title, style="bold"))
-
-
-def _labelled(console: Console, lines: Iterable[tuple[str, str]]) -> None:
-    table = Table.grid(padding=(0, _GAP, 0, 0))
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold")
-    for label, text in lines:
-        table.add_row(Text(shown(label)), Text(shown(text)))
-    console.print(table)
-
-
-def _table() -> Table:
-    return Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, _GAP, 0, 0),
-        header_style="italic",  # bold is the heading's, right above
-    )
-
-
-def _matrices(record: Record, console: Console, summaries: Sequence[KernelSummary]) -> None:
-    ungated = {(each.op, each.name) for each in summaries if not each.gates}
-    every = matrices(record)
-    for matrix in every:
-        _heading(console, f"{shown(matrix.op)}: error / bound by dtype and layout")
-        for families in _fitting(matrix, ungated, console.width):
-            console.print(_matrix_table(matrix, families, ungated))
-            console.print()
-    if every:
-        console.print(Text(LEGEND, style="dim"))
-
-
-def _first_column(matrix: Matrix, ungated: set[tuple[str, str]]) -> int:
-    names = [
-        shown(name) + _NOT_GATING * ((matrix.op, name) in ungated) for name, _ in matrix.kernels
-    ]
-    dtypes = [f"  {shown(dtype)}" for _, kinds in matrix.kernels for dtype in kinds]
-    return max(map(cell_len, names + dtypes))
-
-
-def _fitting(matrix: Matrix, ungated: set[tuple[str, str]], width: int) -> list[list[str]]:
-    """The families, split into as many tables as it takes for no word to be cut."""
-    least = max(_LEAST_COLUMNS, width // 2)
-    room = max(1, width - min(_first_column(matrix, ungated), least) - _GAP)
-    needs = {
-        family: max(
-            cell_len(text)
-            for text in [
-                shown(family),
-                *(cell.text for (_, _, where), cell in matrix.cells.items() if where == family),
-            ]
-        )
-        + _GAP
-        for family in matrix.families
-    }
-    parts = _filled(needs, room)
-    # As few tables as can be, and of those the ones of nearest width: no last table of one column.
-    narrowest = next(
-        limit for limit in range(1, room + 1) if len(_filled(needs, limit)) == len(parts)
-    )
-    return _filled(needs, narrowest)
-
-
-def _filled(needs: dict[str, int], room: int) -> list[list[str]]:
-    parts: list[list[str]] = [[]]
-    used = 0
-    for family, needed in needs.items():
-        if parts[-1] and used + needed > room:
-            parts.append([])
-            used = 0
-        parts[-1].append(family)
-        used += needed
-    return parts
-
-
-def _matrix_table(matrix: Matrix, families: Sequence[str], ungated: set[tuple[str, str]]) -> Table:
-    table = _table()
-    table.add_column("kernel, dtype", overflow="fold")
-    for family in families:
-        table.add_column(Text(shown(family)), justify="right", overflow="fold")
-    for name, dtypes in matrix.kernels:
-        label = Text(shown(name), style="bold")
-        if (matrix.op, name) in ungated:
-            label.append(_NOT_GATING, style="not bold dim")
-        table.add_row(label)
-        for dtype in dtypes:
-            cells = (matrix.cells.get((name, dtype, family)) for family in families)
-            table.add_row(Text(f"  {shown(dtype)}"), *map(_cell_text, cells))
-    return table
-
-
-def _cell_text(cell: Cell | None) -> Text:
-    if cell is None:
-        return Text("-", style="dim")
-    if cell.status == "refused":
-        return Text(cell.text, style="dim")
-    if cell.status == "failed":
-        return Text(cell.text, style="bold red" if cell.gates else "yellow")
-    return Text(cell.text, style="green")
-
-
-def _kernels(console: Console, summaries: Sequence[KernelSummary]) -> None:
+def _kernels(record: Record, console: Console, summaries: Sequence[KernelSummary]) -> None:
     if not summaries:
         return
-    _heading(console, "Kernels")
-    table = _table()
+    heading(console, "Kernels")
+    table = new_table()
     table.add_column("kernel", overflow="fold")
     table.add_column("origin", overflow="fold")
     for title in ("ran", "passed", "failed", "refused"):
         table.add_column(title, justify="right")
-    for each in summaries:
+    for each, indent in op_by_op(summaries, table, several=several_ops(record)):
         failed = Text(f"{each.failed:,}")
         if each.failed:
             failed.stylize("bold red" if each.gates else "yellow")
         origin = each.origin if each.gates or not each.ran else f"{each.origin}, not gating"
         table.add_row(
-            Text(shown(each.name)),
+            Text(indent + shown(each.name)),
             Text(shown(origin)),
             f"{each.ran:,}",
             f"{each.passed:,}",
@@ -212,42 +106,109 @@ def _kernels(console: Console, summaries: Sequence[KernelSummary]) -> None:
             f"{each.refused:,}",
         )
     console.print(table)
-    declared = [(each.name, each.declares) for each in summaries if each.declares]
+    # A line for all kernels that declare the same.
+    declared: dict[str, dict[str, list[str]]] = {}
+    for each in summaries:
+        if each.declares:
+            declared.setdefault(each.declares, {}).setdefault(each.op, []).append(each.name)
     if declared:
         console.print()
         console.print(Text("Declared arithmetic that differs from a plain kernel's:", style="dim"))
-        _labelled(console, declared)
+        for declares, by_op in declared.items():
+            named = (
+                f"{op} " * several_ops(record) + ", ".join(names) for op, names in by_op.items()
+            )
+            indented(console, shown(f"{'; '.join(named)}: {declares}"))
 
 
-def _margins(console: Console, summaries: Sequence[KernelSummary]) -> None:
-    lines = [
-        (each.name, bound, found)
-        for each in summaries
-        for bound, found in (
-            ("deterministic", each.deterministic),
-            ("probabilistic", each.probabilistic),
-        )
-        if found is not None
-    ]
-    if not lines:
+def _variants(record: Record, console: Console) -> None:
+    kernels = kernel_variants(record)
+    if not kernels:
         return
-    _heading(console, "Largest error / bound of each kernel")
-    table = _table()
+    heading(console, "Variants: the cases that ran each, and those that no case of this run took")
+    for number, each in enumerate(kernels):
+        if number:
+            console.print()
+        name = f"{shown(each.op)} {shown(each.kernel)}" if several_ops(record) else each.kernel
+        console.print(Text.assemble((shown(name), "bold"), f": {each.sentence}"))
+        if each.ran:
+            console.print(_variant_table(each.ran, console.width))
+        if each.not_taken:
+            indented(console, f"not taken: {', '.join(map(shown, each.not_taken))}", style="dim")
+
+
+def _variant_table(ran: Sequence[VariantRows], width: int) -> Table:
+    """Down first, then across, in as many columns as the console has room for."""
+    names = [f"  {shown(each.name)}{'' if each.listed else ' (not listed)'}" for each in ran]
+    needed = sum(map(len, ("cases", "failed", ">0.99"))) + 4 * GAP
+    needed += max(map(cell_len, names))
+    beside = max(1, min(len(ran), width // needed))
+    down = -(-len(ran) // beside)
+    table = new_table()
+    for _ in range(-(-len(ran) // down)):
+        table.add_column("  variant", overflow="fold")
+        for title in ("cases", "failed", "ratio"):
+            table.add_column(title, justify="right", no_wrap=True)
+    for first in range(down):
+        cells: list[Text] = []
+        for name, each in list(zip(names, ran, strict=True))[first::down]:
+            failed = "bold red" if each.gates else "yellow"
+            found = "-" if each.ratio is None else ratio(each.ratio)
+            cells += [
+                Text(name, style="" if each.listed else "bold red"),
+                Text(f"{each.ran:,}"),
+                Text(f"{each.failed:,}", style=failed if each.failed else ""),
+                Text(found, style=failed if each.failed else "green"),
+            ]
+        table.add_row(*cells)
+    return table
+
+
+def _margins(record: Record, console: Console, summaries: Sequence[KernelSummary]) -> None:
+    known = [each for each in summaries if each.deterministic or each.probabilistic]
+    if not known:
+        return
+    heading(console, "Largest error / bound of each kernel")
+    table = new_table()
     table.add_column("kernel, bound", overflow="fold")
     table.add_column("ratio", justify="right", no_wrap=True)
     table.add_column("output", overflow="fold")
     table.add_column("case", overflow="fold")
-    previous = ""
-    for name, bound, found in lines:
-        if name != previous:
-            table.add_row(Text(shown(name), style="bold"))
+    for each, indent in op_by_op(known, table, several=several_ops(record)):
+        table.add_row(Text(indent + shown(each.name), style="" if indent else "bold"))
+        previous = None
+        for bound, found in (
+            ("deterministic", each.deterministic),
+            ("probabilistic", each.probabilistic),
+        ):
+            if found is None:
+                continue
+            case = Folded(shown(short_case(found.row)))
+            if found.row is previous:
+                case = Folded("the same", style="dim")
+            output = Text(shown(found.output))
+            table.add_row(Text(f"{indent}  {bound}"), _ratio_text(found), output, case)
+            previous = found.row
+    console.print(table)
+
+
+def _workspaces(record: Record, console: Console) -> None:
+    found = workspaces(record)
+    if not found:
+        return
+    heading(console, "Most memory beyond inputs and outputs, of kernels that declare it")
+    table = new_table()
+    table.add_column("kernel", overflow="fold")
+    for title in ("taken", "declared"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("case", overflow="fold")
+    for each, indent in op_by_op(found, table, several=several_ops(record)):
         table.add_row(
-            Text(f"  {bound}"),
-            _ratio_text(found),
-            Text(shown(found.output)),
-            Text(shown(short_case(found.row))),
+            Text(indent + shown(each.kernel)),
+            Text(memory(each.taken), style="green" if each.taken <= each.declared else "bold red"),
+            memory(each.declared),
+            Folded(shown(short_case(each.row))),
         )
-        previous = name
     console.print(table)
 
 
@@ -260,18 +221,18 @@ def _refusals(record: Record, console: Console) -> None:
     groups = refusals(record)
     if not groups:
         return
-    _heading(console, "Refused: outside what a kernel says it serves (N: a number that varies)")
-    table = _table()
+    heading(console, "Refused: outside what a kernel says it serves (N: a number that varies)")
+    table = new_table()
     table.add_column("kernel", overflow="fold")
     table.add_column("rows", justify="right", no_wrap=True)
     table.add_column("reason, and one case", overflow="fold")
-    previous = ""
-    for group in groups:
-        reason = Text(shown(group.reason))
-        reason.append(f"\n  {shown(short_case(group.example))}", style="dim")
-        name = "" if group.kernel == previous else shown(group.kernel)
+    previous = None
+    for group, indent in op_by_op(groups, table, several=several_ops(record)):
+        example = Folded(shown(short_case(group.example)), style="dim")
+        reason = Group(Text(shown(group.reason)), Padding(example, (0, 0, 0, 2)))
+        name = "" if (group.op, group.kernel) == previous else indent + shown(group.kernel)
         table.add_row(Text(name), f"{group.count:,}", reason)
-        previous = group.kernel
+        previous = group.op, group.kernel
     console.print(table)
 
 
@@ -279,9 +240,10 @@ def _failures(record: Record, console: Console, most: int) -> None:
     groups = failures(record, most)
     if not groups:
         return
-    _heading(console, "Failures")
+    heading(console, "Failures")
     for group in groups:
-        title = Text(f"{shown(group.kernel)}: {shown(group.rule)}, ")
+        op = f"{shown(group.op)} " if several_ops(record) else ""
+        title = Text(f"{op}{shown(group.kernel)}: {shown(group.rule)}, ")
         title.append(count(len(group.rows), "row"))
         title.stylize("bold red" if group.gates else "yellow")
         title.append("" if group.gates else ", not gating")
@@ -294,15 +256,11 @@ def _failures(record: Record, console: Console, most: int) -> None:
 
 
 def _failure(row: AccuracyRow, console: Console) -> None:
-    _indented(console, shown(row.case.id))
+    indented(console, shown(row.case.id))
     text = row.reason or failing_output(row)
     if text is not None:
-        _indented(console, shown(text), by=4)
+        indented(console, shown(text), by=4)
     _command(console, row)
-
-
-def _indented(console: Console, text: str, *, by: int = 2) -> None:
-    console.print(Padding(Text(text, overflow="fold"), (0, 0, 0, by), expand=False))
 
 
 def _command(console: Console, row: AccuracyRow) -> None:
@@ -313,22 +271,23 @@ def _nearest(record: Record, console: Console) -> None:
     found = nearest_passes(record)
     if not found:
         return
-    _heading(console, "The worst cases that pass")
+    heading(console, "The worst cases that pass")
+    several = several_ops(record)
     for row, bound, each in found:
-        _indented(
+        indented(
             console,
             f"{ratio(each.ratio)} of the {bound}, {shown(each.output)} of "
-            f"{shown(row.kernel)} on {shown(short_case(row))}",
+            f"{shown(row.kernel)} on {shown(row.case.id if several else short_case(row))}",
         )
         _command(console, row)
 
 
 def _times(record: Record, console: Console) -> None:
-    _heading(console, f"Time taken: {total_duration(record)}")
+    heading(console, f"Time taken: {total_duration(record)}")
     rows = slowest(record)
     if not rows:
         return
-    table = _table()
+    table = new_table()
     table.add_column("row", justify="right", no_wrap=True)
     table.add_column("first call", justify="right", no_wrap=True)
     table.add_column("kernel", overflow="fold")
@@ -336,6 +295,9 @@ def _times(record: Record, console: Console) -> None:
     for row in rows:
         call = "-" if row.call_s is None or math.isnan(row.call_s) else duration(row.call_s)
         table.add_row(
-            duration(row.duration_s), call, Text(shown(row.kernel)), Text(shown(short_case(row)))
+            duration(row.duration_s),
+            call,
+            Text(shown(row.kernel)),
+            Folded(shown(row.case.id if several_ops(record) else short_case(row))),
         )
     console.print(table)

@@ -30,6 +30,19 @@ LAYOUTS = (
     *("contiguous", "offset1", "dy_offset3", "weight_offset2", "rowpad1", "dy_rowpad3"),
     *("colstride2", "x_transposed", "expanded_rows", "expanded_all", "rank3", "far"),
 )
+ATTENTION_OPS = ("attention_forward", "attention_backward")
+ATTENTION_KERNELS = ("flash", "flash_wide", "torch_efficient")  # of both ops, by the same names
+VARIANTS = tuple(
+    f"{dtype}_{aligned}_{tile}_{accumulator}_sm80"
+    for dtype in ("f32", "f16", "bf16")
+    for aligned in ("aligned", "notaligned")
+    for tile, accumulator in (("64x64", "rf"), ("64x128", "rf"), ("32x128", "gmem"))
+)
+_ON_CHIP = tuple(each for each in VARIANTS if "rf" in each)
+_OPTIONS = (
+    *((), ("causal",), ("bottom_right", "causal", "window"), ("bias", "bias_over_heads")),
+    *(("alibi", "gqa"), ("dropout", "sink", "softcap"), ("unequal_d", "varlen")),
+)
 _DEFAULTS: Numerics = {
     "accumulation_roundoff": 2.0**-24,
     "gradual_underflow": False,
@@ -37,8 +50,8 @@ _DEFAULTS: Numerics = {
 }
 
 
-def example_header(planned_rows: int) -> RunHeader:
-    """Return the header of a run on a machine with no GPU."""
+def example_header(planned_rows: int, *, attention: bool = False) -> RunHeader:
+    """Return the header of a run on a machine with no GPU; of attention too if asked."""
     numerics: tuple[Numerics, ...] = (
         {},
         {"accumulation_roundoff": 2.0**-11},
@@ -63,14 +76,17 @@ def example_header(planned_rows: int) -> RunHeader:
         ),
         kernels=tuple(
             KernelInfo(
-                op=OP,
+                op=op,
                 name=name,
-                origin="baseline" if name == "torch_native" else "ours",
+                origin="baseline" if name.startswith("torch") else "ours",
                 priority=0,
                 path=f"kernels/{name}.py",
                 numerics=_DEFAULTS | declared,
+                variants=VARIANTS if name == "flash" else (),
             )
-            for name, declared in zip(KERNELS, numerics, strict=True)
+            for op, names in [(OP, KERNELS)]
+            + [(each, ATTENTION_KERNELS) for each in ATTENTION_OPS if attention]
+            for name, declared in zip(names, numerics, strict=True)
         ),
         default_numerics=_DEFAULTS,
         planned_rows=planned_rows,
@@ -121,7 +137,7 @@ def example_row(
         rule=rule,
         reason=refusal or (failure if rule else None),
         outputs=() if refusal or rule == "raised" else (output,),
-        gates=kernel != "torch_native",
+        gates=not kernel.startswith("torch"),
         reproduce=f"nox -s accuracy -- --only {'-'.join([OP, kernel, *parts])}",
         duration_s=0.05 + m / 1000,
         call_s=None if refusal else 0.01,
@@ -148,11 +164,74 @@ def example_rows(*, failing: bool = True) -> list[AccuracyRow]:
     return rows
 
 
+def attention_rows() -> list[AccuracyRow]:
+    """Return rows of two ops with kernels of the same names, long ids, options and variants.
+
+    flash takes all of its variants but those of `gmem`, and fails one row for the memory it took.
+    """
+    rows = []
+    for op in ATTENTION_OPS:
+        for kernel in ATTENTION_KERNELS:
+            for number, variant in enumerate(_ON_CHIP * 3):
+                options = _OPTIONS[number % len(_OPTIONS)]
+                layout = ("contiguous", "q_offset1", "qkv_interleaved", "bhsd")[number % 4]
+                refusal = None
+                if kernel == "flash_wide" and "sink" in options:
+                    refusal = "doesn't serve sink"
+                row = example_row(
+                    kernel,
+                    DTYPES[number // 12],
+                    layout,
+                    m=number,
+                    ratio=0.1 + number / 50,
+                    refusal=refusal,
+                )
+                row = _as_attention(row, op, options)
+                if kernel == "flash":
+                    memory = {"workspace_bytes": 4 * number, "declared_workspace_bytes": 256}
+                    row = row.model_copy(update={"variant": variant, **memory})
+                rows.append(row)
+    took = {
+        "status": "failed",
+        "rule": "workspace",
+        "reason": "it took 1,048,576 bytes beyond its inputs and outputs, and declares 256 for "
+        "this case",
+        "workspace_bytes": 2**20,
+    }
+    return [rows[0].model_copy(update=took), *rows[1:]]
+
+
+def _as_attention(row: AccuracyRow, op: str, options: tuple[str, ...]) -> AccuracyRow:
+    """The row as one of `op`, with its seven sizes and more."""
+    sizes = {"b": 2, "h_q": 4, "h_kv": 2, "s_q": 129, "s_kv": 257, "d": 128, "d_v": 96}
+    if "window" in options:
+        sizes |= {"window_left": 17, "window_right": 0}
+    parts = [f"{name}{value}" for name, value in sizes.items()]
+    parts += [row.case.dtype, row.case.layout, *options, f"seed{row.case.sizes['m']}"]
+    case = row.case.model_copy(
+        update={
+            "id": "-".join([op, *parts]),
+            "op": op,
+            "sizes": sizes,
+            "options": options,
+            "seed": row.case.sizes["m"],
+        }
+    )
+    outputs = tuple(
+        each.model_copy(update={"output": "out" if op == ATTENTION_OPS[0] else "dbias"})
+        for each in row.outputs
+    )
+    command = f"nox -s accuracy -- --only {'-'.join([op, row.kernel, *parts])}"
+    return row.model_copy(update={"case": case, "outputs": outputs, "reproduce": command})
+
+
 def write_example(
     path: Path, rows: Sequence[AccuracyRow], *, planned: int | None = None, whole: bool = True
 ) -> Path:
     """Write `rows` as a record at `path`; without an end line where it isn't to be whole."""
-    with RecordWriter(path, example_header(len(rows) if planned is None else planned)) as writer:
+    attention = any(row.case.op in ATTENTION_OPS for row in rows)
+    header = example_header(len(rows) if planned is None else planned, attention=attention)
+    with RecordWriter(path, header) as writer:
         for row in rows:
             writer.write(row)
         if whole:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from reports.coverage import variants_counted
 from reports.phrases import count, duration
 from reports.summary import BOUND_RULES, short_case
 
@@ -52,6 +53,12 @@ def headline(record: Record) -> Headline:
         notes.append(
             f"{count(contradictions, 'row')} marked passed with an error that isn't within "
             "the bound: the record contradicts itself"
+        )
+    powerless = sum(_says_nothing(row) for row in rows)
+    if powerless:
+        notes.append(
+            f"{count(powerless, 'row')} passed with an output of which nothing is promised: each "
+            "of its bounds is infinite"
         )
     if status and not failed and record.problem is None:
         verdict = "FAILED"
@@ -118,6 +125,11 @@ def _contradicts(row: AccuracyRow) -> bool:
     return row.status == "passed" and not all(value <= 1 for value in ratios)
 
 
+def _says_nothing(row: AccuracyRow) -> bool:
+    judged = [each.elements - each.unjudged for each in row.outputs if each.elements]
+    return row.status == "passed" and 0 in judged
+
+
 def _all_refused(rows: int) -> str:
     return f"{count(rows, 'row')}, each refused" if rows else "the record has no rows"
 
@@ -140,10 +152,12 @@ def _counts(record: Record, failed: int, beside: int) -> str:
     statuses = Counter(row.status for row in rows)
     cases = len({(row.case.op, short_case(row)) for row in rows})
     joint = " x " if kernels * cases == len(rows) else ", "
-    text = (
-        f"{count(len(rows), 'row')} ({count(kernels, 'kernel')}{joint}{count(cases, 'case')}): "
-        f"{statuses['passed']:,} passed, {failed:,} failed"
-    )
+    ops = len({row.case.op for row in rows})
+    over = f"{ops:,} ops, " if ops > 1 else ""
+    tried = f"{over}{count(kernels, 'kernel')}{joint}{count(cases, 'case')}"
+    text = f"{count(len(rows), 'row')} ({tried}): {statuses['passed']:,} passed, {failed:,} failed"
     if beside:
         text += f", {beside:,} failed without gating"
-    return f"{text}, {statuses['refused']:,} refused, in {total_duration(record)}"
+    text += f", {statuses['refused']:,} refused"
+    variants = variants_counted(record)
+    return f"{text}, in {total_duration(record)}" + (f"; {variants}" if variants else "")

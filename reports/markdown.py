@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reports.coverage import kernel_variants, variants_counted, workspaces
 from reports.headline import environment_lines, headline, total_duration
-from reports.phrases import count, duration, ratio
+from reports.phrases import count, duration, memory, ratio
 from reports.record import shown
 from reports.summary import (
     failing_output,
@@ -20,6 +21,7 @@ from reports.summary import (
     matrices,
     nearest_passes,
     refusals,
+    several_ops,
     short_case,
     slowest,
 )
@@ -83,10 +85,11 @@ def _sections(record: Record) -> Iterator[_Section]:
     """The sections, the most needed first."""
     yield _environment(record)
     summaries = kernel_summaries(record)
+    several = several_ops(record)
     yield _table(
         "### Kernels",
         ("kernel", "origin", "ran", "passed", "failed", "refused", "declares"),
-        [_kernel_cells(each) for each in summaries],
+        [_kernel_cells(each, several=several) for each in summaries],
         "kernels",
     )
     yield _failures(record)
@@ -96,18 +99,31 @@ def _sections(record: Record) -> Iterator[_Section]:
         "### Largest error / bound of each kernel",
         ("kernel", "deterministic", "probabilistic"),
         [
-            (each.name, _worst(each.deterministic), _worst(each.probabilistic))
+            (
+                _named(each.op, each.name, several=several),
+                _worst(each.deterministic),
+                _worst(each.probabilistic),
+            )
             for each in summaries
             if each.deterministic is not None
         ],
         "kernels' largest errors",
     )
-    yield _refusals(record)
+    yield from _variants(record, several=several)
+    yield from _workspaces(record, several=several)
+    yield _refusals(record, several=several)
     yield _nearest(record)
     yield _table(
         f"### Time taken: {total_duration(record)}",
         ("time", "kernel", "slowest cases"),
-        [(duration(row.duration_s), row.kernel, short_case(row)) for row in slowest(record)],
+        [
+            (
+                duration(row.duration_s),
+                _named(row.case.op, row.kernel, several=several),
+                short_case(row),
+            )
+            for row in slowest(record)
+        ],
         "slowest cases",
     )
 
@@ -117,10 +133,52 @@ def _environment(record: Record) -> _Section:
     return _table("", ("run", ""), lines, "lines on the environment")
 
 
-def _kernel_cells(each: KernelSummary) -> tuple[str, ...]:
+def _named(op: str, kernel: str, *, several: bool) -> str:
+    """The kernel's name, and before it its op's where a run tried several: two may have it."""
+    return f"{op} {kernel}" if several else kernel
+
+
+def _variants(record: Record, *, several: bool) -> Iterator[_Section]:
+    kernels = kernel_variants(record)
+    items = [
+        (_named(of.op, of.kernel, several=several), each.name, f"{each.ran:,}", f"{each.failed:,}")
+        for of in kernels
+        for each in of.ran
+    ] + [
+        (_named(of.op, of.kernel, several=several), name, "0", "0")
+        for of in kernels
+        for name in of.not_taken
+    ]
+    if items:
+        table = _table("", ("kernel", "variant", "cases", "failed"), items, "")
+        title = variants_counted(record) or "Variants that ran"
+        yield _details(title, table.items, "variants", table.opening)
+
+
+def _workspaces(record: Record, *, several: bool) -> Iterator[_Section]:
+    found = workspaces(record)
+    if found:
+        yield _table(
+            "### Most memory beyond inputs and outputs, of kernels that declare it",
+            ("kernel", "taken", "declared", "case"),
+            [
+                (
+                    _named(each.op, each.kernel, several=several),
+                    memory(each.taken),
+                    memory(each.declared),
+                    short_case(each.row),
+                )
+                for each in found
+            ],
+            "kernels' memory",
+        )
+
+
+def _kernel_cells(each: KernelSummary, *, several: bool) -> tuple[str, ...]:
     origin = each.origin if each.gates or not each.ran else f"{each.origin}, not gating"
     counts = (each.ran, each.passed, each.failed, each.refused)
-    return each.name, origin, *(f"{number:,}" for number in counts), each.declares
+    name = _named(each.op, each.name, several=several)
+    return name, origin, *(f"{number:,}" for number in counts), each.declares
 
 
 def _worst(found: Worst | None) -> str:
@@ -130,10 +188,10 @@ def _worst(found: Worst | None) -> str:
 
 
 def _matrix(matrix: Matrix) -> _Section:
+    alone = all(dtypes == ("",) for _, dtypes in matrix.kernels)
     rows = [
         (
-            name,
-            dtype,
+            *((name,) if alone else (name, dtype)),
             *(
                 "-" if cell is None else cell.text
                 for cell in (matrix.cells.get((name, dtype, each)) for each in matrix.families)
@@ -143,8 +201,8 @@ def _matrix(matrix: Matrix) -> _Section:
         for dtype in dtypes
     ]
     return _table(
-        f"### {_escaped(matrix.op)}: largest error / bound by dtype and layout",
-        ("kernel", "dtype", *matrix.families),
+        f"### {_escaped(matrix.op)}: largest {matrix.title}",
+        (*(("kernel",) if alone else ("kernel", "dtype")), *matrix.families),
         rows,
         "rows of the matrix",
     )
@@ -165,14 +223,19 @@ def _failure(row: AccuracyRow) -> str:
     return f"- {title}{gating}: {_escaped(row.case.id)}  \n{lines}\n{_fenced(row.reproduce)}\n"
 
 
-def _refusals(record: Record) -> _Section:
+def _refusals(record: Record, *, several: bool) -> _Section:
     groups = refusals(record)
     total = sum(group.count for group in groups)
     table = _table(
         "",
         ("kernel", "rows", "reason (N: a number that varies)", "one case"),
         [
-            (each.kernel, f"{each.count:,}", each.reason, short_case(each.example))
+            (
+                _named(each.op, each.kernel, several=several),
+                f"{each.count:,}",
+                each.reason,
+                short_case(each.example),
+            )
             for each in groups
         ],
         "",
@@ -185,7 +248,7 @@ def _refusals(record: Record) -> _Section:
 def _nearest(record: Record) -> _Section:
     items = tuple(
         f"- {ratio(each.ratio)} of the {bound}, {_escaped(each.output)} of "
-        f"**{_escaped(row.kernel)}** on {_escaped(short_case(row))}\n\n{_fenced(row.reproduce)}\n"
+        f"**{_escaped(row.kernel)}** on {_escaped(row.case.id)}\n\n{_fenced(row.reproduce)}\n"
         for row, bound, each in nearest_passes(record)
     )
     return _details("The worst cases that pass", items, "worst cases that pass")

@@ -26,6 +26,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600:,} h {whole % 3600 // 60:02} min"
 
 
+def memory(number: int) -> str:
+    """`0 B`, `512 B`, `64.0 KiB`, `1.2 GiB`."""
+    size, units = float(number), iter(("B", "KiB", "MiB", "GiB"))
+    unit = next(units)
+    while size >= 1024 and (larger := next(units, None)) is not None:
+        size, unit = size / 1024, larger
+    return f"{number:,} B" if unit == "B" else f"{size:,.1f} {unit}"
+
+
 def ratio(value: float) -> str:
     """An error over its bound in about three digits, never rounded across 0 or across 1."""
     if not math.isfinite(value):

@@ -3,6 +3,11 @@
 A record is self-contained: it names the environment, the kernels with what they declare, every
 case and every measurement. `schema_version` changes when a field changes its meaning or goes;
 `protocol` changes when the rules behind the numbers do, and runs of two protocols don't compare.
+
+A field that is added with a default changes neither: records made before it still read. Such are a
+kernel's `variants`, a row's `variant`, `workspace_bytes` and `declared_workspace_bytes`, the rule
+"workspace", and an output's `elements` and
+`unjudged`.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ Rule = Literal[
     "unwritten output",
     "changed input",
     "not repeatable",
+    "workspace",
     "wrong outputs",
     "raised",
 ]
@@ -71,6 +77,9 @@ class KernelInfo(_Line):
     priority: int
     path: str
     numerics: dict[str, bool | int | float | str]
+    variants: tuple[str, ...] = Field(
+        default=(), description="all that there are on the run's sm; none where it doesn't say"
+    )
 
 
 class RunHeader(_Line):
@@ -119,6 +128,10 @@ class OutputError(_Line):
     bound: float
     rmse: float
     max_ulp: float
+    elements: int | None = None
+    unjudged: int = Field(
+        default=0, description="elements whose bound is infinite: nothing is promised of them"
+    )
 
 
 class AccuracyRow(_Line):
@@ -133,6 +146,13 @@ class AccuracyRow(_Line):
         default=None, description="one sentence: why it failed or was refused"
     )
     outputs: tuple[OutputError, ...] = ()
+    variant: str | None = Field(default=None, description="what dispatch took, a name for each pass")
+    workspace_bytes: int | None = Field(
+        default=None, description="most that a call took at one time beyond inputs and outputs"
+    )
+    declared_workspace_bytes: int | None = Field(
+        default=None, description="the most that the kernel says it takes for the case"
+    )
     gates: bool = Field(description="a failure of this row makes the run's exit status non-zero")
     reproduce: str = Field(description="the command that runs this row alone")
     duration_s: float

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from reports.schema import AccuracyRow, OutputError, Rule, Status
 
 Key = tuple[str, str]  # op, kernel: two ops may have kernels of one name
+NO_OPTION = "no option"
 
 # How a domain begins its refusal of options; what follows is their names.
 _UNSERVED = "doesn't serve "
 BOUND_RULES = ("deterministic bound", "probabilistic bound")
+# What a layout's name may begin with: the tensors it is of, and an axis.
 _TENSOR = re.compile(
-    r"^(?:d?[qkvox]|out|lse|delta|dy|d?(?:weight|bias|residual|gamma|beta)|mean|rstd)_(?=.)"
+    r"^(?:(?:d?[qkvox]|q?kv|out|lse|delta|dy|d?(?:weight|bias|residual|gamma|beta|sink)|mean|rstd"
+    r"|heads|batches)_(?=.))+"
 )
 _NUMBER = re.compile(
     r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)"
@@ -37,6 +40,7 @@ _SHORT_RULE: dict[Rule, str] = {
     "not repeatable": "unrepeatable",
     "wrong outputs": "wrong outputs",
     "raised": "raised",
+    "illegal access": "illegal access",
 }
 
 
@@ -82,9 +86,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An op's cells: (kernel, dtype) down, layout family across; no cell where nothing ran."""
+    """An op's cells: kernels down, each with its dtypes, and layout families across.
+
+    Or options across, a case under each that it has; then a kernel's dtypes are taken together,
+    and "" stands in their place. No cell where nothing ran.
+    """
 
     op: str
+    title: str
     families: tuple[str, ...]
     kernels: tuple[tuple[str, tuple[str, ...]], ...]  # name, its dtypes
     cells: dict[tuple[str, str, str], Cell]  # kernel, dtype, family
@@ -114,11 +123,10 @@ class FailureGroup:
 
 
 def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
-    """Every kernel of the header or of a row: ours first, then the user's, then baselines."""
-    by_kernel = _by_kernel(record)
+    """Every kernel of the header or of a row, op by op: ours, then the user's, then baselines."""
     infos = {(info.op, info.name): info for info in record.header.kernels}
     summaries = []
-    for key, rows in by_kernel.items():
+    for key, rows in by_kernel(record).items():
         info = infos.get(key)
         statuses = Counter(row.status for row in rows)
         summaries.append(
@@ -139,35 +147,50 @@ def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
 
 
 def matrices(record: Record) -> tuple[Matrix, ...]:
-    """One matrix for each op, in the order of the kernels; those that ran nothing are left out."""
+    """Each op's matrix by layout, and by option where its cases have any; of kernels that ran."""
     result = []
-    by_kernel = {
+    ran_anything = {
         key: rows
-        for key, rows in _by_kernel(record).items()
+        for key, rows in by_kernel(record).items()
         if any(row.status != "refused" for row in rows)
     }
-    for op in dict.fromkeys(op for op, _ in by_kernel):
-        groups: dict[tuple[str, str, str], list[AccuracyRow]] = {}
-        for (_, name), rows in ((key, rows) for key, rows in by_kernel.items() if key[0] == op):
-            for row in rows:
-                where = (name, row.case.dtype, layout_family(row.case.layout))
-                groups.setdefault(where, []).append(row)
-        families = dict.fromkeys(family for _, _, family in groups)
-        dtypes: dict[str, dict[str, None]] = {}
-        for name, dtype, _ in groups:
-            dtypes.setdefault(name, {})[dtype] = None
-        result.append(
-            Matrix(
-                op=op,
-                # Contiguous is what the others are read against, so it comes first.
-                families=tuple(sorted(families, key=lambda family: family != "contiguous")),
-                kernels=tuple(
-                    (name, tuple(sorted(kinds, key=_dtype_rank))) for name, kinds in dtypes.items()
-                ),
-                cells={where: _cell(rows) for where, rows in groups.items()},
-            )
+    for op in dict.fromkeys(op for op, _ in ran_anything):
+        rows = [row for key, rows in ran_anything.items() if key[0] == op for row in rows]
+        by_layout = [(row.case.dtype, layout_family(row.case.layout), row) for row in rows]
+        families = list(dict.fromkeys(family for _, family, _ in by_layout))
+        # Contiguous is what the others are read against, so it comes first; likewise no option.
+        families.sort(key=lambda family: family != "contiguous")
+        result.append(_matrix(op, "by dtype and layout", families, by_layout))
+        by_option = [("", each, row) for row in rows for each in row.case.options or (NO_OPTION,)]
+        options = sorted(
+            {each for _, each, _ in by_option}, key=lambda each: (each != NO_OPTION, each)
         )
+        if options != [NO_OPTION]:
+            result.append(_matrix(op, "by option", options, by_option))
     return tuple(result)
+
+
+def _matrix(
+    op: str,
+    title: str,
+    families: Sequence[str],
+    placed: Iterable[tuple[str, str, AccuracyRow]],
+) -> Matrix:
+    """The matrix of rows that are placed by dtype and family."""
+    groups: dict[tuple[str, str, str], list[AccuracyRow]] = {}
+    dtypes: dict[str, dict[str, None]] = {}
+    for dtype, family, row in placed:
+        groups.setdefault((row.kernel, dtype, family), []).append(row)
+        dtypes.setdefault(row.kernel, {})[dtype] = None
+    return Matrix(
+        op=op,
+        title=f"error / bound {title}",
+        families=tuple(families),
+        kernels=tuple(
+            (name, tuple(sorted(kinds, key=_dtype_rank))) for name, kinds in dtypes.items()
+        ),
+        cells={where: _cell(rows) for where, rows in groups.items()},
+    )
 
 
 def _dtype_rank(label: str) -> tuple[int, str]:
@@ -188,7 +211,7 @@ def layout_family(layout: str) -> str:
 def refusals(record: Record) -> tuple[RefusalGroup, ...]:
     """Refused rows by kernel and reason, the most frequent reason of a kernel first."""
     result = []
-    for (op, name), rows in _by_kernel(record).items():
+    for (op, name), rows in by_kernel(record).items():
         groups: dict[tuple[str, ...], list[AccuracyRow]] = {}
         for row in rows:
             if row.status == "refused":
@@ -205,7 +228,7 @@ def refusals(record: Record) -> tuple[RefusalGroup, ...]:
 def failures(record: Record, most: int = 10, per_group: int = 3) -> tuple[FailureGroup, ...]:
     """Failed rows by kernel and rule, those that gate first, with how many of each to list."""
     groups: dict[tuple[str, str, str, bool], list[AccuracyRow]] = {}
-    for (op, name), rows in _by_kernel(record).items():
+    for (op, name), rows in by_kernel(record).items():
         for row in rows:
             if row.status == "failed":
                 key = (op, name, row.rule or "no rule given", row.gates)
@@ -283,9 +306,16 @@ def failing_output(row: AccuracyRow) -> str | None:
     return f"{text}, {ratio(output.worst_probabilistic)} of the probabilistic bound"
 
 
-def _by_kernel(record: Record) -> dict[Key, list[AccuracyRow]]:
+def several_ops(record: Record) -> bool:
+    """Whether a kernel's name needs its op's beside it."""
+    return len({op for op, _ in by_kernel(record)}) > 1
+
+
+def by_kernel(record: Record) -> dict[Key, list[AccuracyRow]]:
+    """Rows by kernel: op by op, and of each ours first, then the user's, then baselines."""
     rank = {"ours": 0, "user": 1, "baseline": 2}
-    listed = sorted(record.header.kernels, key=lambda info: rank[info.origin])
+    ops = list(dict.fromkeys(info.op for info in record.header.kernels))
+    listed = sorted(record.header.kernels, key=lambda info: (ops.index(info.op), rank[info.origin]))
     groups: dict[Key, list[AccuracyRow]] = {(info.op, info.name): [] for info in listed}
     for row in record.rows:
         groups.setdefault((row.case.op, row.kernel), []).append(row)
@@ -322,7 +352,7 @@ def _failed_text(failed: Sequence[AccuracyRow]) -> str:
         found = worst((row for row in failed if row.rule == rule), rule)
         if found is not None:
             return f"FAIL {mark}{ratio(found.ratio)}"
-    return "FAIL"
+    return f"FAIL {failed[0].rule or ''}".rstrip()
 
 
 def _template(rows: Sequence[AccuracyRow]) -> str:

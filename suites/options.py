@@ -6,6 +6,7 @@ decides between GPU and interpreter before triton is imported: one process can't
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -64,6 +65,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="on a CPU, don't check each access of a kernel against its arguments",
     )
+    group.addoption(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes that share the cases; by default as many as the machine is good for",
+    )
+    # Of a process that another one started: which share of the cases it tries.
+    group.addoption("--shard", default="", help=argparse.SUPPRESS)
     group.addoption("--seed", type=int, default=0, help="added to every case's seed (default 0)")
     group.addoption(
         "--gate-baselines", action="store_true", help="baselines' failures set the exit status too"

@@ -23,14 +23,16 @@ def _known(option: str, wanted: Sequence[str] | None, known: Iterable[str]) -> N
     names = sorted(known)
     for each in wanted or ():
         if each not in names:
-            raise pytest.UsageError(
-                f"{option} {each}: there is no such {option.lstrip('-')}; "
-                f"there are {', '.join(names)}"
-            )
+            close = difflib.get_close_matches(each, names, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+            raise pytest.UsageError(f"{option} {each}: there is no such {option[2:]}; {hint}")
 
 
 def selected_kernels(config: pytest.Config) -> tuple[Kernel, ...]:
-    """The kernels to run: all, those of --kernels' files, those named by --kernel, of --op."""
+    """The kernels to run: all, those of --kernels' files, those named by --kernel, of --op.
+
+    Two ops may have kernels of one name; it means both, unless --op or --case says which.
+    """
     ops, names = config.getoption("--op"), config.getoption("--kernel")
     _known("--op", ops, OPS)
     try:
@@ -53,7 +55,7 @@ def selected_kernels(config: pytest.Config) -> tuple[Kernel, ...]:
 
 
 def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Case, ...]:
-    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select."""
+    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op."""
     tier, dtypes = config.getoption("--tier"), config.getoption("--dtype")
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from kernels.registry import Domain, Kernel
 from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Numerics
+from oracles.op import Numerics, Op
 from suites.accuracy.run import Run
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -18,15 +18,17 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 def kernel_of(
     function: Callable[..., object],
     *,
+    op: Op = LAYER_NORM_BACKWARD,
     name: str = "candidate",
     dtypes: tuple[torch.dtype, ...] = DTYPES,
+    features: Iterable[str] = (),
     numerics: Numerics | None = None,
 ) -> Kernel:
-    """A user's kernel of layer-norm backward that serves every layout of `dtypes`, no option."""
+    """A user's kernel of `op` that serves every layout of `dtypes`, and the options `features`."""
     return Kernel(
-        op=LAYER_NORM_BACKWARD,
+        op=op,
         name=name,
-        domain=Domain(dtypes=dtypes, weight_dtypes=DTYPES),
+        domain=Domain(dtypes=dtypes, weight_dtypes=DTYPES, features=frozenset(features)),
         numerics=numerics or Numerics(),
         priority=0,
         function=function,

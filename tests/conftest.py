@@ -18,5 +18,6 @@ def device(pytestconfig: pytest.Config) -> torch.device:
 @pytest.fixture(scope="session", autouse=True)
 def _mended_interpreter(device: torch.device) -> None:
     if device.type == "cpu":
+        torch.set_num_threads(1)  # as the suite does
         interpreter.install()
         strict.install()

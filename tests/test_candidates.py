@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.registry import Kernel, KernelError
 from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Numerics
+from oracles.op import Case, Inputs, Numerics, Outputs
 from reports.schema import AccuracyRow
+from suites.accuracy.run import kernel_info
 from tests.by_hand import kernel_of, run_on
 from tests.wrong_layer_norms import closed_form
 
@@ -213,6 +215,117 @@ def test_candidate_cant_mend_the_output_of_an_earlier_call(device: torch.device)
     assert (row.status, row.rule) == ("failed", "non-finite values")
 
 
+def _with_facts(function: Callable[..., object], **facts: Callable[..., object]) -> Kernel:
+    kernel = kernel_of(function, dtypes=(torch.float32,))
+    return dataclasses.replace(kernel, **facts)  # type: ignore[arg-type]
+
+
+def test_row_has_the_variant_and_the_memory_that_the_kernel_told(device: torch.device) -> None:
+    """Both are asked of the case; what was measured stands beside what was declared."""
+
+    def spacious(**arguments: Tensor) -> tuple[Tensor, ...]:
+        scratch = torch.empty(3000, device=arguments["x"].device)
+        outputs = _sound(**arguments)
+        del scratch
+        return outputs
+
+    facts: dict[str, Callable[..., object]] = {
+        "variant": lambda case, sm: f"m{case.size('m')}_sm{sm}",
+        "workspace": lambda case: 10**6 * case.size("m"),
+    }
+    row = run_on(device).try_pair(_with_facts(spacious, **facts), CASE)
+    assert (row.status, row.variant, row.declared_workspace_bytes) == (
+        "passed",
+        "m3_sm90",
+        3 * 10**6,
+    )
+    assert row.workspace_bytes is not None
+    assert 12_000 <= row.workspace_bytes < 13_000  # and closed_form's own, of 15 elements each
+    plain = run_on(device).try_pair(kernel_of(_sound, dtypes=(torch.float32,)), CASE)
+    assert (plain.variant, plain.declared_workspace_bytes) == (None, None)
+    assert plain.workspace_bytes is not None
+    assert plain.workspace_bytes < 1000
+
+
+def test_candidate_that_takes_more_memory_than_it_declares_fails(device: torch.device) -> None:
+    """By the most that it held at one time, though it gave it back before it returned."""
+
+    def greedy(**arguments: Tensor) -> tuple[Tensor, ...]:
+        for _ in range(5):  # one after the other: 40,000 bytes at a time
+            torch.empty(10_000, device=arguments["x"].device)
+        return _sound(**arguments)
+
+    row = run_on(device).try_pair(_with_facts(greedy, workspace=lambda _: 39_000), CASE)
+    assert (row.status, row.rule) == ("failed", "workspace")
+    assert row.reason == (
+        f"it took {row.workspace_bytes:,} bytes beyond its inputs and outputs, and declares "
+        "39,000 for this case"
+    )
+    assert (
+        run_on(device).try_pair(_with_facts(greedy, workspace=lambda _: 44_000), CASE).rule is None
+    )
+
+
+def test_memory_that_only_the_first_call_takes_isnt_counted(device: torch.device) -> None:
+    """It may be the call that compiles, tunes or fills a cache."""
+    kept: list[Tensor] = []
+
+    def filling(**arguments: Tensor) -> tuple[Tensor, ...]:
+        if not kept:
+            kept.append(torch.zeros(10_000, device=arguments["x"].device))
+        return _sound(**arguments)
+
+    row = run_on(device).try_pair(_with_facts(filling, workspace=lambda _: 1_000), CASE)
+    assert (row.status, row.rule) == ("passed", None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"variant": lambda *_: 1 / 0}, "its variant or workspace raised ZeroDivisionError"),
+        ({"workspace": lambda _: 1.5}, "its workspace must be of type int, got float"),
+        ({"variant": lambda *_: None, "workspace": lambda _: 10**6}, None),
+    ],
+)
+def test_kernel_that_cant_say_what_it_runs_fails_its_row(
+    facts: dict[str, Callable[..., object]], reason: str | None, device: torch.device
+) -> None:
+    """A user's function may raise or return anything: that is a row, and no end of the run."""
+    row = run_on(device).try_pair(_with_facts(_sound, **facts), CASE)
+    if reason is None:
+        assert (row.status, row.variant) == ("passed", None)
+        return
+    assert (row.status, row.rule, row.call_s) == ("failed", "raised", None)
+    assert row.reason is not None
+    assert row.reason.startswith(reason)
+
+
+def test_kernels_variants_are_those_of_the_runs_device(device: torch.device) -> None:
+    """What can't be listed is told in one sentence, with the kernel's file."""
+    kernel = _with_facts(_sound, variants=lambda sm: (f"sm{sm}_a", f"sm{sm}_b"))
+    assert kernel_info(kernel, 80).variants == ("sm80_a", "sm80_b")
+    assert kernel_info(kernel_of(_sound), 80).variants == ()
+    with pytest.raises(KernelError, match=r"candidate in .*: its variants for sm 80 raised Zero"):
+        kernel_info(_with_facts(_sound, variants=lambda _: 1 / 0), 80)
+    assert run_on(device).try_pair(kernel, CASE).variant is None
+
+
+def test_candidate_that_spoils_its_inputs_doesnt_spoil_the_next_ones(device: torch.device) -> None:
+    """Another kernel of the same case gets inputs, and is judged by a truth, made anew."""
+
+    def spoiling(**arguments: Tensor) -> tuple[Tensor, ...]:
+        outputs = _sound(**arguments)
+        arguments["x"].zero_()
+        return outputs
+
+    run = run_on(device)
+    assert run.try_pair(kernel_of(_sound, dtypes=(torch.float32,)), CASE).status == "passed"
+    row = run.try_pair(kernel_of(spoiling, dtypes=(torch.float32,)), CASE)
+    assert row.reason == "it wrote to memory or around input x"
+    assert run.try_pair(kernel_of(_sound, dtypes=(torch.float32,)), CASE).status == "passed"
+    assert run.oracle_calls == 2
+
+
 def test_candidate_is_called_in_one_place() -> None:
     """What a call does to its inputs is seen only where every call goes through one function."""
     calling = {
@@ -229,7 +342,7 @@ def test_truth_is_computed_once_for_all_kernels_of_a_case(device: torch.device) 
     computed = []
     oracle = LAYER_NORM_BACKWARD.oracle
 
-    def counting(case: Case, inputs: dict[str, Tensor | bool | None]) -> dict[str, Tensor | None]:
+    def counting(case: Case, inputs: Inputs) -> Outputs:
         computed.append(case)
         return oracle(case, inputs)
 
@@ -257,3 +370,13 @@ def test_case_too_large_for_a_cpu_is_refused_there() -> None:
     reason = run_on(torch.device("cpu")).refusal(kernel, huge)
     assert reason == "moves 12.0 GiB at least, which is tried on a GPU only"
     assert run_on(torch.device("cuda")).refusal(kernel, huge) is None
+
+
+def test_case_too_long_for_a_cpu_is_refused_there() -> None:
+    """An interpreter would compute for minutes; on a GPU the domain alone decides."""
+    op = dataclasses.replace(LAYER_NORM_BACKWARD, flops=lambda _: 21_000_000_000)
+    kernel = dataclasses.replace(kernel_of(closed_form), op=op)
+    reason = run_on(torch.device("cpu")).refusal(kernel, CASE)
+    assert reason == "does 21 GFLOP, which is tried on a GPU only"
+    assert run_on(torch.device("cuda")).refusal(kernel, CASE) is None
+    assert run_on(torch.device("cpu")).refusal(kernel_of(closed_form), CASE) is None

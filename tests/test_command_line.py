@@ -24,15 +24,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from oracles import ATTENTION_DELTA
 from reports.record import Record, read
 
 ROOT = Path(__file__).resolve().parents[1]
 OP = "layer_norm_backward"
 SMALL = f"{OP}-m1-n1-float32-contiguous"
+DELTA = ATTENTION_DELTA.cases()[0].id()
 WIDE = f"{OP}-m2-n8193-float32-contiguous"  # a column past what row_persistent holds
 # On a CPU PyTorch sums the gradients of mixed weights in bfloat16, thousands of bounds away.
 BASELINE_FAILS = f"{OP}-m3-n3000-bfloat16_float32weight-contiguous"
-QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider"  # as the noxfile has it
+# As the noxfile has it.
+QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider -p no:logging"
 TIMEOUT_S = 60  # of a run that takes 3 seconds on an idle machine
 
 KERNEL = """
@@ -163,12 +166,13 @@ class Folder:
 
 def _all_runs(folder: Folder) -> dict[str, Callable[[], Ran]]:
     """Every run by name; the slow ones first."""
-    right, other = folder.kernel("right"), folder.kernel("other")
+    simulated = "assert __import__('os').environ['WORKBENCH_SIMULATED_SM'] == '80'"
+    right, other = folder.kernel("right", first=simulated), folder.kernel("other")
     wrong = folder.kernel("off by one", last="+ 1")
     folder.file("conftest.py", f"open({str(folder.path / 'executed')!r}, 'w')\nraise SystemExit")
-    files = ("--kernels=right.py", "--kernels", other, "--kernels", right)
+    files = ("--kernels=right.py", "--kernels", other, "--kernels", right, "--sm=80")
     beside = ("-k", "torch_native_cpu or column_owning_aligned", "--case", BASELINE_FAILS)
-    eager = ("--kernel", "torch_eager")
+    eager = ("--op", OP, "--kernel", "torch_eager")
     runs: dict[str, Callable[[], Ran]] = {
         "killed": partial(folder.stopped, "killed", signal.SIGKILL),
         "interrupted": partial(folder.stopped, "interrupted", signal.SIGINT),
@@ -182,8 +186,10 @@ def _all_runs(folder: Folder) -> dict[str, Callable[[], Ran]]:
         "gated": (*beside, "--gate-baselines"),
         "named": ("--kernel", "torch_native_cpu", "--case", BASELINE_FAILS),
         "by name": (*eager, "-k", "bfloat16 and offset1"),
-        "by option": (*eager, "--op", OP, "--dtype=float16", "--seed=7", "-k", "m1-n1-"),
+        "by option": (*eager, "--dtype=float16", "--seed=7", "-k", "m1-n1-"),
         "by case": (*eager, "--case", f"{SMALL}-seed5", "--case", WIDE, "--seed", "-2"),
+        "two ops": ("--kernel", "torch_eager", "--case", SMALL, "--case", DELTA),
+        "one of two": ("--kernel", "torch_eager", "--case", DELTA),
         "cuda": ("--device=cuda", "--case", SMALL),
         "results": ("--results=/dev/null/results", "--case", SMALL),
         "raises.py": ("--kernels", folder.file("raises.py", "x = 1\nx / 0\n")),
@@ -251,7 +257,8 @@ def test_run_in_which_every_pair_is_refused_fails(runs: Runs) -> None:
 def test_right_kernels_of_a_user_pass(runs: Runs, folder: Folder) -> None:
     """Status 0, a report that names them, and no kernel but them.
 
-    A path is relative to where the run was started, and a file that is named twice loads once.
+    A path is relative to where the run was started, and a file that is named twice loads once. A
+    kernel dispatches for the sm that --sm simulates.
     """
     ran = runs("files")
     assert (ran.status, ran.err) == (0, "")
@@ -341,6 +348,21 @@ def test_run_that_cant_write_its_rows_fails(runs: Runs) -> None:
     assert re.search(r"the rows before it are\s+kept", ran.out)
     assert 0 < len(ran.record.rows) < ran.record.header.planned_rows
     assert "INCOMPLETE" in ran.out
+
+
+def test_name_of_two_kernels_means_both_where_their_cases_do(runs: Runs) -> None:
+    """torch_eager serves several ops; a case is one op's, so it says which kernel is meant."""
+    both, one = runs("two ops"), runs("one of two")
+    assert [(row.case.op, row.kernel) for row in both.record.rows] == [
+        (OP, "torch_eager"),
+        ("attention_delta", "torch_eager"),
+    ]
+    assert {kernel.op for kernel in both.record.header.kernels} == {OP, "attention_delta"}
+    assert [kernel.op for kernel in one.record.header.kernels] == ["attention_delta"]
+    (row,) = one.record.rows
+    assert row.reproduce.endswith(f"--kernel torch_eager --case {DELTA}")
+    assert (both.status, one.status) == (0, 0)
+    assert "2 rows (2 ops, 2 kernels, 2 cases)" in both.out
 
 
 def _cases(ran: Ran) -> list[str]:

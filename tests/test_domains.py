@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.registry import Domain, Strides
-from oracles import LAYER_NORM_BACKWARD
+from kernels.domain import Domain, Strides
+from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
 from oracles.op import Case, Layout, TensorLayout
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -33,12 +33,39 @@ def _case(
     )
 
 
+def _attention(
+    *,
+    b: int = 2,
+    h: int = 4,
+    s: int = 6,
+    d: int = 64,
+    d_v: int = 64,
+    layout: Layout | None = None,
+    options: tuple[str, ...] = (),
+) -> Case:
+    """A forward in float16; s rows of queries and of keys, h heads of both."""
+    sizes = {"b": b, "h_q": h, "h_kv": h, "s_q": s, "s_kv": s, "d": d, "d_v": d_v}
+    return Case(
+        op=ATTENTION_FORWARD.name,
+        sizes=tuple(sizes.items()),
+        dtype=F16,
+        weight_dtype=F16,
+        layout=layout or Layout("contiguous"),
+        options=frozenset(options),
+    )
+
+
 def _laid_out(argument: str, layout: TensorLayout) -> Layout:
     return Layout("odd", ((argument, layout),))
 
 
 def _aligned(dtype: torch.dtype, strides: Strides = "any") -> Domain:
     return Domain(dtypes=(dtype,), alignment=16, strides=strides)
+
+
+def _mixed_and_aligned() -> Domain:
+    features = frozenset({"accumulate"})
+    return Domain(dtypes=(BF16,), weight_dtypes=(F32, BF16), alignment=16, features=features)
 
 
 _PADDED = Layout("padded", batches=2, batch_padding=3)
@@ -142,8 +169,8 @@ _REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
         "needs 16-byte rows, got a row stride of 4095 bfloat16 elements in dy",
     ),
     "aligned rows, columns apart": (
-        _aligned(F32),
-        _case(layout=_laid_out("dresidual", TensorLayout(column_stride=2))),
+        Domain(dtypes=(F32,), alignment=16, features=frozenset({"residual"})),
+        _case(layout=_laid_out("dresidual", TensorLayout(column_stride=2)), options=("residual",)),
         "needs adjacent columns, got a column stride of 2 in dresidual",
     ),
     "batches": (
@@ -153,13 +180,123 @@ _REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
     ),
     # Four elements of a float32 weight are 16 bytes; of a bfloat16 one they are 8.
     "weight pointer": (
-        Domain(dtypes=(BF16,), weight_dtypes=(F32, BF16), alignment=16),
-        _case(dtype=BF16, layout=_laid_out("dbias", TensorLayout(offset=4))),
+        _mixed_and_aligned(),
+        _case(
+            dtype=BF16,
+            layout=_laid_out("dbias", TensorLayout(offset=4)),
+            options=("accumulate",),
+        ),
         "needs 16-byte pointers, got dbias offset by 4 elements",
     ),
     "wide weight pointer": (
-        Domain(dtypes=(BF16,), weight_dtypes=(F32, BF16), alignment=16),
-        _case(dtype=BF16, weight=F32, layout=_laid_out("dbias", TensorLayout(offset=4))),
+        _mixed_and_aligned(),
+        _case(
+            dtype=BF16,
+            weight=F32,
+            layout=_laid_out("dbias", TensorLayout(offset=4)),
+            options=("accumulate",),
+        ),
+        None,
+    ),
+    "statistics are read one at a time": (
+        _aligned(F32),
+        _case(layout=_laid_out("mean", TensorLayout(offset=1))),
+        None,
+    ),
+    "a tensor that the case doesn't have lies nowhere": (
+        _aligned(F32),
+        _case(layout=_laid_out("dresidual", TensorLayout(offset=1))),
+        None,
+    ),
+    "one row has no stride": (
+        _aligned(F32),
+        _case(m=1, layout=_laid_out("dy", TensorLayout(row_padding=3))),
+        None,
+    ),
+    "no rows, and still of a length": (
+        _aligned(F32),
+        _case(m=0, n=9),
+        "needs rows of whole 16 bytes, got n = 9 float32 elements",
+    ),
+}
+
+# Of four axes each stride is asked about, and the sentence names the axis.
+_ATTENTION_REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
+    "aligned": (_aligned(F16), _attention(), None),
+    "last axis": (
+        _aligned(F16),
+        _attention(d=36),
+        "needs rows of whole 16 bytes, got 36 float16 elements in q",
+    ),
+    "last axis of v": (
+        Domain(dtypes=(F16,), alignment=16, features=frozenset({"unequal_d"})),
+        _attention(d_v=59, options=("unequal_d",)),
+        "needs rows of whole 16 bytes, got 59 float16 elements in v",
+    ),
+    "pointer": (
+        _aligned(F16),
+        _attention(layout=_laid_out("k", TensorLayout(offset=3))),
+        "needs 16-byte pointers, got k offset by 3 elements",
+    ),
+    "stride of the heads": (
+        _aligned(F16),
+        _attention(layout=_laid_out("v", TensorLayout(row_padding=4))),
+        "needs 16-byte strides, got a stride of 68 float16 elements along axis 2 of v",
+    ),
+    "stride of one head doesn't count": (
+        _aligned(F16),
+        _attention(b=1, h=1, s=1, layout=_laid_out("v", TensorLayout(row_padding=4))),
+        None,
+    ),
+    "heads before rows": (
+        _aligned(F16, "rows"),
+        _attention(layout=_laid_out("q", TensorLayout(order="bhsd"))),
+        None,
+    ),
+    "apart": (
+        Domain(dtypes=(F16,), strides="rows"),
+        _attention(layout=_laid_out("q", TensorLayout(column_stride=2))),
+        "needs an adjacent last axis, got a stride of 2 there in q",
+    ),
+    "apart and aligned": (
+        _aligned(F16),
+        _attention(layout=_laid_out("q", TensorLayout(order="bhds"))),
+        "needs an adjacent last axis, got a stride of 6 there in q",
+    ),
+    "packed": (Domain(dtypes=(F16,), strides="contiguous"), _attention(), None),
+    "heads before rows, packed": (
+        Domain(dtypes=(F16,), strides="contiguous"),
+        _attention(layout=_laid_out("k", TensorLayout(order="bhsd"))),
+        "needs packed tensors, got a stride of 384 in place of 64 along axis 2 of k",
+    ),
+    "expanded": (
+        Domain(dtypes=(F16,), strides="contiguous"),
+        _attention(layout=_laid_out("k", TensorLayout(expanded="h"))),
+        "needs packed tensors, got a stride of 0 in place of 64 along axis 2 of k",
+    ),
+    "aligned bias": (
+        Domain(dtypes=(F16,), alignment=16, features=frozenset({"bias"})),
+        _attention(s=9, options=("bias",)),
+        "needs rows of whole 16 bytes, got 9 float16 elements in bias",
+    ),
+    "bias of its own alignment": (
+        Domain(
+            dtypes=(F16,),
+            alignment=16,
+            unaligned=frozenset({"bias"}),
+            features=frozenset({"bias"}),
+        ),
+        _attention(s=9, options=("bias",)),
+        None,
+    ),
+    "size that the case has": (
+        Domain(dtypes=(F16,), sizes={"d": (1, 32)}),
+        _attention(),
+        "serves d of 1 to 32, got 64",
+    ),
+    "size that the case lacks": (
+        Domain(dtypes=(F16,), sizes={"window_left": (1, 32)}),
+        _attention(),
         None,
     ),
 }
@@ -169,6 +306,13 @@ _REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
 def test_domain_refuses_a_case_in_one_sentence(name: str) -> None:
     """`reject` gives None where the domain holds the case, else what it needs and what it got."""
     domain, case, sentence = _REFUSALS[name]
+    assert domain.reject(case, 90) == sentence
+
+
+@pytest.mark.parametrize("name", _ATTENTION_REFUSALS)
+def test_domain_refuses_tensors_of_four_axes_by_name_and_axis(name: str) -> None:
+    """Where q, k and v lie is the op's to say, and any op's answer is asked alike."""
+    domain, case, sentence = _ATTENTION_REFUSALS[name]
     assert domain.reject(case, 90) == sentence
 
 

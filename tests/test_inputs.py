@@ -303,3 +303,16 @@ def test_quick_cases_cover_every_offset_of_each_tensor_alone(name: str) -> None:
     }
     packed = {0 for case in _ci() if case.layout == CONTIGUOUS}
     assert alone | packed == set(range(8))
+
+
+def test_geometry_says_where_the_tensors_of_a_quick_case_lie() -> None:
+    """Shape, strides, dtype and offset of every tensor argument, as `inputs` places it."""
+    for case in _ci():
+        tensors, places = _tensors(case), LAYER_NORM_BACKWARD.geometry(case)
+        assert set(places) == set(tensors), case.id()
+        for name, place in places.items():
+            tensor = tensors[name]
+            assert (tensor.shape, tensor.dtype) == (place.shape, place.dtype), case.id()
+            assert tensor.stride() == place.strides, (case.id(), name)
+            if tensor.numel():
+                _assert_at_offset(tensor, place.offset)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.layer_norm import column_owning, matrices, row_persistent
+from kernels import device as devices
+from kernels.layer_norm import column_owning, row_persistent
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case
 
@@ -41,8 +42,8 @@ def test_device_independent_result_has_the_same_bits_on_every_device(
     """1, 3 or 20 SMs: the bits are the same with the option, and differ without it."""
 
     def on(sms: int, *options: str) -> list[Tensor]:
-        monkeypatch.setenv(matrices.SIMULATED_MULTIPROCESSORS_VARIABLE, str(sms))
-        monkeypatch.setattr(matrices, "_on_device", lambda _: sms)
+        monkeypatch.setenv(devices.SIMULATED_MULTIPROCESSORS_VARIABLE, str(sms))
+        monkeypatch.setattr(devices, "_multiprocessors", lambda _: sms)
         return _outputs(_KERNELS[name], _case(260, 40, *options), device)
 
     fixed = [on(sms, "device_independent") for sms in (1, 3, 20)]

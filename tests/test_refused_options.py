@@ -16,7 +16,8 @@ from kernels import all_kernels, registry
 ROOT = Path(__file__).resolve().parents[1]
 OP = "layer_norm_backward"
 SMALL = f"{OP}-m1-n1-float32-contiguous"
-QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider"  # as the noxfile has it
+# As the noxfile has it.
+QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider -p no:logging"
 
 _KERNEL = """
 import torch
@@ -54,14 +55,22 @@ _WRONG_FILES: dict[str, tuple[str, str]] = {
 }
 _WRONG_OPTIONS: dict[str, tuple[str, str]] = {
     "file": ("--kernels=no/such.py", "--kernels no/such.py: there is no such file"),
-    "op": ("--op=layernorm", f"--op layernorm: there is no such op; there are {OP}"),
+    "op": ("--op=layernorm", f"--op layernorm: there is no such op; did you mean {OP}?"),
+    "no op": (
+        "--op=fft",
+        "--op fft: there is no such op; there are attention_backward, attention_delta, ",
+    ),
     "kernel": (
         "--kernel=row_presistent",
-        "--kernel row_presistent: there is no such kernel; there are column_owning, ",
+        "--kernel row_presistent: there is no such kernel; did you mean row_persistent?",
+    ),
+    "kernel of another op": (
+        "--op=attention_delta --kernel=row_persistent",
+        "--op and --kernel together leave no kernel to run",
     ),
     "dtype": (
         "--dtype=bf16",
-        "--dtype bf16: there is no such dtype; there are bfloat16, float16, float32",
+        "--dtype bf16: there is no such dtype; did you mean bfloat16?",
     ),
     "tier": ("--tier=fast", "--tier fast: there is no such tier; use ci or full"),
     "case": (

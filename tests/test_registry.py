@@ -23,7 +23,7 @@ from kernels.registry import (
     kernel,
     load_file,
 )
-from oracles import LAYER_NORM_BACKWARD
+from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD, LAYER_NORM_BACKWARD
 from oracles.op import CONTIGUOUS, Case, Layout, Numerics, TensorLayout
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,10 +131,10 @@ def test_choose_says_that_no_kernel_is_registered() -> None:
 def test_all_kernels_come_in_an_order_that_registration_doesnt_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Highest priority first, then by name; the same whatever file was imported first."""
+    """Op by op, highest priority first, then by name; whatever file was imported first."""
     listed = all_kernels()
-    assert [(-each.priority, each.name) for each in listed] == sorted(
-        (-each.priority, each.name) for each in listed
+    assert [(each.op.name, -each.priority, each.name) for each in listed] == sorted(
+        (each.op.name, -each.priority, each.name) for each in listed
     )
     backwards = dict(reversed(registry._registered.items()))
     monkeypatch.setattr(registry, "_registered", backwards)
@@ -172,6 +172,36 @@ def test_second_kernel_of_a_name_is_refused_with_both_files() -> None:
         f"one in {ours.path}, one in {__file__}; give the second another name"
     )
     assert ours in all_kernels()
+
+
+def test_two_ops_may_have_kernels_of_one_name() -> None:
+    """A name is one of its op's; the same function may even serve two."""
+    for op in (ATTENTION_FORWARD, ATTENTION_BACKWARD):
+        kernel(op, Domain(dtypes=(F32,)), name="twin")(_nothing)
+    twins = [each.op.name for each in all_kernels() if each.name == "twin"]
+    assert twins == ["attention_backward", "attention_forward"]
+
+
+def test_kernel_says_what_it_runs_and_what_memory_it_takes() -> None:
+    """Variants and workspace are registered with the kernel; by default it says neither."""
+    case = _case(n=128)
+    kernel(
+        LAYER_NORM_BACKWARD,
+        Domain(dtypes=(F32,)),
+        name="telling",
+        variant=lambda case, sm: f"n{case.size('n')}_sm{sm}",
+        variants=lambda sm: (f"n64_sm{sm}", f"n128_sm{sm}"),
+        workspace=lambda case: 4 * case.size("n"),
+    )(_nothing)
+    _register(_nothing, "silent")
+    found = {each.name: each for each in all_kernels()}
+    telling, silent = found["telling"], found["silent"]
+    assert telling.variant is not None
+    assert telling.variants is not None
+    assert telling.workspace is not None
+    assert telling.variant(case, 90) in telling.variants(90)
+    assert telling.workspace(case) == 512
+    assert (silent.variant, silent.variants, silent.workspace) == (None, None, None)
 
 
 def test_registering_returns_the_function_itself() -> None:
@@ -258,6 +288,11 @@ def test_new_file_under_kernels_is_a_new_kernel(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    expected = [("newcomer", str(tmp_path / "kernels" / "newcomer.py"))]
-    expected += [(each.name, each.path.replace(str(ROOT), str(tmp_path))) for each in all_kernels()]
+    expected = [(each.name, each.path.replace(str(ROOT), str(tmp_path))) for each in all_kernels()]
+    first = next(
+        place
+        for place, each in enumerate(all_kernels())
+        if each.op.name == LAYER_NORM_BACKWARD.name
+    )
+    expected.insert(first, ("newcomer", str(tmp_path / "kernels" / "newcomer.py")))
     assert done.stdout.strip() == " ".join(map(str, expected))

@@ -320,3 +320,18 @@ def test_whole_example_reads_without_a_problem(tmp_path: Path) -> None:
     """The run that the gallery and the other tests show is a valid record."""
     rows = example_rows()
     assert read(write_example(tmp_path / "a.jsonl", rows)).rows[0] == rows[0]
+
+
+def test_record_from_before_a_field_was_added_still_reads() -> None:
+    """The gallery's first record knows neither variants nor memory, and is shown in every form."""
+    record = read(ROOT / "docs" / "gallery" / "accuracy-h200.jsonl")
+    assert record.problem is None
+    assert {row.variant for row in record.rows} == {None}
+    assert {row.workspace_bytes for row in record.rows} == {None}
+    assert {output.unjudged for row in record.rows for output in row.outputs} == {0}
+    file = io.StringIO()
+    render(record, Console(file=file, width=80))
+    assert "Variants" not in file.getvalue()
+    assert "1,470 passed" in file.getvalue()
+    assert "variants" not in render_markdown(record)
+    assert render_junit(record).count(b"<testcase") == len(record.rows)

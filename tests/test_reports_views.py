@@ -190,6 +190,12 @@ def test_headline_of_a_cut_record_is_incomplete(tmp_path: Path) -> None:
         ("rank3", "rank3"),
         ("rank3_batchpad1", "rank3"),
         ("far", "far"),
+        ("qkv_interleaved", "interleaved"),
+        ("kv_expanded_heads", "expanded"),
+        ("do_heads_far", "far"),
+        ("bias_offset7", "offset"),
+        ("bhsd", "bhsd"),
+        ("k_bhsd", "bhsd"),
         ("123", "123"),
     ],
 )

@@ -73,7 +73,7 @@ def test_error_at_the_bound_passes_and_past_it_fails() -> None:
     assert past.reason == "dx[0]: got 3, expected 2, 2 times the bound 0.5"
 
 
-@pytest.mark.parametrize("bound", [1.0, INF, NAN])
+@pytest.mark.parametrize("bound", [0.0, 1.0, 1e300, NAN])
 @pytest.mark.parametrize("truth", [0.0, 2.0, LARGEST * 2])
 def test_nan_never_passes_for_a_number(truth: float, bound: float) -> None:
     """Whatever the bound, a NaN at both calls isn't any number, past the dtype's end or not."""
@@ -107,6 +107,40 @@ def test_infinite_truth_takes_its_infinity_or_nan() -> None:
     assert _halves([LARGEST], [INF]).reason == "dx[0]: got 65504, expected inf"
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_infinite_truth_with_a_bound_of_zero_takes_that_infinity_alone(sign: int) -> None:
+    """A row that attends to no key has an lse of -inf, and no order of evaluation makes it NaN."""
+    truth = [1.0, sign * INF]
+    assert _halves(truth, truth, bound=0.0).rule is None
+    for wrong in (NAN, -sign * INF, sign * LARGEST):
+        verdict = _halves([1.0, wrong], truth, bound=0.0)
+        assert verdict.rule == "non-finite values"
+        assert verdict.reason == f"dx[1]: got {wrong:.9g}, expected {sign * INF:.9g}"
+
+
+@pytest.mark.parametrize("got", [0.0, -99.0, INF, NAN])
+@pytest.mark.parametrize("truth", [1.0, INF, NAN])
+def test_element_of_an_infinite_bound_isnt_judged(got: float, truth: float) -> None:
+    """Nothing is promised of it: neither a value, nor that it is written, nor that it repeats."""
+    limit = _tensor([1.0, INF], torch.float64)
+    exact, again = _tensor([2.0, truth], torch.float64), _tensor([2.0, SENTINEL], torch.float16)
+    verdict = _judge(_tensor([2.0, got], torch.float16), exact, limit, again=again)
+    assert (verdict.rule, verdict.reason) == (None, None)
+    measured = _measured(verdict)
+    assert (measured.elements, measured.unjudged) == (2, 1)
+    assert (measured.worst_deterministic, measured.rmse, measured.max_ulp) == (0.0, 0.0, 0.0)
+    neighbour = _judge(_tensor([9.0, got], torch.float16), exact, limit)
+    assert neighbour.reason == "dx[0]: got 9, expected 2, 7 times the bound 1"
+
+
+def test_element_that_isnt_a_number_is_told_from_one_never_written() -> None:
+    """Where NaN is right, or -inf, memory that still holds what it did is wrong all the same."""
+    verdict = _halves([1.0, NAN], [1.0, NAN], again=[1.0, SENTINEL])
+    assert verdict.reason == "dx[1] was never written"
+    verdict = _halves([1.0, NAN], [1.0, -INF], bound=0.0, again=[1.0, SENTINEL])
+    assert verdict.reason == "dx[1] was never written"
+
+
 @pytest.mark.parametrize("got", [0.0, INF, -INF])
 def test_nan_truth_takes_nan_alone(got: float) -> None:
     """A number where there is none hides that the input was poison."""
@@ -135,7 +169,7 @@ def test_element_never_written_is_named(dtype: torch.dtype) -> None:
     truth = torch.ones(2, 3, dtype=torch.float64)
     got, again = truth.to(dtype), truth.to(dtype)
     got[1, 1], again[1, 1] = NAN, SENTINEL
-    verdict = _judge(got, truth, bound=INF, again=again)
+    verdict = _judge(got, truth, again=again)
     assert (verdict.rule, verdict.reason) == ("unwritten output", "dx[1, 1] was never written")
     assert _measured(verdict).worst_index == (1, 1)
 
@@ -241,6 +275,32 @@ def test_rmse_and_ulps_are_those_computed_by_hand() -> None:
     assert _measured(_halves([INF, 1.0], [LARGEST, 1.5])).rmse == 0.5  # of the finite element
 
 
+@pytest.mark.parametrize(
+    ("taken", "declared", "reason"),
+    [
+        (100, 100, None),
+        (
+            101,
+            100,
+            "it took 101 bytes beyond its inputs and outputs, and declares 100 for this case",
+        ),
+        (2**40, None, None),
+        (None, 0, None),
+    ],
+)
+def test_memory_past_what_was_declared_fails(
+    taken: int | None, declared: int | None, reason: str | None
+) -> None:
+    """Of the second call; where nothing was declared, or nobody measured, there is no limit."""
+    outputs, one = {"dx": torch.ones(1)}, torch.ones(1).double()
+    calls = Call(outputs, 0.0, workspace_bytes=2**50), Call(outputs, 0.0, workspace_bytes=taken)
+    bounds = {"dx": Bound(one, None)}
+    verdict = judge(*calls, {"dx": one}, bounds, Numerics(), declared_bytes=declared)
+    assert (verdict.rule, verdict.reason) == (None if reason is None else "workspace", reason)
+    verdict = judge(*calls, {"dx": -one}, bounds, Numerics(), declared_bytes=declared)
+    assert verdict.rule == "deterministic bound"  # which comes first
+
+
 def test_calls_own_evidence_is_the_verdict() -> None:
     """A call that broke a rule, be it the second, is told before anything is compared."""
     sound = Call({"dx": torch.ones(1)}, 0.0)
@@ -283,7 +343,7 @@ def test_fresh_memory_holds_the_value(name: str, dtype: torch.dtype) -> None:
     """Every way to memory that nothing was written to."""
     like = torch.zeros(3, 4, dtype=dtype)
     for value in (NAN, SENTINEL):
-        with fresh_memory(value):
+        with fresh_memory(value, torch.device("cpu")):
             made = _UNINITIALISED[name](like)
         expected = torch.full_like(made, value)
         assert torch.equal(made.isnan(), expected.isnan())
@@ -292,7 +352,7 @@ def test_fresh_memory_holds_the_value(name: str, dtype: torch.dtype) -> None:
 
 def test_fresh_memory_leaves_made_values_and_integers_alone() -> None:
     """Only what is uninitialised is filled, and an integer has no NaN."""
-    with fresh_memory(NAN):
+    with fresh_memory(NAN, torch.device("cpu")):
         assert torch.equal(torch.zeros(3), torch.tensor([0.0, 0.0, 0.0]))
         assert torch.equal(torch.zeros_like(torch.ones(2)), torch.tensor([0.0, 0.0]))
         assert torch.equal(torch.full((2,), 7.0), torch.tensor([7.0, 7.0]))

@@ -18,7 +18,15 @@ from kernels.attention.backward_kernels import key_gradients_kernel, query_gradi
 from kernels.attention.delta import launch_delta
 from kernels.attention.forward import WIDE_CHUNK
 from kernels.attention.option_gradients import bias_gradient_kernel, sink_gradient_kernel
-from kernels.attention.problem import Given, Options, Problem, is_wide, units, vector_elements
+from kernels.attention.problem import (
+    Given,
+    Options,
+    Problem,
+    adjacent,
+    is_wide,
+    units,
+    vector_elements,
+)
 from kernels.attention.served import (
     DECLARED,
     DECLARED_TF32,
@@ -58,23 +66,20 @@ class _Backward:
         q, k, v = problem.q, problem.k, problem.v
         self.loaded = (do, q, k, v, out)
         self.need = need_of_call(problem, sm_of(q.device), self.loaded, tf32=tf32)
-        self.vector = vector_elements(*self.loaded)
-        options = problem.options
-        self.sequences = options.cu_seqlens_q, options.cu_seqlens_k
-        self.numbers = (
-            problem.softcap, problem.keep_scale, options.dropout_seed, problem.threshold,
-            problem.h_q, problem.group, problem.s_q, problem.s_kv,
-        )  # fmt: skip
-        self.limits = problem.left, problem.right
+        self.sequences = problem.options.cu_seqlens_q, problem.options.cu_seqlens_k
         self.rows = self.lse.stride()[:2]
+
+    def _vector(self, variant: Variant) -> int:
+        return vector_elements(*self.loaded) if variant.aligned else 1
 
     def _flags(self, variant: Variant) -> dict[str, object]:
         problem, tile = self.problem, variant.tile
         shared: dict[str, object] = {
-            "BOTTOM_RIGHT": problem.bottom_right,
             "SOFTCAP": problem.options.softcap is not None,
             "DROPOUT": problem.dropout,
             "PRECISION": variant.precision,
+            "ADJACENT": adjacent(*self.loaded),
+            "VECTOR": self._vector(variant),
             "BLOCK_M": tile.queries,
             "BLOCK_N": tile.keys,
             "num_warps": tile.warps,
@@ -85,49 +90,49 @@ class _Backward:
         return shared | {
             "NATURAL": problem.natural,
             "EVEN_D": problem.even,
-            "VECTOR": self.vector if variant.aligned else 1,
             "WIDE": is_wide(*self.loaded),
             "BLOCK_D": problem.block_d,
             "BLOCK_DV": problem.block_dv,
             "STAGES": tile.stages,
         }
 
-    def _strides(self, variant: Variant, *tensors: Tensor) -> tuple[int, ...]:
-        """Strides of the loaded tensors, in the units that the variant counts in."""
-        vector = self.vector if variant.aligned else 1
-        return tuple(stride for tensor in tensors for stride in units(tensor, vector))
+    def _inputs(self, vector: int) -> tuple[int, ...]:
+        """Strides of do, q, k, v and the bias, in the units that the variant counts in."""
+        problem = self.problem
+        tensors = (self.do, problem.q, problem.k, problem.v)
+        counted = (stride for tensor in tensors for stride in units(tensor, vector))
+        return *counted, *problem.bias_strides
 
-    def _heads(self, variant: Variant) -> tuple[int, int]:
-        vector = self.vector if variant.aligned else 1
-        return self.problem.d // vector, self.problem.d_v // vector
+    def _tail(self, vector: int) -> tuple[float, ...]:
+        problem = self.problem
+        heads = problem.d // vector, problem.d_v // vector
+        return *problem.numbers, *heads, *problem.limits
 
     def query_gradients(self, variant: Variant) -> tuple[Tensor, Tensor]:
         """dq like q, and delta."""
         problem = self.problem
         q, k, v = problem.q, problem.k, problem.v
-        dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         blocks = triton.cdiv(problem.s_q, variant.tile.queries)
         grid = (blocks * problem.b * problem.h_q,)
         wide = variant.accumulator == "gmem"
+        made = torch.zeros if wide else torch.empty
+        dq = made(q.shape, dtype=torch.float32 if wide else q.dtype, device=q.device)
         delta = launch_delta(self.out, self.do) if wide else torch.empty_like(self.lse)
         if not grid[0]:
-            return dq, delta
-        slopes = problem.options.alibi_slopes
-        tail = (*self.numbers, *self._heads(variant), *self.limits)
+            return dq.to(q.dtype), delta
+        slopes, vector = problem.options.alibi_slopes, self._vector(variant)
+        strides, tail, flags = self._inputs(vector), self._tail(vector), self._flags(variant)
         with on_device_of(q):
             if wide:
-                acc = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-                query_gradients_wide_kernel[grid](
-                    self.do, q, k, v, problem.bias, slopes, self.lse, delta, *self.sequences, acc,
-                    *self._strides(variant, self.do, q, k, v), *problem.bias_strides,
-                    *acc.stride()[:3], *self.rows, problem.scale, *tail, **self._flags(variant),
+                query_gradients_wide_kernel.of(vector)[grid](
+                    self.do, q, k, v, problem.bias, slopes, self.lse, delta, *self.sequences, dq,
+                    *strides, *units(dq, vector)[:3], *self.rows, problem.scale, *tail, **flags,
                 )  # fmt: skip
-                return acc.to(q.dtype), delta
-            query_gradients_kernel[grid](
+                return dq.to(q.dtype), delta
+            query_gradients_kernel.of(vector)[grid](
                 self.do, q, k, v, self.out, problem.bias, slopes, self.lse, delta,
-                *self.sequences, dq, *self._strides(variant, self.out, self.do, q, k, v),
-                *problem.bias_strides, *dq.stride()[:3], *self.rows, problem.kernel_scale, *tail,
-                **self._flags(variant),
+                *self.sequences, dq, *units(self.out, vector), *strides, *units(dq, vector)[:3],
+                *self.rows, problem.kernel_scale, *tail, **flags,
             )  # fmt: skip
         return dq, delta
 
@@ -184,14 +189,14 @@ class _Backward:
         grid = (blocks * problem.b * problem.h_kv * members * tiles,)
         if not grid[0]:
             return
+        vector = self._vector(variant)
         with on_device_of(dk):
-            key_gradients_kernel[grid](
+            key_gradients_kernel.of(vector)[grid](
                 self.do, problem.q, problem.k, problem.v, problem.bias,
                 problem.options.alibi_slopes, self.lse, delta, *self.sequences, dk, dv,
-                *self._strides(variant, self.do, problem.q, problem.k, problem.v),
-                *problem.bias_strides, *dk.stride()[:3], *dv.stride()[:3], *self.rows,
-                problem.kernel_scale, *self.numbers, *self._heads(variant), *self.limits, members,
-                tiles, DK=variant.kind != "dv", DV=variant.kind != "dk", SPLIT=splits is not None,
+                *self._inputs(vector), *units(dk, vector)[:3], *units(dv, vector)[:3], *self.rows,
+                problem.kernel_scale, *self._tail(vector), members, tiles,
+                DK=variant.kind != "dv", DV=variant.kind != "dk", SPLIT=splits is not None,
                 **self._flags(variant),
             )  # fmt: skip
 
@@ -200,14 +205,13 @@ class _Backward:
         grid = (triton.cdiv(problem.s_kv, variant.tile.keys) * problem.b * problem.h_kv,)
         if not grid[0]:
             return
+        vector = self._vector(variant)
         with on_device_of(dk):
-            key_gradients_wide_kernel[grid](
+            key_gradients_wide_kernel.of(vector)[grid](
                 self.do, problem.q, problem.k, problem.v, problem.bias,
                 problem.options.alibi_slopes, self.lse, delta, *self.sequences, dk, dv,
-                *self._strides(variant, self.do, problem.q, problem.k, problem.v),
-                *problem.bias_strides, *dk.stride()[:3], *dv.stride()[:3], *self.rows,
-                problem.scale, *self.numbers, *self._heads(variant), *self.limits,
-                **self._flags(variant),
+                *self._inputs(vector), *units(dk, vector)[:3], *units(dv, vector)[:3], *self.rows,
+                problem.scale, *self._tail(vector), **self._flags(variant),
             )  # fmt: skip
 
     def bias_gradient(self, delta: Tensor, *, precision: str) -> Tensor | None:
@@ -225,16 +229,16 @@ class _Backward:
         if not grid[0]:
             return dbias
         q, k, v = problem.q, problem.k, problem.v
+        vector = vector_elements(*self.loaded)
+        vector = vector if vector * q.element_size() == 16 else 1
         with on_device_of(q):
-            bias_gradient_kernel[grid](
+            bias_gradient_kernel.of(vector)[grid](
                 self.do, q, k, v, problem.bias, problem.options.alibi_slopes, self.lse, delta,
-                dbias, *self.do.stride(), *q.stride(), *k.stride(), *v.stride(),
-                *problem.bias_strides, *dbias.stride()[:3], *self.rows, problem.scale,
-                *self.numbers, problem.d, problem.d_v, *self.limits,
-                problem.b // bias.shape[0], problem.h_q // bias.shape[1],
-                OVER_QUERIES=over_queries, BOTTOM_RIGHT=problem.bottom_right,
-                SOFTCAP=problem.options.softcap is not None, DROPOUT=problem.dropout,
-                PRECISION=precision, BLOCK_M=tile.queries, BLOCK_N=tile.keys, BLOCK_C=WIDE_CHUNK,
+                dbias, *self._inputs(vector), *dbias.stride()[:3], *self.rows, problem.scale,
+                *self._tail(vector), problem.b // bias.shape[0], problem.h_q // bias.shape[1],
+                OVER_QUERIES=over_queries, SOFTCAP=problem.options.softcap is not None,
+                DROPOUT=problem.dropout, PRECISION=precision, ADJACENT=adjacent(*self.loaded),
+                VECTOR=vector, BLOCK_M=tile.queries, BLOCK_N=tile.keys, BLOCK_C=WIDE_CHUNK,
                 num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
         return dbias

@@ -18,6 +18,7 @@ import triton.language as tl
 from kernels.attention.scores import (
     LOG2E,
     attended,
+    compiled_twice,
     keep_tile,
     key_tiles,
     query_tiles,
@@ -43,7 +44,8 @@ def gradient_tile(
     delta,
     bias_base,
     slope,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     keep_scale,
     batch_head,
@@ -102,7 +104,9 @@ def gradient_tile(
         p = tl.where(mask, p, 0.0)
     weights = p
     if DROPOUT:
-        keep = keep_tile(seed, threshold, batch_head, start_m, start_n, BLOCK_M, BLOCK_N)
+        keep = keep_tile(
+            seed_low, seed_high, threshold, batch_head, start_m, start_n, BLOCK_M, BLOCK_N
+        )
         if TRANSPOSED:
             keep = tl.trans(keep.to(tl.int8)) != 0
         weights = tl.where(keep, p * keep_scale, 0.0)
@@ -117,8 +121,7 @@ def gradient_tile(
     return weights, ds, dx
 
 
-@triton.jit(do_not_specialize=["s"])
-def delta_kernel(
+def _delta(
     out_ptr,
     do_ptr,
     delta_ptr,
@@ -133,6 +136,7 @@ def delta_kernel(
     h,
     s,
     d_v,
+    ADJACENT: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_DV: tl.constexpr,
@@ -148,7 +152,7 @@ def delta_kernel(
     rows = (tl.program_id(0) % blocks_m) * BLOCK_M + tl.arange(0, BLOCK_M)
     there = rows < s
     wide_rows = rows.to(tl.int64)[:, None]
-    if VECTOR > 1:
+    if ADJACENT:
         stride_od, stride_gd = 1, 1
     out_base = out_ptr + batch * (stride_ob * VECTOR) + head * (stride_oh * VECTOR)
     do_base = do_ptr + batch * (stride_gb * VECTOR) + head * (stride_gh * VECTOR)
@@ -165,6 +169,9 @@ def delta_kernel(
     tl.store(delta_ptr + batch_head.to(tl.int64) * s + rows, delta, mask=there)
 
 
+delta_kernel = compiled_twice(_delta, "out_ptr", "do_ptr")
+
+
 @triton.jit
 def _key_gradient_tiles(
     dk,
@@ -177,7 +184,8 @@ def _key_gradient_tiles(
     delta_ptr,
     bias_base,
     slope,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     keep_scale,
     batch_head,
@@ -260,7 +268,7 @@ def _key_gradient_tiles(
         if DK:
             dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         weights, _, dx = gradient_tile(
-            x, dp, lse[None, :], delta[None, :], bias_base, slope, seed, threshold, keep_scale,
+            x, dp, lse[None, :], delta[None, :], bias_base, slope, seed_low, seed_high, threshold, keep_scale,
             batch_head, start_m, start_n, shift, left, right, s_q, first_key, end_key, stride_bm,
             stride_bn, scale, softcap, BIAS, ALIBI, SOFTCAP, DROPOUT, NATURAL, MASKED, True,
             BLOCK_M, BLOCK_N,
@@ -273,12 +281,7 @@ def _key_gradient_tiles(
     return dk, dv
 
 
-@triton.jit(
-    do_not_specialize=[
-        "seed", "threshold", "s_q", "s_kv", "left", "right", "member_splits", "tile_splits",
-    ]
-)  # fmt: skip
-def key_gradients_kernel(
+def _key_gradients(
     do_ptr,
     q_ptr,
     k_ptr,
@@ -322,7 +325,8 @@ def key_gradients_kernel(
     scale,
     softcap,
     keep_scale,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     h_q,
     group,
@@ -332,9 +336,9 @@ def key_gradients_kernel(
     d_v,
     left,
     right,
+    bottom_right,
     member_splits,
     tile_splits,
-    BOTTOM_RIGHT: tl.constexpr,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     NATURAL: tl.constexpr,
@@ -342,6 +346,7 @@ def key_gradients_kernel(
     DV: tl.constexpr,
     SPLIT: tl.constexpr,
     EVEN_D: tl.constexpr,
+    ADJACENT: tl.constexpr,
     VECTOR: tl.constexpr,
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -375,12 +380,10 @@ def key_gradients_kernel(
     memory_batch = batch.to(tl.int64)
     if cu_q is not None:
         memory_batch = memory_batch * 0
-    shift = 0
-    if BOTTOM_RIGHT:
-        shift = s_kv - s_q
+    shift = (s_kv - s_q) * bottom_right
     d = d * VECTOR
     d_v = d_v * VECTOR
-    if VECTOR > 1:
+    if ADJACENT:
         stride_gd, stride_qd, stride_kd, stride_vd = 1, 1, 1, 1
     offs_n = start_n + tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D)
@@ -439,7 +442,7 @@ def key_gradients_kernel(
         number = batch * h_q + head.to(tl.int32)
         dk, dv = _key_gradient_tiles(
             dk, dv, k, v, q_base, do_base, lse_ptr + statistics, delta_ptr + statistics,
-            bias_base, slope, seed, threshold, keep_scale, number, start_n,
+            bias_base, slope, seed_low, seed_high, threshold, keep_scale, number, start_n,
             full_low, first_full, last_full, 0, 0, shift, left, right, s_q, first_key, end_key,
             d, d_v, stride_qm * VECTOR, stride_qd, stride_gm * VECTOR, stride_gd,
             stride_bm, stride_bn, scale, softcap, bias_ptr is not None,
@@ -448,7 +451,7 @@ def key_gradients_kernel(
         )  # fmt: skip
         dk, dv = _key_gradient_tiles(
             dk, dv, k, v, q_base, do_base, lse_ptr + statistics, delta_ptr + statistics,
-            bias_base, slope, seed, threshold, keep_scale, number, start_n,
+            bias_base, slope, seed_low, seed_high, threshold, keep_scale, number, start_n,
             low, first_masked, last_masked, full_low - low, full, shift, left, right,
             s_q, first_key, end_key,
             d, d_v, stride_qm * VECTOR, stride_qd, stride_gm * VECTOR, stride_gd,
@@ -460,8 +463,8 @@ def key_gradients_kernel(
     wide_rows = k_rows.to(tl.int64)[:, None]
     if DK:
         dk = tl.where(there[:, None], dk * dq_scale, 0.0).to(dk_ptr.dtype.element_ty)
-        dk_base = dk_ptr + memory_batch * stride_dkb + kv_head * stride_dkh
-        dk_ptrs = dk_base + wide_rows * stride_dkn + offs_d[None, :]
+        dk_base = dk_ptr + memory_batch * (stride_dkb * VECTOR) + kv_head * (stride_dkh * VECTOR)
+        dk_ptrs = dk_base + wide_rows * (stride_dkn * VECTOR) + offs_d[None, :]
         dk_mask = stored[:, None] & (offs_d[None, :] < d)
         if SPLIT:
             tl.atomic_add(dk_ptrs, dk, mask=dk_mask, sem="relaxed")
@@ -469,13 +472,18 @@ def key_gradients_kernel(
             tl.store(dk_ptrs, dk, mask=dk_mask)
     if DV:
         dv = tl.where(there[:, None], dv, 0.0).to(dv_ptr.dtype.element_ty)
-        dv_base = dv_ptr + memory_batch * stride_dvb + kv_head * stride_dvh
-        dv_ptrs = dv_base + wide_rows * stride_dvn + offs_dv[None, :]
+        dv_base = dv_ptr + memory_batch * (stride_dvb * VECTOR) + kv_head * (stride_dvh * VECTOR)
+        dv_ptrs = dv_base + wide_rows * (stride_dvn * VECTOR) + offs_dv[None, :]
         dv_mask = stored[:, None] & (offs_dv[None, :] < d_v)
         if SPLIT:
             tl.atomic_add(dv_ptrs, dv, mask=dv_mask, sem="relaxed")
         else:
             tl.store(dv_ptrs, dv, mask=dv_mask)
+
+
+key_gradients_kernel = compiled_twice(
+    _key_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "dk_ptr", "dv_ptr"
+)
 
 
 @triton.jit
@@ -489,7 +497,8 @@ def _query_gradient_tiles(
     v_base,
     bias_base,
     slope,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     keep_scale,
     batch_head,
@@ -560,7 +569,7 @@ def _query_gradient_tiles(
         x = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         dp = tl.dot(do, v, input_precision=PRECISION)
         _, _, dx = gradient_tile(
-            x, dp, lse[:, None], delta[:, None], bias_base, slope, seed, threshold, keep_scale,
+            x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold, keep_scale,
             batch_head, start_m, start_n, shift, left, right, s_q, first_key, end_key, stride_bm,
             stride_bn, scale, softcap, BIAS, ALIBI, SOFTCAP, DROPOUT, NATURAL, MASKED, False,
             BLOCK_M, BLOCK_N,
@@ -569,8 +578,7 @@ def _query_gradient_tiles(
     return dq
 
 
-@triton.jit(do_not_specialize=["seed", "threshold", "s_q", "s_kv", "left", "right"])
-def query_gradients_kernel(
+def _query_gradients(
     do_ptr,
     q_ptr,
     k_ptr,
@@ -615,7 +623,8 @@ def query_gradients_kernel(
     scale,
     softcap,
     keep_scale,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     h_q,
     group,
@@ -625,11 +634,12 @@ def query_gradients_kernel(
     d_v,
     left,
     right,
-    BOTTOM_RIGHT: tl.constexpr,
+    bottom_right,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     NATURAL: tl.constexpr,
     EVEN_D: tl.constexpr,
+    ADJACENT: tl.constexpr,
     VECTOR: tl.constexpr,
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -654,12 +664,10 @@ def query_gradients_kernel(
     memory_batch = batch.to(tl.int64)
     if cu_q is not None:
         memory_batch = memory_batch * 0
-    shift = 0
-    if BOTTOM_RIGHT:
-        shift = s_kv - s_q
+    shift = (s_kv - s_q) * bottom_right
     d = d * VECTOR
     d_v = d_v * VECTOR
-    if VECTOR > 1:
+    if ADJACENT:
         stride_od, stride_gd, stride_qd, stride_kd, stride_vd = 1, 1, 1, 1, 1
     offs_m = start_m + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D)
@@ -704,7 +712,7 @@ def query_gradients_kernel(
     )
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     dq = _query_gradient_tiles(
-        dq, q, do, lse, delta, k_base, v_base, bias_base, slope, seed, threshold, keep_scale,
+        dq, q, do, lse, delta, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold, keep_scale,
         batch_head, start_m, full_low, full_high - full_low, 0, 0, shift, left, right, s_q,
         first_key, end_key, d, d_v, stride_kn * VECTOR, stride_kd, stride_vn * VECTOR, stride_vd,
         stride_bm, stride_bn, scale, softcap, bias_ptr is not None, slopes_ptr is not None,
@@ -713,7 +721,7 @@ def query_gradients_kernel(
     )  # fmt: skip
     before = full_low - low
     dq = _query_gradient_tiles(
-        dq, q, do, lse, delta, k_base, v_base, bias_base, slope, seed, threshold, keep_scale,
+        dq, q, do, lse, delta, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold, keep_scale,
         batch_head, start_m, low, before + high - full_high, before, full_high - full_low, shift,
         left, right, s_q, first_key, end_key, d, d_v, stride_kn * VECTOR, stride_kd,
         stride_vn * VECTOR, stride_vd, stride_bm, stride_bn, scale, softcap,
@@ -721,7 +729,12 @@ def query_gradients_kernel(
         WIDE, PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, STAGES,
     )  # fmt: skip
     dq *= dq_scale
-    dq_base = dq_ptr + memory_batch * stride_dqb + head * stride_dqh
-    dq_ptrs = dq_base + rows.to(tl.int64)[:, None] * stride_dqm + offs_d[None, :]
+    dq_base = dq_ptr + memory_batch * (stride_dqb * VECTOR) + head * (stride_dqh * VECTOR)
+    dq_ptrs = dq_base + rows.to(tl.int64)[:, None] * (stride_dqm * VECTOR) + offs_d[None, :]
     mask = there[:, None] & (offs_d[None, :] < d)
     tl.store(dq_ptrs, dq.to(dq_ptr.dtype.element_ty), mask=mask)
+
+
+query_gradients_kernel = compiled_twice(
+    _query_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "out_ptr", "dq_ptr"
+)

@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from kernels.attention.backward_kernels import delta_kernel
-from kernels.attention.problem import AttentionError, units, vector_elements
+from kernels.attention.problem import AttentionError, adjacent, units, vector_elements
 from kernels.attention.served import DTYPES, SM
 from kernels.attention.variants import dtype_key
 from kernels.device import on_device_of
@@ -76,8 +76,9 @@ def launch_delta(out: Tensor, do: Tensor) -> Tensor:
     grid = (triton.cdiv(s, rows) * b * h,)
     if grid[0]:
         with on_device_of(out):
-            delta_kernel[grid](
+            delta_kernel.of(vector)[grid](
                 out, do, delta, *units(out, vector), *units(do, vector), h, s, d_v // vector,
+                ADJACENT=adjacent(out, do),
                 VECTOR=vector, BLOCK_M=rows, BLOCK_DV=columns, num_warps=4,
             )  # fmt: skip
     return delta

@@ -14,7 +14,15 @@ import triton
 from torch import Tensor
 
 from kernels.attention.forward_kernel import combine_kernel, forward_kernel
-from kernels.attention.problem import Given, Options, Problem, is_wide, units, vector_elements
+from kernels.attention.problem import (
+    Given,
+    Options,
+    Problem,
+    adjacent,
+    is_wide,
+    units,
+    vector_elements,
+)
 from kernels.attention.served import (
     DECLARED,
     DECLARED_TF32,
@@ -59,16 +67,19 @@ def launch(problem: Problem, variant: Variant, *, splits: int = 1) -> Forward:
         q, k, v, problem.bias, options.alibi_slopes, None if split else options.sink,
         options.cu_seqlens_q, options.cu_seqlens_k,
     )  # fmt: skip
-    out_strides, lse_strides = out.stride()[-4:-1], lse.stride()[-3:-1]
-    numbers = (
-        problem.softcap, problem.keep_scale, options.dropout_seed, problem.threshold, problem.h_q,
-        problem.group, problem.s_q, problem.s_kv,
+    lse_strides = lse.stride()[-3:-1]
+    vector = vector_elements(q, k, v) if variant.aligned else 1
+    heads = problem.d // vector, problem.d_v // vector
+    strides = (
+        *units(q, vector), *units(k, vector), *units(v, vector), *problem.bias_strides,
+        *units(out[0] if split else out, vector)[:3],
     )  # fmt: skip
     flags = {
-        "BOTTOM_RIGHT": problem.bottom_right,
         "SOFTCAP": options.softcap is not None,
         "DROPOUT": problem.dropout,
         "PRECISION": variant.precision,
+        "ADJACENT": adjacent(q, k, v),
+        "VECTOR": vector,
         "BLOCK_M": tile.queries,
         "BLOCK_N": tile.keys,
         "num_warps": tile.warps,
@@ -77,20 +88,17 @@ def launch(problem: Problem, variant: Variant, *, splits: int = 1) -> Forward:
     with on_device_of(q):
         if variant.accumulator == "gmem":
             acc = torch.zeros(shape, dtype=torch.float32, device=q.device)
-            forward_wide_kernel[grid](
-                *pointers, acc, out, lse, *q.stride(), *k.stride(), *v.stride(),
-                *problem.bias_strides, *out_strides, *lse_strides, problem.scale, *numbers,
-                problem.d, problem.d_v, problem.left, problem.right, BLOCK_C=WIDE_CHUNK, **flags,
+            forward_wide_kernel.of(vector)[grid](
+                *pointers, acc, out, lse, *strides, *lse_strides, problem.scale, *problem.numbers,
+                *heads, *problem.limits, BLOCK_C=WIDE_CHUNK, **flags,
             )  # fmt: skip
             return out, lse
-        vector = vector_elements(q, k, v) if variant.aligned else 1
-        forward_kernel[grid](
-            *pointers, out, lse, *units(q, vector), *units(k, vector), *units(v, vector),
-            *problem.bias_strides, *out_strides, out.stride(0) if split else 0, *lse_strides,
-            lse.stride(0) if split else 0, problem.kernel_scale, *numbers, problem.d // vector,
-            problem.d_v // vector, problem.left, problem.right, splits, NATURAL=problem.natural,
-            SPLIT=split, EVEN_D=problem.even, VECTOR=vector, WIDE=is_wide(q, k, v),
-            BLOCK_D=problem.block_d, BLOCK_DV=problem.block_dv, STAGES=tile.stages, **flags,
+        forward_kernel.of(vector)[grid](
+            *pointers, out, lse, *strides, out.stride(0) if split else 0, *lse_strides,
+            lse.stride(0) if split else 0, problem.kernel_scale, *problem.numbers, *heads,
+            *problem.limits, splits, NATURAL=problem.natural, SPLIT=split, EVEN_D=problem.even,
+            WIDE=is_wide(q, k, v), BLOCK_D=problem.block_d, BLOCK_DV=problem.block_dv,
+            STAGES=tile.stages, **flags,
         )  # fmt: skip
     return out, lse
 

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 
 from kernels.attention.scores import (
+    compiled,
+    compiled_twice,
     LN2,
     LOG2E,
     attended,
@@ -30,7 +32,8 @@ def softmax_step(
     l_i,
     bias_base,
     slope,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     batch_head,
     start_m,
@@ -86,7 +89,9 @@ def softmax_step(
         alpha = tl.exp2(m_i - m_used)
     l_i = l_i * alpha + tl.sum(p, 1)
     if DROPOUT:
-        keep = keep_tile(seed, threshold, batch_head, start_m, start_n, BLOCK_M, BLOCK_N)
+        keep = keep_tile(
+            seed_low, seed_high, threshold, batch_head, start_m, start_n, BLOCK_M, BLOCK_N
+        )
         p = tl.where(keep, p, 0.0)
     return p, m_new, l_i, alpha
 
@@ -121,7 +126,8 @@ def _forward_tiles(
     v_base,
     bias_base,
     slope,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     batch_head,
     start_m,
@@ -190,7 +196,7 @@ def _forward_tiles(
             v = tl.load(v_ptrs, mask=offs_dv[None, :] < d_v, other=0.0)
         x = tl.dot(q, k, input_precision=PRECISION)
         p, m_i, l_i, alpha = softmax_step(
-            x, m_i, l_i, bias_base, slope, seed, threshold, batch_head, start_m, start_n, shift,
+            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m, start_n, shift,
             left, right, first_key, end_key, stride_bm, stride_bn, scale, softcap,
             BIAS, ALIBI, SOFTCAP, DROPOUT, NATURAL, MASKED, BLOCK_M, BLOCK_N, s_q,
         )  # fmt: skip
@@ -199,8 +205,7 @@ def _forward_tiles(
     return acc, m_i, l_i
 
 
-@triton.jit(do_not_specialize=["seed", "threshold", "s_q", "s_kv", "left", "right", "splits"])
-def forward_kernel(
+def _forward(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -237,7 +242,8 @@ def forward_kernel(
     scale,
     softcap,
     keep_scale,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     h_q,
     group,
@@ -247,13 +253,14 @@ def forward_kernel(
     d_v,
     left,
     right,
+    bottom_right,
     splits,
-    BOTTOM_RIGHT: tl.constexpr,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     NATURAL: tl.constexpr,
     SPLIT: tl.constexpr,
     EVEN_D: tl.constexpr,
+    ADJACENT: tl.constexpr,
     VECTOR: tl.constexpr,
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -265,8 +272,8 @@ def forward_kernel(
 ):
     """out [b, s_q, h_q, d_v] and lse [b, h_q, s_q]; with SPLIT fp32 shares of both, splits first.
 
-    Strides of q, k and v, d and d_v arrive divided by VECTOR: their product with it is known to be
-    a multiple, and so loads are VECTOR elements wide whatever the JIT could see of the number.
+    Strides of q, k, v and out, d and d_v arrive divided by VECTOR: their product with it is known
+    to be a multiple, and so loads are VECTOR elements wide, whatever the numbers are.
     """
     blocks_m = tl.cdiv(s_q, BLOCK_M)
     pid = tl.program_id(0)
@@ -285,9 +292,7 @@ def forward_kernel(
     memory_batch = batch.to(tl.int64)
     if cu_q is not None:
         memory_batch = memory_batch * 0
-    shift = 0
-    if BOTTOM_RIGHT:
-        shift = s_kv - s_q
+    shift = (s_kv - s_q) * bottom_right
     d = d * VECTOR
     d_v = d_v * VECTOR
     offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -297,7 +302,7 @@ def forward_kernel(
     if WIDE:
         rows = rows.to(tl.int64)
     kv_head = (head // group).to(tl.int64)
-    if VECTOR > 1:
+    if ADJACENT:
         stride_qd, stride_kd, stride_vd = 1, 1, 1
     q_base = q_ptr + memory_batch * (stride_qb * VECTOR) + head.to(tl.int64) * (stride_qh * VECTOR)
     k_base = k_ptr + memory_batch * (stride_kb * VECTOR) + kv_head * (stride_kh * VECTOR)
@@ -328,7 +333,7 @@ def forward_kernel(
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
     acc, m_i, l_i = _forward_tiles(
-        acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed, threshold, batch_head, start_m,
+        acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m,
         full_low, full_high - full_low, 0, 0, shift, left, right, first_key, end_key, s_q, d, d_v,
         stride_kn * VECTOR, stride_kd, stride_vn * VECTOR, stride_vd, stride_bm, stride_bn,
         scale, softcap, bias_ptr is not None, slopes_ptr is not None, SOFTCAP, DROPOUT, NATURAL,
@@ -336,7 +341,7 @@ def forward_kernel(
     )  # fmt: skip
     head_tiles = full_low - low
     acc, m_i, l_i = _forward_tiles(
-        acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed, threshold, batch_head, start_m,
+        acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m,
         low, head_tiles + high - full_high, head_tiles, full_high - full_low, shift, left, right,
         first_key, end_key, s_q, d, d_v,
         stride_kn * VECTOR, stride_kd, stride_vn * VECTOR, stride_vd, stride_bm, stride_bn,
@@ -350,25 +355,20 @@ def forward_kernel(
     out = acc * inverse[:, None]
     there = offs_m < s_q
     o_rows = rows.to(tl.int64)
-    out_base = (
-        out_ptr + memory_batch * stride_ob + head.to(tl.int64) * stride_oh + split * stride_os
-    )
-    out_ptrs = out_base + o_rows[:, None] * stride_om + offs_dv[None, :]
-    tl.store(
-        out_ptrs, out.to(out_ptr.dtype.element_ty), mask=there[:, None] & (offs_dv[None, :] < d_v)
-    )
-    lse_ptrs = (
-        lse_ptr
-        + memory_batch * stride_lb
-        + head.to(tl.int64) * stride_lh
-        + split * stride_ls
-        + o_rows
-    )
-    tl.store(lse_ptrs, lse, mask=there)
+    wide_split, wide_head = tl.cast(split, tl.int64), head.to(tl.int64)
+    out_base = out_ptr + memory_batch * (stride_ob * VECTOR) + wide_split * stride_os
+    out_base += wide_head * (stride_oh * VECTOR)
+    out_ptrs = out_base + o_rows[:, None] * (stride_om * VECTOR) + offs_dv[None, :]
+    mask = there[:, None] & (offs_dv[None, :] < d_v)
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
+    lse_base = lse_ptr + memory_batch * stride_lb + wide_head * stride_lh + wide_split * stride_ls
+    tl.store(lse_base + o_rows, lse, mask=there)
 
 
-@triton.jit(do_not_specialize=["s_q", "splits"])
-def combine_kernel(
+forward_kernel = compiled_twice(_forward, "q_ptr", "k_ptr", "v_ptr", "out_ptr")
+
+
+def _combine(
     shares_ptr,
     share_lse_ptr,
     sink_ptr,
@@ -427,3 +427,6 @@ def combine_kernel(
     out_ptrs = out_ptr + batch * stride_ob + head * stride_oh + rows[:, None] * stride_om
     tl.store(out_ptrs + offs_dv[None, :], out.to(out_ptr.dtype.element_ty), mask=mask)
     tl.store(lse_ptr + batch_head.to(tl.int64) * s_q + rows, m_used + tl.log(l_i), mask=there)
+
+
+combine_kernel = compiled(_combine)

@@ -13,12 +13,11 @@ import triton
 import triton.language as tl
 
 from kernels.attention.backward_kernels import gradient_tile, row_statistics
-from kernels.attention.scores import LOG2E, attended
+from kernels.attention.scores import LOG2E, attended, compiled, compiled_twice
 from kernels.attention.wide_kernels import chunked_product
 
 
-@triton.jit(do_not_specialize=["seed", "threshold", "s_q", "s_kv", "left", "right", "b", "members"])
-def bias_gradient_kernel(
+def _bias_gradient(
     do_ptr,
     q_ptr,
     k_ptr,
@@ -56,7 +55,8 @@ def bias_gradient_kernel(
     scale,
     softcap,
     keep_scale,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     h_q,
     group,
@@ -66,18 +66,30 @@ def bias_gradient_kernel(
     d_v,
     left,
     right,
+    bottom_right,
     b,
     members,
     OVER_QUERIES: tl.constexpr,
-    BOTTOM_RIGHT: tl.constexpr,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     PRECISION: tl.constexpr,
+    ADJACENT: tl.constexpr,
+    VECTOR: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """dbias, packed; b batches and `members` heads are folded into each of its own."""
+    """dbias, packed; b batches and `members` heads are folded into each of its own.
+
+    Strides of do, q, k and v, d and d_v arrive divided by VECTOR.
+    """
+    stride_gb, stride_gm, stride_gh = stride_gb * VECTOR, stride_gm * VECTOR, stride_gh * VECTOR
+    stride_qb, stride_qm, stride_qh = stride_qb * VECTOR, stride_qm * VECTOR, stride_qh * VECTOR
+    stride_kb, stride_kn, stride_kh = stride_kb * VECTOR, stride_kn * VECTOR, stride_kh * VECTOR
+    stride_vb, stride_vn, stride_vh = stride_vb * VECTOR, stride_vn * VECTOR, stride_vh * VECTOR
+    d, d_v = d * VECTOR, d_v * VECTOR
+    if ADJACENT:
+        stride_gd, stride_qd, stride_kd, stride_vd = 1, 1, 1, 1
     blocks_n = tl.cdiv(s_kv, BLOCK_N)
     blocks_m = tl.cdiv(s_q, BLOCK_M)
     owned_m = blocks_m
@@ -90,9 +102,7 @@ def bias_gradient_kernel(
     own = pid // (blocks_n * owned_m)
     own_head = own % owned_heads
     own_batch = own // owned_heads
-    shift = 0
-    if BOTTOM_RIGHT:
-        shift = s_kv - s_q
+    shift = (s_kv - s_q) * bottom_right
     keys = start_n + tl.arange(0, BLOCK_N)
     first_key, end_key = attended(s_q, s_kv, shift, left, right)
     there_n = (keys >= first_key) & (keys < end_key)
@@ -132,7 +142,7 @@ def bias_gradient_kernel(
                 stride_vd, d_v, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
             )  # fmt: skip
             _, ds, _ = gradient_tile(
-                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed, threshold,
+                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold,
                 keep_scale, batch * h_q + head, start_m, start_n, shift, left, right, s_q,
                 first_key, end_key, stride_bm, stride_bn, scale, softcap, True,
                 slopes_ptr is not None, SOFTCAP, DROPOUT, True, True, False, BLOCK_M, BLOCK_N,
@@ -149,8 +159,10 @@ def bias_gradient_kernel(
         tl.store(ptrs, acc.to(dbias_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["b", "s_q"])
-def sink_gradient_kernel(
+bias_gradient_kernel = compiled_twice(_bias_gradient, "do_ptr", "q_ptr", "k_ptr", "v_ptr")
+
+
+def _sink_gradient(
     sink_ptr,
     lse_ptr,
     delta_ptr,
@@ -175,3 +187,6 @@ def sink_gradient_kernel(
             lse = tl.where(lse == float("-inf"), float("inf"), lse)
             acc += tl.exp2((sink - lse) * LOG2E) * delta
     tl.store(dsink_ptr + head, -tl.sum(acc, 0))
+
+
+sink_gradient_kernel = compiled(_sink_gradient)

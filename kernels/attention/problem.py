@@ -115,6 +115,33 @@ class Problem:
         return round(self.options.dropout_p * 2**32)
 
     @property
+    def random_words(self) -> tuple[int, int, int]:
+        """The seed's low and high word and the threshold, as signed integers of 32 bits."""
+        seed = self.options.dropout_seed
+        low, high, threshold = (
+            (word + 2**31) % 2**32 - 2**31 for word in (seed % 2**32, seed >> 32, self.threshold)
+        )
+        return low, high, threshold
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """What every launch is given after its strides and scale."""
+        return (
+            self.softcap,
+            self.keep_scale,
+            *self.random_words,
+            self.h_q,
+            self.group,
+            self.s_q,
+            self.s_kv,
+        )
+
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        """How far back and ahead a query may look, and whether from the bottom right corner."""
+        return self.left, self.right, int(self.options.corner == "bottom_right")
+
+    @property
     def keep_scale(self) -> float:
         """What a kept weight is multiplied by."""
         return 1 / (1 - self.options.dropout_p)
@@ -151,11 +178,6 @@ class Problem:
     def even(self) -> bool:
         """Whether blocks hold heads without a remainder."""
         return (self.d, self.d_v) == (self.block_d, self.block_dv)
-
-    @property
-    def bottom_right(self) -> bool:
-        """Whether positions count from the end of the keys."""
-        return self.options.corner == "bottom_right"
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Problem:
@@ -357,6 +379,11 @@ def vector_elements(*tensors: Tensor, width: int = 16) -> int:
         for elements in (tensor.data_ptr() // size, tensor.shape[-1], *steps):
             best = math.gcd(best, elements)
     return best
+
+
+def adjacent(*tensors: Tensor) -> bool:
+    """Whether every tensor's last axis is adjacent in memory."""
+    return all(tensor.stride(-1) == 1 or tensor.shape[-1] == 1 for tensor in tensors)
 
 
 def is_wide(*tensors: Tensor) -> bool:

@@ -11,12 +11,52 @@ doesn't.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 UNLIMITED = 2**30
+
+# One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
+_SPECIALISED = {"group", "stride_bn"}
+
+
+class Twins(NamedTuple):
+    """Two kernels of one function: for tensors at 16-byte addresses, and at any."""
+
+    aligned: Any
+    any: Any
+
+    def of(self, vector: int) -> Any:
+        """The kernel for loads of `vector` elements."""
+        return self.aligned if vector > 1 else self.any
+
+
+def compiled(function: Callable[..., object], *vectors: str) -> Any:
+    """The kernel of a function, whose tensors called `vectors` may be at 16-byte addresses.
+
+    What else the JIT could tell of a number or an address is left out, so that one compiled kernel
+    serves every size, stride and mask: how wide loads may be is said by VECTOR alone.
+    """
+    names = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.annotation is inspect.Parameter.empty
+    ]
+    pointers = [name for name in names if name.endswith("_ptr") or name.startswith("cu_")]
+    numbers = [name for name in names if name not in pointers and name not in _SPECIALISED]
+    loose = [name for name in pointers if name not in vectors]
+    return triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=loose)
+
+
+def compiled_twice(function: Callable[..., object], *vectors: str) -> Twins:
+    """`compiled` with `vectors`, and with none."""
+    return Twins(compiled(function, *vectors), compiled(function))
 
 
 @triton.jit
@@ -62,19 +102,22 @@ def score_tile(
 
 @triton.jit
 def keep_tile(
-    seed, threshold, batch_head, start_m, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+    seed_low, seed_high, threshold, batch_head, start_m, start_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """Which elements of a tile dropout keeps, [BLOCK_M, BLOCK_N]; start_n is a multiple of 4.
 
     Philox 4x32-10 at the counter (key // 4, query, batch_head, 0) draws for four keys at once.
+    seed_low, seed_high and threshold are words of 32 bits, held in signed integers.
     """
     queries = (start_m + tl.arange(0, BLOCK_M))[:, None]
-    groups = (start_n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
-    queries, groups = tl.broadcast(queries, groups)
+    fours = (start_n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
+    queries, fours = tl.broadcast(queries, fours)
     zero = tl.zeros_like(queries)
-    r0, r1, r2, r3 = tl.philox(seed, groups, queries, zero + batch_head, zero)
+    seed = (seed_high.to(tl.int64) << 32) | (seed_low.to(tl.int64) & 0xFFFFFFFF)
+    r0, r1, r2, r3 = tl.philox(seed, fours, queries, zero + batch_head, zero)
     drawn = tl.join(tl.join(r0, r2), tl.join(r1, r3))  # [BLOCK_M, BLOCK_N / 4, 2, 2]
-    return tl.reshape(drawn, (BLOCK_M, BLOCK_N)) >= threshold.to(tl.uint32)
+    return tl.reshape(drawn, (BLOCK_M, BLOCK_N)) >= threshold.to(tl.uint32, bitcast=True)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from kernels.attention.backward_kernels import gradient_tile, row_statistics
 from kernels.attention.forward_kernel import finish, softmax_step
-from kernels.attention.scores import attended, key_tiles, query_tiles, sequence
+from kernels.attention.scores import attended, compiled_twice, key_tiles, query_tiles, sequence
 
 
 @triton.jit
@@ -78,8 +78,7 @@ def add_chunks(
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["seed", "threshold", "s_q", "s_kv", "left", "right"])
-def forward_wide_kernel(
+def _forward_wide(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -115,7 +114,8 @@ def forward_wide_kernel(
     scale,
     softcap,
     keep_scale,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     h_q,
     group,
@@ -125,15 +125,27 @@ def forward_wide_kernel(
     d_v,
     left,
     right,
-    BOTTOM_RIGHT: tl.constexpr,
+    bottom_right,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     PRECISION: tl.constexpr,
+    ADJACENT: tl.constexpr,
+    VECTOR: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """As `forward_kernel`; acc is fp32 zeros, laid out like out. Any strides, counted in int64."""
+    """As `forward_kernel`; acc is fp32 zeros, laid out like out.
+
+    All strides but the last, d and d_v arrive divided by VECTOR. Offsets are counted in int64.
+    """
+    stride_qb, stride_qm, stride_qh = stride_qb * VECTOR, stride_qm * VECTOR, stride_qh * VECTOR
+    stride_kb, stride_kn, stride_kh = stride_kb * VECTOR, stride_kn * VECTOR, stride_kh * VECTOR
+    stride_vb, stride_vn, stride_vh = stride_vb * VECTOR, stride_vn * VECTOR, stride_vh * VECTOR
+    stride_ob, stride_om, stride_oh = stride_ob * VECTOR, stride_om * VECTOR, stride_oh * VECTOR
+    d, d_v = d * VECTOR, d_v * VECTOR
+    if ADJACENT:
+        stride_qd, stride_kd, stride_vd = 1, 1, 1
     blocks_m = tl.cdiv(s_q, BLOCK_M)
     pid = tl.program_id(0)
     start_m = (blocks_m - 1 - pid % blocks_m) * BLOCK_M
@@ -146,9 +158,7 @@ def forward_wide_kernel(
     memory_batch = batch.to(tl.int64)
     if cu_q is not None:
         memory_batch = memory_batch * 0
-    shift = 0
-    if BOTTOM_RIGHT:
-        shift = s_kv - s_q
+    shift = (s_kv - s_q) * bottom_right
     offs_m = start_m + tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     there_m = offs_m < s_q
@@ -179,7 +189,7 @@ def forward_wide_kernel(
             stride_kd, d, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
         )  # fmt: skip
         p, m_i, l_i, alpha = softmax_step(
-            x, m_i, l_i, bias_base, slope, seed, threshold, batch_head, start_m, start_n, shift,
+            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m, start_n, shift,
             left, right, first_key, end_key, stride_bm, stride_bn, scale, softcap,
             bias_ptr is not None, slopes_ptr is not None, SOFTCAP, DROPOUT, True, True,
             BLOCK_M, BLOCK_N, s_q,
@@ -201,8 +211,10 @@ def forward_wide_kernel(
     tl.store(lse_ptrs, lse, mask=there_m)
 
 
-@triton.jit(do_not_specialize=["seed", "threshold", "s_q", "s_kv", "left", "right"])
-def key_gradients_wide_kernel(
+forward_wide_kernel = compiled_twice(_forward_wide, "q_ptr", "k_ptr", "v_ptr", "acc_ptr", "out_ptr")
+
+
+def _key_gradients_wide(
     do_ptr,
     q_ptr,
     k_ptr,
@@ -246,7 +258,8 @@ def key_gradients_wide_kernel(
     scale,
     softcap,
     keep_scale,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     h_q,
     group,
@@ -256,15 +269,30 @@ def key_gradients_wide_kernel(
     d_v,
     left,
     right,
-    BOTTOM_RIGHT: tl.constexpr,
+    bottom_right,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     PRECISION: tl.constexpr,
+    ADJACENT: tl.constexpr,
+    VECTOR: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """dk and dv in fp32, gathered in memory that holds zeros: a block of keys a program."""
+    """dk and dv in fp32, gathered in memory that holds zeros: a block of keys a program.
+
+    All strides but the last, d and d_v arrive divided by VECTOR.
+    """
+    stride_gb, stride_gm, stride_gh = stride_gb * VECTOR, stride_gm * VECTOR, stride_gh * VECTOR
+    stride_qb, stride_qm, stride_qh = stride_qb * VECTOR, stride_qm * VECTOR, stride_qh * VECTOR
+    stride_kb, stride_kn, stride_kh = stride_kb * VECTOR, stride_kn * VECTOR, stride_kh * VECTOR
+    stride_vb, stride_vn, stride_vh = stride_vb * VECTOR, stride_vn * VECTOR, stride_vh * VECTOR
+    stride_dkb, stride_dkn = stride_dkb * VECTOR, stride_dkn * VECTOR
+    stride_dvb, stride_dvn = stride_dvb * VECTOR, stride_dvn * VECTOR
+    stride_dkh, stride_dvh = stride_dkh * VECTOR, stride_dvh * VECTOR
+    d, d_v = d * VECTOR, d_v * VECTOR
+    if ADJACENT:
+        stride_gd, stride_qd, stride_kd, stride_vd = 1, 1, 1, 1
     h_kv = h_q // group
     blocks_n = tl.cdiv(s_kv, BLOCK_N)
     start_n = (tl.program_id(0) % blocks_n) * BLOCK_N
@@ -277,9 +305,7 @@ def key_gradients_wide_kernel(
     memory_batch = batch.to(tl.int64)
     if cu_q is not None:
         memory_batch = memory_batch * 0
-    shift = 0
-    if BOTTOM_RIGHT:
-        shift = s_kv - s_q
+    shift = (s_kv - s_q) * bottom_right
     keys = start_n + tl.arange(0, BLOCK_N)
     first_key, end_key = attended(s_q, s_kv, shift, left, right)
     there_n = (keys >= first_key) & (keys < end_key)
@@ -315,8 +341,8 @@ def key_gradients_wide_kernel(
                 g_base, v_base, rows, k_rows, there_m, there_n, stride_gm, stride_gd, stride_vn,
                 stride_vd, d_v, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
             )  # fmt: skip
-            weights, _, dx = gradient_tile(
-                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed, threshold, keep_scale,
+            weights, _ds, dx = gradient_tile(
+                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold, keep_scale,
                 batch * h_q + head.to(tl.int32), start_m, start_n, shift, left, right, s_q,
                 first_key, end_key, stride_bm, stride_bn, scale, softcap, bias_ptr is not None,
                 slopes_ptr is not None, SOFTCAP, DROPOUT, True, True, False, BLOCK_M, BLOCK_N,
@@ -331,8 +357,12 @@ def key_gradients_wide_kernel(
             )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["seed", "threshold", "s_q", "s_kv", "left", "right"])
-def query_gradients_wide_kernel(
+key_gradients_wide_kernel = compiled_twice(
+    _key_gradients_wide, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "dk_acc_ptr", "dv_acc_ptr"
+)
+
+
+def _query_gradients_wide(
     do_ptr,
     q_ptr,
     k_ptr,
@@ -372,7 +402,8 @@ def query_gradients_wide_kernel(
     scale,
     softcap,
     keep_scale,
-    seed,
+    seed_low,
+    seed_high,
     threshold,
     h_q,
     group,
@@ -382,15 +413,29 @@ def query_gradients_wide_kernel(
     d_v,
     left,
     right,
-    BOTTOM_RIGHT: tl.constexpr,
+    bottom_right,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     PRECISION: tl.constexpr,
+    ADJACENT: tl.constexpr,
+    VECTOR: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """dq in fp32, gathered in memory that holds zeros: a block of queries a program."""
+    """dq in fp32, gathered in memory that holds zeros: a block of queries a program.
+
+    All strides but the last, d and d_v arrive divided by VECTOR.
+    """
+    stride_gb, stride_gm, stride_gh = stride_gb * VECTOR, stride_gm * VECTOR, stride_gh * VECTOR
+    stride_qb, stride_qm, stride_qh = stride_qb * VECTOR, stride_qm * VECTOR, stride_qh * VECTOR
+    stride_kb, stride_kn, stride_kh = stride_kb * VECTOR, stride_kn * VECTOR, stride_kh * VECTOR
+    stride_vb, stride_vn, stride_vh = stride_vb * VECTOR, stride_vn * VECTOR, stride_vh * VECTOR
+    stride_dqb, stride_dqm = stride_dqb * VECTOR, stride_dqm * VECTOR
+    stride_dqh = stride_dqh * VECTOR
+    d, d_v = d * VECTOR, d_v * VECTOR
+    if ADJACENT:
+        stride_gd, stride_qd, stride_kd, stride_vd = 1, 1, 1, 1
     blocks_m = tl.cdiv(s_q, BLOCK_M)
     start_m = (blocks_m - 1 - tl.program_id(0) % blocks_m) * BLOCK_M
     batch_head = tl.program_id(0) // blocks_m
@@ -402,9 +447,7 @@ def query_gradients_wide_kernel(
     memory_batch = batch.to(tl.int64)
     if cu_q is not None:
         memory_batch = memory_batch * 0
-    shift = 0
-    if BOTTOM_RIGHT:
-        shift = s_kv - s_q
+    shift = (s_kv - s_q) * bottom_right
     offs_m = start_m + tl.arange(0, BLOCK_M)
     there_m = offs_m < s_q
     rows = (start_q + offs_m).to(tl.int64)
@@ -438,8 +481,8 @@ def query_gradients_wide_kernel(
             g_base, v_base, rows, k_rows, there_m, there_n, stride_gm, stride_gd, stride_vn,
             stride_vd, d_v, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
         )  # fmt: skip
-        _, _, dx = gradient_tile(
-            x, dp, lse[:, None], delta[:, None], bias_base, slope, seed, threshold, keep_scale,
+        _weights, _ds, dx = gradient_tile(
+            x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold, keep_scale,
             batch_head, start_m, start_n, shift, left, right, s_q, first_key, end_key, stride_bm,
             stride_bn, scale, softcap, bias_ptr is not None, slopes_ptr is not None, SOFTCAP,
             DROPOUT, True, True, False, BLOCK_M, BLOCK_N,
@@ -448,3 +491,8 @@ def query_gradients_wide_kernel(
             dq_base, stride_dqm, rows, there_m, dx * scale, ones, k_base, k_rows, there_n,
             stride_kn, stride_kd, d, BLOCK_C, PRECISION,
         )  # fmt: skip
+
+
+query_gradients_wide_kernel = compiled_twice(
+    _query_gradients_wide, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "dq_acc_ptr"
+)

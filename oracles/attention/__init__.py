@@ -7,12 +7,14 @@ may attend to:
     lse_i = log(sum_j exp S_ij [+ exp sink_h])          P_ij = exp(S_ij - lse_i)
     out_i = sum_j w_ij P_ij v_j                          w_ij = keep_ij / (1 - p), 1 without dropout
 
-softcap(x) = c tanh(x / c). A row that may attend to no key has out 0 and lse -inf (lse = sink where
-there is one), and its gradients are zero. With D_i = delta_i = sum_c do_ic out_ic:
+softcap(x) = c tanh(x / c). A row that attends to no key, because of the masks or because its every
+bias is -inf, has out 0 and lse -inf (lse = sink where there is one); its gradients are zero. With
+D_i = delta_i = sum_c do_ic out_ic:
 
     dS_ij = P_ij (w_ij do_i.v_j - D_i)                   dX_ij = dS_ij (1 - tanh^2(x / c))
-    dq_i  = scale sum_j dX_ij k_j        dk_j = scale sum_i dX_ij q_i     dv_j = sum_i w_ij P_ij do_i
-    dbias = dS summed over what the bias was broadcast over              dsink_h = -sum_i exp(sink_h - lse_i) D_i
+    dq_i  = scale sum_j dX_ij k_j                        dk_j  = scale sum_i dX_ij q_i
+    dv_j  = sum_i w_ij P_ij do_i                         dsink_h = -sum_i exp(sink_h - lse_i) D_i
+    dbias = dS summed over what the bias was broadcast over
 
 Layout (b, s, h, d) with free strides, so that a (b, h, s, d) tensor is a view of it:
 
@@ -22,11 +24,13 @@ Layout (b, s, h, d) with free strides, so that a (b, h, s, d) tensor is a view o
 
     ATTENTION_FORWARD    q, k, v -> out, lse
     ATTENTION_DELTA      out, do -> delta
-    ATTENTION_BACKWARD   do, q, k, v, out, lse -> dq, dk, dv, dbias, dsink     P = exp(S - lse), as given
-    ATTENTION_GRADIENTS  do, q, k, v -> dq, dk, dv, dbias, dsink               a forward, then its backward
+    ATTENTION_BACKWARD   do, q, k, v, out, lse -> dq, dk, dv, dbias, dsink
+    ATTENTION_GRADIENTS  do, q, k, v -> dq, dk, dv, dbias, dsink
 
-dbias and dsink are None where there is no bias, no sink. An option is passed by keyword, only to
-kernels whose domain lists it, and only where the case has it (`OPTIONS` has a sentence on each):
+A backward takes out and lse as given: its P is exp(S - lse), and D comes from the given out. The
+gradients are a forward's and then its backward's. dbias and dsink are None where there is no bias,
+no sink. An option is passed by keyword, only to kernels whose domain lists it, and only where the
+case has it (`OPTIONS` has a sentence on each):
 
     causal=True                    key j <= i + shift
     window=(left, right)           i + shift - left <= j <= i + shift + right; None: no limit there
@@ -40,12 +44,66 @@ kernels whose domain lists it, and only where the case has it (`OPTIONS` has a s
                                    sequence's own. The case's b is n. lse, delta [1, h_q, total_q]
     scale=float                    1 / sqrt(d) without it
 
-ATTENTION_DELTA takes cu_seqlens and the lot from nobody: it has no option but "unequal_d" and "gqa"
-in the sense below. "gqa" (h_q != h_kv) and "unequal_d" (d_v != d) are options without a keyword: a
-kernel that doesn't list them isn't given such cases.
+"gqa" (h_q != h_kv) and "unequal_d" (d_v != d) are options without a keyword: a kernel that doesn't
+list them isn't given such cases. No case has both a bias and varlen. ATTENTION_DELTA has no option:
+a packed batch is one long sequence to it.
 
 Non-finite values: a NaN or an infinity in k or v at key j makes NaN of what the formulas say in
 rows that attend to j. It must not reach another batch, another key head, another sequence; nor any
 row at all where no query of its sequence may attend to j. Rows that don't attend to j while others
 of their sequence and head do are promised nothing (a tile's product mixes them), and aren't judged.
+So with a query, or do, and the keys' gradients: those of keys that it attends to become NaN.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from oracles.attention.bounds_forward import bound_forward
+from oracles.attention.bounds_gradients import bound_backward, bound_delta, bound_gradients
+from oracles.attention.cases import cases
+from oracles.attention.closed_form import OPTIONS, backward, delta, forward, gradients
+from oracles.attention.geometry import (
+    ARGUMENTS,
+    BACKWARD,
+    DELTA,
+    FORWARD,
+    GRADIENTS,
+    flops,
+    forms,
+    geometry,
+    least_bytes,
+)
+from oracles.attention.values import inputs
+from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs
+
+
+def _op(
+    name: str,
+    outputs: tuple[str, ...],
+    oracle: Callable[[Case, Inputs], Outputs],
+    bound: Callable[[Case, Inputs, Outputs, Numerics], dict[str, Bound]],
+    options: Mapping[str, str] = OPTIONS,
+) -> Op:
+    return Op(
+        name=name,
+        arguments=ARGUMENTS[name],
+        outputs=outputs,
+        options=options,
+        inputs=inputs,
+        oracle=oracle,
+        bound=bound,
+        forms=forms,
+        geometry=geometry,
+        flops=flops,
+        bytes=least_bytes,
+        cases=partial(cases, name),
+    )
+
+
+_GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")
+ATTENTION_FORWARD = _op(FORWARD, ("out", "lse"), forward, bound_forward)
+ATTENTION_DELTA = _op(DELTA, ("delta",), delta, bound_delta, options={})
+ATTENTION_BACKWARD = _op(BACKWARD, _GRADIENTS, backward, bound_backward)
+ATTENTION_GRADIENTS = _op(GRADIENTS, _GRADIENTS, gradients, bound_gradients)

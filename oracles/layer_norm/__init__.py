@@ -12,6 +12,7 @@ from oracles.layer_norm.closed_form import (
     OPTIONS,
     flops,
     forms,
+    geometry,
     layer_norm_backward,
     least_bytes,
 )
@@ -27,6 +28,7 @@ LAYER_NORM_BACKWARD = Op(
     oracle=layer_norm_backward,
     bound=bound,
     forms=forms,
+    geometry=geometry,
     flops=flops,
     bytes=least_bytes,
     cases=cases,

@@ -109,9 +109,13 @@ class _Terms:
 
 
 def _rounded(before: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bound after the last cast to `dtype`."""
+    """The bound after the last cast to `dtype`; NaN where the value isn't finite.
+
+    There an infinite bound would say that nothing is promised: the value is, only no distance.
+    """
     u = UNIT_ROUNDOFF[dtype]
-    return before * (1 + u) + u * value.abs() + HALF_SUBNORMAL_SPACING[dtype]
+    after = before * (1 + u) + u * value.abs() + HALF_SUBNORMAL_SPACING[dtype]
+    return torch.where(value.isfinite(), after, torch.nan)
 
 
 def _errors(

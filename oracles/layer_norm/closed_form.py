@@ -19,7 +19,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from oracles.op import Case, Inputs, OutputForm, Outputs
+from oracles.op import Case, Geometry, Inputs, OutputForm, Outputs
 
 OPTIONS = MappingProxyType(
     {
@@ -132,6 +132,28 @@ def forms(case: Case) -> dict[str, OutputForm]:
         made["dweight"] = OutputForm((n,), case.weight_dtype)
         if "no_bias" not in case.options:
             made["dbias"] = OutputForm((n,), case.weight_dtype)
+    return made
+
+
+def geometry(case: Case) -> dict[str, Geometry]:
+    """Where the case puts dy, x and dresidual, and each vector that has an offset of its own."""
+    m, n, batches = case.size("m"), case.size("n"), case.layout.batches
+    rows: tuple[int, ...] = (m,) if batches is None else (batches, m // batches)
+    options, made = case.options, {}
+    for name in ("dy", "x", "dresidual"):
+        if name == "dresidual" and "residual" not in options:
+            continue
+        layout = case.layout.of(name)
+        row, column = layout.strides(rows[-1], n)
+        apart = () if batches is None else (rows[1] * row + case.layout.batch_padding,)
+        made[name] = Geometry((*rows, n), (*apart, row, column), layout.offset, case.dtype)
+    gradients = [name for name in forms(case) if name != "dx"] if "accumulate" in options else []
+    weight = [] if "no_weight" in options else ["weight"]
+    for name in (*weight, *gradients):
+        made[name] = Geometry((n,), (1,), case.layout.of(name).offset, case.weight_dtype)
+    for name in ("rstd",) if "rms_norm" in options else ("mean", "rstd"):
+        steps = (1,) if batches is None else (rows[1], 1)
+        made[name] = Geometry(rows, steps, case.layout.of(name).offset, torch.float32)
     return made
 
 

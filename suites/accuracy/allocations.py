@@ -1,17 +1,25 @@
-"""What a candidate's fresh memory holds: NaN at one call, a finite sentinel at the next.
+"""What a candidate's fresh memory holds, and how much of it a call takes.
 
 Memory that comes from the allocator may still hold zeros, an earlier result or the truth. Inside
 `fresh_memory(value)` every uninitialised tensor that Python code asks torch for is filled first, so
-that an element which a kernel never writes, or reads before it is written, shows.
+that an element which a kernel never writes, or reads before it is written, shows: NaN at one call,
+a finite sentinel at the next.
+
+The peak is of what torch was asked for, in bytes, beyond what there was before: on a GPU by its
+allocator's own count of requested bytes (not of blocks, which it rounds up and cuts from larger
+ones); on a CPU by following the storages that operations inside make, until they are freed. What
+an operation allocates and frees within itself isn't seen on a CPU.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.inputs import LARGEST_POISONED_BUFFER
@@ -27,6 +35,13 @@ _ALLOCATIONS = {
     _EMPTY.new_empty.default,
     _EMPTY.new_empty_strided.default,
 }
+
+
+@dataclass(slots=True)
+class Memory:
+    """The most bytes that were allocated at one time inside; None where nobody counts them."""
+
+    peak_bytes: int | None = None
 
 
 class _Filled(TorchDispatchMode):
@@ -54,8 +69,75 @@ class _Filled(TorchDispatchMode):
         return made
 
 
+class _Counted(_Filled):
+    """Filled, and followed: each storage that an operation inside makes, until it is freed."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(value)
+        self.bytes_of: dict[int, int] = {}  # of those that were made inside, by identity
+        self.before: set[int] = set()  # those that operations met as arguments
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        for identity, _ in _storages((*args, *(kwargs or {}).values())):
+            if identity not in self.bytes_of:
+                self.before.add(identity)
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        for identity, storage in _storages(made):
+            if identity in self.bytes_of or identity in self.before:
+                continue
+            self.bytes_of[identity] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self.freed, identity).atexit = False
+        return made
+
+    def freed(self, identity: int) -> None:
+        """One storage less."""
+        self.now -= self.bytes_of.pop(identity)
+
+
+def _storages(values: object) -> Iterator[tuple[int, UntypedStorage]]:
+    """The storages among `values`, each with what tells it from others, whoever refers to it."""
+    if isinstance(values, tuple | list):
+        for each in values:
+            yield from _storages(each)
+        return
+    storage = values.untyped_storage() if isinstance(values, Tensor) else values
+    if isinstance(storage, UntypedStorage):
+        # An address would be shared by empty ones.
+        yield storage._cdata, storage  # noqa: SLF001
+
+
 @contextmanager
-def fresh_memory(value: float) -> Iterator[None]:
-    """Uninitialised floating-point tensors made inside hold `value` everywhere."""
+def fresh_memory(value: float, device: torch.device) -> Iterator[Memory]:
+    """Uninitialised floating-point tensors made inside hold `value` everywhere.
+
+    Yields what is known after it of the memory that was taken.
+    """
+    memory = Memory()
+    if device.type == "cpu":
+        with _Counted(value) as counted:
+            yield memory
+        memory.peak_bytes = counted.peak
+        return
+    known = torch.cuda.get_allocator_backend() == "native"  # the other counts no requests
+    torch.cuda.reset_peak_memory_stats(device)
+    before = _requested(device)["current"]
     with _Filled(value):
-        yield
+        yield memory
+    if known:
+        memory.peak_bytes = _requested(device)["peak"] - before
+
+
+def _requested(device: torch.device) -> dict[str, int]:
+    counts: dict[str, int] = torch.cuda.memory_stats_as_nested_dict(device)["requested_bytes"][
+        "all"
+    ]
+    return counts

@@ -1,11 +1,12 @@
 """The one place where a candidate is called, and the evidence that a call leaves behind.
 
-Nothing else in the suite touches a candidate: what goes in is made here and nowhere kept, what
-comes out is checked for form and handed over with what the call did to its inputs.
+Nothing else in the suite touches a candidate: what goes in was made for this one call, what comes
+out is checked for form and handed over with what the call did to its inputs, and to memory.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 import warnings
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor
 
 from kernels.registry import Kernel
-from oracles.inputs import LARGEST_POISONED_BUFFER
-from oracles.op import Case, Inputs, dtype_name
+from oracles.op import Case, dtype_name
 from suites.accuracy import strict
-from suites.accuracy.allocations import fresh_memory
+from suites.accuracy.allocations import Memory, fresh_memory
+from suites.accuracy.originals import Given
 
 # After one of these the CUDA context is dead and so is every later call in this process.
 _FATAL = (
@@ -34,7 +35,8 @@ _FATAL = (
 class Call:
     """What one call left: its outputs by name, or the rule it broke and a sentence about it.
 
-    fatal: the device can't be used again in this process.
+    fatal: the device can't be used again in this process. workspace_bytes: the most memory that
+    it took at one time beyond inputs and outputs, None where that isn't known.
     """
 
     outputs: dict[str, Tensor]
@@ -42,51 +44,42 @@ class Call:
     rule: str | None = None
     reason: str | None = None
     fatal: bool = False
+    workspace_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """An input's buffer before the call: all of it, or the view alone where it is gigabytes."""
+class Declared:
+    """What a kernel says of a case before it runs; problem: a sentence where saying it failed."""
 
-    name: str
-    tensor: Tensor
-    before: Tensor
-    whole: bool
-
-    @classmethod
-    def take(cls, name: str, tensor: Tensor) -> _Snapshot:
-        whole = tensor.untyped_storage().nbytes() <= LARGEST_POISONED_BUFFER
-        return cls(name, tensor, _bits(tensor, whole=whole).clone(), whole)
-
-    def changed(self, *, updated: bool, original: Tensor) -> bool:
-        """Whether anything but the view of an argument that is to be updated has changed."""
-        if updated:
-            now = self.tensor.clone()
-            self.tensor.copy_(original)
-            same = torch.equal(_bits(self.tensor, whole=self.whole), self.before)
-            self.tensor.copy_(now)
-            return not same
-        return not torch.equal(_bits(self.tensor, whole=self.whole), self.before)
+    variant: str | None = None
+    workspace_bytes: int | None = None
+    problem: str | None = None
 
 
-def _bits(tensor: Tensor, *, whole: bool) -> Tensor:
-    if not whole:
-        return tensor.contiguous().view(torch.uint8)
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+def ask_candidate(kernel: Kernel, case: Case, sm: int) -> Declared:
+    """The variant that `kernel` takes for `case` and the bytes that it may take, if it says so."""
+    try:
+        variant = None if kernel.variant is None else kernel.variant(case, sm)
+        workspace = None if kernel.workspace is None else kernel.workspace(case)
+    except Exception as error:  # noqa: BLE001  (a user's function, whatever it raises)
+        told = _describe(error, kernel).removeprefix("it ")
+        return Declared(problem=f"its variant or workspace {told}")
+    for name, value, kind in (("variant", variant, str), ("workspace", workspace, int)):
+        if value is not None and not isinstance(value, kind):
+            got = type(value).__name__
+            return Declared(problem=f"its {name} must be of type {kind.__name__}, got {got}")
+    return Declared(variant, workspace)
 
 
-def call_candidate(kernel: Kernel, case: Case, device: torch.device, *, fill: float) -> Call:
-    """Call `kernel` on fresh inputs of `case`, its fresh memory filled with `fill`."""
-    arguments = kernel.op.inputs(case, device)
-    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
-    snapshots = [_Snapshot.take(name, value) for name, value in tensors.items()]
-    originals = {name: tensors[name].clone() for name in kernel.op.updates if name in tensors}
+def call_candidate(kernel: Kernel, case: Case, given: Given, *, fill: float) -> Call:
+    """Call `kernel` on inputs of `case` made for this call, its fresh memory filled with `fill`."""
+    arguments, device = given.arguments, given.device
     started = time.perf_counter()
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
             strict.watched() as violation,
-            fresh_memory(fill),
+            fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),
         ):
             returned = kernel.function(**arguments)
@@ -103,18 +96,30 @@ def call_candidate(kernel: Kernel, case: Case, device: torch.device, *, fill: fl
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
         return Call({}, seconds, "illegal access", violation())
-    problem, outputs = _form(kernel, case, arguments, returned)
+    problem, outputs = _form(kernel, case, given, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
-    for snapshot in snapshots:
-        name = snapshot.name
-        updated = name in kernel.op.updates
-        if snapshot.changed(updated=updated, original=originals.get(name, snapshot.tensor)):
-            where = "around" if updated else "or around"
-            return Call(
-                outputs, seconds, "changed input", f"it wrote to memory {where} input {name}"
-            )
-    return Call(outputs, seconds)
+    changed = given.changed()
+    if changed is not None:
+        where = "around" if changed in kernel.op.updates else "or around"
+        reason = f"it wrote to memory {where} input {changed}"
+        return Call(outputs, seconds, "changed input", reason)
+    return Call(outputs, seconds, workspace_bytes=_workspace(kernel, case, given, memory))
+
+
+def _workspace(kernel: Kernel, case: Case, given: Given, memory: Memory) -> int | None:
+    """Bytes that the call took at its peak beyond its inputs and the outputs that it made.
+
+    None where less was counted than it made: it kept its outputs' memory from before, or nobody
+    counts (as with PYTORCH_NO_CUDA_MEMORY_CACHING).
+    """
+    made = sum(
+        math.prod(form.shape) * form.dtype.itemsize
+        for name, form in kernel.op.forms(case).items()
+        if name not in given.updates
+    )
+    peak = memory.peak_bytes
+    return None if peak is None or peak < made else peak - made
 
 
 def _describe(error: BaseException, kernel: Kernel) -> str:
@@ -134,7 +139,7 @@ def _describe(error: BaseException, kernel: Kernel) -> str:
 
 
 def _form(
-    kernel: Kernel, case: Case, arguments: Inputs, returned: object
+    kernel: Kernel, case: Case, given: Given, returned: object
 ) -> tuple[str | None, dict[str, Tensor]]:
     """What is wrong with the form of what was returned, in a sentence; and the outputs by name."""
     names, forms = kernel.op.outputs, kernel.op.forms(case)
@@ -143,7 +148,7 @@ def _form(
         return f"it returned a {kind}, not a tuple of {', '.join(names)}", {}
     if len(returned) != len(names):
         return f"it returned {len(returned)} outputs, not {len(names)}: {', '.join(names)}", {}
-    device = next(each.device for each in arguments.values() if isinstance(each, Tensor))
+    device = given.device
     outputs: dict[str, Tensor] = {}
     for name, value in zip(names, returned, strict=True):
         if name not in forms:
@@ -159,8 +164,7 @@ def _form(
             return f"{name} must be {dtype_name(form.dtype)}, got {dtype_name(value.dtype)}", {}
         if value.device != device:
             return f"{name} must be on {device}, got {value.device}", {}
-        existing = arguments.get(name)
-        if isinstance(existing, Tensor) and value.data_ptr() != existing.data_ptr():
+        if name in given.updates and value.data_ptr() != given.updates[name][0].data_ptr():
             return f"{name} must be the tensor that was passed in, added to in place", {}
         # A clone: a candidate may keep its tensor, and write to it again at the next call.
         outputs[name] = value.detach().clone()

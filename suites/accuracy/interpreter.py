@@ -1,13 +1,16 @@
-"""Triton's interpreter with bfloat16 made right.
+"""Triton's interpreter with bfloat16 and tl.dot made right.
 
 The stock interpreter keeps bfloat16 as uint16: it adds and multiplies bit patterns, truncates
 fp32 on the way to bfloat16, and fails on atomics. Here its numpy dtype is ml_dtypes' bfloat16,
 whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. Casts that ask for
-rounding toward zero get it. `probe` shows that each of these took effect on this Triton version.
+rounding toward zero get it.
 
-The stock interpreter also patches triton.language anew at every call of a device function, tl.sum
-among them, which is a quarter to a third of a call's time; here a launch does it once. And
-autotuning, which needs a GPU to time on, takes the first configuration.
+Its tl.dot is exact fp32 whatever the input precision. Here fp32 operands of "tf32", the default,
+lose all but 10 bits of their fraction, by truncation: Triton hands the registers to the tensor
+cores as they are, and those ignore the rest. "tf32x3" is three such products, high x high and each
+high x low. Products of halves are summed in fp32.
+
+`probe` shows that each of these took effect on this Triton version.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from triton.runtime.autotuner import Autotuner
+
+from suites.accuracy import interpreter_overhead
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
@@ -38,15 +42,18 @@ def _toward_zero(data: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray
     return bits.view(dtype)
 
 
+def _truncated(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """fp32 `data` with 10 of its 23 bits of fraction, as tensor cores read it for tf32."""
+    return (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
 _MENDED = (
     "_get_np_dtype",
     "InterpreterBuilder",
     "TensorHandle",
     "_interpreter",
     "_ir",
-    "_patch_lang",
-    "_patch_lang_tensor",
-    "InterpretedFunction",
+    *interpreter_overhead.NEEDED,
 )
 
 
@@ -55,7 +62,7 @@ def _require(interpreter: Any) -> None:
     if missing:
         raise InterpreterError(
             f"Triton {triton.__version__}'s interpreter lacks {', '.join(missing)}, which making "
-            "its bfloat16 right needs; use triton 3.6 or 3.7"
+            "it right needs; use triton 3.6 or 3.7"
         )
 
 
@@ -68,12 +75,17 @@ def install() -> None:
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
     stock_fp_to_fp = builder.create_fp_to_fp
-    stock_atomic_rmw = builder.create_atomic_rmw
+    kept: dict[str, Any] = {}  # the stock one builds a table at every call
     if getattr(stock_np_dtype, "mended", False):
         return
 
     def np_dtype(tt_dtype: Any) -> Any:
-        return _BFLOAT16 if tt_dtype.scalar == tl.bfloat16 else stock_np_dtype(tt_dtype)
+        scalar = tt_dtype.scalar
+        found = kept.get(scalar.name)
+        if found is None:
+            found = _BFLOAT16 if scalar == tl.bfloat16 else stock_np_dtype(scalar)
+            kept[scalar.name] = found
+        return found
 
     np_dtype.mended = True  # type: ignore[attr-defined]
 
@@ -91,6 +103,21 @@ def install() -> None:
     def bf16_constant(_: Any, value: float) -> Any:
         return handle(np.array([value], dtype=_BFLOAT16), tl.bfloat16)
 
+    np.seterr(all="ignore")  # a GPU overflows and divides without a word
+    interpreter._get_np_dtype = np_dtype
+    builder.cast_impl = cast
+    builder.create_fp_to_fp = fp_to_fp
+    builder.get_bf16 = bf16_constant
+    _mend_atomics(interpreter)
+    _mend_dot(interpreter)
+    interpreter_overhead.mend(interpreter)
+    probe()
+
+
+def _mend_atomics(interpreter: Any) -> None:
+    """Atomic operations on bfloat16, of which the stock interpreter has none."""
+    stock_atomic_rmw = interpreter.InterpreterBuilder.create_atomic_rmw
+
     def atomic_rmw(self: Any, op: Any, ptr: Any, value: Any, mask: Any, *order: Any) -> Any:
         if value.dtype.scalar != tl.bfloat16:
             return stock_atomic_rmw(self, op, ptr, value, mask, *order)
@@ -104,43 +131,32 @@ def install() -> None:
             old = memory.load(address, lane, np.zeros(1, _BFLOAT16), _BFLOAT16)
             memory.store(address, (old + values[index]).astype(_BFLOAT16), lane)
             before[index] = old[0]
-        return handle(before, tl.bfloat16)
+        return interpreter.TensorHandle(before, tl.bfloat16)
 
-    np.seterr(all="ignore")  # a GPU overflows and divides without a word
-    interpreter._get_np_dtype = np_dtype
-    builder.cast_impl = cast
-    builder.create_fp_to_fp = fp_to_fp
-    builder.get_bf16 = bf16_constant
-    builder.create_atomic_rmw = atomic_rmw
-    _mend_launches(interpreter)
-    probe()
+    interpreter.InterpreterBuilder.create_atomic_rmw = atomic_rmw
 
 
-def _mend_launches(interpreter: Any) -> None:
-    """What isn't arithmetic: device functions, indices, autotuning."""
+def _mend_dot(interpreter: Any) -> None:
+    """tl.dot with fp32 sums, by its input precision."""
+    stock_dot = interpreter.InterpreterBuilder.create_dot
+    handle, precision = interpreter.TensorHandle, interpreter._ir.INPUT_PRECISION
 
-    def device_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """A jit function called from a kernel; tl is patched for the launch, not for each call."""
-        known = self.fn.__globals__.values()
-        modules = [each for each in known if each is tl or each is tl.core]
-        if any(tl.core.is_builtin(each.load) for each in modules):
-            interpreter._patch_lang(self.fn)
-        try:
-            return self.rewrite()(*args, **kwargs)
-        except Exception as error:
-            raise interpreter.InterpreterError(repr(error)) from error
+    def dot(self: Any, a: Any, b: Any, d: Any, asked: Any, imprecise: Any) -> Any:
+        single = d.data.dtype == np.float32
+        if not single or a.data.dtype.itemsize < 2 or b.data.dtype.itemsize < 2:
+            return stock_dot(self, a, b, d, asked, imprecise)
+        both_single = a.data.dtype == b.data.dtype == np.float32
+        x, y = a.data.astype(np.float32, copy=False), b.data.astype(np.float32, copy=False)
+        if not both_single or asked == precision.IEEE:
+            return handle(np.matmul(x, y) + d.data, d.dtype.scalar)
+        high_x, high_y = _truncated(x), _truncated(y)
+        total = np.matmul(high_x, high_y)
+        if asked == precision.TF32x3:
+            low_x, low_y = _truncated(x - high_x), _truncated(y - high_y)
+            total = np.matmul(low_x, high_y) + np.matmul(high_x, low_y) + total
+        return handle(total + d.data, d.dtype.scalar)
 
-    stock_patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_tensor(tensor: Any, *scope: Any) -> None:
-        """As stock; an index is one element of an array, which Triton 3.6 passes to int() whole."""
-        stock_patch_tensor(tensor, *scope)
-        tensor.__index__ = lambda self: int(self.handle.data.item())
-
-    interpreter.InterpretedFunction.__call__ = device_function
-    interpreter._patch_lang_tensor = patch_tensor
-    # Timing needs a driver. With every time equal, the first configuration left after pruning runs.
-    Autotuner._bench = lambda *_, **__: [0.0, 0.0, 0.0]
+    interpreter.InterpreterBuilder.create_dot = dot
 
 
 @triton.jit
@@ -154,8 +170,20 @@ def _probe_kernel(x_ptr, y_ptr, near_ptr, cut_ptr, sum_ptr, atomic_ptr, BLOCK: t
     tl.atomic_add(atomic_ptr + offs * 0, y)
 
 
+@triton.jit
+def _probe_dot_kernel(x_ptr, half_ptr, tf32_ptr, ieee_ptr, SIZE: tl.constexpr):
+    offs = tl.arange(0, SIZE)
+    square = offs[:, None] * SIZE + offs[None, :]
+    x = tl.load(x_ptr + square)
+    half = x.to(half_ptr.dtype.element_ty)
+    ones = tl.full((SIZE, SIZE), 1.0, tl.float32)
+    tl.store(half_ptr + square, tl.dot(half, ones.to(half.dtype)).to(half.dtype))
+    tl.store(tf32_ptr + square, tl.dot(x, ones))
+    tl.store(ieee_ptr + square, tl.dot(x, ones, input_precision="ieee"))
+
+
 def probe() -> None:
-    """Raise InterpreterError unless bfloat16 rounds, adds and multiplies as it must."""
+    """Raise InterpreterError unless bfloat16 and tl.dot compute as they must."""
     # Ties to even both ways, a carry into the exponent, a subnormal, the largest number, -0.
     numbers = [1 + 2**-8, 1 + 3 * 2**-8, 1.999, 2.0**-133 * 1.5, 3.39e38, -0.0, -2.7, 1e-30]
     x = torch.tensor(numbers, dtype=torch.float32)
@@ -167,18 +195,45 @@ def probe() -> None:
     running = torch.zeros(1, dtype=torch.bfloat16)
     for each in y:
         running += each
-    wrong = [
-        what
-        for what, got, expected in (
-            ("casts fp32 to bfloat16 wrongly", near, x.bfloat16()),
-            ("ignores rounding toward zero", cut, truncated),
-            ("multiplies or adds bfloat16 wrongly", total, y * y + 1.5),
-            ("adds bfloat16 atomically wrongly", atomic, running),
-        )
-        if not torch.equal(got.view(torch.int16), expected.view(torch.int16))
+    checks = [
+        ("casts fp32 to bfloat16 wrongly", near, x.bfloat16()),
+        ("ignores rounding toward zero", cut, truncated),
+        ("multiplies or adds bfloat16 wrongly", total, y * y + 1.5),
+        ("adds bfloat16 atomically wrongly", atomic, running),
+        *_dots(),
     ]
+    wrong = [what for what, got, expected in checks if not torch.equal(_bits(got), _bits(expected))]
     if wrong:
         raise InterpreterError(
             f"Triton {triton.__version__}'s interpreter {' and '.join(wrong)}, also after mending; "
             "use triton 3.6 or 3.7"
         )
+
+
+def _dots() -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """What tl.dot could do wrongly, what it gave and what is right, in fp16 and bfloat16."""
+    size, found = 16, []
+    x = torch.ones(size, size)
+    x[0, 0], x[1, 0] = 4096.0, 256.0  # to which fp16, and bfloat16, can't add 1 fifteen times
+    x[2:] = 1 + 2.0**-10 + 2.0**-11  # the last of which tf32 doesn't hold
+    tf32, ieee = torch.empty(2, size, size)
+    for dtype in (torch.float16, torch.bfloat16):
+        half = torch.empty(size, size, dtype=dtype)
+        _probe_dot_kernel[(1,)](x, half, tf32, ieee, SIZE=size)
+        found.append((f"sums products of {dtype} in less than fp32", half, _rows(x.to(dtype))))
+    cut = torch.where(x < 2, x - x.frac() % 2.0**-10, x)
+    return [
+        *found,
+        ("computes tf32 products with more than tf32's bits", tf32, _rows(cut)),
+        ("computes ieee products with fewer than fp32's bits", ieee, _rows(x)),
+    ]
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """The sum of each row of a square `x`, in every column."""
+    return x.double().sum(1, keepdim=True).to(x.dtype).expand_as(x)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's elements as integers, so that -0 isn't 0."""
+    return tensor.contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])

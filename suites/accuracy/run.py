@@ -7,22 +7,27 @@ import os
 import platform
 import shlex
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernels.registry import Kernel
+from kernels.registry import Kernel, KernelError
 from oracles.op import Bound, Case, Numerics, Outputs
 from profiles import environment
 from reports.schema import AccuracyRow, CaseInfo, Environment, KernelInfo
 from suites.accuracy.allocations import SENTINEL
-from suites.accuracy.candidate import call_candidate
+from suites.accuracy.candidate import Call, Declared, ask_candidate, call_candidate
+from suites.accuracy.originals import Originals
 from suites.accuracy.verdict import Verdict, judge
 
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30
+# What an interpreter computes in about a minute.
+_MOST_FLOPS_ON_CPU = 2e10
+# Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
+_MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -31,17 +36,21 @@ class DeviceLostError(RuntimeError):
 
 
 @dataclass(slots=True)
-class _Truth:
-    """The truth of one case, and the bounds for each numerics that a kernel has declared."""
+class _Known:
+    """What is made once for all kernels of a case, in this order and only when it is needed.
+
+    Its inputs, its truth, and the bounds for each numerics that a kernel has declared.
+    """
 
     case: Case
-    outputs: Outputs
+    originals: Originals
+    truth: Outputs | None = None
     bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Run:
-    """The device of a run, how rows are told to be reproduced, and the truth of the last case.
+    """The device of a run, how rows are told to be reproduced, and what is known of the last case.
 
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
@@ -52,7 +61,7 @@ class Run:
     named: frozenset[str]
     reproduce_options: tuple[str, ...]
     oracle_calls: int = 0
-    _truth: _Truth | None = None
+    _known: _Known | None = None
 
     def gates(self, kernel: Kernel) -> bool:
         """Whether a failure of this kernel makes the exit status non-zero."""
@@ -60,9 +69,12 @@ class Run:
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
         """Why the kernel doesn't serve the case on this run's device; None where it does."""
-        least = kernel.op.bytes(case)
-        if self.device.type == "cpu" and least > _MOST_BYTES_ON_CPU:
-            return f"moves {least / 2**30:.1f} GiB at least, which is tried on a GPU only"
+        if self.device.type == "cpu":
+            least, flops = kernel.op.bytes(case), kernel.op.flops(case)
+            if least > _MOST_BYTES_ON_CPU:
+                return f"moves {least / 2**30:.1f} GiB at least, which is tried on a GPU only"
+            if flops > _MOST_FLOPS_ON_CPU:
+                return f"does {flops / 1e9:.0f} GFLOP, which is tried on a GPU only"
         return kernel.domain.reject(case, self.sm, self.device.type)
 
     def try_pair(self, kernel: Kernel, case: Case) -> AccuracyRow:
@@ -71,23 +83,28 @@ class Run:
         Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us.
         """
         started = time.perf_counter()
-        first = call_candidate(kernel, case, self.device, fill=math.nan)
-        second = (
-            first
-            if first.rule is not None
-            else (call_candidate(kernel, case, self.device, fill=SENTINEL))
-        )
+        declared = ask_candidate(kernel, case, self.sm)
+        if declared.problem is not None:
+            verdict = Verdict("raised", declared.problem, ())
+            return self._row(kernel, case, declared, verdict, started, ())
+        known = self._known_of(kernel, case)
+        first = call_candidate(kernel, case, known.originals.give(), fill=math.nan)
+        second = first
+        if first.rule is None:
+            second = call_candidate(kernel, case, known.originals.give(), fill=SENTINEL)
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
-            row = self._row(kernel, case, lost, started, first.seconds)
-            raise DeviceLostError(row)
+            raise DeviceLostError(self._row(kernel, case, declared, lost, started, (first,)))
         if first.rule is not None or second.rule is not None:
             verdict = judge(first, second, {}, {}, kernel.numerics)
+            # It may have written where it shouldn't have: the next kernel is judged by fresh ones.
+            self._known = None
         else:
-            truth = self._truth_of(kernel, case)
-            bounds = self._bounds(kernel, case, truth)
-            verdict = judge(first, second, truth.outputs, bounds, kernel.numerics)
-        return self._row(kernel, case, verdict, started, first.seconds)
+            truth = self._truth(kernel, known)
+            bounds = self._bounds(kernel, known, truth)
+            most = declared.workspace_bytes
+            verdict = judge(first, second, truth, bounds, kernel.numerics, declared_bytes=most)
+        return self._row(kernel, case, declared, verdict, started, (first, second))
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> AccuracyRow:
         """The row of a pair that the kernel's domain doesn't hold."""
@@ -101,25 +118,36 @@ class Run:
             duration_s=0.0,
         )
 
-    def _truth_of(self, kernel: Kernel, case: Case) -> _Truth:
-        if self._truth is None or self._truth.case != case:
-            self._truth = None  # so that two truths never lie in memory together
-            inputs = kernel.op.inputs(case, self.device)
-            self._truth = _Truth(case, kernel.op.oracle(case, inputs))
-            self.oracle_calls += 1
-        return self._truth
+    def _known_of(self, kernel: Kernel, case: Case) -> _Known:
+        if self._known is None or self._known.case != case:
+            self._known = None  # so that two truths never lie in memory together
+            self._known = _Known(case, Originals(kernel.op, case, self.device))
+        return self._known
 
-    def _bounds(self, kernel: Kernel, case: Case, truth: _Truth) -> dict[str, Bound]:
-        if kernel.numerics not in truth.bounds:
-            truth.bounds.clear()  # two sets at once would not fit at 2^31 elements
-            inputs = kernel.op.inputs(case, self.device)
-            truth.bounds[kernel.numerics] = kernel.op.bound(
-                case, inputs, truth.outputs, kernel.numerics
+    def _truth(self, kernel: Kernel, known: _Known) -> Outputs:
+        if known.truth is None:
+            known.truth = kernel.op.oracle(known.case, known.originals.read())
+            self.oracle_calls += 1
+        return known.truth
+
+    def _bounds(self, kernel: Kernel, known: _Known, truth: Outputs) -> dict[str, Bound]:
+        numerics = replace(kernel.numerics, bitwise_repeatable=True)  # which bounds don't ask
+        if numerics not in known.bounds:
+            if kernel.op.bytes(known.case) > _MOST_BYTES_OF_SEVERAL_BOUNDS:
+                known.bounds.clear()
+            known.bounds[numerics] = kernel.op.bound(
+                known.case, known.originals.read(), truth, numerics
             )
-        return truth.bounds[kernel.numerics]
+        return known.bounds[numerics]
 
     def _row(
-        self, kernel: Kernel, case: Case, verdict: Verdict, started: float, call_s: float
+        self,
+        kernel: Kernel,
+        case: Case,
+        declared: Declared,
+        verdict: Verdict,
+        started: float,
+        calls: tuple[Call, ...],
     ) -> AccuracyRow:
         return AccuracyRow(
             kernel=kernel.name,
@@ -128,10 +156,13 @@ class Run:
             rule=verdict.rule,
             reason=verdict.reason,
             outputs=verdict.outputs,
+            variant=declared.variant,
+            workspace_bytes=calls[-1].workspace_bytes if calls else None,
+            declared_workspace_bytes=declared.workspace_bytes,
             gates=self.gates(kernel),
             reproduce=self._command(kernel, case),
             duration_s=time.perf_counter() - started,
-            call_s=call_s,
+            call_s=calls[0].seconds if calls else None,
         )
 
     def _command(self, kernel: Kernel, case: Case) -> str:
@@ -162,8 +193,18 @@ def case_info(case: Case) -> CaseInfo:
     )
 
 
-def kernel_info(kernel: Kernel) -> KernelInfo:
-    """A kernel as the record spells it."""
+def kernel_info(kernel: Kernel, sm: int) -> KernelInfo:
+    """A kernel as the record spells it, with its variants on `sm`.
+
+    Raises KernelError, in one sentence, where a user's kernel can't say which those are.
+    """
+    try:
+        variants = () if kernel.variants is None else tuple(kernel.variants(sm))
+    except Exception as error:
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise KernelError(
+            f"kernel {kernel.name} in {kernel.path}: its variants for sm {sm} raised {told}"
+        ) from error
     return KernelInfo(
         op=kernel.op.name,
         name=kernel.name,
@@ -171,6 +212,7 @@ def kernel_info(kernel: Kernel) -> KernelInfo:
         priority=kernel.priority,
         path=_shortest(Path(kernel.path)),
         numerics=asdict(kernel.numerics),
+        variants=variants,
     )
 
 

@@ -16,21 +16,19 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kernels.registry import Kernel
+from kernels.device import SIMULATED_SM_VARIABLE
+from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
 from reports.accuracy import render
 from reports.record import RecordError, RecordWriter, new_path, read
-from reports.schema import AccuracyRow, RunEnd, RunHeader
-from suites.accuracy import interpreter, strict
+from reports.schema import AccuracyRow, KernelInfo, RunEnd, RunHeader
+from suites.accuracy import interpreter, shards, strict
 from suites.accuracy.run import Run, describe_machine, kernel_info
 from suites.options import DEFAULT_SM, DEVICE
 from suites.selection import selected_cases, selected_kernels
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _REDRAW_EVERY_S = 0.1
-# Names a file that is to hold the record's path: who started the run can then see that it ended,
-# which a status of 0 doesn't show where a candidate ends the process itself.
-_RECORD_NOTE = "WORKBENCH_RECORD_NOTE"
 
 
 class AccuracySession:
@@ -41,11 +39,16 @@ class AccuracySession:
         self.device = config.stash[DEVICE]
         self.strict: bool | None = None
         if self.device.type == "cpu":
+            # A case's tensors are too small to share: with two threads oracle, bound and verdict
+            # of attention's cases take three times as long.
+            torch.set_num_threads(1)
             try:
                 interpreter.install()
             except interpreter.InterpreterError as error:
                 raise pytest.UsageError(str(error)) from error
             sm = int(config.getoption("--sm"))
+            # What domains are asked about is what kernels dispatch for.
+            os.environ[SIMULATED_SM_VARIABLE] = str(sm)
             self.strict = not config.getoption("--no-strict")
             if self.strict:
                 strict.install()
@@ -60,8 +63,10 @@ class AccuracySession:
             named=frozenset(names),
             reproduce_options=self._reproduce_options(sm),
         )
-        self.kernels = selected_kernels(config)
-        self.cases = selected_cases(config, self.kernels)
+        kernels = selected_kernels(config)
+        self.cases = selected_cases(config, kernels)
+        tried = {case.op for case in self.cases}
+        self.kernels = tuple(each for each in kernels if each.op.name in tried)
         self.started = time.monotonic()
         self.rows: list[AccuracyRow] = []
         self.planned = self.to_run = self.ran = self.failed = 0
@@ -69,6 +74,9 @@ class AccuracySession:
         self.path: Path | None = None
         self.interrupted = False
         self.suite_errors: list[str] = []
+        self.shards: shards.Shards | None = None
+        self.share = self._share()
+        self.parent = os.getppid()
         self.progress: Progress | None = None
         self.last_line = self.started
 
@@ -80,6 +88,20 @@ class AccuracySession:
         if self.strict is False:
             options.append("--no-strict")
         return tuple(options)
+
+    def _share(self) -> frozenset[str] | None:
+        """The cases of this process, where another one started it; None for all."""
+        shard = self.config.getoption("--shard")
+        if not shard:
+            return None
+        number, count = map(int, shard.split("/"))
+        return shards.share_of(self.cases, number, count, self.device.type)
+
+    def _kernel_infos(self) -> tuple[KernelInfo, ...]:
+        try:
+            return tuple(kernel_info(each, self.run.sm) for each in self.kernels)
+        except KernelError as error:
+            raise pytest.UsageError(str(error)) from error
 
     def add(self, row: AccuracyRow) -> None:
         """Write a row to the record and count it; where it can't be written the run ends."""
@@ -104,7 +126,7 @@ class AccuracySession:
             started_at=now.isoformat(timespec="seconds"),
             command=shlex.join(["nox", "-s", "accuracy", *_own_arguments(self.config)]),
             environment=describe_machine(self.device, self.run.sm, strict=self.strict),
-            kernels=tuple(kernel_info(each) for each in self.kernels),
+            kernels=self._kernel_infos(),
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
@@ -115,17 +137,24 @@ class AccuracySession:
             self.writer = RecordWriter(self.path, header)
         except RecordError as error:
             raise pytest.UsageError(f"--results {results}: {error}") from error
-        if note := os.environ.get(_RECORD_NOTE):
+        if note := os.environ.get(shards.RECORD_NOTE):
             Path(note).write_text(str(self.path.resolve()))
         kept = []
         for item, kernel, case in pairs:
             reason = self.run.refusal(kernel, case)
-            if reason is None:
-                kept.append(item)
-            else:
+            if reason is not None:
                 self.add(self.run.refused(kernel, case, reason))
-        session.items[:] = kept
+            elif self.share is None or case.id() in self.share:
+                kept.append(item)
+        self.planned -= 0 if self.share is None else len(pairs) - len(self.rows) - len(kept)
         self.to_run = len(kept)
+        jobs = self.config.getoption("--jobs") or shards.default_jobs(self.device.type, len(kept))
+        if jobs > 1 and self.share is None:
+            arguments = list(map(str, self.config.invocation_params.args))
+            huge = any(shards.is_huge(_pair(item)[1], self.device.type) for item in kept)
+            self.shards = shards.Shards(jobs, huge, arguments, self.config.invocation_params.dir)
+            kept = []
+        session.items[:] = kept
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Iterator[None]:
@@ -151,13 +180,26 @@ class AccuracySession:
             self.progress.add_task("", total=self.to_run, failed=0)
             self.progress.start()
         try:
+            if self.shards is not None:
+                self._follow(self.shards)
             return (yield)
         finally:
             if self.progress is not None:
                 self.progress.stop()
 
+    def _follow(self, processes: shards.Shards) -> None:
+        """Take the rows of the run's processes as they come."""
+        try:
+            for row in processes.rows():
+                self.add(row)
+                self.advance()
+        finally:
+            self.suite_errors += processes.problems
+
     def advance(self) -> None:
         """One more test has ended."""
+        if self.share is not None and os.getppid() != self.parent:
+            pytest.exit("the run that this process belongs to is gone")
         now = time.monotonic()
         if self.progress is not None:
             name = self.rows[-1].kernel if self.rows else ""

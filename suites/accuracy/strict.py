@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import triton
+import triton.language as tl
 
 _TRITON = str(Path(triton.__file__).parent)
 _Array = np.ndarray[Any, Any]
@@ -125,6 +126,11 @@ def _check(builder: Any, handle: Any, mask: _Array, *, write: bool) -> None:
         return
     launch, pointers = _STATE.launches[-1], handle.data
     itemsize = max(1, handle.get_element_ty().primitive_bitwidth // 8)
+    if not write and pointers.size:
+        # Where no lane leaves a tensor, masked-in or not, it needn't be asked which are.
+        low, high = int(pointers.min()), int(pointers.max()) + itemsize
+        if any(each.start <= low and high <= each.end for each in launch.extents):
+            return
     if mask.size and mask.all():
         addresses = pointers.reshape(-1)
     else:
@@ -200,9 +206,14 @@ def install() -> None:
             if _STATE.launches:
                 _STATE.launches.pop()
 
+    def lanes(mask: Any) -> Any:
+        """The mask as the builder has it elsewhere; a descriptor passes a bare array."""
+        return interpreter.TensorHandle(mask, tl.int1) if isinstance(mask, np.ndarray) else mask
+
     def strict_load(
         self: Any, pointers: Any, mask: Any, other: Any, *rest: Any, **more: Any
     ) -> Any:
+        mask = lanes(mask)
         _check(self, pointers, mask.data, write=False)
         loaded = load(self, pointers, mask, other, *rest, **more)
         if other is None and not mask.data.all():
@@ -216,6 +227,7 @@ def install() -> None:
     def strict_store(
         self: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **more: Any
     ) -> Any:
+        mask = lanes(mask)
         _check(self, pointers, mask.data, write=True)
         return store(self, pointers, value, mask, *rest, **more)
 

@@ -1,0 +1,162 @@
+"""One call of an attention op, as the peers need it told: its mask, and tensors they can read.
+
+Which keys a query may attend to is an interval, whatever the mask: with p = i + shift its own
+position among the keys, and shift = s_kv - s_q at the bottom right corner, 0 at the top left,
+
+    first_i = max(0, p - left)          last_i = min(s_kv - 1, p + right, p if causal)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oracles.attention.geometry import AXES, geometry
+from oracles.op import Case
+
+Window = tuple[int | None, int | None]
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+
+BROADCAST_BIAS = frozenset({"bias", "bias_over_batch", "bias_over_heads", "bias_over_queries"})
+
+_INT32 = 2**31
+_VECTOR_BYTES = 16  # the widest load that PyTorch's kernels issue without asking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """Which keys a query may attend to; the arguments of the contract that say so."""
+
+    causal: bool = False
+    window: Window | None = None
+    corner: str = "top_left"
+
+    def key_ranges(self, s_q: int, s_kv: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """First and last key, [s_q] each, of each query; none where the last is below the first."""
+        shift = s_kv - s_q if self.corner == "bottom_right" else 0
+        position = torch.arange(s_q, device=device) + shift
+        left, right = self.window or (None, None)
+        first = torch.zeros_like(position)
+        last = torch.full_like(position, s_kv - 1)
+        if left is not None:
+            first = first.maximum(position - left)
+        if right is not None:
+            last = last.minimum(position + right)
+        if self.causal:
+            last = last.minimum(position)
+        return first, last
+
+    def pairs(self, s_q: int, s_kv: int, device: torch.device) -> Tensor | None:
+        """Whether query i may attend to key j, [s_q, s_kv]; None where every query may to all."""
+        if not self.causal and self.window is None:
+            return None
+        first, last = self.key_ranges(s_q, s_kv, device)
+        key = torch.arange(s_kv, device=device)
+        return (first[:, None] <= key) & (key <= last[:, None])
+
+    def rows_without_keys(self, s_q: int, s_kv: int, device: torch.device) -> Tensor:
+        """Whether query i may attend to no key at all, [s_q]."""
+        first, last = self.key_ranges(s_q, s_kv, device)
+        return last < first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The optional arguments of the attention ops, as their contract names them."""
+
+    causal: bool = False
+    window: Window | None = None
+    corner: str = "top_left"
+    bias: Tensor | None = None
+    alibi_slopes: Tensor | None = None
+    softcap: float | None = None
+    sink: Tensor | None = None
+    dropout_p: float = 0.0
+    dropout_seed: int = 0
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
+    max_seqlen_q: int | None = None
+    max_seqlen_k: int | None = None
+    scale: float | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, object]) -> Options:
+        """The options among a call's keyword arguments."""
+        return cls(**given)  # type: ignore[arg-type]
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys a query may attend to."""
+        return Mask(causal=self.causal, window=self.window, corner=self.corner)
+
+
+def spans(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> Iterator[tuple[slice, slice]]:
+    """The queries and the keys of each sequence, as slices of the axis that they share."""
+    queries, keys = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    for index in range(len(queries) - 1):
+        yield (
+            slice(queries[index], queries[index + 1]),
+            slice(keys[index], keys[index + 1]),
+        )
+
+
+def packed(tensor: Tensor) -> Tensor:
+    """`tensor` contiguous and on a 16-byte address: itself, or a copy.
+
+    PyTorch's CUDA kernels take a gradient that is contiguous for aligned; where it is not, the
+    load faults and the GPU is lost to the process.
+    """
+    contiguous = tensor.contiguous()
+    return contiguous if contiguous.data_ptr() % _VECTOR_BYTES == 0 else contiguous.clone()
+
+
+def reduced_like(gradient: Tensor, argument: Tensor) -> Tensor:
+    """`gradient` summed in fp32 over the axes along which `argument` was broadcast to it."""
+    axes = [
+        axis
+        for axis, (full, own) in enumerate(zip(gradient.shape, argument.shape, strict=True))
+        if full != own
+    ]
+    if not axes:
+        return gradient
+    return gradient.float().sum(axes, keepdim=True).to(gradient.dtype)
+
+
+def is_positional(case: Case) -> bool:
+    """Whether a score depends on where query and key are, so that the corner matters."""
+    return bool(case.options & {"causal", "window", "alibi"})
+
+
+def reject_corner(case: Case) -> str | None:
+    """The refusal of a kernel whose only corner is the bottom right, None where it is asked for.
+
+    Where every sequence has as many queries as keys the two corners are one.
+    """
+    if not is_positional(case) or "bottom_right" in case.options:
+        return None
+    if case.size("s_q") == case.size("s_kv"):
+        return None
+    return (
+        "counts positions from the bottom right corner, "
+        f"got s_q = {case.size('s_q')} and s_kv = {case.size('s_kv')}"
+    )
+
+
+def reject_bottom_right(case: Case) -> str | None:
+    """The refusal of a kernel whose causal masks start at the top left corner alone."""
+    if {"causal", "bottom_right"} <= case.options and case.size("s_q") != case.size("s_kv"):
+        return "has causal masks from the top left alone, got one from the bottom right"
+    return None
+
+
+def reject_reach(case: Case, axes: str) -> str | None:
+    """The refusal of offsets of 2^31 elements and more along `axes`, letters of "bsh"."""
+    for name, laid_out in geometry(case).items():
+        for axis, extent, stride in zip(AXES[name], laid_out.shape, laid_out.strides, strict=True):
+            if axis in axes and (extent - 1) * stride >= _INT32:
+                reach = (extent - 1) * stride
+                return f"serves offsets below 2^31 along {axis}, got {reach} in {name}"
+    return None

@@ -1,0 +1,294 @@
+"""`torch_efficient`: PyTorch's memory-efficient attention, through `aten._efficient_attention_*`.
+
+Its conventions, and what is done about them: lse is padded along the queries to a multiple of 32,
+[n, h, padded] under varlen, with +inf past the end; a query without keys has lse 0, in place of the
+contract's -inf (what a bias of -inf leaves without keys is left as it comes); the tiles that a mask
+hides whole are never written in dbias, which is zero there. A window of w means the w keys up to
+the query's own, and needs a causal mask. Dropout draws from PyTorch's generator, which is set and
+set back.
+
+Sources: pytorch/pytorch, aten/src/ATen/native/transformers/cuda/attention.cu, attention_backward.cu
+and mem_eff_attention/kernel_forward.h, kernel_backward.h: what they refuse; that V's alignment is
+loaded by but not asked for in the forward; that P and dP - D are cast before their product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from kernels.baselines.attention_call import (
+    BROADCAST_BIAS,
+    Gradients,
+    Mask,
+    Window,
+    packed,
+    reduced_like,
+    reject_reach,
+    spans,
+)
+from kernels.baselines.attention_flash import SIZES, SM
+from kernels.baselines.attention_variants import (
+    backward_names,
+    backward_variant,
+    forward_names,
+    forward_variant,
+)
+from kernels.registry import Domain, kernel
+from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from oracles.attention.geometry import geometry
+from oracles.op import Case, Numerics
+
+_ATEN = torch.ops.aten
+_FORWARD = _ATEN._efficient_attention_forward  # noqa: SLF001  (has no public name)
+_BACKWARD = _ATEN._efficient_attention_backward  # noqa: SLF001  (likewise)
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_VECTOR_BYTES = 16
+_LSE_MULTIPLE = 32
+
+# fp32 products are three tf32 ones, of a number's leading bits and the rest: nearly fp32's. The
+# narrowest tile has 64 keys.
+FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=64)
+# Keys are split over programs that add up dq in the order they come.
+BACKWARD = Numerics(
+    accumulation_roundoff=2.0**-23,
+    key_tile=64,
+    rounds_factors=True,
+    half_bias_gradient=True,
+    bitwise_repeatable=False,
+)
+
+
+def reject_bias_pointer(case: Case) -> str | None:
+    """The refusal of a bias whose first element isn't on 16 bytes, or whose last axis is apart."""
+    bias = geometry(case).get("bias")
+    if bias is None:
+        return None
+    if bias.strides[3] != 1 and bias.shape[3] > 1:
+        return f"needs an adjacent last axis, got a stride of {bias.strides[3]} there in bias"
+    width = _VECTOR_BYTES // case.dtype.itemsize
+    if bias.offset % width:
+        return f"needs 16-byte pointers, got bias offset by {bias.offset} elements"
+    return None
+
+
+def reject_bias(case: Case) -> str | None:
+    """The refusal of a bias that isn't on 16 bytes along every axis but the last."""
+    bias = geometry(case).get("bias")
+    if bias is None:
+        return None
+    width = _VECTOR_BYTES // case.dtype.itemsize
+    for axis in range(3):
+        stride = bias.strides[axis]
+        if bias.shape[axis] > 1 and stride % width:
+            return f"needs 16-byte strides, got a stride of {stride} along axis {axis} of bias"
+    return reject_bias_pointer(case)
+
+
+def _reject_window(case: Case) -> str | None:
+    if "window" not in case.options or "causal" in case.options:
+        return None
+    right = dict(case.sizes).get("window_right")
+    if right == 0:
+        return None
+    ahead = "without a right limit" if right is None else f"{right} keys ahead"
+    return f"serves windows under a causal mask alone, got one {ahead}"
+
+
+def _reject(case: Case) -> str | None:
+    if {"torch_dropout", "varlen"} <= case.options:
+        return "draws another mask under varlen than the one for (b, h, s_q, s_kv)"
+    return reject_bias(case) or _reject_window(case) or reject_reach(case, "sh")
+
+
+_DOMAIN = Domain(
+    dtypes=DTYPES,
+    alignment=_VECTOR_BYTES,
+    unaligned=frozenset({"do", "out", "bias"}),
+    sm=SM,
+    sizes=SIZES,
+    features=BROADCAST_BIAS
+    | {"causal", "bottom_right", "window", "torch_dropout", "varlen", "scale", "unequal_d"},
+    devices=("cuda",),
+    also=_reject,
+)
+
+
+def _mask_type(mask: Mask) -> int:
+    """0 without a mask, 1 causal from the top left, 2 from the bottom right."""
+    _, right = mask.window or (None, None)
+    if not mask.causal and right != 0:
+        return 0
+    return 2 if mask.corner == "bottom_right" else 1
+
+
+def _window(mask: Mask) -> dict[str, int]:
+    """Its own window, where there is one: how many keys, the query's own among them."""
+    left, _ = mask.window or (None, None)
+    return {} if left is None else {"window_size": left + 1}
+
+
+@contextmanager
+def _drawing_from(seed: int, p: float, device: torch.device) -> Iterator[None]:
+    """PyTorch's generator of `device` at the start of the stream of `seed`; set back after."""
+    if not p:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device]), torch.cuda.device(device):
+        torch.cuda.manual_seed(seed)
+        yield
+
+
+def _expanded(bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """The bias as (b, h_q, s_q, s_kv), seen over again where it is broadcast."""
+    if bias is None:
+        return None
+    return bias.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+
+
+def _forbid_rows_without_keys(lse: Tensor, mask: Mask, s_kv: int) -> None:
+    """Sets lse [..., s_q] of the queries that a mask leaves no key to -inf, in place."""
+    lse.masked_fill_(mask.rows_without_keys(lse.shape[-1], s_kv, lse.device), -math.inf)
+
+
+@kernel(
+    ATTENTION_FORWARD,
+    _DOMAIN,
+    numerics=FORWARD,
+    priority=-13,
+    variant=forward_variant,
+    variants=forward_names,
+)
+def torch_efficient(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    corner: str = "top_left",
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """out and lse. Raises RuntimeError where dropout drew from another place than was set."""
+    mask = Mask(causal=causal, window=window, corner=corner)
+    with _drawing_from(dropout_seed, dropout_p, q.device):
+        out, padded, seed, offset, *_ = _FORWARD(
+            q,
+            k,
+            v,
+            _expanded(bias, q, k),
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_q,
+            max_seqlen_k,
+            dropout_p,
+            _mask_type(mask),
+            compute_log_sumexp=True,
+            scale=scale,
+            **_window(mask),
+        )
+    if dropout_p and (int(seed), int(offset)) != (dropout_seed, 0):
+        raise RuntimeError(
+            f"dropout drew from seed {int(seed)}, offset {int(offset)}, "
+            f"not from seed {dropout_seed}, offset 0"
+        )
+    if cu_seqlens_q is None or cu_seqlens_k is None:
+        lse = padded[:, :, : q.shape[1]].clone()
+        _forbid_rows_without_keys(lse, mask, k.shape[1])
+        return out, lse
+    lse = q.new_empty((1, q.shape[2], q.shape[1]), dtype=torch.float32)
+    for index, (rows, keys) in enumerate(spans(cu_seqlens_q, cu_seqlens_k)):
+        own = lse[0, :, rows]
+        own.copy_(padded[index, :, : own.shape[1]])
+        _forbid_rows_without_keys(own, mask, keys.stop - keys.start)
+    return out, lse
+
+
+def _padded(
+    lse: Tensor,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int | None,
+) -> Tensor:
+    """lse as the backward reads it: [n, h, a multiple of 32], +inf past each sequence's end."""
+    # A query without keys: exp(-inf - 0) is the zero that exp(-inf - (-inf)) is not.
+    finite = lse.masked_fill(lse == -math.inf, 0.0)
+    if cu_seqlens_q is None or cu_seqlens_k is None or max_seqlen_q is None:
+        return torch.nn.functional.pad(finite, (0, -lse.shape[2] % _LSE_MULTIPLE), value=math.inf)
+    sequences = cu_seqlens_q.numel() - 1
+    length = max_seqlen_q + -max_seqlen_q % _LSE_MULTIPLE
+    padded = lse.new_full((sequences, lse.shape[1], length), math.inf)
+    for index, (rows, _) in enumerate(spans(cu_seqlens_q, cu_seqlens_k)):
+        padded[index, :, : rows.stop - rows.start] = finite[0, :, rows]
+    return padded
+
+
+@kernel(
+    ATTENTION_BACKWARD,
+    _DOMAIN,
+    numerics=BACKWARD,
+    priority=-13,
+    name="torch_efficient",
+    variant=backward_variant,
+    variants=backward_names,
+)
+def efficient_backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    corner: str = "top_left",
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    scale: float | None = None,
+) -> Gradients:
+    """dq, dk, dv and dbias of the out and lse that are given."""
+    mask = Mask(causal=causal, window=window, corner=corner)
+    dq, dk, dv, dbias = _BACKWARD(
+        packed(do),
+        q,
+        k,
+        v,
+        _expanded(bias, q, k),
+        packed(out),
+        cu_seqlens_q,
+        cu_seqlens_k,
+        q.shape[1] if max_seqlen_q is None else max_seqlen_q,
+        k.shape[1] if max_seqlen_k is None else max_seqlen_k,
+        _padded(lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q),
+        dropout_p,
+        torch.tensor(dropout_seed),
+        torch.tensor(0),
+        _mask_type(mask),
+        bias is not None,
+        scale=scale,
+        **_window(mask),
+    )
+    if bias is None:
+        return dq, dk, dv, None, None
+    pairs = mask.pairs(q.shape[1], k.shape[1], q.device)
+    if pairs is not None:
+        dbias = dbias.masked_fill(~pairs, 0.0)
+    return dq, dk, dv, reduced_like(dbias, bias), None

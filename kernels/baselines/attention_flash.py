@@ -1,0 +1,164 @@
+"""`torch_flash`: PyTorch's build of FlashAttention-2, through `aten._flash_attention_*`.
+
+The operators take (b, s, h, d) as it is, with fewer heads of keys than of queries, and sequences
+one after the other as [total, h, d]. Positions count from the bottom right corner always. A query
+without keys has lse +inf here, in place of the contract's -inf.
+
+Sources: pytorch/pytorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (what it
+refuses, dk and dv summed over a group in the half) and alibi.h.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from kernels.baselines.attention_call import (
+    Gradients,
+    Window,
+    packed,
+    reject_corner,
+)
+from kernels.registry import Domain, kernel
+from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from oracles.op import Case, Numerics
+
+_ATEN = torch.ops.aten
+_FORWARD = _ATEN._flash_attention_forward  # noqa: SLF001  (has no public name)
+_BACKWARD = _ATEN._flash_attention_backward  # noqa: SLF001  (likewise)
+
+HALVES = (torch.float16, torch.bfloat16)
+SM = (80, 121)
+# b and the heads are a grid's y and z. What has no elements is refused one level up, by SDPA.
+SIZES = {"b": (1, 65535), "h_q": (1, 65535), "s_q": (1, None), "s_kv": (1, None)}
+
+# 64 keys a tile on sm 80 and 90, but 32 on sm 86 and 89 at d = 128.
+FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=32)
+# dq is added up by atomics, and dk, dv leave each query head in the half.
+BACKWARD = Numerics(
+    accumulation_roundoff=2.0**-23, key_tile=32, half_partials=True, bitwise_repeatable=False
+)
+_FEATURES = frozenset({"causal", "bottom_right", "window", "varlen", "gqa", "scale"})
+
+
+def _reject_forward(case: Case) -> str | None:
+    if {"alibi", "causal"} <= case.options:
+        return "leaves the query's part of ALiBi out under a causal mask, and so out of its lse"
+    return reject_corner(case)
+
+
+def _limits(*, causal: bool, window: Window | None) -> dict[str, int | None]:
+    """The window as the operators name it; they set the right limit of a causal mask themselves."""
+    left, right = window or (None, None)
+    return {"window_size_left": left, "window_size_right": 0 if causal else right}
+
+
+@kernel(
+    ATTENTION_FORWARD,
+    Domain(
+        dtypes=HALVES,
+        alignment=16,
+        unaligned=frozenset({"alibi_slopes"}),
+        sm=SM,
+        sizes=SIZES | {"d": (8, 256)},
+        features=_FEATURES | {"alibi"},
+        devices=("cuda",),
+        also=_reject_forward,
+    ),
+    numerics=FORWARD,
+    priority=-12,
+)
+def torch_flash(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    corner: str = "top_left",  # noqa: ARG001  (the domain holds it to the only one there is)
+    alibi_slopes: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """out and lse; dense, or of sequences one after the other."""
+    varlen = cu_seqlens_q is not None
+    operands = tuple(each[0] for each in (q, k, v)) if varlen else (q, k, v)
+    out, lse, *_ = _FORWARD(
+        *operands,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q if varlen else q.shape[1],
+        max_seqlen_k if varlen else k.shape[1],
+        0.0,
+        causal,
+        return_debug_mask=False,
+        scale=scale,
+        alibi_slopes=alibi_slopes,
+        **_limits(causal=causal, window=window),
+    )
+    if varlen:
+        out, lse = out[None], lse[None]  # lse [h, total] without padding
+    return out, lse.masked_fill(lse == math.inf, -math.inf)
+
+
+@kernel(
+    ATTENTION_BACKWARD,
+    Domain(
+        dtypes=HALVES,
+        alignment=16,
+        unaligned=frozenset({"do", "out"}),
+        sm=SM,
+        sizes=SIZES | {"d": (8, 256)},
+        features=_FEATURES,
+        devices=("cuda",),
+        also=reject_corner,
+    ),
+    numerics=BACKWARD,
+    priority=-12,
+    name="torch_flash",
+)
+def flash_backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    corner: str = "top_left",  # noqa: ARG001  (as in the forward)
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    scale: float | None = None,
+) -> Gradients:
+    """dq, dk, dv of the out and lse that are given."""
+    varlen = cu_seqlens_q is not None
+    statistics = lse.masked_fill(lse == -math.inf, math.inf)
+    given = (packed(do), q, k, v, packed(out), statistics)
+    operands = tuple(each[0] for each in given) if varlen else given
+    # What its generator would have drawn from, had there been dropout.
+    state = torch.zeros(2, dtype=torch.uint64, device=q.device)
+    dq, dk, dv = _BACKWARD(
+        *operands,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q if varlen else q.shape[1],
+        max_seqlen_k if varlen else k.shape[1],
+        0.0,
+        causal,
+        state,
+        state,
+        scale=scale,
+        **_limits(causal=causal, window=window),
+    )
+    if varlen:
+        dq, dk, dv = dq[None], dk[None], dv[None]
+    return dq, dk, dv, None, None

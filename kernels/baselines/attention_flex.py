@@ -1,0 +1,150 @@
+"""`flex_attention`: PyTorch's attention generated from Python functions of a score and its place.
+
+Compiled for each case anew, which takes seconds: so its domain is a few lengths, which only long
+cases of the `full` tier have. Uncompiled it would hold the scores whole, and isn't measured. Its
+lse is natural.
+
+Source: pytorch/pytorch, torch/nn/attention/flex_attention.py and torch/_inductor/kernel/flex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _python_dispatch
+
+from kernels.baselines.attention_call import Gradients, Options
+from kernels.baselines.attention_flash import HALVES, SM
+from kernels.baselines.attention_sdpa import differentiate
+from kernels.registry import Domain, kernel
+from oracles import ATTENTION_FORWARD, ATTENTION_GRADIENTS
+from oracles.op import Case, Numerics
+
+# Five cases of `full` or so for each op, of some ten seconds.
+_LENGTHS = (4096, 8192)
+_HEADS = frozenset({16, 32, 64, 128, 256})
+
+# Its tiles are the generator's choice; none has fewer keys than a tensor core's product.
+_NUMERICS = Numerics(accumulation_roundoff=2.0**-23, key_tile=16)
+
+
+def _reject(case: Case) -> str | None:
+    d, d_v = case.size("d"), case.size("d_v")
+    if {d, d_v} <= _HEADS:
+        return None
+    return f"is compiled for heads of 16, 32, 64, 128 and 256 alone, got d {d} and d_v {d_v}"
+
+
+_DOMAIN = Domain(
+    dtypes=HALVES,
+    strides="rows",
+    sm=SM,
+    sizes={"s_q": _LENGTHS, "s_kv": _LENGTHS, "b": (1, 65535), "h_q": (1, 65535)},
+    features=frozenset(
+        {"causal", "bottom_right", "window", "alibi", "softcap", "gqa", "scale", "unequal_d"}
+    ),
+    devices=("cuda",),
+    also=_reject,
+)
+
+
+def _score_mod(options: Options, shift: int) -> Callable[..., Tensor] | None:
+    """The score of a pair, from scale q.k; None where it is that."""
+    softcap, slopes = options.softcap, options.alibi_slopes
+    if softcap is None and slopes is None:
+        return None
+
+    def modified(score: Tensor, _b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if slopes is not None:
+            score = score - slopes[h] * (i + shift - j).abs()
+        return score
+
+    return modified
+
+
+def _mask_mod(options: Options, s_q: int, s_kv: int, shift: int) -> Callable[..., Tensor] | None:
+    """Whether a pair is attended to; None where all are."""
+    left, right = options.window or (None, None)
+    if options.causal:
+        right = 0 if right is None else min(right, 0)
+    if left is None and right is None:
+        return None
+    back = s_q + s_kv if left is None else left
+    ahead = s_q + s_kv if right is None else right
+
+    def attended(_b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        distance = j - i - shift
+        return (distance >= -back) & (distance <= ahead)
+
+    return attended
+
+
+@lru_cache(maxsize=1)
+def _compiled(*_specialised_to: object) -> Callable[..., Any]:
+    """The compiled function; everything compiled before is dropped, before dynamo counts it."""
+    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415  (takes a second)
+
+    torch.compiler.reset()
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+
+
+def _unwatched() -> AbstractContextManager[object]:
+    """No dispatch mode inside: under one, as the suite's is, torch.compile runs its input as is."""
+    return _python_dispatch._disable_current_modes()  # noqa: SLF001  (has no public name)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """out and lse of q, k, v heads first."""
+    from torch.nn.attention.flex_attention import (  # noqa: PLC0415  (takes a second)
+        AuxRequest,
+        create_block_mask,
+    )
+
+    s_q, s_kv = q.shape[2], k.shape[2]
+    shift = s_kv - s_q if options.corner == "bottom_right" else 0
+    mask_mod = _mask_mod(options, s_q, s_kv, shift)
+    block_mask = None
+    if mask_mod is not None:
+        block_mask = create_block_mask(mask_mod, None, None, s_q, s_kv, device=q.device)
+    laid_out = tuple((each.shape, each.stride(), each.dtype) for each in (q, k, v))
+    numbers = (options.scale, options.softcap, options.causal, options.window, shift)
+    flags = (options.alibi_slopes is None, q.requires_grad)
+    out, aux = _compiled(laid_out, numbers, flags)(
+        q,
+        k,
+        v,
+        score_mod=_score_mod(options, shift),
+        block_mask=block_mask,
+        scale=options.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+        return_aux=AuxRequest(lse=True),
+    )
+    return out, aux.lse
+
+
+@kernel(ATTENTION_FORWARD, _DOMAIN, numerics=_NUMERICS, priority=-14)
+def flex_attention(q: Tensor, k: Tensor, v: Tensor, **given: object) -> tuple[Tensor, Tensor]:
+    """out and lse, compiled."""
+    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    with _unwatched():
+        out, lse = _attend(q, k, v, Options.of(given))
+    return out.transpose(1, 2), lse
+
+
+@kernel(ATTENTION_GRADIENTS, _DOMAIN, numerics=_NUMERICS, priority=-14, name="flex_attention")
+def flex_gradients(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
+    """The gradients of the compiled forward, by its compiled backward."""
+    options = Options.of(given)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+        return _attend(q, k, v, options)[0]
+
+    with _unwatched():
+        return differentiate(attend, do, q, k, v)

@@ -1,0 +1,174 @@
+"""Domains: on which cases a kernel is right, asked of the case's data alone.
+
+Where a case puts its tensors is the op's to say (`Op.geometry`); whether that suits a kernel is
+decided here, alike for every op. A refusal is one sentence: what is needed, and what was got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from oracles import OPS
+from oracles.op import Case, Geometry, dtype_name
+
+Strides = Literal["any", "rows", "contiguous"]
+
+# What a kernel keeps of a row or a head in fp32: single numbers, read one at a time.
+_STATISTICS = frozenset({"mean", "rstd", "lse", "delta", "sink"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """What a kernel serves. A kernel is right on all of it and refuses the rest.
+
+    dtypes         activations
+    weight_dtypes  weights; None: the activations' own
+    alignment      bytes that every pointer, every last axis and every stride of an axis longer
+                   than 1 must be a multiple of; of a vector, its pointer alone
+    unaligned      arguments that `alignment` isn't asked of; statistics in fp32 never are
+    strides        "any": every rank and stride; "rows": the last axis adjacent, any other stride;
+                   "contiguous": packed in the order of the op's axes (an element offset is still
+                   possible). Both but the first refuse matrices that come with a third axis
+    sm             compute capabilities served, as 10 * major + minor, both ends included
+    sizes          for each size, the smallest and largest served; None: no limit. A size that a
+                   case doesn't have isn't asked of it
+    features       the op's options served
+    devices        device types it can run on
+    interpretable  it runs under Triton's interpreter (no Gluon, inline assembly or extern)
+    also           asked last: a refusal of what the fields above can't say, or None
+    """
+
+    dtypes: tuple[torch.dtype, ...]
+    weight_dtypes: tuple[torch.dtype, ...] | None = None
+    alignment: int = 1
+    unaligned: frozenset[str] = frozenset()
+    strides: Strides = "any"
+    sm: tuple[int, int] = (0, 999)
+    sizes: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    interpretable: bool = True
+    also: Callable[[Case], str | None] | None = None
+
+    def reject(self, case: Case, sm: int, device: str = "cuda") -> str | None:
+        """Why this domain doesn't hold `case` on a GPU of capability `sm`; None where it does."""
+        if device not in self.devices:
+            return f"runs on {' and '.join(self.devices)}, got {device}"
+        if device == "cpu" and not self.interpretable:
+            return "can't run under Triton's interpreter"
+        if not self.sm[0] <= sm <= self.sm[1]:
+            return f"serves sm {self.sm[0]} to {self.sm[1]}, got sm {sm}"
+        return (
+            self._reject_dtypes(case)
+            or self._reject_features(case)
+            or self._reject_sizes(case)
+            or self._reject_strides(case)
+            or self._reject_alignment(case)
+            or (self.also(case) if self.also is not None else None)
+        )
+
+    def _reject_dtypes(self, case: Case) -> str | None:
+        if case.dtype not in self.dtypes:
+            served = ", ".join(map(dtype_name, self.dtypes))
+            return f"serves {served}, got {dtype_name(case.dtype)}"
+        weights = (case.dtype,) if self.weight_dtypes is None else self.weight_dtypes
+        if "no_weight" not in case.options and case.weight_dtype not in weights:
+            served = ", ".join(map(dtype_name, weights))
+            return (
+                f"serves {served} weights with {dtype_name(case.dtype)} activations, "
+                f"got {dtype_name(case.weight_dtype)}"
+            )
+        return None
+
+    def _reject_features(self, case: Case) -> str | None:
+        missing = sorted(case.options - self.features)
+        return f"doesn't serve {', '.join(missing)}" if missing else None
+
+    def _reject_sizes(self, case: Case) -> str | None:
+        present = dict(case.sizes)
+        for name, (least, most) in self.sizes.items():
+            value = present.get(name, least)
+            if value < least or (most is not None and value > most):
+                limit = f"{least} or more" if most is None else f"{least} to {most}"
+                return f"serves {name} of {limit}, got {value}"
+        return None
+
+    def _reject_strides(self, case: Case) -> str | None:
+        if self.strides == "any":
+            return None
+        if case.layout.batches is not None:
+            return "needs inputs of rank 2, got rank 3"
+        for name, laid_out in OPS[case.op].geometry(case).items():
+            reason = _apart(name, laid_out)
+            if reason is None and self.strides == "contiguous":
+                reason = _unpacked(name, laid_out)
+            if reason is not None:
+                return reason
+        return None
+
+    def _reject_alignment(self, case: Case) -> str | None:
+        if self.alignment == 1:
+            return None
+        for name, laid_out in OPS[case.op].geometry(case).items():
+            if name in _STATISTICS or name in self.unaligned:
+                continue
+            reason = _misaligned(name, laid_out, self.alignment)
+            if reason is not None:
+                return reason
+        return None
+
+
+def _apart(name: str, laid_out: Geometry) -> str | None:
+    """What is wrong where the elements of the last axis aren't neighbours."""
+    stride = laid_out.strides[-1]
+    if stride == 1 or laid_out.shape[-1] <= 1:
+        return None
+    if len(laid_out.shape) < 4:
+        return f"needs adjacent columns, got a column stride of {stride} in {name}"
+    return f"needs an adjacent last axis, got a stride of {stride} there in {name}"
+
+
+def _unpacked(name: str, laid_out: Geometry) -> str | None:
+    """What is wrong where the other axes don't follow one another without a gap."""
+    packed = 1
+    for axis in reversed(range(len(laid_out.shape))):
+        extent, stride = laid_out.shape[axis], laid_out.strides[axis]
+        if extent > 1 and stride != packed:
+            if len(laid_out.shape) < 4:
+                got = f"a row stride of {stride} in {name}"
+                return f"needs packed rows of {packed} elements, got {got}"
+            got = f"a stride of {stride} in place of {packed} along axis {axis} of {name}"
+            return f"needs packed tensors, got {got}"
+        packed *= max(extent, 1)
+    return None
+
+
+def _misaligned(name: str, laid_out: Geometry, width: int) -> str | None:
+    """What is wrong where a pointer, a row or a stride isn't a multiple of `width` bytes."""
+    shape, strides, size = laid_out.shape, laid_out.strides, laid_out.dtype.itemsize
+    kind, rank = dtype_name(laid_out.dtype), len(shape)
+    if rank > 1 and shape[-1] * size % width:
+        row = f"n = {shape[-1]} {kind} elements"
+        if rank >= 4:
+            row = f"{shape[-1]} {kind} elements in {name}"
+        return f"needs rows of whole {width} bytes, got {row}"
+    if laid_out.offset * size % width:
+        return f"needs {width}-byte pointers, got {name} offset by {laid_out.offset} elements"
+    if rank > 1 and (reason := _apart(name, laid_out)) is not None:
+        return reason
+    for axis in reversed(range(rank - 1)):
+        stride = strides[axis]
+        if shape[axis] <= 1 or stride * size % width == 0:
+            continue
+        if rank >= 4:
+            got = f"a stride of {stride} {kind} elements along axis {axis} of {name}"
+            return f"needs {width}-byte strides, got {got}"
+        got = f"a row stride of {stride} {kind} elements in {name}"
+        if axis < rank - 2:
+            got = f"batches {stride - shape[1] * strides[1]} elements apart"
+        return f"needs {width}-byte rows, got {got}"
+    return None

@@ -1,0 +1,260 @@
+"""How far a correct attention backward may be from the closed form.
+
+For a pair (i, j) that attends, with s_c as in bounds.py, lse given or off by E_L, D off by rho:
+
+    d    = s_c + 4 u_a (|B| + |S| + |lse|) + E_L + eps_exp        P+ = P exp(d)
+    pi   = w [((1 + gamma_{d_v+1})(1 + u_op)^2 (1 + 2 u_a if dropped) - 1) |do||v|
+              + 2 (d_v + 1) eta_a + (eta_a + eta_op)(sum|do| + sum|v|)] + eta_a          of w dP
+    rho  = E_D (+ (1 + gamma_{d_v}) sum_c |do| E_O where out is the kernel's own)        of D
+    E_0  = (P+ - P) |dP - D| + P+ [pi + 2 u_a (|dP| + |D|)] + eta_a (2 + P+ + |dP - D| + pi + rho)
+           rounds_factors: (1 + u_p)^2 E_0 + (2 u_p + u_p^2) |dS| + eta_p (P+ + |dP - D| + pi + rho)
+    E_h  = 2 |t| e + e^2 + 4 u_a, e = s_c / c      0 and h = 1 without softcap; h+ = h + E_h
+    E_in = (1 + u_p) [h E_0 + E_h (|dS| + E_0)] + u_p |dX|         without rho
+    E_S  = E_in + r P+ h+ rho            r = 1 + u_p, (1 + u_p)^3 with rounds_factors
+    g_n  = (1 + gamma_n + 3 u_a)(1 + u_op)^2 - 1
+    tau  = scale, t' = max(1, tau), eta' = eta_p + eta_a + eta_op
+
+    dq  tau {[E_in + rho (r P+ h+ - P h) + g_N (|dX| + E_S)] |k| + rho |sum_j P h k|}
+        + t' [eta' sum|k| + eta_op' sum_j (|dX| + E_S) + 5 N eta_a]
+    dk  tau [E_S + g_M (|dX| + E_S)]^T |q| + t' [...] the same by columns
+    dv  {w [P+ ((1 + g_M)(1 + u_p)(1 + 2 u_a if dropped)) - P]}^T |do|
+        + ks [eta' sum|do| + eta_op' sum_i P+ + 5 M eta_a]
+    db  sum E_b + gamma_{red+2} sum (|dS| + E_b) + 2 eta_a,     E_b = E_0 + P+ rho
+        (half_bias_gradient: E_b + u_p (|dS| + E_b) + eta_p)
+    dz  sum_i Ps [(exp d_z - 1) |D| + exp(d_z) rho] + gamma_{n+3} sum_i Ps exp(d_z) (|D| + rho)
+        + eta_a (4 n + sum_i (|D| + rho + Ps)),     d_z = 4 u_a (|z| + |lse|) + E_L + eps_exp
+
+each with (1 + u_o) and + u_o |.| + eta_o at the end; eta_op' = eta_a + eta_op. N counts a row's
+keys, M a key's rows of all heads of its group. rho is common to a row, so that it meets the sum
+of P h k, not of |P h k|: rounding out breaks sum_j dS_ij = 0 and shifts dq coherently.
+
+Where exp(S - lse + d) may overflow in fp32, or a cast dS in fp16, the row's dq, the key's dk and
+dv and that dbias are promised nothing: infinite.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from oracles.attention.bounds import EPS_EXP, SINGLE_LARGEST, ScoreError, Terms
+from oracles.attention.closed_form import (
+    probabilities,
+    row_products,
+    sink_probabilities,
+    weights_of,
+)
+from oracles.attention.scores import Piece, Problem, optional, required
+
+_LARGEST_EXPONENT = 88.0  # exp of it is finite in fp32
+
+
+class Pairs:
+    """What the bounds of one piece share between terms: every pair's closed form, in float64."""
+
+    def __init__(self, piece: Piece, given: dict[str, Tensor]) -> None:
+        """given: out's and lse's own, D and lse, [b, h_q, s_q] in float64."""
+        inputs, problem = piece.problem.inputs, piece.problem
+        self.piece = piece
+        q, k = piece.rows_of(problem.q), piece.keys_of(problem.k)
+        v, do = piece.keys_of(required(inputs, "v")), piece.rows_of(required(inputs, "do"))
+        self.scores = piece.scores(q, k)
+        self.error = ScoreError(piece, self.scores, q, k)
+        self.attends = self.scores.attends.double().expand(self.scores.s.shape)
+        self.lse, self.d = piece.statistic_of(given["lse"]), piece.statistic_of(given["delta"])
+        self.p = probabilities(self.scores, self.lse)
+        self.lse = self.lse.masked_fill(self.lse.isinf(), 0)
+        self.weights, self.w = weights_of(piece, self.p)
+        self.q, self.k, self.do = q.abs(), k.abs(), do.abs()
+        self.products = self.do @ v.abs().mT
+        self.operands = self.do.sum(-1, keepdim=True) + v.abs().sum(-1)[..., None, :]
+        dp = do @ v.mT
+        dp = dp if self.w is None else dp * self.w
+        self.both = (dp.abs() + self.d.abs()).mul_(self.attends)
+        self.factor = (dp - self.d).mul_(self.attends)
+        self.ds = (self.p * self.factor).abs_()
+        self.factor.abs_()
+        tanh = self.scores.tanh
+        self.h = None if tanh is None else 1 - tanh.square()
+        self.dx = self.ds if self.h is None else self.ds * self.h
+        self.p_h = self.p if self.h is None else self.p * self.h
+        self.of_keys = (self.p_h @ k).abs_()
+        span, heads = piece.span, problem.group
+        rows = slice(piece.queries.start, piece.queries.stop)
+        self.n = problem.keys_of_queries(span)[rows].repeat(heads)[:, None]
+        self.m = problem.queries_of_keys(span)[piece.keys.start : piece.keys.stop] * heads
+        self.rows = self.attends.sum(-1, keepdim=True)
+        self.columns = self.attends.sum(-2)[..., None]
+        self.widths = k.shape[-1], v.shape[-1]
+
+
+class _Errors:
+    """The errors of one kind of gamma, of all outputs, before their last cast."""
+
+    def __init__(self, problem: Problem, terms: Terms, rho: Tensor, e_lse: Tensor | None) -> None:
+        """rho and e_lse [b, h_q, s_q]; e_lse None where lse is given."""
+        inputs = problem.inputs
+        self.problem, self.terms, self.e_lse = problem, terms, e_lse
+        # Infinite where nothing is promised of the row's out: a flag, and 0 in what is summed.
+        self.lost, self.rho = rho.isinf(), rho.masked_fill(rho.isinf(), 0)
+        names = {name: required(inputs, name[1:]) for name in ("dq", "dk", "dv")}
+        bias = optional(inputs, "bias")
+        if bias is not None:
+            names["dbias"] = bias
+        self.of = {
+            name: each.new_zeros(each.shape, dtype=torch.float64) for name, each in names.items()
+        }
+        self.reduced = 1
+        if bias is not None:
+            b, s_q, h_q, _ = problem.q.shape
+            for size, own in zip((b, h_q, s_q), bias.shape, strict=False):
+                self.reduced *= size if own == 1 else 1
+
+    def add(self, pairs: Pairs) -> None:
+        """Add the share of a piece."""
+        terms, piece, attends = self.terms, pairs.piece, pairs.attends
+        u_p, eta, tau = terms.u_p, terms.eta, abs(self.problem.scale)
+        factors = terms.numerics.rounds_factors
+        rho = piece.statistic_of(self.rho)
+        s_c = pairs.error.before_offset(terms)
+        upper, overflows = self._upper(pairs, s_c)
+        pi = self._pi(pairs)
+        lost = (pairs.factor + pi + rho) * attends
+        e_0 = (upper - pairs.p) * pairs.factor + upper * (pi + 2 * terms.u * pairs.both)
+        e_0 += eta * (2 * attends + upper + lost)
+        if factors:
+            e_0 = e_0 * (1 + u_p) ** 2 + (2 * u_p + u_p**2) * pairs.ds
+            e_0 += terms.eta_p * (upper + lost)
+            overflows |= lost >= terms.largest
+        once = (1 + u_p) ** 2 if factors else 1.0
+        if "dbias" in self.of:
+            self._add_bias(pairs, e_0 + upper * (once * rho), overflows)
+        if pairs.h is None or pairs.scores.tanh is None:
+            e_in, upper_h = e_0, upper
+        else:
+            e = s_c / (self.problem.softcap or 1.0)
+            e_h = 2 * pairs.scores.tanh.abs() * e + e.square() + 4 * terms.u
+            e_in, upper_h = pairs.h * e_0 + e_h * (pairs.ds + e_0), upper * (pairs.h + e_h)
+        e_in = (1 + u_p) * e_in + u_p * pairs.dx
+        upper_h = upper_h * (rho * (1 + u_p) * once)
+        e_s = e_in + upper_h
+        size = pairs.dx + e_s
+        overflows |= (size * max(tau, 1.0) >= terms.largest) & pairs.scores.attends
+        self._add_dq(pairs, e_in + upper_h - pairs.p_h * rho, size, overflows)
+        self._add_dk(pairs, e_s, size, overflows)
+        self._add_dv(pairs, upper, overflows)
+
+    def _upper(self, pairs: Pairs, s_c: Tensor) -> tuple[Tensor, Tensor]:
+        """P+, and where a pair may overflow, [B, H, R, K]."""
+        terms, attends = self.terms, pairs.scores.attends
+        d = s_c + 4 * terms.u * (pairs.error.local + pairs.lse.abs()) + EPS_EXP
+        if self.e_lse is not None:
+            d += pairs.piece.statistic_of(self.e_lse)
+        exponent = (pairs.scores.s - pairs.lse + d).masked_fill_(~attends, -torch.inf)
+        overflows = exponent > _LARGEST_EXPONENT
+        beyond = (pairs.products >= SINGLE_LARGEST) | pairs.error.overflows()
+        beyond |= pairs.piece.statistic_of(self.lost) > 0
+        upper = exponent.clamp_(max=_LARGEST_EXPONENT).exp_()
+        return upper.maximum(pairs.p), overflows | (beyond & attends)
+
+    def _dropped(self, pairs: Pairs) -> float:
+        """The two roundings of keep_scale, and of a product with it."""
+        return 1.0 if pairs.w is None else 1 + 2 * self.terms.u
+
+    def _pi(self, pairs: Pairs) -> Tensor:
+        """The error of w dP, [B, H, R, K]."""
+        terms, d_v = self.terms, pairs.widths[1]
+        relative = (1 + terms.gamma(d_v + 1)) * terms.operands * self._dropped(pairs) - 1
+        pi = relative * pairs.products + 2 * (d_v + 1) * terms.eta
+        pi += (terms.eta + terms.eta_op) * pairs.operands
+        return (pi if pairs.w is None else pi * pairs.w) + terms.eta
+
+    def _sums(self, n: Tensor) -> Tensor:
+        """g_n."""
+        return (1 + self.terms.gamma.each(n) + 3 * self.terms.u) * self.terms.operands - 1
+
+    def _add_bias(self, pairs: Pairs, e_b: Tensor, overflows: Tensor) -> None:
+        """dS as it is summed over what the bias was broadcast over."""
+        terms = self.terms
+        if terms.numerics.half_bias_gradient:
+            overflows = overflows | (pairs.ds + e_b >= terms.largest)
+            e_b = e_b + terms.u_p * (pairs.ds + e_b) + terms.eta_p * pairs.attends
+        e_b = e_b + terms.gamma(self.reduced + 2) * (pairs.ds + e_b) + 2 * terms.eta * pairs.attends
+        pairs.piece.add_bias(self.of["dbias"], e_b.masked_fill(overflows, torch.inf))
+
+    def _add_dq(self, pairs: Pairs, own: Tensor, size: Tensor, overflows: Tensor) -> None:
+        """own: the error of dS but for the part of rho that the whole row shares."""
+        terms, piece = self.terms, pairs.piece
+        tau = abs(self.problem.scale)
+        larger, flushed = max(tau, 1.0), terms.eta + terms.eta_op
+        pair = tau * (own + self._sums(pairs.n) * size)
+        pair += larger * (terms.eta_p + flushed) * pairs.attends
+        error = pair @ pairs.k + tau * piece.statistic_of(self.rho) * pairs.of_keys
+        per_row = flushed * size.sum(-1, keepdim=True) + 5 * terms.eta * pairs.rows
+        error += larger * per_row
+        piece.write_rows(
+            self.of["dq"], error.masked_fill(overflows.any(-1, keepdim=True), torch.inf)
+        )
+
+    def _add_dk(self, pairs: Pairs, e_s: Tensor, size: Tensor, overflows: Tensor) -> None:
+        terms, tau = self.terms, abs(self.problem.scale)
+        larger, flushed = max(tau, 1.0), terms.eta + terms.eta_op
+        pair = tau * (e_s + self._sums(pairs.m) * size)
+        pair += larger * (terms.eta_p + flushed) * pairs.attends
+        per_key = flushed * size.sum(-2)[..., None] + 5 * terms.eta * pairs.columns
+        error = pair.mT @ pairs.q + larger * per_key
+        lost = overflows.any(-2)[..., None]
+        pairs.piece.add_keys(self.of["dk"], error.masked_fill(lost, torch.inf))
+
+    def _add_dv(self, pairs: Pairs, upper: Tensor, overflows: Tensor) -> None:
+        terms, ks = self.terms, self.problem.keep_scale
+        flushed = terms.eta + terms.eta_op
+        relative = (1 + self._sums(pairs.m)) * ((1 + terms.u_p) * self._dropped(pairs))
+        pair = relative * upper - pairs.p
+        if pairs.w is not None:
+            pair = pair * pairs.w
+        pair += ks * (terms.eta_p + flushed) * pairs.attends
+        per_key = flushed * upper.sum(-2)[..., None] + 5 * terms.eta * pairs.columns
+        error = pair.mT @ pairs.do + ks * per_key
+        lost = overflows.any(-2)[..., None]
+        pairs.piece.add_keys(self.of["dv"], error.masked_fill(lost, torch.inf))
+
+    def add_sink(self, sink: Tensor, lse: Tensor, d: Tensor) -> None:
+        """The error of dsink [h_q], of lse and D [b, h_q, s_q]."""
+        terms, rho, d = self.terms, self.rho, d.abs()
+        z, n = sink.double()[:, None].abs(), d.shape[0] * d.shape[2]
+        exponent = 4 * terms.u * (z + lse.abs()) + EPS_EXP
+        if self.e_lse is not None:
+            exponent = exponent + self.e_lse
+        p = sink_probabilities(sink, lse)
+        upper = p * exponent.exp()
+        error = (upper - p) * d + upper * (rho + terms.gamma(n + 3) * (d + rho))
+        error += terms.eta * (4 + d + rho + p)
+        self.of["dsink"] = error.masked_fill(self.lost, torch.inf).sum((0, 2))
+
+
+def backward_errors(
+    problem: Problem,
+    terms: tuple[Terms, ...],
+    rho: list[Tensor],
+    e_lse: list[Tensor] | None,
+) -> list[dict[str, Tensor]]:
+    """The errors of dq, dk, dv, dbias and dsink before their last cast, for each of `terms`.
+
+    The problem's tensors are finite and hold out and lse. 0 in gradients of what meets nothing.
+    """
+    inputs = problem.inputs
+    lse, sink = required(inputs, "lse").double(), optional(inputs, "sink")
+    given = {"lse": lse, "delta": row_products(required(inputs, "do"), required(inputs, "out"))}
+    made = [
+        _Errors(problem, each, rho[index], None if e_lse is None else e_lse[index])
+        for index, each in enumerate(terms)
+    ]
+    for piece in problem.pieces():
+        pairs = Pairs(piece, given)
+        for each in made:
+            each.add(pairs)
+    if sink is not None:
+        for each in made:
+            each.add_sink(sink, lse, given["delta"])
+    return [each.of for each in made]

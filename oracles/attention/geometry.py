@@ -1,0 +1,180 @@
+"""Shapes, forms and counts of the attention ops: all that follows from a case without its values.
+
+Of n sequences one after the other (option "varlen") the lengths are a pattern of the sizes; query
+i of a sequence may attend to an interval of its keys, so that pairs are counted row by row.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from oracles.inputs import strides_of
+from oracles.op import Case, Geometry, OutputForm
+
+FORWARD, DELTA = "attention_forward", "attention_delta"
+BACKWARD, GRADIENTS = "attention_backward", "attention_gradients"
+
+# One letter for each axis; these are the tensors whose layout a case may choose.
+AXES = {
+    "q": "bshd",
+    "k": "bshd",
+    "v": "bshd",
+    "do": "bshd",
+    "out": "bshd",
+    "bias": "bhqk",
+}
+ARGUMENTS = {
+    FORWARD: ("q", "k", "v"),
+    DELTA: ("out", "do"),
+    BACKWARD: ("do", "q", "k", "v", "out", "lse"),
+    GRADIENTS: ("do", "q", "k", "v"),
+}
+
+
+def lengths(case: Case) -> tuple[tuple[int, int], ...]:
+    """(s_q, s_kv) of each sequence of a varlen case.
+
+    From five sequences on there are an empty one, one without queries, one without keys, one of
+    length 1, and the longest. Where the largest lengths are equal (s_q = s_kv) each sequence's
+    two lengths are; then none lacks its queries or its keys alone.
+    """
+    b, s_q, s_kv = case.size("b"), case.size("s_q"), case.size("s_kv")
+    if s_q == s_kv:
+        known = [(0, 0), (1, 1), (s_q, s_q), (s_q // 2, s_q // 2), (s_q // 3, s_q // 3)]
+        more = [(1 + 37 * i % max(s_q, 1),) * 2 for i in range(b - len(known))]
+    else:
+        known = [(0, 0), (1, (s_kv + 1) // 2), (s_q, s_kv), (0, (s_kv + 2) // 3), (s_q // 2, 0)]
+        more = [
+            (1 + 37 * i % max(s_q, 1), 1 + 53 * i % max(s_kv, 1)) for i in range(b - len(known))
+        ]
+    if b < len(known):  # too few for all of them: the longest first
+        known = [known[2], known[0], known[1], known[3]][:b]
+    return tuple((min(q, s_q), min(k, s_kv)) for q, k in known + more)
+
+
+def shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor argument that the case has, in the order they are passed."""
+    options = case.options
+    b, h_q = case.size("b"), case.size("h_q")
+    if case.op == DELTA:
+        shape = (b, case.size("s_q"), h_q, case.size("d_v"))
+        return {"out": shape, "do": shape}
+    s_q, s_kv, batches = case.size("s_q"), case.size("s_kv"), b
+    h_kv, d, d_v = case.size("h_kv"), case.size("d"), case.size("d_v")
+    if "varlen" in options:
+        each = lengths(case)
+        batches, s_q, s_kv = 1, sum(q for q, _ in each), sum(k for _, k in each)
+    every: dict[str, tuple[int, ...]] = {
+        "q": (batches, s_q, h_q, d),
+        "k": (batches, s_kv, h_kv, d),
+        "v": (batches, s_kv, h_kv, d_v),
+        "do": (batches, s_q, h_q, d_v),
+        "out": (batches, s_q, h_q, d_v),
+        "lse": (batches, h_q, s_q),
+    }
+    made = {name: every[name] for name in ARGUMENTS[case.op]}
+    if "bias" in options:
+        made["bias"] = (
+            1 if "bias_over_batch" in options else b,
+            1 if "bias_over_heads" in options else h_q,
+            1 if "bias_over_queries" in options else s_q,
+            s_kv,
+        )
+    if "alibi" in options:
+        made["alibi_slopes"] = (h_q,)
+    if "sink" in options:
+        made["sink"] = (h_q,)
+    if "varlen" in options:
+        made["cu_seqlens_q"] = made["cu_seqlens_k"] = (b + 1,)
+    return made
+
+
+def forms(case: Case) -> dict[str, OutputForm]:
+    """Shape and dtype of each output: out and lse, delta, or the gradients of what the case has."""
+    made = shapes(case)
+    single = torch.float32
+    if case.op == DELTA:
+        b, s_q, h_q, _ = made["out"]
+        return {"delta": OutputForm((b, h_q, s_q), single)}
+    if case.op == FORWARD:
+        b, s_q, h_q, _ = made["q"]
+        out = OutputForm((b, s_q, h_q, case.size("d_v")), case.dtype)
+        return {"out": out, "lse": OutputForm((b, h_q, s_q), single)}
+    gradients = {
+        f"d{name}": OutputForm(made[name], case.dtype)
+        for name in ("q", "k", "v", "bias")
+        if name in made
+    }
+    if "sink" in made:
+        gradients["dsink"] = OutputForm(made["sink"], single)
+    return gradients
+
+
+def geometry(case: Case) -> dict[str, Geometry]:
+    """Where the case puts each of q, k, v, do, out and bias that its op takes."""
+    return {
+        name: Geometry(
+            shape,
+            strides_of(case.layout.of(name), AXES[name], shape),
+            case.layout.of(name).offset,
+            case.dtype,
+        )
+        for name, shape in shapes(case).items()
+        if name in AXES
+    }
+
+
+def key_ranges(case: Case, s_q: int, s_kv: int) -> tuple[Tensor, Tensor]:
+    """First and last key, [s_q] each, that each query of one sequence may attend to.
+
+    Where the last is below the first the query attends to none.
+    """
+    sizes = dict(case.sizes)
+    shift = s_kv - s_q if "bottom_right" in case.options else 0
+    middle = torch.arange(s_q) + shift
+    first, last = torch.zeros_like(middle), torch.full_like(middle, s_kv - 1)
+    if "window_left" in sizes:
+        first = first.maximum(middle - sizes["window_left"])
+    if "window_right" in sizes:
+        last = last.minimum(middle + sizes["window_right"])
+    if "causal" in case.options:
+        last = last.minimum(middle)
+    return first, last
+
+
+def pairs(case: Case) -> int:
+    """How many (query, key) pairs are attended to, over the batch, for one head."""
+
+    def attended(s_q: int, s_kv: int) -> int:
+        first, last = key_ranges(case, s_q, s_kv)
+        return int((last - first + 1).clamp(min=0).sum())
+
+    if "varlen" in case.options:
+        return sum(attended(*each) for each in lengths(case))
+    return case.size("b") * attended(case.size("s_q"), case.size("s_kv"))
+
+
+def flops(case: Case) -> int:
+    """Multiplications and additions of the matrix products that the masks leave.
+
+    Forward 2 (d + d_v) for each pair and query head; backward 2 (3 d + 2 d_v): S again, dP, dV,
+    dQ, dK. Gradients are both. Delta 2 d_v for each row.
+    """
+    if case.op == DELTA:
+        return 2 * case.size("b") * case.size("h_q") * case.size("s_q") * case.size("d_v")
+    d, d_v = case.size("d"), case.size("d_v")
+    forward, backward = d + d_v, 3 * d + 2 * d_v
+    each = {FORWARD: forward, BACKWARD: backward, GRADIENTS: forward + backward}[case.op]
+    return 2 * each * pairs(case) * case.size("h_q")
+
+
+def least_bytes(case: Case) -> int:
+    """The least traffic: every input read once, every output written once."""
+    total = 0
+    for name, shape in shapes(case).items():
+        # lse, sink and slopes are in fp32, cu_seqlens in int32
+        total += math.prod(shape) * (case.dtype.itemsize if name in AXES else 4)
+    return total + sum(math.prod(form.shape) * form.dtype.itemsize for form in forms(case).values())
