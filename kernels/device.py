@@ -23,21 +23,21 @@ _SIMULATED_MULTIPROCESSORS = 2
 
 
 @cache
-def _on_device(index: int) -> int:
-    major, minor = torch.cuda.get_device_capability(index)
+def _on_device(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
 
 def sm_of(device: torch.device) -> int:
     """10 * major + minor of a GPU's compute capability; on a CPU the simulated one."""
     if device.type == "cuda":
-        return _on_device(torch.cuda.current_device() if device.index is None else device.index)
+        return _on_device(device)
     return int(os.environ.get(SIMULATED_SM_VARIABLE, _SIMULATED_SM))
 
 
 @cache
-def _multiprocessors(index: int) -> int:
-    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+def _multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def multiprocessors(device: torch.device, *, device_independent: bool = False) -> int:
@@ -45,9 +45,7 @@ def multiprocessors(device: torch.device, *, device_independent: bool = False) -
     if device_independent:
         return FIXED_MULTIPROCESSORS
     if device.type == "cuda":
-        return _multiprocessors(
-            torch.cuda.current_device() if device.index is None else device.index
-        )
+        return _multiprocessors(device)
     return int(os.environ.get(SIMULATED_MULTIPROCESSORS_VARIABLE, _SIMULATED_MULTIPROCESSORS))
 
 

@@ -146,7 +146,9 @@ class AccuracyRow(_Line):
         default=None, description="one sentence: why it failed or was refused"
     )
     outputs: tuple[OutputError, ...] = ()
-    variant: str | None = Field(default=None, description="what dispatch took, a name for each pass")
+    variant: str | None = Field(
+        default=None, description="what dispatch took; names with spaces between, of several passes"
+    )
     workspace_bytes: int | None = Field(
         default=None, description="most that a call took at one time beyond inputs and outputs"
     )

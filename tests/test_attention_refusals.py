@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -14,8 +14,10 @@ from kernels.attention.forward import flash
 from kernels.attention.function import attention
 from kernels.attention.problem import AttentionError, Given
 
-_BASE = {"q": (2, 5, 4, 16), "k": (2, 7, 2, 16), "v": (2, 7, 2, 8)}
-_ONE = {"q": (1, 5, 4, 16), "k": (1, 7, 2, 16), "v": (1, 7, 2, 8)}
+_Shapes = Mapping[str, tuple[int, ...]]
+
+_BASE: _Shapes = {"q": (2, 5, 4, 16), "k": (2, 7, 2, 16), "v": (2, 7, 2, 8)}
+_ONE: _Shapes = {"q": (1, 5, 4, 16), "k": (1, 7, 2, 16), "v": (1, 7, 2, 8)}
 
 
 def _offsets(*numbers: int) -> Tensor:
@@ -108,7 +110,7 @@ def _nothing_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"kernels.attention.{name}", launch)
 
 
-def _of(shapes: dict[str, tuple[int, ...]]) -> tuple[Tensor, Tensor, Tensor]:
+def _of(shapes: _Shapes) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = (torch.zeros(shapes[name]) for name in ("q", "k", "v"))
     return q, k, v
 
@@ -119,7 +121,7 @@ def test_mismatched_tensors_are_refused(name: str, call: Callable[..., object]) 
     """Sizes that don't belong together, and heads past the widest."""
     changed, sentence = _SHAPES[name]
     with pytest.raises(AttentionError, match=sentence):
-        call(*_of(_BASE | changed))
+        call(*_of({**_BASE, **changed}))
 
 
 @pytest.mark.parametrize("call", [flash, attention], ids=["kernel", "function"])
@@ -191,7 +193,7 @@ def test_delta_refuses_tensors_that_differ() -> None:
     out = torch.zeros(2, 5, 4, 8)
     with pytest.raises(AttentionError, match="out and do must have one shape of 4 axes"):
         delta(out, out[:, :4])
-    with pytest.raises(AttentionError, match="out and do must be alike, got float32 .* float16"):
+    with pytest.raises(AttentionError, match=r"out and do must be alike, got float32 .* float16"):
         delta(out, out.half())
 
 

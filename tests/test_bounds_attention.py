@@ -97,6 +97,28 @@ def test_correct_arithmetic_stays_within_its_bounds_with_options(feature: str) -
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_saturated_softcap_stays_within_its_bounds(dtype: torch.dtype) -> None:
+    """1 - t^2 is all rounding where t is nearly 1, and dq and dk are as far off as it is."""
+    for op in (BACKWARD, GRADIENTS):
+        trial = Trial.of(op, SHAPES[0], dtype, "softcap", "times3")
+        trial = Trial.given(op, trial.case, {**trial.inputs, "softcap": 0.7})
+        for way in (*WAYS, *(TF32 if dtype == SINGLE else ())):
+            assert max(trial.worst(way)) <= 1, way
+
+
+def test_scores_of_equal_addends_need_the_whole_gamma() -> None:
+    """512 equal products, one after the other: lse is off by what the sum of them is."""
+    q, k = torch.full((1, 4, 1, 512), 1.1), torch.full((1, 9, 1, 512), 1.3)
+    trial = Trial.of(FORWARD, (1, 1, 1, 4, 9, 512, 8), SINGLE)
+    trial = Trial.given(FORWARD, trial.case, {**trial.inputs, "q": q, "k": k})
+    outputs, exact = trial.outputs(way := Way(product="sequential")), trial.truth["lse"]
+    assert exact is not None
+    # More than the roundings of x, S and m together: 16 units of 33 each.
+    assert ((outputs["lse"].double() - exact).abs() > 20 * 2.0**-24 * exact).all()
+    assert trial.ratios(outputs, trial.bounds(way.numerics))["lse"][0] <= 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_bounds_are_reached_by_correct_arithmetic(dtype: torch.dtype) -> None:
     """The bounds aren't vacuous: correct arithmetic comes near them somewhere.
 

@@ -81,7 +81,7 @@ def _flushed_weight_times_do() -> Inputs:
 
 
 def _flushed_product() -> Inputs:
-    """A mean of one kept value of nine is flushed, before dropout multiplies it by 100; or do is."""
+    """A mean with one kept value of nine is flushed before dropout makes 100 of it; or do is."""
     made = _base(keys=9)
     made["v"] = torch.full((1, 9, 1, 1), 2.0**-122.9)
     made["do"] = torch.full((1, 1, 1, 1), TINY)

@@ -29,9 +29,11 @@ from kernels.attention.problem import (
 )
 from kernels.attention.served import (
     DECLARED,
+    DECLARED_FP32,
     DECLARED_TF32,
-    DTYPES,
     FEATURES,
+    HALVES,
+    SINGLE,
     SM,
     elements,
     need_of_call,
@@ -306,12 +308,22 @@ def _split_workspace(case: Case) -> int:
 
 @kernel(
     ATTENTION_BACKWARD,
-    Domain(dtypes=DTYPES, features=FEATURES, sm=SM),
+    Domain(dtypes=HALVES, features=FEATURES, sm=SM),
     numerics=DECLARED,
     priority=20,
     variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
-    variants=lambda sm: _names(("f16", "bf16", "f32"), sm),
+    variants=lambda sm: _names(("f16", "bf16"), sm),
     workspace=_workspace,
+)
+@kernel(
+    ATTENTION_BACKWARD,
+    Domain(dtypes=SINGLE, features=FEATURES, sm=SM),
+    numerics=DECLARED_FP32,
+    priority=20,
+    variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
+    variants=lambda sm: _names(("f32",), sm),
+    workspace=_workspace,
+    name="two_pass_fp32",
 )
 def two_pass(
     do: Tensor,
@@ -351,7 +363,7 @@ def two_pass_tf32(
 @kernel(
     ATTENTION_BACKWARD,
     Domain(
-        dtypes=DTYPES,
+        dtypes=HALVES,
         features=FEATURES,
         sm=SM,
         sizes={"d": (1, WIDEST_UNORDERED), "d_v": (1, WIDEST_UNORDERED)},
@@ -360,6 +372,20 @@ def two_pass_tf32(
     priority=10,
     variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
     workspace=_split_workspace,
+)
+@kernel(
+    ATTENTION_BACKWARD,
+    Domain(
+        dtypes=SINGLE,
+        features=FEATURES,
+        sm=SM,
+        sizes={"d": (1, WIDEST_UNORDERED), "d_v": (1, WIDEST_UNORDERED)},
+    ),
+    numerics=replace(DECLARED_FP32, bitwise_repeatable=False),
+    priority=10,
+    variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
+    workspace=_split_workspace,
+    name="split_queries_fp32",
 )
 def split_queries(
     do: Tensor,

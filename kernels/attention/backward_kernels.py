@@ -268,7 +268,8 @@ def _key_gradient_tiles(
         if DK:
             dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         weights, _, dx = gradient_tile(
-            x, dp, lse[None, :], delta[None, :], bias_base, slope, seed_low, seed_high, threshold, keep_scale,
+            x, dp, lse[None, :], delta[None, :], bias_base, slope, seed_low, seed_high, threshold,
+            keep_scale,
             batch_head, start_m, start_n, shift, left, right, s_q, first_key, end_key, stride_bm,
             stride_bn, scale, softcap, BIAS, ALIBI, SOFTCAP, DROPOUT, NATURAL, MASKED, True,
             BLOCK_M, BLOCK_N,
@@ -569,7 +570,8 @@ def _query_gradient_tiles(
         x = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         dp = tl.dot(do, v, input_precision=PRECISION)
         _, _, dx = gradient_tile(
-            x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold, keep_scale,
+            x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold,
+            keep_scale,
             batch_head, start_m, start_n, shift, left, right, s_q, first_key, end_key, stride_bm,
             stride_bn, scale, softcap, BIAS, ALIBI, SOFTCAP, DROPOUT, NATURAL, MASKED, False,
             BLOCK_M, BLOCK_N,
@@ -712,7 +714,8 @@ def _query_gradients(
     )
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     dq = _query_gradient_tiles(
-        dq, q, do, lse, delta, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold, keep_scale,
+        dq, q, do, lse, delta, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold,
+        keep_scale,
         batch_head, start_m, full_low, full_high - full_low, 0, 0, shift, left, right, s_q,
         first_key, end_key, d, d_v, stride_kn * VECTOR, stride_kd, stride_vn * VECTOR, stride_vd,
         stride_bm, stride_bn, scale, softcap, bias_ptr is not None, slopes_ptr is not None,
@@ -721,7 +724,8 @@ def _query_gradients(
     )  # fmt: skip
     before = full_low - low
     dq = _query_gradient_tiles(
-        dq, q, do, lse, delta, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold, keep_scale,
+        dq, q, do, lse, delta, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold,
+        keep_scale,
         batch_head, start_m, low, before + high - full_high, before, full_high - full_low, shift,
         left, right, s_q, first_key, end_key, d, d_v, stride_kn * VECTOR, stride_kd,
         stride_vn * VECTOR, stride_vd, stride_bm, stride_bn, scale, softcap,

@@ -25,9 +25,11 @@ from kernels.attention.problem import (
 )
 from kernels.attention.served import (
     DECLARED,
+    DECLARED_FP32,
     DECLARED_TF32,
-    DTYPES,
     FEATURES,
+    HALVES,
+    SINGLE,
     SM,
     elements,
     need_of_call,
@@ -118,12 +120,22 @@ def _workspace(case: Case) -> int:
 
 @kernel(
     ATTENTION_FORWARD,
-    Domain(dtypes=DTYPES, features=FEATURES, sm=SM),
+    Domain(dtypes=HALVES, features=FEATURES, sm=SM),
     numerics=DECLARED,
     priority=20,
     variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
-    variants=lambda sm: names("fwd", ("f16", "bf16", "f32"), sm),
+    variants=lambda sm: names("fwd", ("f16", "bf16"), sm),
     workspace=_workspace,
+)
+@kernel(
+    ATTENTION_FORWARD,
+    Domain(dtypes=SINGLE, features=FEATURES, sm=SM),
+    numerics=DECLARED_FP32,
+    priority=20,
+    variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
+    variants=lambda sm: names("fwd", ("f32",), sm),
+    workspace=_workspace,
+    name="flash_fp32",
 )
 def flash(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     """A block of queries a program, whole operands in fp32."""
@@ -146,7 +158,7 @@ def flash_tf32(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forwa
 
 def splits_of(s_kv: int) -> int:
     """How many programs share a block's keys: by the keys alone, so that bits don't vary."""
-    return min(_MOST_SPLITS, max(2, triton.cdiv(s_kv, _KEYS_A_SPLIT)))
+    return min(_MOST_SPLITS, max(2, -(-s_kv // _KEYS_A_SPLIT)))
 
 
 def _split_workspace(case: Case) -> int:
@@ -158,7 +170,7 @@ def _split_workspace(case: Case) -> int:
 @kernel(
     ATTENTION_FORWARD,
     Domain(
-        dtypes=DTYPES,
+        dtypes=HALVES,
         features=FEATURES - {"varlen"},
         sm=SM,
         sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
@@ -167,6 +179,20 @@ def _split_workspace(case: Case) -> int:
     priority=10,
     variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
     workspace=_split_workspace,
+)
+@kernel(
+    ATTENTION_FORWARD,
+    Domain(
+        dtypes=SINGLE,
+        features=FEATURES - {"varlen"},
+        sm=SM,
+        sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
+    ),
+    numerics=DECLARED_FP32,
+    priority=10,
+    variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
+    workspace=_split_workspace,
+    name="split_keys_fp32",
 )
 def split_keys(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     """Several programs share the keys of a block of queries, and their shares are then joined."""

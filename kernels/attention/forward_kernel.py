@@ -13,11 +13,11 @@ import triton
 import triton.language as tl
 
 from kernels.attention.scores import (
-    compiled,
-    compiled_twice,
     LN2,
     LOG2E,
     attended,
+    compiled,
+    compiled_twice,
     keep_tile,
     key_tiles,
     score_tile,
@@ -196,7 +196,8 @@ def _forward_tiles(
             v = tl.load(v_ptrs, mask=offs_dv[None, :] < d_v, other=0.0)
         x = tl.dot(q, k, input_precision=PRECISION)
         p, m_i, l_i, alpha = softmax_step(
-            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m, start_n, shift,
+            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m,
+            start_n, shift,
             left, right, first_key, end_key, stride_bm, stride_bn, scale, softcap,
             BIAS, ALIBI, SOFTCAP, DROPOUT, NATURAL, MASKED, BLOCK_M, BLOCK_N, s_q,
         )  # fmt: skip
@@ -333,7 +334,8 @@ def _forward(
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
     acc, m_i, l_i = _forward_tiles(
-        acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m,
+        acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold,
+        batch_head, start_m,
         full_low, full_high - full_low, 0, 0, shift, left, right, first_key, end_key, s_q, d, d_v,
         stride_kn * VECTOR, stride_kd, stride_vn * VECTOR, stride_vd, stride_bm, stride_bn,
         scale, softcap, bias_ptr is not None, slopes_ptr is not None, SOFTCAP, DROPOUT, NATURAL,
@@ -341,7 +343,8 @@ def _forward(
     )  # fmt: skip
     head_tiles = full_low - low
     acc, m_i, l_i = _forward_tiles(
-        acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m,
+        acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold,
+        batch_head, start_m,
         low, head_tiles + high - full_high, head_tiles, full_high - full_low, shift, left, right,
         first_key, end_key, s_q, d, d_v,
         stride_kn * VECTOR, stride_kd, stride_vn * VECTOR, stride_vd, stride_bm, stride_bn,
@@ -405,16 +408,16 @@ def _combine(
     mask = there[:, None] & (offs_dv[None, :] < d_v)
     m_i = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     nan = tl.zeros((BLOCK_M,), tl.float32)
-    for split in range(0, splits):
+    for split in range(splits):
         share = tl.load(lse_base + split * stride_ls, mask=there, other=float("-inf"))
         m_i = tl.maximum(m_i, share)
-        nan += tl.where(share == share, 0.0, share)
+        nan += tl.where(share == share, 0.0, share)  # noqa: PLR0124 (NaN alone is not itself)
     if sink_ptr is not None:
         m_i = tl.maximum(m_i, tl.load(sink_ptr + head))
     m_used = tl.where(m_i == float("-inf"), 0.0, m_i)
     l_i = nan
     acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
-    for split in range(0, splits):
+    for split in range(splits):
         share = tl.load(lse_base + split * stride_ls, mask=there, other=float("-inf"))
         weight = tl.exp(share - m_used)
         l_i += weight

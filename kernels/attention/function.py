@@ -26,9 +26,11 @@ from kernels.attention.problem import (
 )
 from kernels.attention.served import (
     DECLARED,
+    DECLARED_FP32,
     DECLARED_TF32,
-    DTYPES,
     FEATURES,
+    HALVES,
+    SINGLE,
     SM,
     elements,
     variants_of_case,
@@ -104,6 +106,7 @@ def forward_operator(
     switches: Sequence[int],
     numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor]:
+    """out and lse; what isn't a tensor comes as `packed` made it."""
     options = _options(bias, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, switches, numbers)
     return forward(q, k, v, options, tf32=bool(switches[8]))
 
@@ -132,13 +135,14 @@ def backward_operator(
     switches: Sequence[int],
     numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv, dbias and dsink; what there isn't a gradient of is empty."""
     options = _options(bias, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, switches, numbers)
     problem = Problem.of(q, k, v, options)
     if switches[7]:
         dq, dk, dv, dbias, dsink = backward(do, problem, out, lse, tf32=bool(switches[8]))
     else:
         dq, dk, dv, dbias, dsink = unordered_backward(do, problem, out, lse)
-    # An operator returns no None: what there isn't a gradient of is empty.
+    # An operator returns no None.
     absent = q.new_empty(0)
     return (
         dq,
@@ -292,11 +296,20 @@ def _workspace(case: Case) -> int:
 
 @kernel(
     ATTENTION_GRADIENTS,
-    Domain(dtypes=DTYPES, features=FEATURES, sm=SM),
+    Domain(dtypes=HALVES, features=FEATURES, sm=SM),
     numerics=DECLARED,
     priority=20,
     variant=lambda case, sm: variants_of_case("fwd", "dq", "dkdv", case=case, sm=sm),
     workspace=_workspace,
+)
+@kernel(
+    ATTENTION_GRADIENTS,
+    Domain(dtypes=SINGLE, features=FEATURES, sm=SM),
+    numerics=DECLARED_FP32,
+    priority=20,
+    variant=lambda case, sm: variants_of_case("fwd", "dq", "dkdv", case=case, sm=sm),
+    workspace=_workspace,
+    name="flash_two_pass_fp32",
 )
 def flash_two_pass(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]

@@ -9,7 +9,6 @@ more: two products a tile, and no memory beyond dbias itself.
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
 from kernels.attention.backward_kernels import gradient_tile, row_statistics
@@ -113,7 +112,7 @@ def _bias_gradient(
         low = own_tile * 0
         high = blocks_m
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for folded in range(0, b * members):
+    for folded in range(b * members):
         batch = own_batch * b + folded // members
         head = own_head * members + folded % members
         memory_batch = batch.to(tl.int64)
@@ -142,7 +141,8 @@ def _bias_gradient(
                 stride_vd, d_v, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
             )  # fmt: skip
             _, ds, _ = gradient_tile(
-                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold,
+                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high,
+                threshold,
                 keep_scale, batch * h_q + head, start_m, start_n, shift, left, right, s_q,
                 first_key, end_key, stride_bm, stride_bn, scale, softcap, True,
                 slopes_ptr is not None, SOFTCAP, DROPOUT, True, True, False, BLOCK_M, BLOCK_N,
@@ -177,7 +177,7 @@ def _sink_gradient(
     head = tl.program_id(0).to(tl.int64)
     sink = tl.load(sink_ptr + head)
     acc = tl.zeros((BLOCK_M,), tl.float32)
-    for batch in range(0, b):
+    for batch in range(b):
         base = tl.cast(batch, tl.int64) * stride_lb + head * stride_lh
         for start in range(0, s_q, BLOCK_M):
             offs = start + tl.arange(0, BLOCK_M)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypedDict
 
 import torch
@@ -167,12 +168,12 @@ class Problem:
     @property
     def block_d(self) -> int:
         """The power of two that holds d, for a product 16 at least."""
-        return max(16, triton.next_power_of_2(self.d))
+        return max(16, int(triton.next_power_of_2(self.d)))
 
     @property
     def block_dv(self) -> int:
         """The power of two that holds d_v, for a product 16 at least."""
-        return max(16, triton.next_power_of_2(self.d_v))
+        return max(16, int(triton.next_power_of_2(self.d_v)))
 
     @property
     def even(self) -> bool:
@@ -281,7 +282,7 @@ def _sequences(q: Tensor, k: Tensor, options: Options) -> tuple[int, int, int]:
         listed = offsets.tolist()
         if listed[0] != 0:
             raise AttentionError(f"{label} must start at 0, got {listed[0]}")
-        steps = [after - before for before, after in zip(listed, listed[1:], strict=False)]
+        steps = [after - before for before, after in pairwise(listed)]
         if min(steps, default=0) < 0:
             at = next(index for index, step in enumerate(steps) if step < 0)
             raise AttentionError(
@@ -307,7 +308,7 @@ def _sequences(q: Tensor, k: Tensor, options: Options) -> tuple[int, int, int]:
 
 
 def check_options(q: Tensor, options: Options) -> None:
-    """Check every option that can be without looking at a tensor's values. Raises AttentionError."""
+    """Check all that can be without looking at a tensor's values. Raises AttentionError."""
     _same_kind(q, bias=options.bias)
     if options.corner not in ("top_left", "bottom_right"):
         raise AttentionError(f"corner must be top_left or bottom_right, got {options.corner}")

@@ -13,6 +13,8 @@ from oracles import OPS
 from oracles.op import Case, Geometry, Numerics
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
+SINGLE = (torch.float32,)
 FEATURES = frozenset(
     {
         "causal", "bottom_right", "window", "bias", "bias_over_batch", "bias_over_heads",
@@ -21,9 +23,10 @@ FEATURES = frozenset(
     }
 )  # fmt: skip
 SM = (75, 121)
-# On sm 75 and up the halves' products run on tensor cores, which don't round to nearest; fp32's
-# don't, where operands are whole. Every tile of ours holds 16 keys at least.
+# The halves' products, and tf32's, run on tensor cores, which don't round to nearest; whole fp32
+# operands are multiplied by FMA units, which do. Every tile of ours holds 16 keys at least.
 DECLARED = Numerics(accumulation_roundoff=2.0**-23, key_tile=16)
+DECLARED_FP32 = Numerics(key_tile=16)
 DECLARED_TF32 = Numerics(accumulation_roundoff=2.0**-23, key_tile=16, tf32_operands=True)
 
 

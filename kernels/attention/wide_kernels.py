@@ -189,7 +189,8 @@ def _forward_wide(
             stride_kd, d, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
         )  # fmt: skip
         p, m_i, l_i, alpha = softmax_step(
-            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m, start_n, shift,
+            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m,
+            start_n, shift,
             left, right, first_key, end_key, stride_bm, stride_bn, scale, softcap,
             bias_ptr is not None, slopes_ptr is not None, SOFTCAP, DROPOUT, True, True,
             BLOCK_M, BLOCK_N, s_q,
@@ -316,7 +317,7 @@ def _key_gradients_wide(
     dv_base = dv_acc_ptr + memory_batch * stride_dvb + kv_head * stride_dvh
     low, _, _, high = query_tiles(start_n, s_q, s_kv, shift, left, right, BLOCK_M, BLOCK_N)
     ones = tl.full((BLOCK_N,), 1.0, tl.float32)
-    for member in range(0, group):
+    for member in range(group):
         head = kv_head * group + member
         q_base = q_ptr + memory_batch * stride_qb + head * stride_qh
         g_base = do_ptr + memory_batch * stride_gb + head * stride_gh
@@ -342,7 +343,8 @@ def _key_gradients_wide(
                 stride_vd, d_v, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
             )  # fmt: skip
             weights, _ds, dx = gradient_tile(
-                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold, keep_scale,
+                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high,
+                threshold, keep_scale,
                 batch * h_q + head.to(tl.int32), start_m, start_n, shift, left, right, s_q,
                 first_key, end_key, stride_bm, stride_bn, scale, softcap, bias_ptr is not None,
                 slopes_ptr is not None, SOFTCAP, DROPOUT, True, True, False, BLOCK_M, BLOCK_N,
@@ -482,7 +484,8 @@ def _query_gradients_wide(
             stride_vd, d_v, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
         )  # fmt: skip
         _weights, _ds, dx = gradient_tile(
-            x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold, keep_scale,
+            x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high, threshold,
+            keep_scale,
             batch_head, start_m, start_n, shift, left, right, s_q, first_key, end_key, stride_bm,
             stride_bn, scale, softcap, bias_ptr is not None, slopes_ptr is not None, SOFTCAP,
             DROPOUT, True, True, False, BLOCK_M, BLOCK_N,

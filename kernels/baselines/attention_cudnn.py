@@ -9,6 +9,8 @@ it refuses) and aten/src/ATen/native/cudnn/MHA.cpp.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -33,9 +35,10 @@ _BACKWARD = _ATEN._scaled_dot_product_cudnn_attention_backward  # noqa: SLF001  
 SM = (90, 109)
 CUDNN_SIZES = SIZES | {"s_kv": (2, None), "d": (8, 256), "d_v": (8, 256)}
 
-# Its tile isn't published.
-FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=32)
-BACKWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=32, bitwise_repeatable=False)
+# Its tile isn't published. Seen on an H200: a single query's lse differs from call to call, and
+# with grouped heads dk and dv of a few 1e-6 pass the bound of heads that are summed in fp32.
+FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=32, bitwise_repeatable=False)
+BACKWARD = replace(FORWARD, half_partials=True)
 
 
 def _reject_forward(case: Case) -> str | None:

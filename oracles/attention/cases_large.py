@@ -45,6 +45,9 @@ def large(tier: Tier) -> Iterator[Case]:
         yield attention_case(op, (1, 2, 2, 4096, 4096, 64, 64), DTYPES[0], tier)
         sizes = (1, 2, 2, 16384, 16384, 128, 128)
         yield attention_case(op, sizes, DTYPES[2], tier, options="causal", why="the longest")
+        sizes = (1, 1, 1, 65536, 65536, 128, 128)
+        why = "memory stays O(s d): no kernel may hold s x s"
+        yield attention_case(op, sizes, DTYPES[2], tier, why=why)
     yield from _past_2_31()
 
 
