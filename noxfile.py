@@ -32,7 +32,7 @@ _VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": None}
 
 # A suite shows its own progress and report; in a variable, so that the command line which a record
 # keeps is what the user typed.
-_QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider -p no:logging"
+_QUIET = "--no-header --no-summary --tb=short -qq -p no:cacheprovider -p no:logging"
 
 # With these pytest ends well and has run nothing.
 _RUNS_NOTHING = {"-h", "--help", "--co", "--collect-only", "--version", "--fixtures", "--markers"}

@@ -161,10 +161,12 @@ class _Backward:
 
     def split_key_gradients(self, variant: Variant, delta: Tensor) -> tuple[Tensor, Tensor]:
         """dk and dv, added up in fp32 in no order by as many programs as fill the device."""
-        k, v = self.problem.k, self.problem.v
+        k, v, splits = self.problem.k, self.problem.v, self._splits(variant)
+        if splits == (1, 1):
+            return self.key_gradients(variant, delta)
         dk = torch.zeros(k.shape, dtype=torch.float32, device=k.device)
         dv = torch.zeros(v.shape, dtype=torch.float32, device=k.device)
-        self._walk(variant, delta, dk, dv, splits=self._splits(variant))
+        self._walk(variant, delta, dk, dv, splits=splits)
         return dk.to(k.dtype), dv.to(v.dtype)
 
     def _splits(self, variant: Variant) -> tuple[int, int]:

@@ -93,7 +93,8 @@ def gradient_tile(
         mask = (offs_m < s_q) & (offs_n < end_key)
     if NATURAL:
         x, t = score_tile(
-            x, bias_base, slope, offs_m, offs_n, shift, mask, stride_bm, stride_bn, softcap,
+            x, bias_base, slope, offs_m, offs_n, start_m, start_n, shift, mask, stride_bm,
+            stride_bn, softcap,
             BIAS, ALIBI, SOFTCAP, False,
         )  # fmt: skip
         p = tl.exp2((x - lse) * LOG2E)
@@ -483,7 +484,7 @@ def _key_gradients(
 
 
 key_gradients_kernel = compiled_twice(
-    _key_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "dk_ptr", "dv_ptr"
+    _key_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "bias_ptr", "dk_ptr", "dv_ptr"
 )
 
 
@@ -740,5 +741,5 @@ def _query_gradients(
 
 
 query_gradients_kernel = compiled_twice(
-    _query_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "out_ptr", "dq_ptr"
+    _query_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "out_ptr", "bias_ptr", "dq_ptr"
 )

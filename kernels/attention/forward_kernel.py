@@ -74,7 +74,8 @@ def softmax_step(
     if NATURAL:
         reads = mask & (offs_m < s_q) & (offs_n < end_key)
         x, _ = score_tile(
-            x, bias_base, slope, offs_m, offs_n, shift, reads, stride_bm, stride_bn, softcap,
+            x, bias_base, slope, offs_m, offs_n, start_m, start_n, shift, reads, stride_bm,
+            stride_bn, softcap,
             BIAS, ALIBI, SOFTCAP, False,
         )  # fmt: skip
     if MASKED:
@@ -368,7 +369,7 @@ def _forward(
     tl.store(lse_base + o_rows, lse, mask=there)
 
 
-forward_kernel = compiled_twice(_forward, "q_ptr", "k_ptr", "v_ptr", "out_ptr")
+forward_kernel = compiled_twice(_forward, "q_ptr", "k_ptr", "v_ptr", "out_ptr", "bias_ptr")
 
 
 def _combine(

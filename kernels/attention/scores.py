@@ -22,8 +22,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 UNLIMITED = 2**30
 
-# One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
-_SPECIALISED = {"group", "stride_bn"}
+# One key head to a query head is worth a kernel of its own, and so is a bias of aligned rows.
+_SPECIALISED = {"group", "stride_bb", "stride_bh", "stride_bm", "stride_bn"}
 
 
 class Twins(NamedTuple):
@@ -72,6 +72,8 @@ def score_tile(
     slope,
     offs_m,
     offs_n,
+    start_m,
+    start_n,
     shift,
     mask,
     stride_bm,
@@ -91,8 +93,12 @@ def score_tile(
         t = tanh(x / softcap)
         x = softcap * t
     if BIAS:
-        offs = offs_m.to(tl.int64) * stride_bm + offs_n.to(tl.int64) * stride_bn
-        x += tl.load(bias_base + offs, mask=mask, other=0.0).to(tl.float32)
+        # An address for the tile, one for each of its rows, and then the columns.
+        tile = bias_base + tl.cast(start_m, tl.int64) * stride_bm
+        tile += tl.cast(start_n, tl.int64) * stride_bn
+        ptrs = tile + (offs_m - start_m).to(tl.int64) * stride_bm
+        ptrs = ptrs + (offs_n - start_n).to(tl.int64) * stride_bn
+        x += tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
     if ALIBI:
         x -= slope * tl.abs(offs_m + shift - offs_n).to(tl.float32)
     if MASKED:
