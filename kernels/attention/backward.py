@@ -295,11 +295,11 @@ def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
 
 
 def _workspace(case: Case) -> int:
-    """delta and a packed lse; for wide heads fp32 accumulators of dq, and of dk and dv, in turn."""
+    """delta and a packed lse; for wide heads fp32 accumulators of dq, dk and dv."""
     rows = 2 * 4 * (elements(case, "dq") // case.size("d"))
     if max(case.size("d"), case.size("d_v")) <= WIDEST_RF:
         return rows
-    return rows + 4 * max(elements(case, "dq"), elements(case, "dk") + elements(case, "dv"))
+    return rows + 4 * sum(elements(case, name) for name in ("dq", "dk", "dv"))
 
 
 def _split_workspace(case: Case) -> int:

@@ -92,11 +92,11 @@ def gradient_tile(
     else:
         mask = (offs_m < s_q) & (offs_n < end_key)
     if NATURAL:
-        x, t = score_tile(
-            x, bias_base, slope, offs_m, offs_n, start_m, start_n, shift, mask, stride_bm,
-            stride_bn, softcap,
-            BIAS, ALIBI, SOFTCAP, False,
-        )  # fmt: skip
+        bias = 0.0
+        if BIAS:
+            offs = offs_m.to(tl.int64) * stride_bm + offs_n.to(tl.int64) * stride_bn
+            bias = tl.load(bias_base + offs, mask=mask, other=0.0).to(tl.float32)
+        x, t = score_tile(x, bias, slope, offs_m, offs_n, shift, softcap, BIAS, ALIBI, SOFTCAP)
         p = tl.exp2((x - lse) * LOG2E)
     else:
         t = x
@@ -484,7 +484,7 @@ def _key_gradients(
 
 
 key_gradients_kernel = compiled_twice(
-    _key_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "bias_ptr", "dk_ptr", "dv_ptr"
+    _key_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "dk_ptr", "dv_ptr"
 )
 
 
@@ -741,5 +741,5 @@ def _query_gradients(
 
 
 query_gradients_kernel = compiled_twice(
-    _query_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "out_ptr", "bias_ptr", "dq_ptr"
+    _query_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "out_ptr", "dq_ptr"
 )

@@ -73,11 +73,15 @@ def softmax_step(
         mask = offs_m < s_q
     if NATURAL:
         reads = mask & (offs_m < s_q) & (offs_n < end_key)
-        x, _ = score_tile(
-            x, bias_base, slope, offs_m, offs_n, start_m, start_n, shift, reads, stride_bm,
-            stride_bn, softcap,
-            BIAS, ALIBI, SOFTCAP, False,
-        )  # fmt: skip
+        bias = 0.0
+        if BIAS:
+            # An address for the tile, one for each of its rows, and then the columns.
+            tile = bias_base + tl.cast(start_m, tl.int64) * stride_bm
+            tile += tl.cast(start_n, tl.int64) * stride_bn
+            ptrs = tile + (offs_m - start_m).to(tl.int64) * stride_bm
+            ptrs = ptrs + (offs_n - start_n).to(tl.int64) * stride_bn
+            bias = tl.load(ptrs, mask=reads, other=0.0).to(tl.float32)
+        x, _ = score_tile(x, bias, slope, offs_m, offs_n, shift, softcap, BIAS, ALIBI, SOFTCAP)
     if MASKED:
         x = tl.where(mask, x, float("-inf"))
     m_new = tl.maximum(m_i, tl.max(x, 1))

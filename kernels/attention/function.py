@@ -285,13 +285,13 @@ def _end_to_end(
 
 
 def _workspace(case: Case) -> int:
-    """out, lse, delta; for wide heads the accumulators of the widest pass, in fp32."""
+    """out, lse, delta; for wide heads fp32 accumulators of out, dq, dk and dv."""
     rows = elements(case, "dq") // case.size("d")
     out = rows * case.size("d_v")
     kept = out * case.dtype.itemsize + 3 * 4 * rows
     if max(case.size("d"), case.size("d_v")) <= WIDEST_RF:
         return kept
-    return kept + 4 * max(out, elements(case, "dq"), elements(case, "dk") + elements(case, "dv"))
+    return kept + 4 * (out + sum(elements(case, name) for name in ("dq", "dk", "dv")))
 
 
 @kernel(

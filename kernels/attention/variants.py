@@ -151,14 +151,6 @@ _HALF: _Tiles = {
     ("dq", "f16", 256): _same(Tile(32, 16, 4, 1), Tile(32, 32, 4, 1), Tile(128, 64, 8, 1)),
     ("dq", "f16", LARGEST_HEAD): _same(Tile(32, 32, 4, 1), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
 }
-# Additive terms and dropout take registers: on sm 90 and up these halves have tiles that hold them.
-# Keys are as many as above, so that what needs neither still finds the variant without them first.
-_ADDED: dict[tuple[Pass, int], Tile] = {
-    ("dkdv", 64): Tile(64, 64, 8, 3),
-    ("dkdv", 128): Tile(32, 128, 8, 2),
-    ("dq", 64): Tile(64, 64, 4, 3),
-    ("dq", 128): Tile(64, 64, 8, 2),
-}
 # Whole fp32 operands go through FMA units: a product is unrolled over its threads, which tiles of
 # more than about 8 elements a thread spill by, and compile for many seconds.
 _WHOLE: tuple[tuple[Pass, int, Tile], ...] = (
@@ -213,18 +205,8 @@ def all_variants(kind: Pass) -> tuple[Variant, ...]:
         for sm, tile in zip(SM_RANGES, tiles, strict=True):
             if tile is None:
                 continue
-            roomy = _ADDED.get((kind, max_d), tile) if "16" in dtype and sm[0] >= 90 else tile
             made += [
-                Variant(
-                    kind,
-                    dtype,
-                    aligned,
-                    sm,
-                    max_d,
-                    roomy if bias or dropout else tile,
-                    bias,
-                    dropout,
-                )
+                Variant(kind, dtype, aligned, sm, max_d, tile, bias, dropout)
                 for aligned, bias, dropout in product((True, False), (False, True), (False, True))
             ]
     return tuple(sorted(made, key=lambda each: (each.dtype, each.sm, each.sort_index)))
