@@ -181,7 +181,9 @@ def _matrix(
     dtypes: dict[str, dict[str, None]] = {}
     for dtype, family, row in placed:
         groups.setdefault((row.kernel, dtype, family), []).append(row)
-        dtypes.setdefault(row.kernel, {})[dtype] = None
+        # A dtype of which a kernel refused every case is told among the refusals alone.
+        if row.status != "refused":
+            dtypes.setdefault(row.kernel, {})[dtype] = None
     return Matrix(
         op=op,
         title=f"error / bound {title}",

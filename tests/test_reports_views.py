@@ -221,6 +221,15 @@ def test_matrix_leaves_out_a_kernel_that_ran_nothing(tmp_path: Path) -> None:
     assert matrices(record_of(tmp_path, [example_row(refusal="no")])) == ()
 
 
+def test_matrix_leaves_out_a_dtype_that_a_kernel_refuses_whole(tmp_path: Path) -> None:
+    """The dtypes it ran keep their refused cells; one it doesn't serve would be a row of those."""
+    rows = [example_row(), example_row(layout="rowpad1", refusal="no")]
+    rows.append(example_row(dtype="float16", refusal="no"))
+    (matrix,) = matrices(record_of(tmp_path, rows))
+    assert matrix.kernels == (("row_persistent", ("float32",)),)
+    assert matrix.cells["row_persistent", "float32", "rowpad"].status == "refused"
+
+
 def test_refusals_are_grouped_by_sentence(tmp_path: Path) -> None:
     """Numbers that differ become N, those that don't stay, and digits of a dtype are no number."""
     reasons = [f"needs 16-byte rows, got n = {n} float16 elements" for n in (1, 4095)]
