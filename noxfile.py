@@ -32,6 +32,7 @@ _VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": None}
 
 # A suite shows its own progress and report; in a variable, so that the command line which a record
 # keeps is what the user typed.
+_PATIENCE_S = 60.0
 _QUIET = "--no-header --no-summary --tb=short -qq -p no:cacheprovider -p no:logging"
 
 # With these pytest ends well and has run nothing.
@@ -54,7 +55,16 @@ def _run(
     python = _interpreter(session, group)
     together = {**_VARIABLES, **(variables or {})}
     # stderr=None leaves stderr apart, where nox would fold it into stdout: `--markdown -`.
-    session.run(str(python), "-m", *command, env=together, external=True, stderr=None)
+    # On Ctrl-C a run closes its record and prints its report, which takes more than nox's 0.3 s.
+    session.run(
+        str(python),
+        "-m",
+        *command,
+        env=together,
+        external=True,
+        stderr=None,
+        interrupt_timeout=_PATIENCE_S,
+    )
 
 
 def _require(session: nox.Session, group: str) -> None:

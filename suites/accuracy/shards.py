@@ -11,7 +11,6 @@ record as they come, and one that dies takes its share with it and nothing else.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,6 @@ FEWEST_PAIRS = 150  # below this one process is done before a second one has sta
 MOST_ON_GPU = 12  # each holds a CUDA context and the allocator's cache
 _HUGE_BYTES = 2**31
 _POLL_S = 0.1
-_PATIENCE_S = 30.0
 _SIZES_OF_A_COMPILATION = ("d", "d_v", "n")
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
 
@@ -142,7 +140,7 @@ class Shards:
     def rows(self) -> Iterator[AccuracyRow]:
         """Start the processes and yield each row as it is written, until all have ended.
 
-        Ctrl-C is passed on: what they have by then is yielded before KeyboardInterrupt is raised.
+        Ctrl-C ends them: what they have by then is yielded before KeyboardInterrupt is raised.
         """
         with tempfile.TemporaryDirectory(prefix="workbench-shards-") as folder:
             failures = dict.fromkeys(range(self.count + 1), 0)
@@ -155,14 +153,14 @@ class Shards:
                         yield from self._written(failures)
                         time.sleep(_POLL_S)
                     yield from self._written(failures)
+                found = (each.problem(failures[each.number]) for each in self._processes)
+                self.problems += [each for each in found if each is not None]
             except KeyboardInterrupt:
                 self._stop()
                 yield from self._written(failures)
                 raise
             finally:
                 self._stop()
-                found = (each.problem(failures[each.number]) for each in self._processes)
-                self.problems += [each for each in found if each is not None]
 
     def _start(self, number: int, folder: Path) -> _Process:
         own = folder / str(number)
@@ -189,14 +187,8 @@ class Shards:
                 yield row
 
     def _stop(self) -> None:
-        """End what still runs: politely, so that records are closed, and then at once."""
-        running = [each.process for each in self._processes if each.process.poll() is None]
-        for process in running:
-            process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + _PATIENCE_S
-        for process in running:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        """End what still runs, at once: its rows are taken, and its own record is temporary."""
+        for each in self._processes:
+            if each.process.poll() is None:
+                each.process.kill()
+                each.process.wait()

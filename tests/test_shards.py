@@ -1,0 +1,96 @@
+"""A run spread over processes: every case in one share, and the record that of one process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oracles import OPS
+from oracles.op import Case
+from reports.record import Record, latest, read
+from suites.accuracy.shards import default_jobs, is_huge, share_of
+
+_ROOT = Path(__file__).resolve().parent.parent
+_DIES = """
+import os
+from kernels import Domain, kernel
+from kernels.attention.delta import launch_delta
+from oracles import ATTENTION_DELTA
+import torch
+
+@kernel(ATTENTION_DELTA, Domain(dtypes=(torch.float32,)))
+def dies(out, do):
+    if out.shape[1] == 129:
+        os._exit(0)
+    return (launch_delta(out, do),)
+"""
+
+
+def _cases() -> list[Case]:
+    return [case for op in OPS.values() for case in op.cases()]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_shares_hold_every_case_once(kind: str, count: int) -> None:
+    """Also the huge ones, which are the share after the last."""
+    cases = _cases()
+    shares = [share_of(cases, number, count, kind) for number in range(count + 1)]
+    assert sum(map(len, shares)) == len(cases)
+    assert frozenset().union(*shares) == {case.id() for case in cases}
+    assert shares[count] == {case.id() for case in cases if is_huge(case, kind)}
+
+
+def test_shares_of_a_gpu_keep_what_compiles_together() -> None:
+    """Cases that differ in values, offsets and lengths alone need the same compiled kernels."""
+    cases = [case for case in _cases() if not is_huge(case, "cuda")]
+    alike = [
+        case.id()
+        for case in cases
+        if case.op.startswith("attention")
+        and case.dtype_label == "bfloat16"
+        and not case.options
+        and dict(case.sizes).get("d") == dict(case.sizes).get("d_v") == 64
+    ]
+    holding = [share_of(cases, number, 12, "cuda") for number in range(12)]
+    assert len(alike) > 100
+    assert sum(bool(share & set(alike)) for share in holding) == 1
+
+
+def test_small_runs_stay_in_one_process() -> None:
+    """A second process would start as the first one ends."""
+    assert default_jobs("cpu", 20) == 1
+    assert default_jobs("cpu", 10_000) >= 1
+
+
+def _run(results: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Record]:
+    command = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+    command += ["--op=attention_delta", "--dtype=float32", f"--results={results}", *arguments]
+    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    return ran, read(latest(results))
+
+
+def test_two_processes_leave_the_record_of_one(tmp_path: Path) -> None:
+    """The same rows with the same verdicts and errors, in another order."""
+    verdicts = []
+    for jobs in (1, 2):
+        ran, record = _run(tmp_path / str(jobs), f"--jobs={jobs}", "--kernel=delta")
+        assert ran.returncode == 0, ran.stdout
+        assert record.problem is None
+        verdicts.append({(row.case.id, row.status, row.outputs) for row in record.rows})
+    assert verdicts[0] == verdicts[1]
+    assert len(verdicts[0]) > 30
+
+
+def test_process_that_dies_takes_its_share_alone(tmp_path: Path) -> None:
+    """A kernel that ends its process with status 0 fails the run; the other share is whole."""
+    file = tmp_path / "dies.py"
+    file.write_text(_DIES)
+    ran, record = _run(tmp_path, "--jobs=2", f"--kernels={file}")
+    assert ran.returncode != 0
+    assert record.problem is not None
+    assert any(row.status == "passed" for row in record.rows)
+    assert "of the run ended early, with status 0" in ran.stdout
