@@ -6,7 +6,6 @@ the widest power of two that divides them all is taken, down to single elements.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from kernels.attention.backward_kernels import delta_kernel
 from kernels.attention.problem import AttentionError, adjacent, units, vector_elements
-from kernels.attention.served import DTYPES, SM
+from kernels.attention.served import DTYPES, SM, load_bytes
 from kernels.attention.variants import dtype_key
 from kernels.device import on_device_of
 from kernels.registry import Domain, kernel
@@ -52,17 +51,7 @@ def _variants(sm: int) -> tuple[str, ...]:
 
 def _variant(case: Case, sm: int) -> str:
     del sm
-    width = 16
-    for place in OPS[case.op].geometry(case).values():
-        size = place.dtype.itemsize
-        if place.strides[-1] != 1 and place.shape[-1] > 1:
-            width = size
-        steps = [
-            stride
-            for stride, length in zip(place.strides[:-1], place.shape[:-1], strict=True)
-            if length > 1
-        ]
-        width = math.gcd(width, size * math.gcd(place.offset, place.shape[-1], *steps))
+    width = min(map(load_bytes, OPS[case.op].geometry(case).values()))
     return DeltaVariant(dtype_key(case.dtype, tf32=False), width).name
 
 

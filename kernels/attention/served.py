@@ -43,16 +43,17 @@ def need_of_call(problem: Problem, sm: int, tensors: tuple[Tensor, ...], *, tf32
     )
 
 
-def _is_aligned(place: Geometry) -> bool:
+def load_bytes(place: Geometry) -> int:
+    """The widest load, 16 bytes at most, that a tensor's address, strides and rows allow."""
+    size = place.dtype.itemsize
     if place.strides[-1] != 1 and place.shape[-1] > 1:
-        return False
+        return size
     steps = [
         stride
         for stride, length in zip(place.strides[:-1], place.shape[:-1], strict=True)
         if length > 1
     ]
-    bytes_apart = math.gcd(place.offset, place.shape[-1], *steps) * place.dtype.itemsize
-    return bytes_apart % 16 == 0
+    return math.gcd(16, size * math.gcd(place.offset, place.shape[-1], *steps))
 
 
 def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
@@ -61,7 +62,7 @@ def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
     return Need(
         dtype=dtype_key(case.dtype, tf32=tf32),
         sm=sm,
-        aligned=all(_is_aligned(place) for name, place in places.items() if name != "bias"),
+        aligned=all(load_bytes(place) == 16 for name, place in places.items() if name != "bias"),
         d=max(case.size("d"), case.size("d_v")),
         bias=bool(case.options & {"bias", "alibi", "softcap", "sink"}),
         dropout="dropout" in case.options,
