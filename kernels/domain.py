@@ -34,6 +34,7 @@ class Domain:
                    "contiguous": packed in the order of the op's axes (an element offset is still
                    possible). Both but the first refuse matrices that come with a third axis
     sm             compute capabilities served, as 10 * major + minor, both ends included
+    since          for a dtype, the capability that it came with, where that is above the rest's
     sizes          for each size, the smallest and largest served; None: no limit. A size that a
                    case doesn't have isn't asked of it
     features       the op's options served
@@ -48,6 +49,7 @@ class Domain:
     unaligned: frozenset[str] = frozenset()
     strides: Strides = "any"
     sm: tuple[int, int] = (0, 999)
+    since: Mapping[torch.dtype, int] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
     devices: tuple[str, ...] = ("cpu", "cuda")
@@ -63,7 +65,7 @@ class Domain:
         if not self.sm[0] <= sm <= self.sm[1]:
             return f"serves sm {self.sm[0]} to {self.sm[1]}, got sm {sm}"
         return (
-            self._reject_dtypes(case)
+            self._reject_dtypes(case, sm)
             or self._reject_features(case)
             or self._reject_sizes(case)
             or self._reject_strides(case)
@@ -71,10 +73,13 @@ class Domain:
             or (self.also(case) if self.also is not None else None)
         )
 
-    def _reject_dtypes(self, case: Case) -> str | None:
+    def _reject_dtypes(self, case: Case, sm: int) -> str | None:
         if case.dtype not in self.dtypes:
             served = ", ".join(map(dtype_name, self.dtypes))
             return f"serves {served}, got {dtype_name(case.dtype)}"
+        since = self.since.get(case.dtype, 0)
+        if sm < since:
+            return f"serves {dtype_name(case.dtype)} from sm {since}, got sm {sm}"
         weights = (case.dtype,) if self.weight_dtypes is None else self.weight_dtypes
         if "no_weight" not in case.options and case.weight_dtype not in weights:
             served = ", ".join(map(dtype_name, weights))

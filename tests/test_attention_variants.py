@@ -145,3 +145,16 @@ def test_full_tier_covers_every_variant() -> None:
             if kernel.domain.reject(case, 90) is None:
                 taken |= set(kernel.variant(case, 90).split())
         assert set(kernel.variants(90)) - taken == set(), kernel.name
+
+
+@pytest.mark.parametrize("sm", [75, 80, 120])
+def test_every_case_that_a_domain_lets_through_has_a_variant(sm: int) -> None:
+    """No kernel of ours is given a case on an sm and then finds nothing to run."""
+    served = 0
+    for kernel in all_kernels():
+        if kernel.origin != "ours" or kernel.variant is None:
+            continue
+        cases = [case for case in kernel.op.cases() if kernel.domain.reject(case, sm) is None]
+        served += len(cases)
+        assert all(kernel.variant(case, sm) for case in cases)
+    assert served > 1000

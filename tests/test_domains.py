@@ -330,6 +330,14 @@ def test_domain_serves_both_ends_of_its_capabilities(sm: int, sentence: str | No
     assert Domain(dtypes=(F32,), sm=(80, 90)).reject(_case(), sm) == sentence
 
 
+def test_domain_knows_when_a_dtype_came() -> None:
+    """bfloat16 is refused below its capability, and what came earlier isn't."""
+    domain = Domain(dtypes=(F16, BF16), since={BF16: 80})
+    assert domain.reject(_case(dtype=BF16), 75) == "serves bfloat16 from sm 80, got sm 75"
+    assert domain.reject(_case(dtype=BF16), 80) is None
+    assert domain.reject(_case(dtype=F16), 75) is None
+
+
 def test_domain_refuses_a_device_before_anything_else() -> None:
     """A device it doesn't run on comes first: a CPU has no compute capability to speak of."""
     domain = Domain(dtypes=(F16,), devices=("cuda",), sm=(100, 100))

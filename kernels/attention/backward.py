@@ -33,6 +33,7 @@ from kernels.attention.served import (
     DECLARED_TF32,
     FEATURES,
     HALVES,
+    SINCE,
     SINGLE,
     SM,
     elements,
@@ -310,7 +311,7 @@ def _split_workspace(case: Case) -> int:
 
 @kernel(
     ATTENTION_BACKWARD,
-    Domain(dtypes=HALVES, features=FEATURES, sm=SM),
+    Domain(dtypes=HALVES, features=FEATURES, sm=SM, since=SINCE),
     numerics=DECLARED,
     priority=20,
     variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
@@ -368,6 +369,7 @@ def two_pass_tf32(
         dtypes=HALVES,
         features=FEATURES,
         sm=SM,
+        since=SINCE,
         sizes={"d": (1, WIDEST_UNORDERED), "d_v": (1, WIDEST_UNORDERED)},
     ),
     numerics=replace(DECLARED, bitwise_repeatable=False),

@@ -29,6 +29,7 @@ from kernels.attention.served import (
     DECLARED_TF32,
     FEATURES,
     HALVES,
+    SINCE,
     SINGLE,
     SM,
     elements,
@@ -120,7 +121,7 @@ def _workspace(case: Case) -> int:
 
 @kernel(
     ATTENTION_FORWARD,
-    Domain(dtypes=HALVES, features=FEATURES, sm=SM),
+    Domain(dtypes=HALVES, features=FEATURES, sm=SM, since=SINCE),
     numerics=DECLARED,
     priority=20,
     variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
@@ -173,6 +174,7 @@ def _split_workspace(case: Case) -> int:
         dtypes=HALVES,
         features=FEATURES - {"varlen"},
         sm=SM,
+        since=SINCE,
         sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
     ),
     numerics=DECLARED,

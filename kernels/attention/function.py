@@ -30,6 +30,7 @@ from kernels.attention.served import (
     DECLARED_TF32,
     FEATURES,
     HALVES,
+    SINCE,
     SINGLE,
     SM,
     elements,
@@ -296,7 +297,7 @@ def _workspace(case: Case) -> int:
 
 @kernel(
     ATTENTION_GRADIENTS,
-    Domain(dtypes=HALVES, features=FEATURES, sm=SM),
+    Domain(dtypes=HALVES, features=FEATURES, sm=SM, since=SINCE),
     numerics=DECLARED,
     priority=20,
     variant=lambda case, sm: variants_of_case("fwd", "dq", "dkdv", case=case, sm=sm),

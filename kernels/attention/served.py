@@ -23,6 +23,7 @@ FEATURES = frozenset(
     }
 )  # fmt: skip
 SM = (75, 121)
+SINCE = {torch.bfloat16: 80}
 # The halves' products, and tf32's, run on tensor cores, which don't round to nearest; whole fp32
 # operands are multiplied by FMA units, which do. Every tile of ours holds 16 keys at least.
 DECLARED = Numerics(accumulation_roundoff=2.0**-23, key_tile=16)
