@@ -92,11 +92,10 @@ def gradient_tile(
     else:
         mask = (offs_m < s_q) & (offs_n < end_key)
     if NATURAL:
-        bias = 0.0
-        if BIAS:
-            offs = offs_m.to(tl.int64) * stride_bm + offs_n.to(tl.int64) * stride_bn
-            bias = tl.load(bias_base + offs, mask=mask, other=0.0).to(tl.float32)
-        x, t = score_tile(x, bias, slope, offs_m, offs_n, shift, softcap, BIAS, ALIBI, SOFTCAP)
+        x, t = score_tile(
+            x, bias_base, slope, offs_m, offs_n, shift, mask, stride_bm, stride_bn, softcap,
+            BIAS, ALIBI, SOFTCAP, False,
+        )  # fmt: skip
         p = tl.exp2((x - lse) * LOG2E)
     else:
         t = x

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.attention.backward_kernels import delta_kernel
 from kernels.attention.problem import AttentionError, adjacent, units, vector_elements
-from kernels.attention.served import DTYPES, SM, load_bytes
+from kernels.attention.served import DTYPES, SM, load_bytes_of
 from kernels.attention.variants import dtype_key
 from kernels.device import on_device_of
 from kernels.registry import Domain, kernel
@@ -51,7 +51,7 @@ def _variants(sm: int) -> tuple[str, ...]:
 
 def _variant(case: Case, sm: int) -> str:
     del sm
-    width = min(map(load_bytes, OPS[case.op].geometry(case).values()))
+    width = min(map(load_bytes_of, OPS[case.op].geometry(case).values()))
     return DeltaVariant(dtype_key(case.dtype, tf32=False), width).name
 
 

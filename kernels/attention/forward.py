@@ -6,7 +6,6 @@ the other batches and heads; `split_keys` splits by the sizes alone, never by th
 
 from __future__ import annotations
 
-import math
 from typing import Unpack
 
 import torch
@@ -43,7 +42,6 @@ from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD
 from oracles.op import Case
 
-LOG2E = math.log2(math.e)
 WIDE_CHUNK = 64  # columns of a head at a time where accumulators are in memory
 _KEYS_A_SPLIT = 256
 _MOST_SPLITS = 32

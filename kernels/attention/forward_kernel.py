@@ -73,15 +73,10 @@ def softmax_step(
         mask = offs_m < s_q
     if NATURAL:
         reads = mask & (offs_m < s_q) & (offs_n < end_key)
-        bias = 0.0
-        if BIAS:
-            # An address for the tile, one for each of its rows, and then the columns.
-            tile = bias_base + tl.cast(start_m, tl.int64) * stride_bm
-            tile += tl.cast(start_n, tl.int64) * stride_bn
-            ptrs = tile + (offs_m - start_m).to(tl.int64) * stride_bm
-            ptrs = ptrs + (offs_n - start_n).to(tl.int64) * stride_bn
-            bias = tl.load(ptrs, mask=reads, other=0.0).to(tl.float32)
-        x, _ = score_tile(x, bias, slope, offs_m, offs_n, shift, softcap, BIAS, ALIBI, SOFTCAP)
+        x, _ = score_tile(
+            x, bias_base, slope, offs_m, offs_n, shift, reads, stride_bm, stride_bn, softcap,
+            BIAS, ALIBI, SOFTCAP, False,
+        )  # fmt: skip
     if MASKED:
         x = tl.where(mask, x, float("-inf"))
     m_new = tl.maximum(m_i, tl.max(x, 1))
@@ -373,7 +368,7 @@ def _forward(
     tl.store(lse_base + o_rows, lse, mask=there)
 
 
-forward_kernel = compiled_twice(_forward, "q_ptr", "k_ptr", "v_ptr", "out_ptr", "bias_ptr")
+forward_kernel = compiled_twice(_forward, "q_ptr", "k_ptr", "v_ptr", "out_ptr")
 
 
 def _combine(

@@ -362,24 +362,24 @@ def _expanded_bias(options: Options, b: int, h_q: int, s_q: int, s_kv: int) -> T
     return bias.expand(full)
 
 
-def vector_elements(*tensors: Tensor, width: int = 16) -> int:
-    """Elements that can be loaded at once from every tensor, by addresses, strides and rows.
+def load_bytes(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> int:
+    """The widest load, 16 bytes at most, that a tensor's address, strides and rows allow.
 
-    `width` bytes at most; 1 where the last axis isn't adjacent. All tensors have one dtype.
+    address and itemsize in bytes, strides in elements.
     """
+    if strides[-1] != 1 and shape[-1] > 1:
+        return itemsize
+    outer = zip(strides[:-1], shape[:-1], strict=True)
+    steps = (stride for stride, length in outer if length > 1)
+    return math.gcd(16, address, itemsize * math.gcd(shape[-1], *steps))
+
+
+def vector_elements(*tensors: Tensor) -> int:
+    """Elements that can be loaded at once from every tensor; all have one dtype."""
     size = tensors[0].element_size()
-    best = width // size
-    for tensor in tensors:
-        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
-            return 1
-        steps = [
-            stride
-            for stride, length in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True)
-            if length > 1
-        ]
-        for elements in (tensor.data_ptr() // size, tensor.shape[-1], *steps):
-            best = math.gcd(best, elements)
-    return best
+    return min(load_bytes(t.data_ptr(), t.shape, t.stride(), size) for t in tensors) // size
 
 
 def adjacent(*tensors: Tensor) -> bool:

@@ -22,9 +22,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 UNLIMITED = 2**30
 
-# One key head to a query head is worth a kernel of its own, and so are adjacent columns of a bias.
+# One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
 _SPECIALISED = {"group", "stride_bn"}
-_BIAS_STRIDES = {"stride_bb", "stride_bh", "stride_bm"}
 
 
 class Twins(NamedTuple):
@@ -50,9 +49,7 @@ def compiled(function: Callable[..., object], *vectors: str) -> Any:
         if parameter.annotation is inspect.Parameter.empty
     ]
     pointers = [name for name in names if name.endswith("_ptr") or name.startswith("cu_")]
-    # Where a bias is loaded by vectors its strides tell how wide they may be.
-    known = _SPECIALISED | (_BIAS_STRIDES if "bias_ptr" in vectors else set())
-    numbers = [name for name in names if name not in pointers and name not in known]
+    numbers = [name for name in names if name not in pointers and name not in _SPECIALISED]
     loose = [name for name in pointers if name not in vectors]
     return triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=loose)
 
@@ -71,28 +68,35 @@ def tanh(x):
 @triton.jit
 def score_tile(
     x,
-    bias,
+    bias_base,
     slope,
     offs_m,
     offs_n,
     shift,
+    mask,
+    stride_bm,
+    stride_bn,
     softcap,
     BIAS: tl.constexpr,
     ALIBI: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    MASKED: tl.constexpr,
 ):
     """Natural scores S of x = scale q.k, and t = tanh(x / softcap), which is x without a softcap.
 
-    offs_m and offs_n broadcast to x's shape; bias is a tile of it, or anything where there is none.
+    offs_m, offs_n and mask broadcast to x's shape; masked elements get S = -inf.
     """
     t = x
     if SOFTCAP:
         t = tanh(x / softcap)
         x = softcap * t
     if BIAS:
-        x += bias
+        offs = offs_m.to(tl.int64) * stride_bm + offs_n.to(tl.int64) * stride_bn
+        x += tl.load(bias_base + offs, mask=mask, other=0.0).to(tl.float32)
     if ALIBI:
         x -= slope * tl.abs(offs_m + shift - offs_n).to(tl.float32)
+    if MASKED:
+        x = tl.where(mask, x, float("-inf"))
     return x, t
 
 

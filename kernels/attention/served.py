@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from kernels.attention.problem import Problem, vector_elements
+from kernels.attention.problem import Problem, load_bytes, vector_elements
 from kernels.attention.variants import Need, Pass, dtype_key, key_passes, pick
 from oracles import OPS
 from oracles.op import Case, Geometry, Numerics
@@ -44,17 +44,10 @@ def need_of_call(problem: Problem, sm: int, tensors: tuple[Tensor, ...], *, tf32
     )
 
 
-def load_bytes(place: Geometry) -> int:
-    """The widest load, 16 bytes at most, that a tensor's address, strides and rows allow."""
+def load_bytes_of(place: Geometry) -> int:
+    """The widest load from a tensor that a case puts at a 256-byte address, but for its offset."""
     size = place.dtype.itemsize
-    if place.strides[-1] != 1 and place.shape[-1] > 1:
-        return size
-    steps = [
-        stride
-        for stride, length in zip(place.strides[:-1], place.shape[:-1], strict=True)
-        if length > 1
-    ]
-    return math.gcd(16, size * math.gcd(place.offset, place.shape[-1], *steps))
+    return load_bytes(place.offset * size, place.shape, place.strides, size)
 
 
 def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
@@ -63,7 +56,7 @@ def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
     return Need(
         dtype=dtype_key(case.dtype, tf32=tf32),
         sm=sm,
-        aligned=all(load_bytes(place) == 16 for name, place in places.items() if name != "bias"),
+        aligned=all(load_bytes_of(place) == 16 for name, place in places.items() if name != "bias"),
         d=max(case.size("d"), case.size("d_v")),
         bias=bool(case.options & {"bias", "alibi", "softcap", "sink"}),
         dropout="dropout" in case.options,
