@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from oracles.relation import Relation
+
 Tier = Literal["ci", "full"]
 Inputs = dict[str, Tensor | bool | float | str | tuple[int | None, int | None] | None]
 Outputs = dict[str, Tensor | None]
@@ -214,6 +216,9 @@ class Op:
     flops, bytes    (case) -> arithmetic, and the least memory traffic: every input read once,
                     every output written once
     cases      () -> all cases, both tiers
+    emulate    (case, inputs, numerics) -> what an idealised kernel with these numerics returns, in
+               the outputs' dtypes: the same roundings, none of its indexing; without one None
+    relations  (case) -> the metamorphic relations that the case is good for
     """
 
     name: str
@@ -229,3 +234,5 @@ class Op:
     bytes: Callable[[Case], int]
     cases: Callable[[], tuple[Case, ...]]
     updates: tuple[str, ...] = field(default=())
+    emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
+    relations: Callable[[Case], tuple[Relation, ...]] | None = None

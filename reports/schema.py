@@ -23,6 +23,9 @@ Status = Literal["passed", "failed", "refused"]
 Rule = Literal[
     "deterministic bound",
     "probabilistic bound",
+    "emulation",
+    "metamorphic relation",
+    "invariance",
     "non-finite values",
     "illegal access",
     "unwritten output",
@@ -30,7 +33,12 @@ Rule = Literal[
     "not repeatable",
     "workspace",
     "wrong outputs",
+    "stubbed",
+    "library call",
+    "left running",
     "raised",
+    "process ended",
+    "time limit",
 ]
 
 
