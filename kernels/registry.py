@@ -54,8 +54,9 @@ class Kernel:
                names with spaces between where a kernel runs several passes
     variants   (sm) -> the names of all variants that there are on that sm
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
+    wraps      the library that it is a way of calling
 
-    The last three are None where the kernel doesn't say.
+    The last four are None where the kernel doesn't say.
     """
 
     op: Op
@@ -69,6 +70,7 @@ class Kernel:
     variant: Callable[[Case, int], str] | None = None
     variants: Callable[[int], tuple[str, ...]] | None = None
     workspace: Callable[[Case], int] | None = None
+    wraps: str | None = None
 
 
 _registered: dict[tuple[str, str], Kernel] = {}
@@ -92,10 +94,12 @@ def kernel(
     variant: Callable[[Case, int], str] | None = None,
     variants: Callable[[int], tuple[str, ...]] | None = None,
     workspace: Callable[[Case], int] | None = None,
+    wraps: str | None = None,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
-    variant, variants and workspace say what a case runs and how much memory it takes: see `Kernel`.
+    variant, variants and workspace say what a case runs and how much memory it takes, wraps which
+    library computes it: see `Kernel`.
     Raises KernelError where the op already has a kernel of that name, or where the domain lists
     an option that the op doesn't have. The function itself is returned unchanged.
     """
@@ -128,6 +132,7 @@ def kernel(
             variant=variant,
             variants=variants,
             workspace=workspace,
+            wraps=wraps,
         )
         return function
 

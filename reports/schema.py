@@ -6,8 +6,8 @@ case and every measurement. `schema_version` changes when a field changes its me
 
 A field that is added with a default changes neither: records made before it still read. Such are a
 kernel's `variants`, a row's `variant`, `workspace_bytes` and `declared_workspace_bytes`, the rule
-"workspace", and an output's `elements` and
-`unjudged`.
+"workspace", the status "no power", and an output's `elements`, `unjudged`, `powerless`,
+`worst_emulation` and `ulp_histogram`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field
 SCHEMA_VERSION = 1
 PROTOCOL = 1
 
-Status = Literal["passed", "failed", "refused"]
+# Upper edges of an output's histogram, in units of the last place; what is past them counts last.
+ULP_EDGES: tuple[float, ...] = (0.0, *(2.0**power for power in range(-1, 17)))
+
+Status = Literal["passed", "failed", "refused", "no power"]
 Rule = Literal[
     "deterministic bound",
     "probabilistic bound",
@@ -84,7 +87,7 @@ class KernelInfo(_Line):
     origin: Literal["ours", "baseline", "user"]
     priority: int
     path: str
-    numerics: dict[str, bool | int | float | str]
+    numerics: dict[str, bool | int | float | str | None]
     variants: tuple[str, ...] = Field(
         default=(), description="all that there are on the run's sm; none where it doesn't say"
     )
@@ -101,7 +104,7 @@ class RunHeader(_Line):
     command: str = Field(description="what would run it again, from the checkout's root")
     environment: Environment
     kernels: tuple[KernelInfo, ...]
-    default_numerics: dict[str, bool | int | float | str] = Field(
+    default_numerics: dict[str, bool | int | float | str | None] = Field(
         default_factory=dict,
         description="what a kernel that declares nothing has; a report shows what differs",
     )
@@ -140,6 +143,18 @@ class OutputError(_Line):
     unjudged: int = Field(
         default=0, description="elements whose bound is infinite: nothing is promised of them"
     )
+    powerless: int = Field(
+        default=0, description="elements whose bound is so wide that it says nothing of them"
+    )
+    worst_emulation: float | None = Field(
+        default=None,
+        description="a block's errors over the most that an emulation's allow; None: not compared",
+    )
+    ulp_histogram: tuple[int, ...] = Field(
+        default=(),
+        description="elements with an error of 0, up to 0.5, 1, 2, 4 ... 2^16 and more units of "
+        "the last place of what is right; zeros at the end are left out",
+    )
 
 
 class AccuracyRow(_Line):
@@ -167,6 +182,10 @@ class AccuracyRow(_Line):
     reproduce: str = Field(description="the command that runs this row alone")
     duration_s: float
     call_s: float | None = Field(default=None, description="host time of the first call")
+    launches: int | None = Field(default=None, description="Triton kernels that a call launched")
+    signs: int | None = Field(
+        default=None, description="what the signs of the second call's values were drawn from"
+    )
 
 
 class RunEnd(_Line):

@@ -72,6 +72,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="processes that share the cases; by default as many as the machine is good for",
     )
+    group.addoption(
+        "--time-limit",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="seconds that one call of a kernel may take (default 300)",
+    )
+    group.addoption(
+        "--memory-limit",
+        type=float,
+        metavar="GIB",
+        help="memory of the host that a kernel's process may take; by default half of what is free",
+    )
+    group.addoption(
+        "--in-process",
+        action="store_true",
+        help="call kernels in the suite's own process, for a debugger; one that crashes ends it",
+    )
+    group.addoption(
+        "--signs",
+        metavar="N",
+        type=int,
+        help="what second calls draw their signs from, as a row has it; by default a secret",
+    )
+    group.addoption(
+        "--resume", metavar="RECORD", help="go on with a run that was cut off, given its options"
+    )
     # Of a process that another one started: which share of the cases it tries.
     group.addoption("--shard", default="", help=argparse.SUPPRESS)
     group.addoption("--seed", type=int, default=0, help="added to every case's seed (default 0)")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from kernels import Kernel, KernelError, all_kernels
-from kernels.registry import load_file, resolved
+from kernels.registry import resolved
 from oracles import OPS
 from oracles.op import Case, dtype_name
 
@@ -28,20 +28,30 @@ def _known(option: str, wanted: Sequence[str] | None, known: Iterable[str]) -> N
             raise pytest.UsageError(f"{option} {each}: there is no such {option[2:]}; {hint}")
 
 
-def selected_kernels(config: pytest.Config) -> tuple[Kernel, ...]:
+def kernel_files(config: pytest.Config) -> tuple[Path, ...]:
+    """The files that --kernels names; one that is named twice comes once."""
+    try:
+        return tuple(dict.fromkeys(resolved(Path(each)) for each in config.getoption("--kernels")))
+    except KernelError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def selected_kernels(
+    config: pytest.Config, load: Callable[[], tuple[Kernel, ...]]
+) -> tuple[Kernel, ...]:
     """The kernels to run: all, those of --kernels' files, those named by --kernel, of --op.
 
-    Two ops may have kernels of one name; it means both, unless --op or --case says which.
+    load: what registers the files' kernels, wherever they are imported. Two ops may have kernels of
+    one name; it means both, unless --op or --case says which.
     """
     ops, names = config.getoption("--op"), config.getoption("--kernel")
     _known("--op", ops, OPS)
     try:
-        # A file that is named twice is loaded once.
-        files = {resolved(Path(each)): Path(each) for each in config.getoption("--kernels")}
-        from_files = [each for file in files.values() for each in load_file(file)]
-        registered = all_kernels()
+        from_files = load() if config.getoption("--kernels") else ()
+        own = {(each.op.name, each.name): each for each in all_kernels()}
     except KernelError as error:
         raise pytest.UsageError(str(error)) from error
+    registered = (own | {(each.op.name, each.name): each for each in from_files}).values()
     _known("--kernel", names, {each.name for each in registered})
     chosen = [
         each

@@ -176,7 +176,7 @@ def _all_runs(folder: Folder) -> dict[str, Callable[[], Ran]]:
     runs: dict[str, Callable[[], Ran]] = {
         "killed": partial(folder.stopped, "killed", signal.SIGKILL),
         "interrupted": partial(folder.stopped, "interrupted", signal.SIGINT),
-        "full disk": partial(folder.run_in_little_space, "full disk", *eager, "-k", "m3"),
+        "full disk": partial(folder.run_in_little_space, "full disk", "--in-process", *eager, "-k", "m3"),
         "files": partial(folder.run_elsewhere, "files", *files, "--case", SMALL),
     }
     options: dict[str, tuple[str, ...]] = {

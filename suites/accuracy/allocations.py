@@ -23,6 +23,8 @@ from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.inputs import LARGEST_POISONED_BUFFER
+from suites.accuracy import watching
+from suites.accuracy.strict import unwritten
 
 SENTINEL = -12345.0  # rounded to the dtype; far from any value of the cases
 
@@ -61,7 +63,12 @@ class _Filled(TorchDispatchMode):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
+        watching.note_operation(func)
         made = func(*args, **(kwargs or {}))
+        if func in _ALLOCATIONS and isinstance(made, Tensor):
+            unwritten.allocated(made)
+        else:
+            unwritten.operated(func, args, kwargs or {})
         if func in _ALLOCATIONS and isinstance(made, Tensor) and made.is_floating_point():
             untouched = made.device.type == "cpu" and made.nbytes > LARGEST_POISONED_BUFFER
             if not untouched:

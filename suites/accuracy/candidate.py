@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.registry import Kernel
 from oracles.op import Case, dtype_name
-from suites.accuracy import strict
+from suites.accuracy import strict, watching
 from suites.accuracy.allocations import Memory, fresh_memory
 from suites.accuracy.originals import Given
 
@@ -36,7 +36,8 @@ class Call:
     """What one call left: its outputs by name, or the rule it broke and a sentence about it.
 
     fatal: the device can't be used again in this process. workspace_bytes: the most memory that
-    it took at one time beyond inputs and outputs, None where that isn't known.
+    it took at one time beyond inputs and outputs, None where that isn't known. launches: how many
+    Triton kernels it launched, None where nobody counts.
     """
 
     outputs: dict[str, Tensor]
@@ -45,6 +46,7 @@ class Call:
     reason: str | None = None
     fatal: bool = False
     workspace_bytes: int | None = None
+    launches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,20 @@ def ask_candidate(kernel: Kernel, case: Case, sm: int) -> Declared:
     return Declared(variant, workspace)
 
 
-def call_candidate(kernel: Kernel, case: Case, given: Given, *, fill: float) -> Call:
-    """Call `kernel` on inputs of `case` made for this call, its fresh memory filled with `fill`."""
+def call_candidate(
+    kernel: Kernel, case: Case, given: Given, *, fill: float, stub: watching.Stub | None = None
+) -> Call:
+    """Call `kernel` on inputs of `case` made for this call, its fresh memory filled with `fill`.
+
+    stub: what becomes of its Triton launches, where it is watched how it does without them.
+    """
     arguments, device = given.arguments, given.device
     started = time.perf_counter()
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
             strict.watched() as violation,
+            watching.seen(stub) as seen,
             fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),
         ):
@@ -96,6 +104,9 @@ def call_candidate(kernel: Kernel, case: Case, given: Given, *, fill: float) -> 
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
         return Call({}, seconds, "illegal access", violation())
+    broken = _conduct(kernel, seen)
+    if broken is not None:
+        return Call({}, seconds, *broken)
     problem, outputs = _form(kernel, case, given, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
@@ -104,7 +115,24 @@ def call_candidate(kernel: Kernel, case: Case, given: Given, *, fill: float) -> 
         where = "around" if changed in kernel.op.updates else "or around"
         reason = f"it wrote to memory {where} input {changed}"
         return Call(outputs, seconds, "changed input", reason)
-    return Call(outputs, seconds, workspace_bytes=_workspace(kernel, case, given, memory))
+    taken = _workspace(kernel, case, given, memory)
+    return Call(outputs, seconds, workspace_bytes=taken, launches=seen.launches)
+
+
+def _conduct(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:
+    """The rule, and a sentence, where a kernel isn't what it says; a peer may be a library."""
+    if kernel.origin == "baseline":
+        return None
+    if seen.left:
+        names = ", ".join(sorted(seen.left))
+        return "left running", f"it left a thread running when it returned: {names}"
+    if seen.library and kernel.wraps is None:
+        called = ", ".join(sorted(seen.library))
+        return "library call", (
+            f"it calls {called}, which computes the op; a kernel that is a way of calling a "
+            "library says so with wraps='its name'"
+        )
+    return None
 
 
 def _workspace(kernel: Kernel, case: Case, given: Given, memory: Memory) -> int | None:
@@ -157,6 +185,8 @@ def _form(
             continue
         if type(value) is not Tensor:
             return f"{name} must be a torch.Tensor, got a {type(value).__name__}", {}
+        if value.layout != torch.strided or value.is_conj() or value.is_neg():
+            return f"{name} must be a plain strided tensor, got a lazy or sparse one", {}
         form = forms[name]
         if tuple(value.shape) != form.shape:
             return f"{name} must have shape {form.shape}, got {tuple(value.shape)}", {}

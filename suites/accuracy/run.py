@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import hashlib
 import os
 import platform
+import secrets
 import shlex
 import time
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,14 @@ from kernels.registry import Kernel, KernelError
 from oracles.op import Bound, Case, Numerics, Outputs
 from profiles import environment
 from reports.schema import AccuracyRow, CaseInfo, Environment, KernelInfo
-from suites.accuracy.allocations import SENTINEL
 from suites.accuracy.candidate import Call, Declared, ask_candidate, call_candidate
 from suites.accuracy.originals import Originals
+from suites.accuracy.parcels import Parcel
+from suites.accuracy.signs import Flips, flips
 from suites.accuracy.verdict import Verdict, judge
+from suites.accuracy.watching import Stub
+from suites.accuracy.worker import FILLS
+from suites.accuracy.workers import Fill, Workers
 
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30
@@ -31,6 +37,14 @@ _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+_STUBBED: dict[Stub, str] = {
+    "silent": "its outputs are right with each of its Triton launches made to do nothing: they are "
+    "computed elsewhere",
+    "raising": "its outputs are right with each of its Triton launches made to fail: it falls back "
+    "to something else without a word",
+}
+
+
 class DeviceLostError(RuntimeError):
     """A candidate left the GPU unusable for this process."""
 
@@ -39,19 +53,28 @@ class DeviceLostError(RuntimeError):
 class _Known:
     """What is made once for all kernels of a case, in this order and only when it is needed.
 
-    Its inputs, its truth, and the bounds for each numerics that a kernel has declared.
+    Its inputs, as they are sent the first time and, with signs flipped, the second; its truth, and
+    the bounds and the emulation for each numerics that a kernel has declared.
     """
 
     case: Case
     originals: Originals
+    signs: int
+    flips: Flips
+    parcel: Parcel | None = None
+    flipped: Parcel | None = None
     truth: Outputs | None = None
     bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
+    emulations: dict[Numerics, Outputs] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Run:
     """The device of a run, how rows are told to be reproduced, and what is known of the last case.
 
+    workers: where kernels are called; None: in this process, for a debugger and for tests, on the
+    same values both times. signs: what the signs of second calls' values are drawn from; None: a
+    secret and the case, so that no kernel can know what it will be asked.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -60,8 +83,12 @@ class Run:
     gate_baselines: bool
     named: frozenset[str]
     reproduce_options: tuple[str, ...]
+    workers: Workers | None = None
+    signs: int | None = None
     oracle_calls: int = 0
     _known: _Known | None = None
+    _secret: bytes = field(default_factory=partial(secrets.token_bytes, 16))
+    _stubbed: set[tuple[str, str, str, frozenset[str]]] = field(default_factory=set)
 
     def gates(self, kernel: Kernel) -> bool:
         """Whether a failure of this kernel makes the exit status non-zero."""
@@ -75,6 +102,8 @@ class Run:
                 return f"moves {least / 2**30:.1f} GiB at least, which is tried on a GPU only"
             if flops > _MOST_FLOPS_ON_CPU:
                 return f"does {flops / 1e9:.0f} GFLOP, which is tried on a GPU only"
+        if self.workers is not None:
+            return self.workers.refusal(kernel, case)
         return kernel.domain.reject(case, self.sm, self.device.type)
 
     def try_pair(self, kernel: Kernel, case: Case) -> AccuracyRow:
@@ -83,27 +112,41 @@ class Run:
         Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us.
         """
         started = time.perf_counter()
-        declared = ask_candidate(kernel, case, self.sm)
+        declared = self._declared(kernel, case)
         if declared.problem is not None:
             verdict = Verdict("raised", declared.problem, ())
             return self._row(kernel, case, declared, verdict, started, ())
         known = self._known_of(kernel, case)
-        first = call_candidate(kernel, case, known.originals.give(), fill=math.nan)
+        first = self._call(kernel, known, "nan")
         second = first
         if first.rule is None:
-            second = call_candidate(kernel, case, known.originals.give(), fill=SENTINEL)
+            second = self._call_flipped(kernel, known, "sentinel")
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
             raise DeviceLostError(self._row(kernel, case, declared, lost, started, (first,)))
         if first.rule is not None or second.rule is not None:
             verdict = judge(first, second, {}, {}, kernel.numerics)
             # It may have written where it shouldn't have: the next kernel is judged by fresh ones.
-            self._known = None
+            self._known = self._known if self.workers is not None else None
         else:
+            # Only now: while a candidate runs there is no truth for it to find.
             truth = self._truth(kernel, known)
             bounds = self._bounds(kernel, known, truth)
-            most = declared.workspace_bytes
-            verdict = judge(first, second, truth, bounds, kernel.numerics, declared_bytes=most)
+            of_kernel = partial(
+                judge,
+                truth=truth,
+                bounds=bounds,
+                numerics=kernel.numerics,
+                declared_bytes=declared.workspace_bytes,
+                emulation=self._emulation(kernel, known),
+            )
+            verdict = of_kernel(first, second)
+            if verdict.rule == "not repeatable" and self.workers is not None:
+                # Bits that follow the signs are a rounding that knows signs, which isn't wrong.
+                third = self._call_flipped(kernel, known, "nan")
+                verdict = of_kernel(third, second)
+            if verdict.rule is None and self._to_be_stubbed(kernel, case, first, known):
+                verdict = self._without_launches(kernel, known, verdict)
         return self._row(kernel, case, declared, verdict, started, (first, second))
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> AccuracyRow:
@@ -118,10 +161,72 @@ class Run:
             duration_s=0.0,
         )
 
+    def _declared(self, kernel: Kernel, case: Case) -> Declared:
+        if self.workers is not None:
+            return self.workers.declared(kernel, case)
+        return ask_candidate(kernel, case, self.sm)
+
+    def _call(self, kernel: Kernel, known: _Known, fill: Fill, stub: Stub | None = None) -> Call:
+        if self.workers is None:
+            given = known.originals.give()
+            return call_candidate(kernel, known.case, given, fill=FILLS[fill], stub=stub)
+        return self.workers.call(kernel, known.case, self._parcel(known), fill, stub)
+
+    def _call_flipped(self, kernel: Kernel, known: _Known, fill: Fill) -> Call:
+        """A call on values whose signs are changed, its outputs with theirs changed back.
+
+        A correct kernel's are those of a call on the same values: see signs.py.
+        """
+        if self.workers is None:
+            return self._call(kernel, known, fill)
+        if known.flipped is None:
+            known.flipped = self._parcel(known).changed_by(known.flips.apply_)
+        call = self.workers.call(kernel, known.case, known.flipped, fill)
+        return replace(call, outputs=known.flips.outputs(call.outputs))
+
+    def _signs_of(self, case: Case) -> int:
+        if self.signs is not None:
+            return self.signs
+        digest = hashlib.sha256(self._secret + case.id().encode()).digest()
+        return int.from_bytes(digest[:4], "big")
+
+    def _parcel(self, known: _Known) -> Parcel:
+        if known.parcel is None:
+            known.parcel = Parcel.of(known.originals.read())
+        return known.parcel
+
+    def _to_be_stubbed(self, kernel: Kernel, case: Case, call: Call, known: _Known) -> bool:
+        """Whether it is to be seen how the kernel does with its launches stubbed.
+
+        Once for each dtype and set of options, on a case whose outputs aren't all zero.
+        """
+        if kernel.origin == "baseline" or not call.launches or known.truth is None:
+            return False
+        kind = kernel.op.name, kernel.name, case.dtype_label, case.options
+        values = [each for each in known.truth.values() if each is not None]
+        if kind in self._stubbed or not all(bool((each != 0).any()) for each in values):
+            return False
+        self._stubbed.add(kind)
+        return True
+
+    def _without_launches(self, kernel: Kernel, known: _Known, verdict: Verdict) -> Verdict:
+        """The verdict, unless the outputs are right with its Triton launches stubbed as well."""
+        assert known.truth is not None
+        bounds = self._bounds(kernel, known, known.truth)
+        for stub, how in _STUBBED.items():
+            call = self._call(kernel, known, "nan", stub)
+            if call.rule is None:
+                alone = judge(call, call, known.truth, bounds, kernel.numerics)
+                if alone.rule is None:
+                    return Verdict("stubbed", how, verdict.outputs)
+        return verdict
+
     def _known_of(self, kernel: Kernel, case: Case) -> _Known:
         if self._known is None or self._known.case != case:
             self._known = None  # so that two truths never lie in memory together
-            self._known = _Known(case, Originals(kernel.op, case, self.device))
+            signs = self._signs_of(case)
+            originals = Originals(kernel.op, case, self.device)
+            self._known = _Known(case, originals, signs, flips(case, signs))
         return self._known
 
     def _truth(self, kernel: Kernel, known: _Known) -> Outputs:
@@ -140,6 +245,17 @@ class Run:
             )
         return known.bounds[numerics]
 
+    def _emulation(self, kernel: Kernel, known: _Known) -> Outputs | None:
+        if kernel.op.emulate is None:
+            return None
+        numerics = replace(kernel.numerics, bitwise_repeatable=True)
+        if numerics not in known.emulations:
+            if kernel.op.bytes(known.case) > _MOST_BYTES_OF_SEVERAL_BOUNDS:
+                known.emulations.clear()
+            inputs = known.originals.read()
+            known.emulations[numerics] = kernel.op.emulate(known.case, inputs, numerics)
+        return known.emulations[numerics]
+
     def _row(
         self,
         kernel: Kernel,
@@ -152,7 +268,7 @@ class Run:
         return AccuracyRow(
             kernel=kernel.name,
             case=case_info(case),
-            status="passed" if verdict.rule is None else "failed",
+            status=verdict.status,
             rule=verdict.rule,
             reason=verdict.reason,
             outputs=verdict.outputs,
@@ -163,6 +279,8 @@ class Run:
             reproduce=self._command(kernel, case),
             duration_s=time.perf_counter() - started,
             call_s=calls[0].seconds if calls else None,
+            launches=calls[0].launches if calls else None,
+            signs=self._known.signs if len(calls) > 1 and self._known is not None else None,
         )
 
     def _command(self, kernel: Kernel, case: Case) -> str:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,15 +19,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernels.device import SIMULATED_SM_VARIABLE
-from kernels.registry import Kernel, KernelError
+from kernels.registry import Kernel, KernelError, load_file
 from oracles.op import Case, Numerics
 from reports.accuracy import render
 from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import AccuracyRow, KernelInfo, RunEnd, RunHeader
-from suites.accuracy import interpreter, shards, strict
+from suites.accuracy import interpreter, resumed, shards, strict, watching
+from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import Run, describe_machine, kernel_info
+from suites.accuracy.worker_process import WorkersError
+from suites.accuracy.workers import Workers
 from suites.options import DEFAULT_SM, DEVICE
-from suites.selection import selected_cases, selected_kernels
+from suites.selection import kernel_files, selected_cases, selected_kernels
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _REDRAW_EVERY_S = 0.1
@@ -42,28 +47,45 @@ class AccuracySession:
             # A case's tensors are too small to share: with two threads oracle, bound and verdict
             # of attention's cases take three times as long.
             torch.set_num_threads(1)
-            try:
-                interpreter.install()
-            except interpreter.InterpreterError as error:
-                raise pytest.UsageError(str(error)) from error
             sm = int(config.getoption("--sm"))
             # What domains are asked about is what kernels dispatch for.
             os.environ[SIMULATED_SM_VARIABLE] = str(sm)
             self.strict = not config.getoption("--no-strict")
-            if self.strict:
-                strict.install()
         else:
             major, minor = torch.cuda.get_device_capability()
             sm = 10 * major + minor
         names = config.getoption("--kernel") or ()
+        files = kernel_files(config)
+        self.workers: Workers | None = None
+        if config.getoption("--in-process"):
+            self._mend_interpreter()
+            load = partial(map, load_file, files)
+            kernels = selected_kernels(config, lambda: tuple(chain.from_iterable(load())))
+        else:
+            most = config.getoption("--memory-limit")
+            self.workers = Workers(
+                self.device,
+                sm,
+                strict=self.strict is not False,
+                files=files,
+                time_limit_s=config.getoption("--time-limit"),
+                memory_limit=None if most is None else int(most * 2**30),
+            )
+            # From here on what fails has to end the workers too.
+            config.add_cleanup(self._end_workers)
+            try:
+                kernels = selected_kernels(config, self.workers.kernels)
+            except WorkersError as error:
+                raise pytest.UsageError(str(error)) from error
         self.run = Run(
             device=self.device,
             sm=sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(names),
             reproduce_options=self._reproduce_options(sm),
+            workers=self.workers,
+            signs=config.getoption("--signs"),
         )
-        kernels = selected_kernels(config)
         self.cases = selected_cases(config, kernels)
         tried = {case.op for case in self.cases}
         self.kernels = tuple(each for each in kernels if each.op.name in tried)
@@ -79,6 +101,23 @@ class AccuracySession:
         self.parent = os.getppid()
         self.progress: Progress | None = None
         self.last_line = self.started
+
+    def _mend_interpreter(self) -> None:
+        """Make this process one that kernels can be called in, as a worker is."""
+        if self.device.type == "cpu":
+            try:
+                interpreter.install()
+            except interpreter.InterpreterError as error:
+                raise pytest.UsageError(str(error)) from error
+            if self.strict:
+                strict.install()
+        watching.watch_launches(interpreted=self.device.type == "cpu")
+
+    def _end_workers(self) -> None:
+        if self.workers is not None:
+            self.workers.close()
+            # A candidate's own processes, which might still write to the record.
+            end_children()
 
     def _reproduce_options(self, sm: int) -> tuple[str, ...]:
         """What a command has to repeat so that a row comes out as it did in this run."""
@@ -140,15 +179,25 @@ class AccuracySession:
         if note := os.environ.get(shards.RECORD_NOTE):
             Path(note).write_text(str(self.path.resolve()))
         kept = []
+        done = resumed.rows_of(self.config.getoption("--resume"), header, pairs)
         for item, kernel, case in pairs:
+            earlier = done.get((kernel.name, case.id()))
             reason = self.run.refusal(kernel, case)
             if reason is not None:
                 self.add(self.run.refused(kernel, case, reason))
+            elif earlier is not None:
+                if self.share is None:
+                    self.add(earlier)
             elif self.share is None or case.id() in self.share:
                 kept.append(item)
         self.planned -= 0 if self.share is None else len(pairs) - len(self.rows) - len(kept)
-        self.to_run = len(kept)
-        jobs = self.config.getoption("--jobs") or shards.default_jobs(self.device.type, len(kept))
+        self.to_run = self.ran + len(kept)
+        alone = int(self.config.getoption("--in-process"))
+        jobs = (
+            self.config.getoption("--jobs")
+            or alone
+            or shards.default_jobs(self.device.type, len(kept))
+        )
         if jobs > 1 and self.share is None:
             arguments = list(map(str, self.config.invocation_params.args))
             huge = any(shards.is_huge(_pair(item)[1], self.device.type) for item in kept)
@@ -258,11 +307,18 @@ class AccuracySession:
             print(error, file=sys.stderr)
             exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
+        self._end_workers()
         console = (
             Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else (Console(width=120))
         )
         console.print()
         render(read(self.path), console)
+        if (self.interrupted or lost) and self.share is None:
+            own = _own_arguments(self.config) or ["--"]
+            again = [each for each in own if not each.startswith("--resume")]
+            again.append(f"--resume={self.path}")
+            text = f"\nTo go on with it: {shlex.join(['nox', '-s', 'accuracy', *again])}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
         for each in self.suite_errors:
             console.print("\nThe suite itself failed, which is no verdict on the kernel:")
             console.print(each, markup=False, highlight=False)

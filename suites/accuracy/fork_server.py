@@ -1,0 +1,162 @@
+"""Starts workers: a process with torch, triton and the kernels loaded, which forks one in 10 ms.
+
+    python -m suites.accuracy.fork_server DESCRIPTOR DEVICE STRICT
+
+It runs no candidate and never touches a GPU, which couldn't be used after a fork. Everything that a
+worker leaves behind becomes its child, and ends with it; and it ends when the judge does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import torch
+
+from kernels.registry import all_kernels
+from suites.accuracy import interpreter, strict, watching, worker
+from suites.accuracy.wire import ClosedError, Line
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
+_DESCRIPTORS = 3  # a worker's socket, its arena, where it prints
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever a child leaves behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children(spared: frozenset[int] = frozenset()) -> None:
+    """Kill the children of this process, and theirs as they are adopted, until there are none."""
+    while True:
+        children = _children() - spared
+        if not children:
+            return
+        for each in children:
+            try:
+                os.kill(each, signal.SIGKILL)
+                os.waitpid(each, 0)
+            except (ProcessLookupError, ChildProcessError):
+                continue
+
+
+def _children() -> set[int]:
+    own = str(os.getpid())
+    found = set()
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                status = (each / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if status[1] == own:
+                found.add(int(each.name))
+    return found
+
+
+class _Server:
+    def __init__(self, judge: Line, device: torch.device) -> None:
+        self.judge, self.device = judge, device
+        self.workers: set[int] = set()
+
+    def serve(self) -> None:
+        """Fork a worker at each request, and tell how each one ended, until the judge is gone."""
+        woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([self.judge.socket.fileno(), woken], [], [])
+            if woken in ready:
+                os.read(woken, 4096)
+                self._reap()
+            if self.judge.socket.fileno() in ready:
+                message, descriptors = self.judge.receive_with_descriptors(None, _DESCRIPTORS)
+                self._fork(message, descriptors)
+
+    def _fork(self, message: dict[str, object], descriptors: tuple[int, ...]) -> None:
+        # The judge waits for the number before it kills: a worker is in a group of its own by then.
+        child = os.fork()
+        if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _become_worker(self.judge, message, descriptors, self.device)
+        for each in descriptors:
+            os.close(each)
+        self.workers.add(child)
+        self.judge.send({"forked": child})
+
+    def _reap(self) -> None:
+        ended = []
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if child == 0:
+                break
+            if child in self.workers:
+                self.workers.discard(child)
+                ended.append((child, status))
+        if ended:
+            # What it started and left is ours by now.
+            end_children(frozenset(self.workers))
+        for child, status in ended:
+            self.judge.send({"ended": child, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _become_worker(
+    judge: Line, message: dict[str, object], descriptors: tuple[int, ...], device: torch.device
+) -> None:
+    """In the child: leave everything of the server's behind, and work; never returns."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        judge.close()
+        end, arena, output = descriptors
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for each in (nothing, output):
+            os.close(each)
+        line = Line(socket.socket(fileno=end))
+        worker.serve(line, arena, message, device)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def main() -> None:
+    """Load everything, then serve the judge at the other end of the descriptor."""
+    judge = Line(socket.socket(fileno=int(sys.argv[1])))
+    device = torch.device(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's to hear
+    adopt_orphans()
+    if device.type == "cpu":
+        interpreter.install()
+        if sys.argv[3] == "strict":
+            strict.install()
+    watching.watch_launches(interpreted=device.type == "cpu")
+    all_kernels()
+    try:
+        judge.send({"ready": True})
+        _Server(judge, device).serve()
+    except ClosedError:
+        pass
+    finally:
+        end_children()
+
+
+if __name__ == "__main__":
+    main()

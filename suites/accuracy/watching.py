@@ -1,0 +1,154 @@
+"""What a candidate does besides computing: Triton launches, calls of a library, threads it leaves.
+
+A launch can be stubbed, to do nothing or to raise: a kernel that is right all the same isn't what
+computed its outputs. A library is one that computes the op itself, PyTorch's attention or layer
+norm, or the oracle; a kernel that calls one says so (`wraps=`), or is no kernel of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from types import FrameType, FunctionType
+from typing import Any, Literal
+
+from oracles import OPS
+
+Stub = Literal["silent", "raising"]
+
+# Operations of PyTorch that compute an op of ours, by the beginnings of their names.
+_LIBRARY = (
+    "_scaled_dot_product",
+    "scaled_dot_product",
+    "_flash_attention",
+    "_efficient_attention",
+    "_cudnn_attention",
+    "_fused_sdp",
+    "_native_multi_head_attention",
+    "native_layer_norm",
+    "layer_norm",
+    "_fused_rms_norm",
+    "rms_norm",
+)
+_ORACLES = "the workbench's oracles"
+_COMPUTE = ("scores", "emulation", "bounds")  # beginnings of the names of its modules
+
+
+class StubbedError(RuntimeError):
+    """A launch that was to fail: what a kernel must not hide behind another way of computing."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of one call."""
+
+    launches: int = 0
+    library: set[str] = field(default_factory=set)
+    left: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _State:
+    seen: Seen = field(default_factory=Seen)
+    stub: Stub | None = None
+
+
+_STATE = _State()
+# Kept before a candidate is imported, which may replace them.
+_frames: Callable[[], dict[int, FrameType]] = sys._current_frames  # noqa: SLF001
+_threads: Callable[[], list[threading.Thread]] = threading.enumerate
+
+
+@contextmanager
+def seen(stub: Stub | None = None) -> Iterator[Seen]:
+    """Watch what is called inside; `stub`: what becomes of Triton launches."""
+    _STATE.seen, _STATE.stub = Seen(), stub
+    before = set(_frames())
+    try:
+        yield _STATE.seen
+    finally:
+        _STATE.stub = None
+        _STATE.seen.left = [_named(each) for each in set(_frames()) - before if _own(each)]
+
+
+def note_operation(operation: object) -> None:
+    """An operation of PyTorch was called."""
+    name = _library(operation)
+    if name is not None:
+        _STATE.seen.library.add(name)
+
+
+@cache
+def _library(operation: object) -> str | None:
+    namespace, _, name = str(operation).partition(".")
+    return f"{namespace}.{name}" if name.startswith(_LIBRARY) else None
+
+
+def _own(thread: int) -> bool:
+    """Whether it is a thread that no compiler of torch's keeps for itself."""
+    frame = _frames().get(thread)
+    while frame is not None:
+        if "/torch/_inductor/" in frame.f_code.co_filename:
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _named(thread: int) -> str:
+    return next((each.name for each in _threads() if each.ident == thread), "a thread")
+
+
+def watch_launches(*, interpreted: bool) -> None:
+    """Count, and where asked stub, every Triton launch of this process from here on."""
+    if interpreted:
+        from triton.runtime.interpreter import GridExecutor as Launcher  # noqa: PLC0415
+
+        method = "__call__"
+    else:
+        from triton.runtime.jit import JITFunction as Launcher  # noqa: PLC0415
+
+        method = "run"
+    launch = getattr(Launcher, method)
+    if getattr(launch, "watched", False):
+        return
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _STATE.seen.launches += 1
+        if _STATE.stub == "raising":
+            raise StubbedError("the launch was made to fail")
+        return None if _STATE.stub == "silent" else launch(self, *args, **kwargs)
+
+    watched.watched = True  # type: ignore[attr-defined]
+    setattr(Launcher, method, watched)
+
+
+def watch_oracles() -> None:
+    """Note every call of what computes truth or bounds, of which a worker needs none."""
+    for op in OPS.values():
+        for each in (op.oracle, op.bound, op.emulate):
+            if isinstance(each, FunctionType):
+                # In place, so that whoever imported it before meets the watched one.
+                each.__code__ = _refused.__code__
+    for name, module in tuple(sys.modules.items()):
+        if name.startswith("oracles.") and name.rpartition(".")[2].startswith(_COMPUTE):
+            for value in vars(module).values():
+                plain = isinstance(value, FunctionType) and value.__closure__ is None
+                if plain and value.__module__ == name:
+                    value.__code__ = _refused.__code__
+
+
+def _refused(*_: object, **__: object) -> None:
+    """Stands in an oracle's place, among that module's globals: so it imports what it needs."""
+    import sys  # noqa: PLC0415
+
+    sys.modules["suites.accuracy.watching"].note_oracle()
+    raise RuntimeError("an oracle was called by a kernel")
+
+
+def note_oracle() -> None:
+    """The oracle itself was called."""
+    _STATE.seen.library.add(_ORACLES)

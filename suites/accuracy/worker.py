@@ -1,0 +1,134 @@
+"""In a worker: the process that candidates live in, one after the other, until one ends it.
+
+It is told which files to import, which kernels they register it tells the judge, and then calls
+those that it is asked to. No truth is ever here: what a candidate could find is what it was given.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from kernels.registry import Kernel
+from suites.accuracy import watching
+from suites.accuracy.allocations import SENTINEL
+from suites.accuracy.arena import Arena, aligned
+from suites.accuracy.candidate import Call, ask_candidate, call_candidate
+from suites.accuracy.parcels import Unpacked
+from suites.accuracy.spelled import case_of
+from suites.accuracy.wire import ClosedError, Line, Message
+
+FILLS = {"nan": math.nan, "sentinel": SENTINEL}
+
+
+class _Worker:
+    def __init__(self, arena: Arena, device: torch.device) -> None:
+        self.arena, self.device = arena, device
+        self.kernels: dict[tuple[str, str], Kernel] = {}
+        self.last: Unpacked | None = None
+
+    def load(self, message: Message) -> Message:
+        """Import the kernels of the checkout, or of a changed copy of it, and a user's files."""
+        if message["overlay"]:
+            for name in [each for each in sys.modules if each.split(".")[0] == "kernels"]:
+                del sys.modules[name]
+            sys.path.insert(0, message["overlay"])
+        registry = importlib.import_module("kernels.registry")
+        own = {(each.op.name, each.name) for each in registry.all_kernels()}
+        watching.watch_oracles()
+        try:
+            for each in message["files"]:
+                registry.load_file(Path(each))
+        except registry.KernelError as error:
+            return {"error": str(error)}
+        self.kernels = {(each.op.name, each.name): each for each in registry.all_kernels()}
+        told = [
+            _told(each, message["sm"])
+            for key, each in self.kernels.items()
+            if message["overlay"] or key not in own
+        ]
+        return {"kernels": told}
+
+    def ask(self, message: Message) -> Message:
+        """What a kernel says of a case: a refusal, or the variant and memory that it will take."""
+        case = case_of(message["case"])
+        kernel = self.kernels[message["op"], message["kernel"]]
+        refusal = kernel.domain.reject(case, message["sm"], self.device.type)
+        if refusal is not None:
+            return {"refusal": refusal}
+        return asdict(ask_candidate(kernel, case, message["sm"]))
+
+    def call(self, message: Message) -> Message:
+        """Call a kernel; its outputs are in the arena, from `outputs_at` on, when this returns."""
+        kernel = self.kernels[message["op"], message["kernel"]]
+        case = case_of(message["case"])
+        # Kept until the next inputs are made: they must not lie where these do.
+        unpacked = Unpacked(self.arena, message["inputs"], kernel.op.updates, self.device)
+        self.last = unpacked
+        fill = FILLS[message["fill"]]
+        call = call_candidate(kernel, case, unpacked.given, fill=fill, stub=message["stub"])
+        if not call.fatal:
+            unpacked.send_back()
+            _lay_out(call, self.arena, message["outputs_at"])
+        return {
+            "seconds": call.seconds,
+            "rule": call.rule,
+            "reason": call.reason,
+            "fatal": call.fatal,
+            "outputs": list(call.outputs),
+            "workspace_bytes": call.workspace_bytes,
+            "launches": call.launches,
+        }
+
+
+def _told(kernel: Kernel, sm: int) -> Message:
+    """A registered kernel in JSON."""
+    try:
+        variants = () if kernel.variants is None else tuple(kernel.variants(sm))
+        problem = None
+    except Exception as error:  # noqa: BLE001  (a user's function, whatever it raises)
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        variants, problem = (), f"its variants for sm {sm} raised {told}"
+    return {
+        "op": kernel.op.name,
+        "name": kernel.name,
+        "origin": kernel.origin,
+        "path": kernel.path,
+        "priority": kernel.priority,
+        "numerics": asdict(kernel.numerics),
+        "wraps": kernel.wraps,
+        "variants": variants,
+        "problem": problem,
+    }
+
+
+def _lay_out(call: Call, arena: Arena, offset: int) -> None:
+    """Copy the outputs into the arena, one after the other, each at a multiple of 256 bytes."""
+    for each in call.outputs.values():
+        made = each.contiguous()
+        home = arena.at(offset, made.nbytes).view(made.dtype).view(made.shape)
+        home.copy_(made)
+        offset += aligned(made.nbytes)
+
+
+def serve(line: Line, descriptor: int, message: Message, device: torch.device) -> None:
+    """Answer the judge until it hangs up."""
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    of = _Worker(Arena(message["arena"], descriptor), device)
+    answer: dict[str, Callable[[Message], Message]] = {"ask": of.ask, "call": of.call}
+    line.send({"id": 0} | of.load(message))
+    while True:
+        try:
+            message, descriptors = line.receive_with_descriptors(None, 1)
+        except ClosedError:
+            return
+        if descriptors:
+            of.arena = Arena(message["arena"], descriptors[0])
+        line.send({"id": message["id"]} | answer[message["do"]](message))

@@ -1,0 +1,232 @@
+"""One worker as the judge holds it: asked, watched while it works, and ended.
+
+A worker may end itself, be killed, hang, take all memory, or answer what it wasn't asked: each is
+an `EndedError` with a sentence, and the judge goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from suites.accuracy.arena import Arena, fitting
+from suites.accuracy.fork_server import adopt_orphans
+from suites.accuracy.wire import ClosedError, LateError, Line, Message
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_LOOK_EVERY_S = 0.2  # at the memory that a worker takes
+_START_S = 120.0  # torch from a cold disk
+_END_S = 10.0
+_TAIL = 2**12
+
+
+class WorkersError(RuntimeError):
+    """No worker can be started; the message says why."""
+
+
+class EndedError(RuntimeError):
+    """The worker is gone. rule: which of the rules that breaks; the message is a sentence."""
+
+    def __init__(self, rule: Literal["process ended", "time limit"], reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule
+
+
+@dataclass(slots=True)
+class ForkServer:
+    """The server that workers are forked by, and what it says of those that have ended."""
+
+    process: subprocess.Popen[bytes]
+    line: Line
+    _ended: dict[int, int] = field(default_factory=dict)  # worker: its exit status
+
+    @classmethod
+    def start(cls, device: torch.device, *, strict: bool) -> ForkServer:
+        """Start it, with everything loaded that workers need. Raises WorkersError."""
+        adopt_orphans()
+        ours, theirs = socket.socketpair()
+        output = os.memfd_create("printed")
+        kind = "strict" if strict else "stock"
+        module = "suites.accuracy.fork_server"
+        command = [sys.executable, "-m", module, str(theirs.fileno()), device.type, kind]
+        process = subprocess.Popen(
+            command,
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,  # Ctrl-C comes to the judge
+        )
+        theirs.close()
+        line = Line(ours)
+        try:
+            line.receive(_START_S)
+        except (ClosedError, LateError) as error:
+            process.kill()
+            process.wait()
+            raise WorkersError(f"no worker can be started: {_printed(output)}") from error
+        finally:
+            os.close(output)
+        return cls(process, line)
+
+    def fork(self, message: Message) -> WorkerProcess:
+        """Another worker, told `message`, which it answers first. Raises WorkersError."""
+        ours, theirs = socket.socketpair()
+        arena, output = fitting(None, 1), os.memfd_create("printed")
+        try:
+            fds = theirs.fileno(), arena.descriptor, output
+            self.line.send(message | {"arena": arena.nbytes}, fds)
+            while "forked" not in (said := self.line.receive(_START_S)):
+                self._ended[said["ended"]] = said["status"]
+        except (ClosedError, LateError, KeyError) as error:
+            raise WorkersError("the server that starts workers is gone") from error
+        finally:
+            theirs.close()
+        return WorkerProcess(self, said["forked"], Line(ours), arena, output)
+
+    def status_of(self, pid: int, wait_s: float) -> int | None:
+        """The exit status of a worker that has ended; None after `wait_s`. Raises ClosedError."""
+        deadline = time.monotonic() + wait_s
+        while pid not in self._ended:
+            try:
+                said = self.line.receive(max(0.0, deadline - time.monotonic()))
+            except LateError:
+                return None
+            self._ended[said["ended"]] = said["status"]
+        return self._ended.pop(pid)
+
+    def close(self) -> None:
+        """End it, and with it all that its workers left."""
+        self.line.close()
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """A worker; output: a file in memory that holds what it prints, of which the end is kept."""
+
+    server: ForkServer
+    pid: int
+    line: Line
+    arena: Arena
+    output: int
+    ended: bool = False
+    printed: str = ""
+    _last_id: int = 0
+
+    def exchange(
+        self,
+        message: Message,
+        limit_s: float,
+        memory_limit: int,
+        descriptors: Iterable[int] = (),
+    ) -> Message:
+        """Send and wait for the answer. Raises EndedError where there is none."""
+        self._last_id += 1
+        try:
+            self.line.send(message | {"id": self._last_id}, tuple(descriptors))
+        except ClosedError:
+            raise EndedError("process ended", self._how_it_ended()) from None
+        return self.answer(limit_s, memory_limit)
+
+    def answer(self, limit_s: float, memory_limit: int) -> Message:
+        """Wait for the answer to what was sent last. Raises EndedError where there is none."""
+        deadline = time.monotonic() + limit_s
+        try:
+            while True:
+                try:
+                    said = self.line.receive(_LOOK_EVERY_S)
+                    break
+                except LateError:
+                    self._look(deadline, limit_s, memory_limit)
+        except ClosedError:
+            raise EndedError("process ended", self._how_it_ended()) from None
+        except BaseException:  # Ctrl-C too: what it answers now would be taken for the next answer
+            self.end()
+            raise
+        if said.pop("id", None) != self._last_id:
+            self.end()
+            raise EndedError("process ended", "its process answered what it wasn't asked")
+        return said
+
+    def end(self) -> int | None:
+        """End it; the status that it had ended with by itself, None where it hadn't."""
+        if self.ended:
+            return None
+        self.ended = True
+        self.line.close()
+        try:
+            # Its socket may be closed and the process live on.
+            status = self.server.status_of(self.pid, _LOOK_EVERY_S)
+            if status is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
+                self.server.status_of(self.pid, _END_S)
+        except (ClosedError, KeyError):
+            self.server.process.kill()
+            status = None
+        self.printed = _printed(self.output)
+        os.close(self.output)
+        self.arena.close()
+        return status
+
+    def _look(self, deadline: float, limit_s: float, memory_limit: int) -> None:
+        if time.monotonic() > deadline:
+            raise EndedError("time limit", f"it didn't return within {limit_s:g} s")
+        resident = _resident(self.pid)
+        if resident > memory_limit:
+            taken, most = resident / 2**30, memory_limit / 2**30
+            reason = f"its process took {taken:.1f} GiB of memory, past {most:.1f} GiB"
+            raise EndedError("process ended", reason)
+
+    def _how_it_ended(self) -> str:
+        """In a sentence, with the last line that it printed."""
+        status = self.end()
+        also = f"; it printed: {self.printed}" if self.printed else ""
+        if status is None:
+            return f"its process hung up{also}"
+        if status < 0:
+            name = signal.Signals(-status).name
+            hint = " (out of memory?)" if name == "SIGKILL" else ""
+            return f"its process was killed by {name}{hint}{also}"
+        return f"it ended its process, with status {status}{also}"
+
+
+def _printed(descriptor: int) -> str:
+    """The last line of what a process printed."""
+    size = os.fstat(descriptor).st_size
+    text = os.pread(descriptor, _TAIL, max(0, size - _TAIL)).decode(errors="replace")
+    lines = [each for each in text.splitlines() if each.strip()]
+    return lines[-1].strip()[:300] if lines else ""
+
+
+def _resident(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_memory() -> int:
+    """Bytes that processes can take, of the whole machine."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 2**10
+    return 2**34

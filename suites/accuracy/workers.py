@@ -1,0 +1,310 @@
+"""The judge's side: candidates are called in a process apart, which may die without the judge.
+
+A worker is forked by a server (`fork_server.py`), imports the user's files, and calls what it is
+asked to. Where it ends, hangs or takes too much memory, the call fails with that for a reason, and
+the next call gets another worker. What it says is checked before it is believed, and nothing that
+it says is more than names, numbers and sentences; its outputs are as many bytes as the op's outputs
+must have, copied out of memory that the judge owns.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from kernels.registry import Domain, Kernel, KernelError
+from oracles import OPS
+from oracles.op import Case, Numerics
+from suites.accuracy.arena import Arena, aligned, fitting
+from suites.accuracy.candidate import Call, Declared, ask_candidate
+from suites.accuracy.parcels import Parcel
+from suites.accuracy.spelled import spelled
+from suites.accuracy.watching import Stub
+from suites.accuracy.wire import Message
+from suites.accuracy.worker_process import EndedError, ForkServer, WorkerProcess, free_memory
+
+_ASK_S = 60.0
+_NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
+# Errors after which a worker isn't used again: what is out of memory may still hold it.
+_SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
+
+Fill = Literal["nan", "sentinel"]
+
+
+class _Reply(BaseModel):
+    """What a worker says of a call."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    seconds: float
+    rule: str | None
+    reason: str | None
+    fatal: bool
+    outputs: list[str]
+    workspace_bytes: int | None
+    launches: int | None
+
+
+class _Told(BaseModel):
+    """What a worker says of a kernel that it has registered."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    op: str
+    name: str
+    origin: Literal["ours", "baseline", "user"]
+    path: str
+    priority: int
+    numerics: dict[str, bool | int | float | None]
+    wraps: str | None
+    variants: tuple[str, ...]
+    problem: str | None
+
+
+class _Answer(BaseModel):
+    """What a worker says of a case that a kernel may be tried on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    refusal: str | None = None
+    variant: str | None = None
+    workspace_bytes: int | None = None
+    problem: str | None = None
+
+
+def _elsewhere(**_: object) -> object:
+    raise RuntimeError("this kernel is called in a worker")
+
+
+@dataclass(slots=True)
+class Workers:
+    """The workers of a run, one at a time; `close` ends them.
+
+    files      a user's, imported in each worker and nowhere else
+    overlay    a folder with a changed copy of `kernels/`, which then stands for the checkout's
+    time_limit_s    for one call
+    memory_limit    bytes that a worker may have resident; None: half of what is free at the start
+    replaced   how many workers have ended before the run did
+    """
+
+    device: torch.device
+    sm: int
+    strict: bool = True
+    files: tuple[Path, ...] = ()
+    overlay: Path | None = None
+    time_limit_s: float = 300.0
+    memory_limit: int | None = None
+    replaced: int = 0
+    server: ForkServer | None = None
+    _worker: WorkerProcess | None = None
+    _remote: dict[tuple[str, str], Kernel] = field(default_factory=dict)
+    _answers: dict[tuple[str, str, Case], _Answer] = field(default_factory=dict)
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that the files, or the changed copy, register.
+
+        Their functions and domains are in the workers: `call`, `declared` and `refusal` ask there.
+        Raises KernelError, in one sentence, where they can't be had, WorkersError where no worker
+        can be.
+        """
+        if not self._remote:
+            self._ready()
+        return tuple(self._remote.values())
+
+    def refusal(self, kernel: Kernel, case: Case) -> str | None:
+        """Why the kernel's domain doesn't hold the case; None where it does."""
+        if not self._is_remote(kernel):
+            return kernel.domain.reject(case, self.sm, self.device.type)
+        return self._answer(kernel, case).refusal
+
+    def declared(self, kernel: Kernel, case: Case) -> Declared:
+        """What the kernel says of a case that its domain holds."""
+        if not self._is_remote(kernel):
+            return ask_candidate(kernel, case, self.sm)
+        said = self._answer(kernel, case)
+        return Declared(said.variant, said.workspace_bytes, said.problem)
+
+    def call(
+        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, stub: Stub | None = None
+    ) -> Call:
+        """Call the kernel on the parcel's inputs; outputs are copies, on the run's device."""
+        started = time.perf_counter()
+        try:
+            reply, arena = self._called(kernel, case, parcel, fill, stub)
+        except EndedError as ended:
+            self.replaced += 1
+            return Call({}, time.perf_counter() - started, ended.rule, str(ended))
+        outputs: dict[str, Tensor] = {}
+        rule, reason = reply.rule, reply.reason
+        if rule is None:
+            outputs = self._outputs(kernel, case, parcel, arena)
+            changed = parcel.differs(arena)
+            if changed is not None:
+                where = "around" if changed in kernel.op.updates else "or around"
+                rule, reason = "changed input", f"it wrote to memory {where} input {changed}"
+        if reply.fatal or any(each in (reason or "") for each in _SPENT):
+            self._end()
+        return Call(
+            outputs,
+            reply.seconds,
+            rule,
+            reason,
+            workspace_bytes=reply.workspace_bytes,
+            launches=reply.launches,
+        )
+
+    def close(self) -> None:
+        """End the worker, the server and everything that they left."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
+    def _is_remote(self, kernel: Kernel) -> bool:
+        return (kernel.op.name, kernel.name) in self._remote
+
+    def _answer(self, kernel: Kernel, case: Case) -> _Answer:
+        key = kernel.op.name, kernel.name, case
+        if key not in self._answers:
+            question = {"do": "ask", "op": kernel.op.name, "kernel": kernel.name, "sm": self.sm}
+            try:
+                said = self._exchange(question | {"case": spelled(case)}, _ASK_S)
+                self._answers[key] = _Answer.model_validate(said)
+            except EndedError as ended:
+                self._answers[key] = _Answer(problem=f"asked about the case, {ended}")
+            except ValidationError:
+                self._answers[key] = _Answer(problem="what it says of the case is no answer")
+        return self._answers[key]
+
+    def _called(
+        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, stub: Stub | None
+    ) -> tuple[_Reply, Arena]:
+        worker = self._ready()
+        made = _sizes(kernel, case)
+        room = sum(map(aligned, made.values()))
+        arena = fitting(worker.arena, parcel.nbytes + room)
+        message: Message = {
+            "do": "call",
+            "op": kernel.op.name,
+            "kernel": kernel.name,
+            "case": spelled(case),
+            "inputs": parcel.put(arena),
+            "outputs_at": parcel.nbytes,
+            "fill": fill,
+            "stub": stub,
+        }
+        arena.at(parcel.nbytes, room).fill_(_NOTHING_YET)
+        descriptors: tuple[int, ...] = ()
+        if arena is not worker.arena:
+            message["arena"], descriptors = arena.nbytes, (arena.descriptor,)
+            worker.arena = arena
+        try:
+            said = self._exchange(message, self.time_limit_s, descriptors)
+            reply = _Reply.model_validate(said)
+        except ValidationError as error:
+            self._end()
+            raise EndedError("process ended", "its process sent what no worker sends") from error
+        if reply.rule is None and reply.outputs != list(made):
+            self._end()
+            raise EndedError("process ended", "its process returned other outputs than the op's")
+        return reply, arena
+
+    def _outputs(
+        self, kernel: Kernel, case: Case, parcel: Parcel, arena: Arena
+    ) -> dict[str, Tensor]:
+        offset, outputs, forms = parcel.nbytes, {}, kernel.op.forms(case)
+        for name, nbytes in _sizes(kernel, case).items():
+            form = forms[name]
+            held = arena.at(offset, nbytes).clone().view(form.dtype).view(form.shape)
+            outputs[name] = held.to(self.device)
+            offset += aligned(nbytes)
+        return outputs
+
+    def _exchange(
+        self, message: Message, limit_s: float, descriptors: tuple[int, ...] = ()
+    ) -> Message:
+        worker = self._ready()
+        assert self.memory_limit is not None
+        return worker.exchange(message, limit_s, self.memory_limit, descriptors)
+
+    def _end(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+
+    def _ready(self) -> WorkerProcess:
+        """A worker, the last one or another, with the files imported."""
+        if self._worker is not None and not self._worker.ended:
+            return self._worker
+        if self.memory_limit is None:
+            self.memory_limit = free_memory() // 2
+        if self.server is not None and self.server.process.poll() is not None:
+            self.server = None  # a candidate has killed it
+        if self.server is None:
+            self.server = ForkServer.start(self.device, strict=self.strict)
+        message: Message = {
+            "overlay": None if self.overlay is None else str(self.overlay),
+            "files": [str(each) for each in self.files],
+            "sm": self.sm,
+        }
+        worker = self.server.fork(message)
+        try:
+            loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
+        except EndedError as ended:
+            raise KernelError(f"{self._named()}: while it was imported, {ended}") from ended
+        if "error" in loaded:
+            worker.end()
+            raise KernelError(str(loaded["error"]))
+        self._remember(loaded)
+        self._worker = worker
+        return worker
+
+    def _named(self) -> str:
+        return "--kernels " + " ".join(map(str, self.files)) if self.files else "the kernels"
+
+    def _remember(self, loaded: Message) -> None:
+        """The kernels that a worker has registered, as the judge knows them from then on."""
+        if self._remote:
+            return
+        try:
+            told = [_Told.model_validate(each) for each in loaded["kernels"]]
+            made = [_kernel(each) for each in told]
+        except (ValidationError, LookupError, TypeError) as error:
+            raise KernelError(f"{self._named()}: what it registers can't be read") from error
+        for each in told:
+            if each.problem is not None:
+                raise KernelError(f"kernel {each.name} in {each.path}: {each.problem}")
+        self._remote = {(each.op.name, each.name): each for each in made}
+
+
+def _kernel(told: _Told) -> Kernel:
+    return Kernel(
+        op=OPS[told.op],
+        name=told.name,
+        domain=Domain(dtypes=()),  # asked of the worker, which has it
+        numerics=Numerics(**told.numerics),  # type: ignore[arg-type]
+        priority=told.priority,
+        function=_elsewhere,
+        origin=told.origin,
+        path=told.path,
+        variants=lambda _: told.variants,
+        wraps=told.wraps,
+    )
+
+
+def _sizes(kernel: Kernel, case: Case) -> dict[str, int]:
+    """The bytes of each output that the case has, in the op's order."""
+    forms = kernel.op.forms(case)
+    return {
+        name: math.prod(forms[name].shape) * forms[name].dtype.itemsize
+        for name in kernel.op.outputs
+        if name in forms
+    }
