@@ -131,6 +131,19 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"])
+def mutants(session: nox.Session) -> None:
+    """Show that wrong and cheating kernels fail: `-- NAME --detection FILE`."""
+    _run(session, "test", "tests.mutants", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def sanitize(session: nox.Session) -> None:
+    """Run a few cases under NVIDIA's compute-sanitizer: `-- --kernel NAME -k WORDS`."""
+    quiet = {"PYTEST_ADDOPTS": _QUIET}
+    _run(session, "run", "suites.accuracy.sanitizer", *session.posargs, variables=quiet)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
 def tests(session: nox.Session) -> None:
     """Test the workbench itself, under the interpreter; options and paths go to pytest."""
     _run(session, "test", "pytest", "--device=cpu", *session.posargs)

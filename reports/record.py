@@ -7,38 +7,35 @@ header and whole rows; after a full disk or a lost machine the last line may be 
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ValidationError
-
-from reports.schema import SCHEMA_VERSION, AccuracyRow, RunEnd, RunHeader
+from reports.lines import RecordError, header_of, line_of, shown
+from reports.schema import AccuracyRow, PredictionRow, ResourceRow, Row, RunEnd, RunHeader
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
-_Model = TypeVar("_Model", bound=BaseModel)
+    from pydantic import BaseModel
+
+__all__ = ["Record", "RecordError", "RecordWriter", "latest", "new_path", "read", "shown"]
 
 _STAMP = "%Y%m%dT%H%M%SZ"
 _STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
-_SHOWN = 80  # characters of a value quoted in a message: enough to recognise it
-
-
-class RecordError(Exception):
-    """A record can't be read, written or found; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as read.
+    """A record as read: of `accuracy` rows, of `compile` resources and predictions.
 
-    rows     the whole rows, in the order they were written
+    rows, resources, predictions    the whole rows, in the order they were written
     end      None where the run was cut off
     problem  None for the record of a run that finished all it planned; otherwise one sentence
     """
@@ -48,6 +45,8 @@ class Record:
     rows: tuple[AccuracyRow, ...]
     end: RunEnd | None
     problem: str | None
+    resources: tuple[ResourceRow, ...] = ()
+    predictions: tuple[PredictionRow, ...] = ()
 
 
 class RecordWriter:
@@ -62,6 +61,7 @@ class RecordWriter:
         self.path = path
         self._rows = 0
         self._descriptor = -1
+        self._written = hashlib.sha256()
         aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class RecordWriter:
                 "overwritten; give the run another path"
             )
 
-    def write(self, row: AccuracyRow) -> None:
+    def write(self, row: Row) -> None:
         """Append one row; it is in the file, whole, when this returns."""
         self._append(row)
         self._rows += 1
@@ -98,8 +98,15 @@ class RecordWriter:
     def close(self, end: RunEnd) -> None:
         """Append the last line and close the file.
 
-        Raises RecordError, with the rows kept, where `end.rows` isn't the number written.
+        Raises RecordError, with the rows kept, where `end.rows` isn't the number written, or where
+        the file isn't what was written: a kernel under test may have changed it.
         """
+        if hashlib.sha256(_bytes(self.path)).digest() != self._written.digest():
+            self._close()
+            raise RecordError(
+                f"{shown(self.path)}: something else wrote to the record while the run went on; "
+                "it can't be believed, run again"
+            )
         if end.rows != self._rows:
             self._close()
             raise RecordError(
@@ -134,6 +141,8 @@ class RecordWriter:
                 # A cut line in mid-file would make every later row unreadable: take it back.
                 size = os.fstat(self._descriptor).st_size
                 os.ftruncate(self._descriptor, size - written)
+            else:
+                self._written.update(data)
         except OSError as error:
             raise RecordError(
                 f"{shown(self.path)}: a line can't be written ({_why(error)}); "
@@ -160,8 +169,8 @@ def read(path: Path) -> Record:
     lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()  # a whole file ends with a newline
-    header = _header(path, lines[0], alone=len(lines) == 1)
-    rows: list[AccuracyRow] = []
+    header = header_of(path, lines[0], alone=len(lines) == 1)
+    rows: list[Row] = []
     end: RunEnd | None = None
     start = len(lines[0]) + 1
     for number, line in enumerate(lines[1:], 2):
@@ -170,13 +179,13 @@ def read(path: Path) -> Record:
                 f"{shown(path)}, line {number}: something follows the end line, so two runs "
                 "wrote one file or it was edited; run again"
             )
-        value = _line(path, number, line, last=number == len(lines))
+        value = line_of(path, number, line, header, last=number == len(lines))
         if value is None and number == len(lines):
             problem = (
                 f"{shown(path)}: the last line is cut at byte {start + len(line):,}; "
                 f"{len(rows):,} of {header.planned_rows:,} rows are whole"
             )
-            return Record(path, header, tuple(rows), None, problem)
+            return _record(path, header, rows, None, problem)
         if value is None:
             raise RecordError(
                 f"{shown(path)}, line {number}: not JSON, and not the last line, so the file is "
@@ -192,7 +201,21 @@ def read(path: Path) -> Record:
             f"{shown(path)}, line {len(lines)}: the end line counts {end.rows} rows and the file "
             f"has {len(rows)}, so lines were lost or added; run again"
         )
-    return Record(path, header, tuple(rows), end, _problem(path, header, len(rows), end))
+    return _record(path, header, rows, end, _problem(path, header, len(rows), end))
+
+
+def _record(
+    path: Path, header: RunHeader, rows: Sequence[Row], end: RunEnd | None, problem: str | None
+) -> Record:
+    return Record(
+        path=path,
+        header=header,
+        rows=tuple(row for row in rows if isinstance(row, AccuracyRow)),
+        end=end,
+        problem=problem,
+        resources=tuple(row for row in rows if isinstance(row, ResourceRow)),
+        predictions=tuple(row for row in rows if isinstance(row, PredictionRow)),
+    )
 
 
 def new_path(results: Path, suite: str, started: datetime, device_name: str) -> Path:
@@ -224,14 +247,6 @@ def latest(results: Path) -> Path:
     if newest is None:
         raise RecordError(f"{shown(results)}: there is no record here; `nox -s accuracy` makes one")
     return newest
-
-
-def shown(text: object) -> str:
-    """`text` on one line, with what a terminal obeys (escapes, direction marks) spelled out."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in str(text)
-    )
 
 
 def _age(path: Path) -> tuple[float, float, str]:
@@ -281,87 +296,6 @@ def _bytes(path: Path) -> bytes:
     return data
 
 
-def _header(path: Path, line: bytes, *, alone: bool) -> RunHeader:
-    value = _parsed(path, 1, line, last=alone)
-    if value is None:
-        raise RecordError(
-            f"{shown(path)}, line 1: not JSON, so the file is no record or its header is cut; "
-            "run again"
-        )
-    if value.get("kind") != "run":
-        raise RecordError(
-            f"{shown(path)}, line 1: the first line is not a run header (its kind is "
-            f"{_quoted(value.get('kind'))}), so the file is no record"
-        )
-    version = value.get("schema_version")
-    if version != SCHEMA_VERSION or isinstance(version, bool):
-        raise RecordError(
-            f"{shown(path)}, line 1: the record has schema version {_quoted(version)} and this "
-            f"program reads version {SCHEMA_VERSION}; read it with the checkout that wrote it"
-        )
-    return _fitted(path, 1, line, RunHeader)
-
-
-def _line(path: Path, number: int, line: bytes, *, last: bool) -> AccuracyRow | RunEnd | None:
-    """The line's row or end; None where it isn't JSON."""
-    # Rows are by far the most lines: one pass parses and checks them, the rest is for messages.
-    try:
-        return AccuracyRow.model_validate_json(line)
-    except ValidationError:
-        pass
-    value = _parsed(path, number, line, last=last)
-    if value is None:
-        return None
-    kind = value.get("kind")
-    if kind == "accuracy":
-        return _fitted(path, number, line, AccuracyRow)
-    if kind == "end":
-        return _fitted(path, number, line, RunEnd)
-    if kind == "run":
-        raise RecordError(
-            f"{shown(path)}, line {number}: a second run header, so two records were joined; "
-            "split the file there"
-        )
-    raise RecordError(
-        f"{shown(path)}, line {number}: a line of kind {_quoted(kind)}, and this program knows "
-        "run, accuracy and end"
-    )
-
-
-def _parsed(path: Path, number: int, line: bytes, *, last: bool) -> dict[str, object] | None:
-    """The line's JSON object; None where it isn't JSON, which in the last line is a cut."""
-    try:
-        value = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        if last:
-            return None
-        raise RecordError(
-            f"{shown(path)}, line {number}: not UTF-8 at byte {error.start:,} of the line, so "
-            "the file is damaged or no record; run again"
-        ) from error
-    except (ValueError, RecursionError):  # ValueError: also an integer of thousands of digits
-        return None
-    if not isinstance(value, dict):
-        raise RecordError(
-            f"{shown(path)}, line {number}: JSON, but not an object, so the file is no record"
-        )
-    return value
-
-
-def _fitted(path: Path, number: int, line: bytes, model: type[_Model]) -> _Model:
-    try:
-        return model.model_validate_json(line)
-    except ValidationError as error:
-        first, *others = error.errors(include_url=False, include_context=False)
-        field = ".".join(map(str, first["loc"])) or "the line"
-        message = first["msg"][:1].lower() + first["msg"][1:]
-        more = f" (and {len(others)} more fields)" if others else ""
-        raise RecordError(
-            f"{shown(path)}, line {number}: {shown(field)[:_SHOWN]} doesn't fit schema version "
-            f"{SCHEMA_VERSION}: {shown(message)}, got {_quoted(first['input'])}{more}"
-        ) from error
-
-
 def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> str | None:
     count = f"{rows:,} of {header.planned_rows:,} rows"
     if end is None:
@@ -371,11 +305,6 @@ def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> st
     if rows < header.planned_rows:
         return f"{shown(path)}: the run stopped early: {count}"
     return None
-
-
-def _quoted(value: object) -> str:
-    text = shown(json.dumps(value, ensure_ascii=False, default=str))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _why(error: Exception) -> str:

@@ -101,7 +101,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     # Of a process that another one started: which share of the cases it tries.
     group.addoption("--shard", default="", help=argparse.SUPPRESS)
-    group.addoption("--seed", type=int, default=0, help="added to every case's seed (default 0)")
+    group.addoption(
+        "--seed",
+        default="0",
+        metavar="N|N..M",
+        help="added to every case's seed (default 0); every case once for each of several",
+    )
     group.addoption(
         "--gate-baselines", action="store_true", help="baselines' failures set the exit status too"
     )

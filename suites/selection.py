@@ -76,7 +76,7 @@ def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Ca
         for case in OPS[op].cases()
     }
     wanted = config.getoption("--case")
-    seed = config.getoption("--seed")
+    seeds = _seeds(config.getoption("--seed"))
     listed = (
         [_case(each, known) for each in dict.fromkeys(wanted)]
         if wanted
@@ -85,11 +85,24 @@ def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Ca
     chosen = tuple(
         dataclasses.replace(case, seed=case.seed + seed)
         for case in listed
+        for seed in seeds
         if not dtypes or dtype_name(case.dtype) in dtypes
     )
     if not chosen:
         raise pytest.UsageError("--case and --dtype together leave no case to run")
     return chosen
+
+
+def _seeds(text: str) -> range:
+    """What --seed asks for: "3" one seed, "0..19" twenty."""
+    first, several, last = text.partition("..")
+    try:
+        seeds = range(int(first), int(last if several else first) + 1)
+    except ValueError as error:
+        raise pytest.UsageError(f"--seed {text}: give a number, or a range as 0..19") from error
+    if not seeds:
+        raise pytest.UsageError(f"--seed {text}: the range is empty; give the smaller number first")
+    return seeds
 
 
 def _case(name: str, known: dict[str, Case]) -> Case:

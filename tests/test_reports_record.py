@@ -238,7 +238,7 @@ def test_floats_that_json_lacks_round_trip() -> None:
 
 def test_declared_numerics_keep_their_types() -> None:
     """True isn't read as 1, nor 1 as 1.0: a report shows a flag and a number differently."""
-    given: dict[str, bool | int | float | str] = {"a": True, "b": 1, "c": 1.0, "d": "tf32"}
+    given: dict[str, bool | int | float | str | None] = {"a": True, "b": 1, "c": 1.0, "d": "tf32"}
     info = KernelInfo(op="o", name="k", origin="ours", priority=0, path="k.py", numerics=given)
     back = KernelInfo.model_validate_json(info.model_dump_json()).numerics
     assert [type(value) for value in back.values()] == [bool, int, float, str]
@@ -335,3 +335,17 @@ def test_record_from_before_a_field_was_added_still_reads() -> None:
     assert "1,470 passed" in file.getvalue()
     assert "variants" not in render_markdown(record)
     assert render_junit(record).count(b"<testcase") == len(record.rows)
+
+
+@pytest.mark.parametrize("how", ["appended", "replaced"])
+def test_record_that_something_else_wrote_to_is_not_closed(tmp_path: Path, how: str) -> None:
+    """A kernel that adds a row of its own, or edits one, leaves a record that isn't whole."""
+    path = tmp_path / "record.jsonl"
+    writer = RecordWriter(path, example_header(1))
+    writer.write(example_row(m=1))
+    text = path.read_text()
+    path.write_text(text + text.splitlines()[-1] + "\n" if how == "appended" else text[:-9] + "\n")
+    end = RunEnd(finished_at="", duration_s=0.0, rows=1, interrupted=False, exit_status=0)
+    with pytest.raises(RecordError, match="something else wrote to the record"):
+        writer.close(end)
+    assert read(path).problem is not None

@@ -37,7 +37,8 @@ class Call:
 
     fatal: the device can't be used again in this process. workspace_bytes: the most memory that
     it took at one time beyond inputs and outputs, None where that isn't known. launches: how many
-    Triton kernels it launched, None where nobody counts.
+    Triton kernels it launched, None where nobody counts. configurations: the most that one of them
+    may be tuned to, 0 where none is autotuned.
     """
 
     outputs: dict[str, Tensor]
@@ -47,6 +48,24 @@ class Call:
     fatal: bool = False
     workspace_bytes: int | None = None
     launches: int | None = None
+    configurations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What is special about a call; by default nothing.
+
+    stub           what becomes of its Triton launches
+    configuration  which of an autotuned kernel's configurations it takes
+    busy           another stream of the GPU is kept busy meanwhile
+    """
+
+    stub: watching.Stub | None = None
+    configuration: int | None = None
+    busy: bool = False
+
+
+PLAIN = How()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +93,16 @@ def ask_candidate(kernel: Kernel, case: Case, sm: int) -> Declared:
 
 
 def call_candidate(
-    kernel: Kernel, case: Case, given: Given, *, fill: float, stub: watching.Stub | None = None
+    kernel: Kernel, case: Case, given: Given, *, fill: float, how: How = PLAIN
 ) -> Call:
-    """Call `kernel` on inputs of `case` made for this call, its fresh memory filled with `fill`.
-
-    stub: what becomes of its Triton launches, where it is watched how it does without them.
-    """
+    """Call `kernel` on inputs of `case` made for this call, its fresh memory filled with `fill`."""
     arguments, device = given.arguments, given.device
     started = time.perf_counter()
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
             strict.watched() as violation,
-            watching.seen(stub) as seen,
+            watching.seen(how.stub, how.configuration) as seen,
             fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),
         ):
@@ -116,7 +132,13 @@ def call_candidate(
         reason = f"it wrote to memory {where} input {changed}"
         return Call(outputs, seconds, "changed input", reason)
     taken = _workspace(kernel, case, given, memory)
-    return Call(outputs, seconds, workspace_bytes=taken, launches=seen.launches)
+    return Call(
+        outputs,
+        seconds,
+        workspace_bytes=taken,
+        launches=seen.launches,
+        configurations=seen.configurations,
+    )
 
 
 def _conduct(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:

@@ -19,12 +19,12 @@ from kernels.registry import Kernel, KernelError
 from oracles.op import Bound, Case, Numerics, Outputs
 from profiles import environment
 from reports.schema import AccuracyRow, CaseInfo, Environment, KernelInfo
-from suites.accuracy.candidate import Call, Declared, ask_candidate, call_candidate
+from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate, call_candidate
 from suites.accuracy.originals import Originals
 from suites.accuracy.parcels import Parcel
 from suites.accuracy.signs import Flips, flips
+from suites.accuracy.thorough import Pair, Thorough
 from suites.accuracy.verdict import Verdict, judge
-from suites.accuracy.watching import Stub
 from suites.accuracy.worker import FILLS
 from suites.accuracy.workers import Fill, Workers
 
@@ -35,14 +35,6 @@ _MOST_FLOPS_ON_CPU = 2e10
 # Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
 _ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-_STUBBED: dict[Stub, str] = {
-    "silent": "its outputs are right with each of its Triton launches made to do nothing: they are "
-    "computed elsewhere",
-    "raising": "its outputs are right with each of its Triton launches made to fail: it falls back "
-    "to something else without a word",
-}
 
 
 class DeviceLostError(RuntimeError):
@@ -74,7 +66,8 @@ class Run:
 
     workers: where kernels are called; None: in this process, for a debugger and for tests, on the
     same values both times. signs: what the signs of second calls' values are drawn from; None: a
-    secret and the case, so that no kernel can know what it will be asked.
+    secret and the case, so that no kernel can know what it will be asked. every_configuration: try
+    autotuned kernels with each of theirs.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -85,10 +78,14 @@ class Run:
     reproduce_options: tuple[str, ...]
     workers: Workers | None = None
     signs: int | None = None
+    every_configuration: bool = False
     oracle_calls: int = 0
     _known: _Known | None = None
+    thorough: Thorough = field(init=False)
     _secret: bytes = field(default_factory=partial(secrets.token_bytes, 16))
-    _stubbed: set[tuple[str, str, str, frozenset[str]]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.thorough = Thorough(self.device.type == "cuda", self.every_configuration)
 
     def gates(self, kernel: Kernel) -> bool:
         """Whether a failure of this kernel makes the exit status non-zero."""
@@ -145,8 +142,19 @@ class Run:
                 # Bits that follow the signs are a rounding that knows signs, which isn't wrong.
                 third = self._call_flipped(kernel, known, "nan")
                 verdict = of_kernel(third, second)
-            if verdict.rule is None and self._to_be_stubbed(kernel, case, first, known):
-                verdict = self._without_launches(kernel, known, verdict)
+            if verdict.rule is None:
+                pair = Pair(
+                    kernel,
+                    case,
+                    first,
+                    truth,
+                    call=lambda how: self._call(kernel, known, "nan", how),
+                    right=lambda call: of_kernel(call, call),
+                    twice=of_kernel,
+                )
+                found = self.thorough.check(pair)
+                if found is not None:
+                    verdict = Verdict(*found, verdict.outputs)
         return self._row(kernel, case, declared, verdict, started, (first, second))
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> AccuracyRow:
@@ -166,11 +174,11 @@ class Run:
             return self.workers.declared(kernel, case)
         return ask_candidate(kernel, case, self.sm)
 
-    def _call(self, kernel: Kernel, known: _Known, fill: Fill, stub: Stub | None = None) -> Call:
+    def _call(self, kernel: Kernel, known: _Known, fill: Fill, how: How = PLAIN) -> Call:
         if self.workers is None:
             given = known.originals.give()
-            return call_candidate(kernel, known.case, given, fill=FILLS[fill], stub=stub)
-        return self.workers.call(kernel, known.case, self._parcel(known), fill, stub)
+            return call_candidate(kernel, known.case, given, fill=FILLS[fill], how=how)
+        return self.workers.call(kernel, known.case, self._parcel(known), fill, how)
 
     def _call_flipped(self, kernel: Kernel, known: _Known, fill: Fill) -> Call:
         """A call on values whose signs are changed, its outputs with theirs changed back.
@@ -195,32 +203,6 @@ class Run:
             known.parcel = Parcel.of(known.originals.read())
         return known.parcel
 
-    def _to_be_stubbed(self, kernel: Kernel, case: Case, call: Call, known: _Known) -> bool:
-        """Whether it is to be seen how the kernel does with its launches stubbed.
-
-        Once for each dtype and set of options, on a case whose outputs aren't all zero.
-        """
-        if kernel.origin == "baseline" or not call.launches or known.truth is None:
-            return False
-        kind = kernel.op.name, kernel.name, case.dtype_label, case.options
-        values = [each for each in known.truth.values() if each is not None]
-        if kind in self._stubbed or not all(bool((each != 0).any()) for each in values):
-            return False
-        self._stubbed.add(kind)
-        return True
-
-    def _without_launches(self, kernel: Kernel, known: _Known, verdict: Verdict) -> Verdict:
-        """The verdict, unless the outputs are right with its Triton launches stubbed as well."""
-        assert known.truth is not None
-        bounds = self._bounds(kernel, known, known.truth)
-        for stub, how in _STUBBED.items():
-            call = self._call(kernel, known, "nan", stub)
-            if call.rule is None:
-                alone = judge(call, call, known.truth, bounds, kernel.numerics)
-                if alone.rule is None:
-                    return Verdict("stubbed", how, verdict.outputs)
-        return verdict
-
     def _known_of(self, kernel: Kernel, case: Case) -> _Known:
         if self._known is None or self._known.case != case:
             self._known = None  # so that two truths never lie in memory together
@@ -236,7 +218,10 @@ class Run:
         return known.truth
 
     def _bounds(self, kernel: Kernel, known: _Known, truth: Outputs) -> dict[str, Bound]:
-        numerics = replace(kernel.numerics, bitwise_repeatable=True)  # which bounds don't ask
+        # Of these bounds don't ask.
+        numerics = replace(
+            kernel.numerics, bitwise_repeatable=True, batch_invariant=None, device_independent=None
+        )
         if numerics not in known.bounds:
             if kernel.op.bytes(known.case) > _MOST_BYTES_OF_SEVERAL_BOUNDS:
                 known.bounds.clear()

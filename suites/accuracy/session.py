@@ -73,6 +73,8 @@ class AccuracySession:
             )
             # From here on what fails has to end the workers too.
             config.add_cleanup(self._end_workers)
+            if config.getoption("--shard") or files:
+                self.workers.prepare()
             try:
                 kernels = selected_kernels(config, self.workers.kernels)
             except WorkersError as error:
@@ -85,6 +87,7 @@ class AccuracySession:
             reproduce_options=self._reproduce_options(sm),
             workers=self.workers,
             signs=config.getoption("--signs"),
+            every_configuration=config.getoption("--tier") == "full",
         )
         self.cases = selected_cases(config, kernels)
         tried = {case.op for case in self.cases}

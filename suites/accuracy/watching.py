@@ -1,5 +1,8 @@
 """What a candidate does besides computing: Triton launches, calls of a library, threads it leaves.
 
+An autotuned kernel can be held to one of its configurations: each has to be right, not the fastest
+alone.
+
 A launch can be stubbed, to do nothing or to raise: a kernel that is right all the same isn't what
 computed its outputs. A library is one that computes the op itself, PyTorch's attention or layer
 norm, or the oracle; a kernel that calls one says so (`wraps=`), or is no kernel of its own.
@@ -47,6 +50,7 @@ class Seen:
     """What was seen of one call."""
 
     launches: int = 0
+    configurations: int = 0  # the most that an autotuned kernel has
     library: set[str] = field(default_factory=set)
     left: list[str] = field(default_factory=list)
 
@@ -55,6 +59,7 @@ class Seen:
 class _State:
     seen: Seen = field(default_factory=Seen)
     stub: Stub | None = None
+    configuration: int | None = None
 
 
 _STATE = _State()
@@ -64,14 +69,18 @@ _threads: Callable[[], list[threading.Thread]] = threading.enumerate
 
 
 @contextmanager
-def seen(stub: Stub | None = None) -> Iterator[Seen]:
-    """Watch what is called inside; `stub`: what becomes of Triton launches."""
-    _STATE.seen, _STATE.stub = Seen(), stub
+def seen(stub: Stub | None = None, configuration: int | None = None) -> Iterator[Seen]:
+    """Watch what is called inside.
+
+    stub: what becomes of Triton launches. configuration: the number, from 0, of the configuration
+    that autotuned kernels take, those with fewer the last; None: the one that they find fastest.
+    """
+    _STATE.seen, _STATE.stub, _STATE.configuration = Seen(), stub, configuration
     before = set(_frames())
     try:
         yield _STATE.seen
     finally:
-        _STATE.stub = None
+        _STATE.stub = _STATE.configuration = None
         _STATE.seen.left = [_named(each) for each in set(_frames()) - before if _own(each)]
 
 
@@ -124,6 +133,27 @@ def watch_launches(*, interpreted: bool) -> None:
 
     watched.watched = True  # type: ignore[attr-defined]
     setattr(Launcher, method, watched)
+    _watch_tuning()
+
+
+def _watch_tuning() -> None:
+    from triton.runtime.autotuner import Autotuner  # noqa: PLC0415
+
+    tune = Autotuner.run
+
+    def tuned(self: Any, *args: Any, **kwargs: Any) -> Any:
+        every = self.configs
+        _STATE.seen.configurations = max(_STATE.seen.configurations, len(every))
+        if _STATE.configuration is None:
+            return tune(self, *args, **kwargs)
+        # With one configuration there is nothing to time: the launch is that one, once.
+        self.configs = [every[min(_STATE.configuration, len(every) - 1)]]
+        try:
+            return tune(self, *args, **kwargs)
+        finally:
+            self.configs = every
+
+    Autotuner.run = tuned
 
 
 def watch_oracles() -> None:

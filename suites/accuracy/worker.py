@@ -19,7 +19,8 @@ from kernels.registry import Kernel
 from suites.accuracy import watching
 from suites.accuracy.allocations import SENTINEL
 from suites.accuracy.arena import Arena, aligned
-from suites.accuracy.candidate import Call, ask_candidate, call_candidate
+from suites.accuracy.busy import keep_busy
+from suites.accuracy.candidate import Call, How, ask_candidate, call_candidate
 from suites.accuracy.parcels import Unpacked
 from suites.accuracy.spelled import case_of
 from suites.accuracy.wire import ClosedError, Line, Message
@@ -71,8 +72,11 @@ class _Worker:
         # Kept until the next inputs are made: they must not lie where these do.
         unpacked = Unpacked(self.arena, message["inputs"], kernel.op.updates, self.device)
         self.last = unpacked
+        how = How(**message["how"])
+        if how.busy:
+            keep_busy(self.device)
         fill = FILLS[message["fill"]]
-        call = call_candidate(kernel, case, unpacked.given, fill=fill, stub=message["stub"])
+        call = call_candidate(kernel, case, unpacked.given, fill=fill, how=how)
         if not call.fatal:
             unpacked.send_back()
             _lay_out(call, self.arena, message["outputs_at"])
@@ -84,6 +88,7 @@ class _Worker:
             "outputs": list(call.outputs),
             "workspace_bytes": call.workspace_bytes,
             "launches": call.launches,
+            "configurations": call.configurations,
         }
 
 

@@ -49,11 +49,13 @@ class ForkServer:
 
     process: subprocess.Popen[bytes]
     line: Line
+    output: int  # a file in memory that holds what it prints
+    ready: bool = False
     _ended: dict[int, int] = field(default_factory=dict)  # worker: its exit status
 
     @classmethod
     def start(cls, device: torch.device, *, strict: bool) -> ForkServer:
-        """Start it, with everything loaded that workers need. Raises WorkersError."""
+        """Start it; it loads what workers need while the judge goes on."""
         adopt_orphans()
         ours, theirs = socket.socketpair()
         output = os.memfd_create("printed")
@@ -70,19 +72,23 @@ class ForkServer:
             start_new_session=True,  # Ctrl-C comes to the judge
         )
         theirs.close()
-        line = Line(ours)
+        return cls(process, Line(ours), output)
+
+    def wait(self) -> None:
+        """Until it can fork. Raises WorkersError."""
+        if self.ready:
+            return
         try:
-            line.receive(_START_S)
+            self.line.receive(_START_S)
         except (ClosedError, LateError) as error:
-            process.kill()
-            process.wait()
-            raise WorkersError(f"no worker can be started: {_printed(output)}") from error
-        finally:
-            os.close(output)
-        return cls(process, line)
+            self.process.kill()
+            self.process.wait()
+            raise WorkersError(f"no worker can be started: {_printed(self.output)}") from error
+        self.ready = True
 
     def fork(self, message: Message) -> WorkerProcess:
         """Another worker, told `message`, which it answers first. Raises WorkersError."""
+        self.wait()
         ours, theirs = socket.socketpair()
         arena, output = fitting(None, 1), os.memfd_create("printed")
         try:
@@ -110,6 +116,7 @@ class ForkServer:
     def close(self) -> None:
         """End it, and with it all that its workers left."""
         self.line.close()
+        os.close(self.output)
         try:
             self.process.wait(_END_S)
         except subprocess.TimeoutExpired:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -23,10 +23,9 @@ from kernels.registry import Domain, Kernel, KernelError
 from oracles import OPS
 from oracles.op import Case, Numerics
 from suites.accuracy.arena import Arena, aligned, fitting
-from suites.accuracy.candidate import Call, Declared, ask_candidate
+from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate
 from suites.accuracy.parcels import Parcel
 from suites.accuracy.spelled import spelled
-from suites.accuracy.watching import Stub
 from suites.accuracy.wire import Message
 from suites.accuracy.worker_process import EndedError, ForkServer, WorkerProcess, free_memory
 
@@ -50,6 +49,7 @@ class _Reply(BaseModel):
     outputs: list[str]
     workspace_bytes: int | None
     launches: int | None
+    configurations: int
 
 
 class _Told(BaseModel):
@@ -132,12 +132,12 @@ class Workers:
         return Declared(said.variant, said.workspace_bytes, said.problem)
 
     def call(
-        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, stub: Stub | None = None
+        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How = PLAIN
     ) -> Call:
         """Call the kernel on the parcel's inputs; outputs are copies, on the run's device."""
         started = time.perf_counter()
         try:
-            reply, arena = self._called(kernel, case, parcel, fill, stub)
+            reply, arena = self._called(kernel, case, parcel, fill, how)
         except EndedError as ended:
             self.replaced += 1
             return Call({}, time.perf_counter() - started, ended.rule, str(ended))
@@ -158,7 +158,13 @@ class Workers:
             reason,
             workspace_bytes=reply.workspace_bytes,
             launches=reply.launches,
+            configurations=reply.configurations,
         )
+
+    def prepare(self) -> None:
+        """Start the server; the first worker has to wait less for it."""
+        if self.server is None:
+            self.server = ForkServer.start(self.device, strict=self.strict)
 
     def close(self) -> None:
         """End the worker, the server and everything that they left."""
@@ -186,7 +192,7 @@ class Workers:
         return self._answers[key]
 
     def _called(
-        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, stub: Stub | None
+        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How
     ) -> tuple[_Reply, Arena]:
         worker = self._ready()
         made = _sizes(kernel, case)
@@ -200,7 +206,7 @@ class Workers:
             "inputs": parcel.put(arena),
             "outputs_at": parcel.nbytes,
             "fill": fill,
-            "stub": stub,
+            "how": asdict(how),
         }
         arena.at(parcel.nbytes, room).fill_(_NOTHING_YET)
         descriptors: tuple[int, ...] = ()
@@ -248,8 +254,8 @@ class Workers:
             self.memory_limit = free_memory() // 2
         if self.server is not None and self.server.process.poll() is not None:
             self.server = None  # a candidate has killed it
-        if self.server is None:
-            self.server = ForkServer.start(self.device, strict=self.strict)
+        self.prepare()
+        assert self.server is not None
         message: Message = {
             "overlay": None if self.overlay is None else str(self.overlay),
             "files": [str(each) for each in self.files],
