@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -40,10 +42,35 @@ def _multiprocessors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@dataclass(slots=True)
+class Told:
+    """A number of SMs that kernels are told, and whether one has asked."""
+
+    count: int
+    asked: bool = False
+
+
+_told: list[Told] = []  # the last one holds
+
+
+@contextmanager
+def told_multiprocessors(count: int) -> Iterator[Told]:
+    """Inside, a kernel that asks is told that its device has `count` SMs, whatever it has."""
+    _told.append(Told(count))
+    try:
+        yield _told[-1]
+    finally:
+        _told.pop()
+
+
 def multiprocessors(device: torch.device, *, device_independent: bool = False) -> int:
     """SMs to spread programs over: the device's, a simulated few on a CPU, or a fixed number."""
+    if _told:
+        _told[-1].asked = True
     if device_independent:
         return FIXED_MULTIPROCESSORS
+    if _told:
+        return _told[-1].count
     if device.type == "cuda":
         return _multiprocessors(device)
     return int(os.environ.get(SIMULATED_MULTIPROCESSORS_VARIABLE, _SIMULATED_MULTIPROCESSORS))

@@ -1,4 +1,9 @@
-"""Metamorphic relations: how outputs must change when inputs are changed in a known way."""
+"""Metamorphic relations: how outputs must change when inputs are changed in a known way.
+
+A kernel is compared with itself here, and the oracle has no part in it but for the bounds: where
+the kernel may be off by E on its own inputs and by E' on the changed ones, both outputs are within
+carry(E) + E' of what the relation says. A relation that is exact holds bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +26,12 @@ class Relation:
     name      a phrase for the report, as "K + c leaves out"
     case      the case that the changed inputs are of: sizes and layout as changed
     change    the case's own inputs -> the changed ones, tensors of their own
-    expected  outputs on the case's own inputs -> what those on the changed inputs must be, for the
-              outputs that the relation speaks of
-    exact     bit for bit; else within the sum of both bounds
+    carry     outputs on the case's own inputs -> those that the changed inputs must have, for the
+              outputs that the relation speaks of, but for the shift; bounds are carried likewise
+    shift     the case's own inputs -> what is added to some outputs, in float64
+    exact     bit for bit, of a kernel whose bits repeat; else within both bounds
+    slack     for an exact one: outputs on the case's own inputs -> what they may be off by after
+              all, in float64
     of        the property that a kernel needs to have declared for this to be asked of it; None
               where every correct kernel has it
     """
@@ -31,6 +39,30 @@ class Relation:
     name: str
     case: Case
     change: Callable[[Inputs], Inputs]
-    expected: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    exact: bool
+    carry: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    shift: Callable[[Inputs], dict[str, Tensor]] | None = None
+    exact: bool = False
+    slack: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None = None
     of: Property | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A sum over the last axis of an output, perhaps weighted, that must come to a known value.
+
+    The casts of the output err to either side alike, so that their errors all but cancel; what is
+    bounded before them is added up in full.
+
+    name      a phrase for the report, as "sum of dx is 0"
+    output    the name of the output
+    weights   the case's inputs -> float64 weights that broadcast to the output; None: all 1
+    total     the case's inputs -> what the sums must be, in float64
+    """
+
+    name: str
+    output: str
+    weights: Callable[[Inputs], Tensor] | None
+    total: Callable[[Inputs], Tensor]
+
+
+Relations = tuple[Relation | Balance, ...]

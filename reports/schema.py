@@ -99,7 +99,7 @@ class RunHeader(_Line):
     kind: Literal["run"] = "run"
     schema_version: Literal[1] = 1
     protocol: int = PROTOCOL
-    suite: Literal["accuracy"]
+    suite: Literal["accuracy", "compile"]
     started_at: str = Field(description="ISO 8601, UTC")
     command: str = Field(description="what would run it again, from the checkout's root")
     environment: Environment
@@ -157,6 +157,14 @@ class OutputError(_Line):
     )
 
 
+class Tried(_Line):
+    """A relation, or a property of a kernel, tried on one case."""
+
+    name: str
+    holds: bool
+    reason: str | None = Field(default=None, description="the element that shows that it doesn't")
+
+
 class AccuracyRow(_Line):
     """One kernel on one case: the verdict, the rule that failed it, and the errors measured."""
 
@@ -186,6 +194,108 @@ class AccuracyRow(_Line):
     signs: int | None = Field(
         default=None, description="what the signs of the second call's values were drawn from"
     )
+    relations: tuple[Tried, ...] = Field(
+        default=(), description="what changed inputs must do to outputs"
+    )
+    invariance: tuple[Tried, ...] = Field(
+        default=(), description="batch-invariant, device-independent: asked of any kernel"
+    )
+
+
+class LoopMix(_Line):
+    """What one trip of a kernel's busiest loop makes a warp issue, at the least."""
+
+    instructions: int
+    matrix: int = Field(description="matrix instructions")
+    matrix_flops: int | None = Field(description="of these; None where their names don't tell")
+    load_bytes: int = Field(description="from global memory, by all lanes")
+    special: int = Field(description="instructions of exp2 and its like")
+
+
+class CodeMix(_Line):
+    """What compiled code holds: numbers of instructions, not of times that they run."""
+
+    instructions: int
+    loads: dict[int, int] = Field(description="of global memory, by bytes a thread")
+    stores: dict[int, int] = Field(description="of global memory, by bytes a thread")
+    atomics: dict[str, int]
+    local: dict[str, int] = Field(description="accesses of local memory: spilled registers")
+    matrix: dict[str, int]
+    bulk: dict[str, int] = Field(description="copies by the copy engine")
+    busy_loop: LoopMix | None
+
+
+class BrokenExpectation(_Line):
+    """An expectation of a compiled kernel that doesn't hold."""
+
+    says: str
+    reason: str
+    sass: str | None = Field(description="an instruction that breaks it, with the source's line")
+
+
+class ResourceRow(_Line):
+    """One jit function as one call launches it, compiled for one generation, with no GPU.
+
+    A row is the same variant as another, of another generation or record, where op, kernel, label,
+    function and sm are. A figure that couldn't be read is None, and `unread` says why.
+    """
+
+    kind: Literal["resources"] = "resources"
+    op: str
+    kernel: str
+    label: str = Field(description="the case in short, alike on every generation")
+    function: str = Field(description="the jit function, numbered where a call has several of it")
+    sm: int
+    case: CaseInfo = Field(description="the call that launches it")
+    alignment_bytes: int = Field(description="widest load that the case's rows allow")
+    variant: str | None = Field(default=None, description="what dispatch takes for the case")
+    also: tuple[str, ...] = Field(
+        default=(), description="other calls that launch the same: op, kernel, label"
+    )
+    status: Literal["compiled", "failed"]
+    reason: str | None = None
+    tile: dict[str, int] = Field(default_factory=dict)
+    fp_fusion: bool | None = Field(default=None, description="products and sums may be fused")
+    warps: int | None = None
+    registers: int | None = Field(default=None, description="of a thread")
+    stack_bytes: int | None = None
+    spill_store_bytes: int | None = Field(default=None, description="of a thread")
+    spill_load_bytes: int | None = None
+    shared_bytes: int | None = Field(default=None, description="of a block, asked for at launch")
+    shared_limit_bytes: int
+    tensor_columns: int = Field(default=0, description="of Blackwell's tensor memory")
+    blocks_per_sm: int | None = Field(default=None, description="0: it can't be launched")
+    occupancy_warps: int | None = None
+    most_warps: int
+    limited_by: str | None = None
+    code_bytes: int | None = None
+    mix: CodeMix | None = None
+    compile_s: float = Field(description="when it was compiled, which may be an earlier run")
+    tools: dict[str, str]
+    unread: tuple[str, ...] = ()
+    expected: int = Field(default=0, description="expectations that are about it")
+    broken: tuple[BrokenExpectation, ...] = ()
+
+
+class PredictionRow(_Line):
+    """The least time that a call could take on a GPU model: predicted from code, never measured."""
+
+    kind: Literal["prediction"] = "prediction"
+    op: str
+    kernel: str
+    case: CaseInfo
+    gpu: str
+    sm: int
+    multiprocessors: int
+    power_w: int
+    predicted_us: float | None
+    limit: Literal["memory", "matrix", "arithmetic", "issue", "special functions"] | None = Field(
+        default=None, description="what the least time is of"
+    )
+    reason: str | None = Field(default=None, description="why there is none")
+    flops: int
+    bytes: int
+    from_code: bool = Field(description="whether a variant of the call was compiled in the run")
 
 
 class RunEnd(_Line):
@@ -197,6 +307,8 @@ class RunEnd(_Line):
     rows: int
     interrupted: bool
     exit_status: int
+    problems: tuple[str, ...] = Field(default=(), description="what failed it beside its rows")
 
 
+Row = AccuracyRow | ResourceRow | PredictionRow
 Line = Annotated[RunHeader | AccuracyRow | RunEnd, Field(discriminator="kind")]

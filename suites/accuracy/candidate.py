@@ -38,7 +38,8 @@ class Call:
     fatal: the device can't be used again in this process. workspace_bytes: the most memory that
     it took at one time beyond inputs and outputs, None where that isn't known. launches: how many
     Triton kernels it launched, None where nobody counts. configurations: the most that one of them
-    may be tuned to, 0 where none is autotuned.
+    may be tuned to, 0 where none is autotuned. asked: it asked how many SMs there are, where it was
+    to be told another number.
     """
 
     outputs: dict[str, Tensor]
@@ -49,6 +50,7 @@ class Call:
     workspace_bytes: int | None = None
     launches: int | None = None
     configurations: int = 0
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,13 @@ class How:
     stub           what becomes of its Triton launches
     configuration  which of an autotuned kernel's configurations it takes
     busy           another stream of the GPU is kept busy meanwhile
+    multiprocessors    how many SMs it is told that the device has
     """
 
     stub: watching.Stub | None = None
     configuration: int | None = None
     busy: bool = False
+    multiprocessors: int | None = None
 
 
 PLAIN = How()

@@ -68,9 +68,12 @@ class Given:
 class Originals:
     """The inputs of one case on one device."""
 
-    def __init__(self, op: Op, case: Case, device: torch.device) -> None:
+    def __init__(
+        self, op: Op, case: Case, device: torch.device, drawn: Inputs | None = None
+    ) -> None:
+        """Of the case's own inputs, or of those that were `drawn` for it, small ones."""
         self.op, self.case = op, case
-        drawn = op.inputs(case, device)
+        drawn = op.inputs(case, device) if drawn is None else drawn
         self.device = next(each.device for _, each in _tensors(drawn))  # with its index
         largest = max((each.untyped_storage().nbytes() for _, each in _tensors(drawn)), default=0)
         self._kept = drawn if largest <= LARGEST_POISONED_BUFFER else None

@@ -8,6 +8,7 @@ import platform
 import secrets
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,17 +17,17 @@ from typing import Any
 import torch
 
 from kernels.registry import Kernel, KernelError
-from oracles.op import Bound, Case, Numerics, Outputs
+from oracles.op import Bound, Case, Inputs, Numerics, Outputs
 from profiles import environment
 from reports.schema import AccuracyRow, CaseInfo, Environment, KernelInfo
-from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate, call_candidate
+from suites.accuracy.calling import Fill, call_here
+from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate
 from suites.accuracy.originals import Originals
 from suites.accuracy.parcels import Parcel
 from suites.accuracy.signs import Flips, flips
-from suites.accuracy.thorough import Pair, Thorough
+from suites.accuracy.thorough import Asked, Pair, Thorough
 from suites.accuracy.verdict import Verdict, judge
-from suites.accuracy.worker import FILLS
-from suites.accuracy.workers import Fill, Workers
+from suites.accuracy.workers import Workers
 
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30
@@ -34,6 +35,8 @@ _MOST_BYTES_ON_CPU = 2**30
 _MOST_FLOPS_ON_CPU = 2e10
 # Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
+# Above this the inputs are packed anew for each kernel.
+_MOST_BYTES_KEPT_PACKED = 2**30
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -45,8 +48,8 @@ class DeviceLostError(RuntimeError):
 class _Known:
     """What is made once for all kernels of a case, in this order and only when it is needed.
 
-    Its inputs, as they are sent the first time and, with signs flipped, the second; its truth, and
-    the bounds and the emulation for each numerics that a kernel has declared.
+    Its inputs, and as they are sent; its truth, and the bounds and the emulation for each numerics
+    that a kernel has declared.
     """
 
     case: Case
@@ -54,7 +57,6 @@ class _Known:
     signs: int
     flips: Flips
     parcel: Parcel | None = None
-    flipped: Parcel | None = None
     truth: Outputs | None = None
     bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
     emulations: dict[Numerics, Outputs] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Run:
         if declared.problem is not None:
             verdict = Verdict("raised", declared.problem, ())
             return self._row(kernel, case, declared, verdict, started, ())
-        known = self._known_of(kernel, case)
+        known, asked = self._known_of(kernel, case), Asked()
         first = self._call(kernel, known, "nan")
         second = first
         if first.rule is None:
@@ -126,6 +128,8 @@ class Run:
             # It may have written where it shouldn't have: the next kernel is judged by fresh ones.
             self._known = self._known if self.workers is not None else None
         else:
+            if kernel.op.bytes(case) > _MOST_BYTES_KEPT_PACKED:
+                known.parcel = None  # the truth will need the room
             # Only now: while a candidate runs there is no truth for it to find.
             truth = self._truth(kernel, known)
             bounds = self._bounds(kernel, known, truth)
@@ -143,19 +147,46 @@ class Run:
                 third = self._call_flipped(kernel, known, "nan")
                 verdict = of_kernel(third, second)
             if verdict.rule is None:
-                pair = Pair(
-                    kernel,
-                    case,
-                    first,
-                    truth,
-                    call=lambda how: self._call(kernel, known, "nan", how),
-                    right=lambda call: of_kernel(call, call),
-                    twice=of_kernel,
-                )
-                found = self.thorough.check(pair)
-                if found is not None:
-                    verdict = Verdict(*found, verdict.outputs)
-        return self._row(kernel, case, declared, verdict, started, (first, second))
+                pair = self._pair(kernel, known, first, of_kernel)
+                asked = self.thorough.ask(pair)
+                if asked.broken is not None:
+                    verdict = Verdict(*asked.broken, verdict.outputs)
+        row = self._row(kernel, case, declared, verdict, started, (first, second))
+        extra = {"relations": asked.relations, "invariance": asked.invariance}
+        return row.model_copy(update=extra)
+
+    def _pair(
+        self, kernel: Kernel, known: _Known, first: Call, judged: Callable[[Call, Call], Verdict]
+    ) -> Pair:
+        """What `thorough.py` needs of a kernel that was right twice."""
+        inputs = known.originals.read()
+
+        def call_on(case: Case, changed: Inputs, how: How) -> Call:
+            if changed is inputs:
+                return self._call(kernel, known, "nan", how)
+            if self.workers is None:
+                made = Originals(kernel.op, case, self.device, changed)
+                return call_here(kernel, case, made.give(), "nan", how)
+            parcel = Parcel.of(changed, self.workers.arena_device)
+            return self.workers.call(kernel, case, parcel, "nan", how)
+
+        def bounds(case: Case, changed: Inputs) -> dict[str, Bound]:
+            if changed is inputs:
+                return self._bounds(kernel, known, self._truth(kernel, known))
+            truth = kernel.op.oracle(case, changed)
+            return kernel.op.bound(case, changed, truth, _of_bounds(kernel.numerics))
+
+        return Pair(
+            kernel,
+            known.case,
+            inputs,
+            first,
+            self._truth(kernel, known),
+            call_on,
+            bounds,
+            lambda case: self.refusal(kernel, case) is None,
+            judged,
+        )
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> AccuracyRow:
         """The row of a pair that the kernel's domain doesn't hold."""
@@ -176,8 +207,7 @@ class Run:
 
     def _call(self, kernel: Kernel, known: _Known, fill: Fill, how: How = PLAIN) -> Call:
         if self.workers is None:
-            given = known.originals.give()
-            return call_candidate(kernel, known.case, given, fill=FILLS[fill], how=how)
+            return call_here(kernel, known.case, known.originals.give(), fill, how)
         return self.workers.call(kernel, known.case, self._parcel(known), fill, how)
 
     def _call_flipped(self, kernel: Kernel, known: _Known, fill: Fill) -> Call:
@@ -187,9 +217,10 @@ class Run:
         """
         if self.workers is None:
             return self._call(kernel, known, fill)
-        if known.flipped is None:
-            known.flipped = self._parcel(known).changed_by(known.flips.apply_)
-        call = self.workers.call(kernel, known.case, known.flipped, fill)
+        parcel = self._parcel(known)
+        parcel.change(known.flips.apply_)
+        call = self.workers.call(kernel, known.case, parcel, fill)
+        parcel.change(known.flips.apply_)  # which undoes itself
         return replace(call, outputs=known.flips.outputs(call.outputs))
 
     def _signs_of(self, case: Case) -> int:
@@ -199,8 +230,9 @@ class Run:
         return int.from_bytes(digest[:4], "big")
 
     def _parcel(self, known: _Known) -> Parcel:
+        assert self.workers is not None
         if known.parcel is None:
-            known.parcel = Parcel.of(known.originals.read())
+            known.parcel = Parcel.of(known.originals.read(), self.workers.arena_device)
         return known.parcel
 
     def _known_of(self, kernel: Kernel, case: Case) -> _Known:
@@ -233,7 +265,7 @@ class Run:
     def _emulation(self, kernel: Kernel, known: _Known) -> Outputs | None:
         if kernel.op.emulate is None:
             return None
-        numerics = replace(kernel.numerics, bitwise_repeatable=True)
+        numerics = _of_bounds(kernel.numerics)
         if numerics not in known.emulations:
             if kernel.op.bytes(known.case) > _MOST_BYTES_OF_SEVERAL_BOUNDS:
                 known.emulations.clear()
@@ -274,6 +306,11 @@ class Run:
             options.append(f"--kernels={shlex.quote(_shortest(Path(kernel.path)))}")
         options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}"]
         return " ".join(["nox -s accuracy --", *self.reproduce_options, *options])
+
+
+def _of_bounds(numerics: Numerics) -> Numerics:
+    """The numerics without what bounds and emulation don't ask for."""
+    return replace(numerics, bitwise_repeatable=True, batch_invariant=None, device_independent=None)
 
 
 def _shortest(path: Path) -> str:

@@ -4,6 +4,8 @@
   Tried once for each dtype and set of options.
 - Each configuration that an autotuned kernel may take must be right, not the fastest alone. In
   `full`.
+- The case's metamorphic relations hold, and the properties that the kernel declares: of the bits
+  that don't depend on the rows beside a row, or on the number of SMs.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
   repeatable: a race is rarely lost on an idle GPU. Once for each dtype and set of options.
 """
@@ -12,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from kernels.registry import Kernel
-from oracles.op import Case, Outputs
-from reports.schema import Rule
-from suites.accuracy.candidate import Call, How
+from oracles.op import Bound, Case, Inputs, Outputs
+from reports.schema import Rule, Tried
+from suites.accuracy import invariance, relations
+from suites.accuracy.candidate import PLAIN, Call, How
 from suites.accuracy.verdict import Verdict
 from suites.accuracy.watching import Stub
 
@@ -28,6 +32,8 @@ _STUBBED: dict[Stub, str] = {
 }
 _BUSY_CALLS = {"ci": 4, "full": 20}
 
+_MOST_BYTES = 2**26  # of a case, above which one call is a matter of seconds
+
 Finding = tuple[Rule, str]
 
 
@@ -35,17 +41,38 @@ Finding = tuple[Rule, str]
 class Pair:
     """A kernel that was right twice on a case.
 
-    call   on the same values as the first time, in a certain way
-    right  the verdict on such a call alone; twice: on two calls together
+    call_on  (case, inputs, how) -> a call on copies of these inputs
+    bounds   (case, inputs) -> the kernel's bounds there
+    serves   whether the kernel's domain holds a case
+    judged   the verdict on two calls on the case's own inputs
     """
 
     kernel: Kernel
     case: Case
+    inputs: Inputs
     first: Call
     truth: Outputs
-    call: Callable[[How], Call]
-    right: Callable[[Call], Verdict]
-    twice: Callable[[Call, Call], Verdict]
+    call_on: Callable[[Case, Inputs, How], Call]
+    bounds: Callable[[Case, Inputs], dict[str, Bound]]
+    serves: Callable[[Case], bool]
+    judged: Callable[[Call, Call], Verdict]
+
+    def call(self, how: How) -> Call:
+        """A call on the same values as the first time, in a certain way."""
+        return self.call_on(self.case, self.inputs, how)
+
+    def right(self, call: Call) -> Verdict:
+        """The verdict on one call alone."""
+        return self.judged(call, call)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came of it. broken: the first rule that the kernel breaks after all, and a sentence."""
+
+    broken: Finding | None = None
+    relations: tuple[Tried, ...] = ()
+    invariance: tuple[Tried, ...] = ()
 
 
 @dataclass(slots=True)
@@ -57,9 +84,45 @@ class Thorough:
     _stubbed: set[object] = field(default_factory=set)
     _raced: set[object] = field(default_factory=set)
 
-    def check(self, pair: Pair) -> Finding | None:
-        """The rule that the kernel breaks after all, and a sentence; None where it breaks none."""
-        return self._without_launches(pair) or self._configurations(pair) or self._races(pair)
+    def ask(self, pair: Pair) -> Asked:
+        """Everything; what needs a small case is left out of a large one."""
+        if pair.kernel.op.bytes(pair.case) > _MOST_BYTES:
+            return Asked()
+        related = relations.examine(
+            pair.kernel,
+            pair.case,
+            pair.inputs,
+            pair.first.outputs,
+            lambda case, inputs: pair.call_on(case, inputs, PLAIN),
+            pair.bounds,
+            serves=pair.serves,
+        )
+        properties = invariance.examine(
+            pair.kernel,
+            pair.case,
+            pair.inputs,
+            pair.first.outputs,
+            lambda case, inputs: pair.call_on(case, inputs, PLAIN),
+            partial(_told, pair),
+            serves=pair.serves,
+        )
+        broken = (
+            self._without_launches(pair)
+            or _unrelated(related)
+            or (None if properties.broken is None else ("invariance", properties.broken))
+            or self._configurations(pair)
+            or self._races(pair)
+        )
+        return Asked(
+            broken,
+            tuple(
+                Tried(name=each.relation, holds=each.holds, reason=each.reason) for each in related
+            ),
+            tuple(
+                Tried(name=name, holds=holds == "yes", reason=properties.reasons.get(name))
+                for name, holds in properties.measured.items()
+            ),
+        )
 
     def _first_of(self, asked: set[object], pair: Pair) -> bool:
         """Whether the kernel wasn't asked yet in this dtype, with these options."""
@@ -98,7 +161,20 @@ class Thorough:
         if not self.on_gpu or not repeatable or not self._first_of(self._raced, pair):
             return None
         for _ in range(_BUSY_CALLS[pair.case.tier]):
-            verdict = pair.twice(pair.first, pair.call(How(busy=True)))
+            verdict = pair.judged(pair.first, pair.call(How(busy=True)))
             if verdict.rule is not None:
                 return verdict.rule, f"beside a busy stream: {verdict.reason}"
         return None
+
+
+def _told(pair: Pair, case: Case, inputs: Inputs, count: int) -> tuple[Call, bool]:
+    """A call of a kernel that is told of so many SMs, and whether it asked."""
+    call = pair.call_on(case, inputs, How(multiprocessors=count))
+    return call, call.asked
+
+
+def _unrelated(found: tuple[relations.Finding, ...]) -> Finding | None:
+    for each in found:
+        if not each.holds:
+            return "metamorphic relation", f"{each.relation}: {each.reason}"
+    return None

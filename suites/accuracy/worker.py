@@ -7,7 +7,6 @@ those that it is asked to. No truth is ever here: what a candidate could find is
 from __future__ import annotations
 
 import importlib
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,15 +16,14 @@ import torch
 
 from kernels.registry import Kernel
 from suites.accuracy import watching
-from suites.accuracy.allocations import SENTINEL
-from suites.accuracy.arena import Arena, aligned
-from suites.accuracy.busy import keep_busy
-from suites.accuracy.candidate import Call, How, ask_candidate, call_candidate
+from suites.accuracy.arena import Arena, ArenaError, aligned, open_arena
+from suites.accuracy.calling import call_here
+from suites.accuracy.candidate import Call, How, ask_candidate
 from suites.accuracy.parcels import Unpacked
 from suites.accuracy.spelled import case_of
 from suites.accuracy.wire import ClosedError, Line, Message
 
-FILLS = {"nan": math.nan, "sentinel": SENTINEL}
+_MOST_KEPT = 2**28
 
 
 class _Worker:
@@ -73,13 +71,13 @@ class _Worker:
         unpacked = Unpacked(self.arena, message["inputs"], kernel.op.updates, self.device)
         self.last = unpacked
         how = How(**message["how"])
-        if how.busy:
-            keep_busy(self.device)
-        fill = FILLS[message["fill"]]
-        call = call_candidate(kernel, case, unpacked.given, fill=fill, how=how)
+        call = call_here(kernel, case, unpacked.given, message["fill"], how)
         if not call.fatal:
             unpacked.send_back()
             _lay_out(call, self.arena, message["outputs_at"])
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+                self._give_back(unpacked)
         return {
             "seconds": call.seconds,
             "rule": call.rule,
@@ -89,7 +87,15 @@ class _Worker:
             "workspace_bytes": call.workspace_bytes,
             "launches": call.launches,
             "configurations": call.configurations,
+            "asked": call.asked,
         }
+
+    def _give_back(self, unpacked: Unpacked) -> None:
+        """Gigabytes of a GPU's memory, which the judge needs for their truth."""
+        if unpacked.nbytes > _MOST_KEPT:
+            self.last = None
+            unpacked.release()
+            torch.cuda.empty_cache()
 
 
 def _told(kernel: Kernel, sm: int) -> Message:
@@ -122,11 +128,16 @@ def _lay_out(call: Call, arena: Arena, offset: int) -> None:
         offset += aligned(made.nbytes)
 
 
-def serve(line: Line, descriptor: int, message: Message, device: torch.device) -> None:
+def serve(line: Line, descriptors: tuple[int, ...], message: Message, device: torch.device) -> None:
     """Answer the judge until it hangs up."""
     if device.type == "cpu":
         torch.set_num_threads(1)
-    of = _Worker(Arena(message["arena"], descriptor), device)
+    try:
+        arena = open_arena(message["arena"], descriptors)
+    except ArenaError as error:
+        line.send({"id": 0, "no_arena": str(error)})
+        return
+    of = _Worker(arena, device)
     answer: dict[str, Callable[[Message], Message]] = {"ask": of.ask, "call": of.call}
     line.send({"id": 0} | of.load(message))
     while True:
@@ -134,6 +145,7 @@ def serve(line: Line, descriptor: int, message: Message, device: torch.device) -
             message, descriptors = line.receive_with_descriptors(None, 1)
         except ClosedError:
             return
-        if descriptors:
-            of.arena = Arena(message["arena"], descriptors[0])
+        if "arena" in message:
+            of.arena.close()
+            of.arena = open_arena(message["arena"], descriptors)
         line.send({"id": message["id"]} | answer[message["do"]](message))

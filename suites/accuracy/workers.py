@@ -23,6 +23,7 @@ from kernels.registry import Domain, Kernel, KernelError
 from oracles import OPS
 from oracles.op import Case, Numerics
 from suites.accuracy.arena import Arena, aligned, fitting
+from suites.accuracy.calling import Fill
 from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate
 from suites.accuracy.parcels import Parcel
 from suites.accuracy.spelled import spelled
@@ -33,8 +34,6 @@ _ASK_S = 60.0
 _NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
 # Errors after which a worker isn't used again: what is out of memory may still hold it.
 _SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
-
-Fill = Literal["nan", "sentinel"]
 
 
 class _Reply(BaseModel):
@@ -50,6 +49,7 @@ class _Reply(BaseModel):
     workspace_bytes: int | None
     launches: int | None
     configurations: int
+    asked: bool
 
 
 class _Told(BaseModel):
@@ -92,6 +92,8 @@ class Workers:
     time_limit_s    for one call
     memory_limit    bytes that a worker may have resident; None: half of what is free at the start
     replaced   how many workers have ended before the run did
+    arena_device    where inputs and outputs are handed over: on the GPU, if its driver lets two
+                    processes share memory
     """
 
     device: torch.device
@@ -102,10 +104,14 @@ class Workers:
     time_limit_s: float = 300.0
     memory_limit: int | None = None
     replaced: int = 0
+    arena_device: torch.device = field(init=False)
     server: ForkServer | None = None
     _worker: WorkerProcess | None = None
     _remote: dict[tuple[str, str], Kernel] = field(default_factory=dict)
     _answers: dict[tuple[str, str, Case], _Answer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.arena_device = self.device
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels that the files, or the changed copy, register.
@@ -159,6 +165,7 @@ class Workers:
             workspace_bytes=reply.workspace_bytes,
             launches=reply.launches,
             configurations=reply.configurations,
+            asked=reply.asked,
         )
 
     def prepare(self) -> None:
@@ -211,8 +218,10 @@ class Workers:
         arena.at(parcel.nbytes, room).fill_(_NOTHING_YET)
         descriptors: tuple[int, ...] = ()
         if arena is not worker.arena:
-            message["arena"], descriptors = arena.nbytes, (arena.descriptor,)
+            message["arena"], descriptors = arena.spec, arena.descriptors
             worker.arena = arena
+        if arena.device.type == "cuda":
+            torch.cuda.synchronize(arena.device)
         try:
             said = self._exchange(message, self.time_limit_s, descriptors)
             reply = _Reply.model_validate(said)
@@ -261,9 +270,14 @@ class Workers:
             "files": [str(each) for each in self.files],
             "sm": self.sm,
         }
-        worker = self.server.fork(message)
+        worker = self.server.fork(message, self.arena_device)
         try:
             loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
+            if "no_arena" in loaded and self.arena_device.type == "cuda":
+                worker.end()
+                self.arena_device = torch.device("cpu")
+                worker = self.server.fork(message, self.arena_device)
+                loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
         except EndedError as ended:
             raise KernelError(f"{self._named()}: while it was imported, {ended}") from ended
         if "error" in loaded:

@@ -1,0 +1,140 @@
+"""Whether a kernel's bits depend on what they need not: the rows beside a row, the device's size.
+
+Both are measured on any kernel that repeats its own bits, by cases that are good for it (those with
+relations, and those whose option asks for it), and set beside what the kernel declares: a kernel
+that declares what isn't so fails; one that declares nothing is measured and reported.
+
+    batch-invariant     a part of the rows, batches, key heads or sequences gets the same bits alone
+    device-independent  a kernel that is told of another number of SMs gives the same bits. One that
+                        doesn't ask, or has asked before and kept the answer, can't be told
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from kernels.registry import Kernel
+from oracles.op import Case, Inputs
+from oracles.relation import Property, Relation
+from suites.accuracy.candidate import Call
+from suites.accuracy.relations import CallOn, beyond
+
+if TYPE_CHECKING:
+    from kernels.device import Told
+
+# SMs that a kernel is told of, beside those that it finds: not a power of two, and a prime.
+TOLD_MULTIPROCESSORS = 5
+_OPTION = "device_independent"
+
+# (case, inputs, SMs) -> a call on copies of these inputs inside `told`, and whether it asked.
+CallTold = Callable[[Case, Inputs, int], tuple[Call, bool]]
+
+
+@dataclass(slots=True)
+class Invariance:
+    """What one case says of a kernel's properties; `broken`: a sentence where one must hold.
+
+    measured    yes or no, of those that were tried
+    reasons     of those that don't hold: the element that shows it
+    """
+
+    measured: dict[Property, Literal["yes", "no"]] = field(default_factory=dict)
+    reasons: dict[Property, str] = field(default_factory=dict)
+    broken: str | None = None
+
+    def _add(self, name: Property, reason: str | None, promise: str | None) -> None:
+        if reason is None:
+            self.measured.setdefault(name, "yes")
+            return
+        self.measured[name] = "no"
+        self.reasons.setdefault(name, reason)
+        if promise is not None and self.broken is None:
+            self.broken = f"{promise}, and isn't: {reason}"
+
+
+def examine(
+    kernel: Kernel,
+    case: Case,
+    inputs: Inputs,
+    outputs: Mapping[str, Tensor],
+    call: CallOn,
+    call_told: CallTold,
+    *,
+    serves: Callable[[Case], bool] = lambda _: True,
+) -> Invariance:
+    """What the case says of a kernel that has passed it; arguments as in `relations.examine`.
+
+    call_told   (case, inputs, SMs) -> a call inside `told`, and whether the kernel asked
+    """
+    found = Invariance()
+    related = () if kernel.op.relations is None else kernel.op.relations(case)
+    declared = kernel.numerics
+    repeats = declared.bitwise_repeatable
+    promise = _promise(kernel, "batch_invariant")
+    if repeats or promise:
+        for each in related:
+            if isinstance(each, Relation) and each.of == "batch-invariant" and serves(each.case):
+                made = call(each.case, each.change(inputs))
+                reason = _difference(each.name, made, each.carry(outputs))
+                found._add("batch-invariant", reason, promise)  # noqa: SLF001
+    promise = _promise(kernel, "device_independent")
+    if _OPTION in case.options:
+        promise = f"{_OPTION}=True asks for bits that don't depend on the device"
+    if (repeats or promise) and (related or _OPTION in case.options):
+        made, asked = call_told(case, inputs, TOLD_MULTIPROCESSORS)
+        if asked or made.rule is not None:
+            name = f"told of {TOLD_MULTIPROCESSORS} SMs"
+            found._add("device-independent", _difference(name, made, outputs), promise)  # noqa: SLF001
+    return found
+
+
+def _promise(kernel: Kernel, name: str) -> str | None:
+    """What a kernel declares, in words, where it declares it."""
+    return f"it declares {name}=True" if getattr(kernel.numerics, name) else None
+
+
+def _difference(name: str, made: Call, expected: Mapping[str, Tensor]) -> str | None:
+    """The first output that isn't as expected, bit by bit, in a sentence; None where all are."""
+    if made.rule is not None:
+        return f"{name}: {made.reason}"
+    for output, value in expected.items():
+        found = beyond(output, made.outputs[output], value.double(), None)
+        if found is not None:
+            return f"{name}: {found.text}"
+    return None
+
+
+@contextmanager
+def told(count: int) -> Iterator[Told]:
+    """Inside, kernels are told that the device has `count` SMs, by `kernels.device` or by torch."""
+    # By name, and now: a changed copy of `kernels` may stand for the checkout's.
+    device = importlib.import_module("kernels.device")
+    properties = torch.cuda.get_device_properties
+    with device.told_multiprocessors(count) as answer:
+
+        def changed(*arguments: object, **named: object) -> _Properties:
+            return _Properties(properties(*arguments, **named), answer)  # type: ignore[arg-type]
+
+        with mock.patch.object(torch.cuda, "get_device_properties", changed):
+            yield answer
+
+
+class _Properties:
+    """A device's properties, with another number of SMs."""
+
+    def __init__(self, known: object, answer: Told) -> None:
+        self._known, self._answer = known, answer
+
+    def __getattr__(self, name: str) -> object:
+        if name != "multi_processor_count":
+            return getattr(self._known, name)
+        self._answer.asked = True
+        return self._answer.count

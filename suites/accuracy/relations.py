@@ -1,0 +1,171 @@
+"""Metamorphic relations tried on a kernel: it is compared with itself, on changed inputs.
+
+A relation that isn't exact allows what the kernel may be off by on either inputs, E and E' after
+the change. Of a balance, a sum of an output's elements y_j with weights w_j and bounds E_j,
+
+    |sum w_j y_j - total| <= sum |w_j| (E_j - r_j) + min(sum |w_j| r_j, lambda |w r|)
+
+r_j = u_o |y_j| + eta_o being the cast's share of E_j: casts to nearest of values that vary err to
+either side, so that their sum exceeds lambda times the root of the sum of squares with probability
+1e-6 for all k sums of the output (Hoeffding 1963, theorem 2), lambda = sqrt(2 ln(2 k / 1e-6)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.registry import Kernel
+from oracles.op import Bound, Case, Inputs
+from oracles.relation import Balance, Relation
+from oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
+from suites.accuracy.candidate import Call
+
+_FAILURE_PROBABILITY = 1e-6  # of any sum of an output
+
+CallOn = Callable[[Case, Inputs], Call]
+BoundsOf = Callable[[Case, Inputs], dict[str, Bound]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One relation of a kernel and case: whether it holds, and a sentence where it doesn't."""
+
+    relation: str
+    holds: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The element of an output that is furthest beyond what is allowed."""
+
+    output: str
+    place: tuple[int, ...]
+    got: float
+    expected: float
+    limit: float
+
+    @property
+    def text(self) -> str:
+        """The element in words."""
+        within = f" within {self.limit:.3g}" if self.limit > 0 else ""
+        return (
+            f"{self.output}{list(self.place)}: got {self.got:.9g}, "
+            f"expected {self.expected:.9g}{within}"
+        )
+
+
+def examine(
+    kernel: Kernel,
+    case: Case,
+    inputs: Inputs,
+    outputs: Mapping[str, Tensor],
+    call: CallOn,
+    bounds: BoundsOf,
+    *,
+    serves: Callable[[Case], bool] = lambda _: True,
+) -> tuple[Finding, ...]:
+    """Every relation of the case that every correct kernel has, on a kernel that has passed it.
+
+    inputs     those of the case, which nothing here changes
+    outputs    the kernel's on them
+    call       (case, inputs) -> a call on copies of these inputs
+    bounds     (case, inputs) -> the kernel's bounds there
+    serves     whether the kernel's domain holds a case; a relation whose case it doesn't is left
+    """
+    found = []
+    for each in () if kernel.op.relations is None else kernel.op.relations(case):
+        if isinstance(each, Balance):
+            found.append(_balanced(each, case, inputs, outputs, bounds))
+        elif each.of is None and serves(each.case):
+            found.append(_related(each, kernel, case, inputs, outputs, call, bounds))
+    return tuple(found)
+
+
+def _related(
+    relation: Relation,
+    kernel: Kernel,
+    case: Case,
+    inputs: Inputs,
+    outputs: Mapping[str, Tensor],
+    call: CallOn,
+    bounds: BoundsOf,
+) -> Finding:
+    changed = relation.change(inputs)
+    made = call(relation.case, changed)
+    if made.rule is not None:
+        return Finding(relation.name, holds=False, reason=f"on the changed inputs {made.reason}")
+    expected = relation.carry(outputs)
+    shifts = {} if relation.shift is None else relation.shift(inputs)
+    if relation.exact and kernel.numerics.bitwise_repeatable:
+        limits = {} if relation.slack is None else relation.slack(outputs)
+    else:
+        own = {name: each.deterministic for name, each in bounds(case, inputs).items()}
+        theirs, carried = bounds(relation.case, changed), relation.carry(own)
+        limits = {name: carried[name] + theirs[name].deterministic for name in expected}
+    for name, value in expected.items():
+        wanted = value.double() + shifts[name] if name in shifts else value.double()
+        found = beyond(name, made.outputs[name], wanted, limits.get(name))
+        if found is not None:
+            return Finding(relation.name, holds=False, reason=found.text)
+    return Finding(relation.name, holds=True)
+
+
+def beyond(name: str, got: Tensor, expected: Tensor, limit: Tensor | None) -> Difference | None:
+    """Where an output differs by more than the limit, None: at all; None where it does nowhere.
+
+    Equal infinities and two NaN don't differ, nor do zeros of either sign. Where the limit isn't
+    finite nothing is asked.
+    """
+    wide = got.double()
+    allowed = torch.zeros_like(wide) if limit is None else limit
+    same = (wide == expected) | (wide.isnan() & expected.isnan())
+    within = same | ((wide - expected).abs() <= allowed) | ~allowed.isfinite()
+    if bool(within.all()):
+        return None
+    excess = torch.where(within, -1.0, ((wide - expected).abs() - allowed).nan_to_num(math.inf))
+    index = int(excess.argmax())
+    place = tuple(int(each) for each in torch.unravel_index(torch.tensor(index), got.shape))
+    values = (each.reshape(-1)[index].item() for each in (wide, expected, allowed))
+    return Difference(name, place, *values)
+
+
+def _balanced(
+    balance: Balance,
+    case: Case,
+    inputs: Inputs,
+    outputs: Mapping[str, Tensor],
+    bounds: BoundsOf,
+) -> Finding:
+    output = outputs[balance.output]
+    value = output.double()
+    size = 1.0 if balance.weights is None else balance.weights(inputs)
+    total = balance.total(inputs)
+    weighted = value * size
+    sums = weighted.sum(-1)
+    u_o, eta_o = UNIT_ROUNDOFF[output.dtype], HALF_SUBNORMAL_SPACING[output.dtype]
+    weights = torch.as_tensor(size, device=value.device).double().abs().expand(value.shape)
+    cast = u_o * value.abs() + eta_o
+    before = (bounds(case, inputs)[balance.output].deterministic - cast).clamp(min=0)
+    of_casts = cast * weights
+    likely = math.sqrt(2 * math.log(2 * max(sums.numel(), 1) / _FAILURE_PROBABILITY))
+    limit = (before * weights).sum(-1) + torch.minimum(
+        of_casts.sum(-1), likely * of_casts.square().sum(-1).sqrt()
+    )
+    # float64's own sums
+    limit = limit + value.shape[-1] * 2.0**-52 * weighted.abs().sum(-1)
+    found = beyond(balance.output, sums, total, limit)
+    if found is None:
+        return Finding(balance.name, holds=True)
+    place = ", ".join(map(str, (*found.place, ":")))
+    return Finding(
+        balance.name,
+        holds=False,
+        reason=f"{balance.output}[{place}] adds up to {found.got:.9g}, "
+        f"expected {found.expected:.9g} within {found.limit:.3g}",
+    )
