@@ -16,11 +16,11 @@ from reports.record import Record, latest, read
 _ROOT = Path(__file__).resolve().parent.parent
 _CRASHING = _ROOT / "tests" / "crashing_kernels.py"
 _EXPECTED = {
-    3: ("process ended", "SIGSEGV"),
-    127: ("time limit", "within 8 s"),
-    1023: ("process ended", "with status 0"),
-    1025: ("process ended", "GiB of memory"),
-    3000: ("illegal access", "past the end of x_ptr"),
+    (2, 3): ("process ended", "SIGSEGV"),
+    (17, 127): ("time limit", "within 8 s"),
+    (9, 1023): ("process ended", "with status 0"),
+    (9, 1025): ("process ended", "GiB of memory"),
+    (3, 3000): ("illegal access", "past the end of x_ptr"),
 }
 
 
@@ -45,14 +45,14 @@ def test_five_faults_among_two_hundred_cases_cost_five_verdicts(
     """A segfault, a hang, os._exit(0), all memory taken, an access of nobody's: the rest passes."""
     _, record = crashed
     ran = [row for row in record.rows if row.status != "refused"]
-    failed = {row.case.sizes["n"]: row for row in ran if row.status == "failed"}
+    failed = {tuple(row.case.sizes.values()): row for row in ran if row.status == "failed"}
     assert record.problem is None
     assert len(ran) > 200
     assert set(failed) == set(_EXPECTED)
     assert sum(row.status == "passed" for row in ran) == len(ran) - 5
-    for n, (rule, words) in _EXPECTED.items():
-        assert failed[n].rule == rule, failed[n].reason
-        assert words in (failed[n].reason or "")
+    for sizes, (rule, words) in _EXPECTED.items():
+        assert failed[sizes].rule == rule, failed[sizes].reason
+        assert words in (failed[sizes].reason or "")
 
 
 def test_report_of_faults_names_each(crashed: tuple[str, Record]) -> None:

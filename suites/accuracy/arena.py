@@ -1,16 +1,20 @@
 """Memory that the judge owns and a worker sees: inputs go out and outputs come back through it.
 
-An anonymous file in memory, mapped by both. The judge says where in it everything lies, and reads
-back as many bytes as an output must have, whatever the worker did with the rest. Its size is
-sealed: a worker that cuts the file short would end whoever reads past the cut.
+The judge says where in it everything lies, and reads back as many bytes as an output must have,
+whatever the worker did with the rest. On a CPU it is an anonymous file in memory, mapped by both,
+whose size is sealed: a worker that cuts the file short would end whoever reads past the cut. On a
+GPU it is the judge's device memory, opened by the worker through an IPC handle of CUDA; where that
+isn't to be had, the anonymous file again.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import mmap
 import os
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,27 +25,26 @@ _MOST_KEPT = 2**30  # a larger one is given back once it isn't needed
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
+class ArenaError(RuntimeError):
+    """The memory can't be opened in another process."""
+
+
 def aligned(nbytes: int) -> int:
     """`nbytes`, or the next multiple of 256."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Arena:
-    """Bytes of one size: made by the judge, or of the descriptor that a worker was given."""
+    """Some bytes on a device. spec: what a worker needs to open it, in JSON."""
 
-    def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
-        """Make the memory, or map that of `descriptor`, which is closed."""
-        made = descriptor is None
-        if descriptor is None:
-            descriptor = os.memfd_create("workbench", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(descriptor, nbytes)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        self.nbytes = nbytes
-        with warnings.catch_warnings(action="ignore"):  # of read-only memory, which this isn't
-            self._bytes = torch.frombuffer(mmap.mmap(descriptor, nbytes), dtype=torch.uint8)
-        self.descriptor = descriptor if made else -1
-        if not made:
-            os.close(descriptor)
+    def __init__(self, memory: Tensor, spec: dict[str, Any], descriptor: int = -1) -> None:
+        self._bytes, self.spec, self.descriptor = memory, spec, descriptor
+        self.nbytes, self.device = memory.numel(), memory.device
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What goes with the spec."""
+        return () if self.descriptor < 0 else (self.descriptor,)
 
     def at(self, offset: int, nbytes: int) -> Tensor:
         """The bytes from `offset` on, uint8 [nbytes], in place."""
@@ -55,10 +58,52 @@ class Arena:
             self.descriptor = -1
 
 
-def fitting(arena: Arena | None, nbytes: int) -> Arena:
-    """`arena` where it has room and isn't far too large, else another one."""
-    if arena is not None and nbytes <= arena.nbytes <= max(_MOST_KEPT, nbytes):
+def _mapped(descriptor: int, nbytes: int) -> Tensor:
+    with warnings.catch_warnings(action="ignore"):  # of read-only memory, which this isn't
+        return torch.frombuffer(mmap.mmap(descriptor, nbytes), dtype=torch.uint8)
+
+
+def _in_text(value: object) -> object:
+    return {"bytes": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _from_text(value: object) -> object:
+    return base64.b64decode(value["bytes"]) if isinstance(value, dict) else value
+
+
+def make_arena(nbytes: int, device: torch.device) -> Arena:
+    """Memory of the judge's, of at least so many bytes."""
+    room = max(_LEAST, 1 << (nbytes - 1).bit_length() if nbytes < _MOST_KEPT else nbytes)
+    if device.type == "cuda":
+        memory = torch.empty(room, dtype=torch.uint8, device=device)
+        handle = memory.untyped_storage()._share_cuda_()
+        return Arena(memory, {"nbytes": room, "handle": list(map(_in_text, handle))})
+    descriptor = os.memfd_create("workbench", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, room)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    return Arena(_mapped(descriptor, room), {"nbytes": room}, descriptor)
+
+
+def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
+    """In a worker: the judge's memory. Raises ArenaError where the GPU's driver won't have it."""
+    if "handle" not in spec:
+        (descriptor,) = descriptors
+        memory = _mapped(descriptor, spec["nbytes"])
+        os.close(descriptor)
+        return Arena(memory, {})
+    try:
+        torch.cuda.init()
+        handle = map(_from_text, spec["handle"])
+        storage = torch.UntypedStorage._new_shared_cuda(*handle)  # noqa: SLF001
+    except RuntimeError as error:
+        raise ArenaError(" ".join(str(error).split())[:200]) from error
+    memory = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return Arena(memory.set_(storage)[: spec["nbytes"]], {})
+
+
+def fitting(arena: Arena, nbytes: int) -> Arena:
+    """`arena` where it has room and isn't far too large, else another one in its place."""
+    if nbytes <= arena.nbytes <= max(_MOST_KEPT, nbytes):
         return arena
-    if arena is not None:
-        arena.close()
-    return Arena(max(_LEAST, 1 << (nbytes - 1).bit_length() if nbytes < _MOST_KEPT else nbytes))
+    arena.close()
+    return make_arena(nbytes, arena.device)

@@ -1,5 +1,7 @@
 """Inputs as bytes: packed by the judge, unpacked by a worker into memory of its own.
 
+They lie where the arena does that they go through: on the host or on the GPU.
+
 A buffer goes whole, its poison and its place past a multiple of 256 bytes included, and comes back
 whole after the call, to be compared with what was sent. Of a buffer of gigabytes, whose gaps are
 memory that nothing touched, go the elements that its tensor reaches, one after the other.
@@ -8,7 +10,7 @@ memory that nothing touched, go the elements that its tensor reaches, one after 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,7 +69,7 @@ class _Place:
 class _Buffer:
     """What is sent of a buffer. room: its bytes, more than are sent where it isn't whole."""
 
-    content: Tensor  # uint8, on the host
+    content: Tensor  # uint8
     lead: int  # bytes past a multiple of 256
     room: int
 
@@ -85,8 +87,8 @@ class Parcel:
     buffers: tuple[_Buffer, ...]
 
     @classmethod
-    def of(cls, inputs: Inputs) -> Parcel:
-        """The bytes of `inputs`, on any device."""
+    def of(cls, inputs: Inputs, device: torch.device) -> Parcel:
+        """The bytes of `inputs`, copied to `device`."""
         places: dict[str, _Place] = {}
         buffers: list[_Buffer] = []
         known: dict[int, int] = {}  # by the storage's address: its number
@@ -101,7 +103,8 @@ class Parcel:
                 known[storage.data_ptr()] = number
                 content = _bytes(value) if whole else _packed(value)
                 lead = storage.data_ptr() % ALIGNMENT
-                buffers.append(_Buffer(content.cpu(), lead, storage.nbytes()))
+                apart = content.to(device, copy=True)
+                buffers.append(_Buffer(apart, lead, storage.nbytes()))
             start = int(value.storage_offset())
             places[name] = _Place(
                 number, value.dtype, tuple(value.shape), tuple(value.stride()), start
@@ -111,16 +114,13 @@ class Parcel:
         }
         return cls(places, others, tuple(buffers))
 
-    def changed_by(self, change: Callable[[Inputs], None]) -> Parcel:
-        """The same with its tensors changed in place by `change`; this one stays as it is."""
-        copies = tuple(replace(each, content=each.content.clone()) for each in self.buffers)
-        made = replace(self, buffers=copies)
+    def change(self, change: Callable[[Inputs], None]) -> None:
+        """Change its tensors in place."""
         seen: Inputs = dict(self.others)
         for name, place in self.places.items():
-            buffer = copies[place.buffer]
+            buffer = self.buffers[place.buffer]
             seen[name] = place.seen_in(buffer.content, whole=buffer.whole)
         change(seen)
-        return made
 
     @property
     def nbytes(self) -> int:
@@ -193,6 +193,17 @@ class Unpacked:
             if isinstance(value, Tensor):
                 kept[name] = value.view(value.shape), value.clone()
         self.given = Given(ordered, _with_index(device), kept, ())
+
+    @property
+    def nbytes(self) -> int:
+        """What the buffers take."""
+        return sum(now.untyped_storage().nbytes() for now, _ in self._returned)
+
+    def release(self) -> None:
+        """Let go of the buffers."""
+        self._returned.clear()
+        self.given.arguments.clear()
+        self.given.updates.clear()
 
     def send_back(self) -> None:
         """Copy every buffer, as it is now, to where it came from."""

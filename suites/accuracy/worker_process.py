@@ -20,7 +20,7 @@ from typing import Literal
 
 import torch
 
-from suites.accuracy.arena import Arena, fitting
+from suites.accuracy.arena import Arena, make_arena
 from suites.accuracy.fork_server import adopt_orphans
 from suites.accuracy.wire import ClosedError, LateError, Line, Message
 
@@ -86,14 +86,17 @@ class ForkServer:
             raise WorkersError(f"no worker can be started: {_printed(self.output)}") from error
         self.ready = True
 
-    def fork(self, message: Message) -> WorkerProcess:
-        """Another worker, told `message`, which it answers first. Raises WorkersError."""
+    def fork(self, message: Message, device: torch.device) -> WorkerProcess:
+        """Another worker, told `message`, which it answers first. Raises WorkersError.
+
+        device: where the arena is that inputs and outputs go through.
+        """
         self.wait()
         ours, theirs = socket.socketpair()
-        arena, output = fitting(None, 1), os.memfd_create("printed")
+        arena, output = make_arena(1, device), os.memfd_create("printed")
         try:
-            fds = theirs.fileno(), arena.descriptor, output
-            self.line.send(message | {"arena": arena.nbytes}, fds)
+            fds = theirs.fileno(), output, *arena.descriptors
+            self.line.send(message | {"arena": arena.spec}, fds)
             while "forked" not in (said := self.line.receive(_START_S)):
                 self._ended[said["ended"]] = said["status"]
         except (ClosedError, LateError, KeyError) as error:
