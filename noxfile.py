@@ -137,6 +137,12 @@ def mutants(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
+def triton_versions(session: nox.Session) -> None:
+    """Test the interpreter on Triton 3.6 to 3.9, installed beside: `-- VERSION --cache DIR`."""
+    _run(session, "test", "suites.accuracy.triton_versions", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
 def sanitize(session: nox.Session) -> None:
     """Run a few cases under NVIDIA's compute-sanitizer: `-- --kernel NAME -k WORDS`."""
     quiet = {"PYTEST_ADDOPTS": _QUIET}

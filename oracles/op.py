@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oracles.relation import Relation
+from oracles.relation import Relations
 
 Tier = Literal["ci", "full"]
 Inputs = dict[str, Tensor | bool | float | str | tuple[int | None, int | None] | None]
@@ -147,6 +147,8 @@ class Numerics:
     distributed_normalisation x * rstd - mean * rstd in place of (x - mean) * rstd, which
                               costs u * rstd * (|x| + |mean|) for each element
     bitwise_repeatable        the same input gives the same bits on the same device
+    batch_invariant           the bits of a row don't depend on the rows beside it; None: not said
+    device_independent        no bit depends on the number of the device's SMs; None: not said
 
     Of attention, whose halves cast P and dS to their own type before a product:
     tf32_operands             fp32 operands of every product lose all but 10 bits
@@ -160,11 +162,23 @@ class Numerics:
     gradual_underflow: bool = False
     distributed_normalisation: bool = False
     bitwise_repeatable: bool = True
+    batch_invariant: bool | None = None
+    device_independent: bool | None = None
     tf32_operands: bool = False
     key_tile: int = 32
     rounds_factors: bool = False
     half_partials: bool = False
     half_bias_gradient: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for arithmetic that no bound would hold."""
+        if not 2.0**-53 <= self.accumulation_roundoff <= 2.0**-8:  # of float64, of bfloat16
+            raise ValueError(
+                "accumulation_roundoff must be from 2^-53 to 2^-8, got "
+                f"{self.accumulation_roundoff:g}"
+            )
+        if not self.key_tile >= 1:
+            raise ValueError(f"key_tile must be 1 or more, got {self.key_tile}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +190,13 @@ class Bound:
     deterministic  holds always: every rounding at its worst, in the same direction
     probabilistic  holds with probability 1 - 1e-6 over the roundings of a tensor; None where
                    they don't vary independently, as when equal addends are summed
+    powerless      bool, to be broadcast over them: where the bound holds and says nothing, being
+                   as wide as the values could be apart; None: nowhere
     """
 
     deterministic: Tensor
     probabilistic: Tensor | None
+    powerless: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +252,4 @@ class Op:
     cases: Callable[[], tuple[Case, ...]]
     updates: tuple[str, ...] = field(default=())
     emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
-    relations: Callable[[Case], tuple[Relation, ...]] | None = None
+    relations: Callable[[Case], Relations] | None = None

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from reports.accuracy import render
+from reports.accuracy import render, render_outline
 from reports.junit import render_junit
 from reports.markdown import render_markdown
 from reports.picture import render_svg
 from reports.record import RecordError, latest, read, shown
+from reports.resources import render as render_resources
+from reports.resources import render_outline as render_resources_outline
+from reports.resources_markdown import render_resources_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m reports", description="Show the record of an accuracy run."
+        prog="python -m reports", description="Show the record of a run."
     )
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE", help="the record; by default the latest"
@@ -70,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--junit", type=Path, metavar="PATH", help="also as JUnit XML")
     parser.add_argument(
         "--svg", type=Path, metavar="PATH", help="also a picture of the report's head"
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="of compiled code: also what changed since this record",
     )
     parser.add_argument(
         "--check",
@@ -92,24 +101,51 @@ def _write(record: Record, options: argparse.Namespace) -> None:
     """Write the forms that were asked for; files first, so that a closed pipe loses none."""
     if options.check:
         return
+    compiled = record.header.suite == "compile"
+    against = None if options.against is None else _against(record, options.against)
     if options.junit is not None:
+        if compiled:
+            raise RecordError(
+                f"{shown(record.path)}: a record of nox -s compile has no form as JUnit; use "
+                "--markdown"
+            )
         _save(options.junit, render_junit(record))
     if options.svg is not None:
-        _save(options.svg, render_svg(record).encode())
+        outline = render_resources_outline if compiled else render_outline
+        _save(options.svg, render_svg(record, outline).encode())
+    markdown = render_resources_markdown if compiled else render_markdown
     if options.markdown is not None and options.markdown != "-":
-        _save(Path(options.markdown), render_markdown(record).encode())
-    text = render_markdown(record) if options.markdown == "-" else _terminal(record, options.width)
+        _save(Path(options.markdown), markdown(record).encode())
+    if options.markdown == "-":
+        text = markdown(record)
+    else:
+        text = _terminal(record, options.width, against)
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def _terminal(record: Record, width: int | None) -> str:
+def _against(record: Record, path: Path) -> Record:
+    """The record that one of compiled code is shown against. Raises RecordError."""
+    other = read(path)
+    for each in (record, other):
+        if each.header.suite != "compile":
+            raise RecordError(
+                f"{shown(each.path)}: a record of nox -s {each.header.suite}; --against takes two "
+                "of nox -s compile"
+            )
+    return other
+
+
+def _terminal(record: Record, width: int | None, against: Record | None) -> str:
     if width is None and not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         width = _WIDTH_OF_NO_TERMINAL
     console = Console(width=width)
     # Captured, not printed: rich ends the process with status 1 at a broken pipe.
     with console.capture() as captured:
-        render(record, console)
+        if record.header.suite == "compile":
+            render_resources(record, console, against=against)
+        else:
+            render(record, console)
     return captured.get()
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from reports.coverage import kernel_variants, workspaces
 from reports.headline import environment_lines, headline, total_duration
+from reports.invariance import render_invariance
 from reports.matrix import render_matrices
 from reports.phrases import count, duration, memory, ratio
 from reports.record import shown
@@ -30,6 +31,7 @@ from reports.summary import (
     slowest,
 )
 from reports.tables import GAP, Folded, heading, indented, labelled, new_table, op_by_op
+from reports.ulps import render_ulps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +59,9 @@ def render(record: Record, console: Console, *, most_failures: int = 10) -> None
     render_outline(record, console)
     _variants(record, console)
     _margins(record, console, summaries)
+    render_ulps(record, console)
     _workspaces(record, console)
+    render_invariance(record, console)
     _refusals(record, console)
     _failures(record, console, most_failures)
     _nearest(record, console)
@@ -90,7 +94,8 @@ def _kernels(record: Record, console: Console, summaries: Sequence[KernelSummary
     table = new_table()
     table.add_column("kernel", overflow="fold")
     table.add_column("origin", overflow="fold")
-    for title in ("ran", "passed", "failed", "refused"):
+    powerless = any(each.powerless for each in summaries)
+    for title in ("ran", "passed", "failed", *["no power"] * powerless, "refused"):
         table.add_column(title, justify="right")
     for each, indent in op_by_op(summaries, table, several=several_ops(record)):
         failed = Text(f"{each.failed:,}")
@@ -103,6 +108,7 @@ def _kernels(record: Record, console: Console, summaries: Sequence[KernelSummary
             f"{each.ran:,}",
             f"{each.passed:,}",
             failed,
+            *[f"{each.powerless:,}"] * powerless,
             f"{each.refused:,}",
         )
     console.print(table)
@@ -168,9 +174,9 @@ def _margins(record: Record, console: Console, summaries: Sequence[KernelSummary
     known = [each for each in summaries if each.deterministic or each.probabilistic]
     if not known:
         return
-    heading(console, "Largest error / bound of each kernel")
+    heading(console, "Largest error / bound of each kernel, and block / what an emulation allows")
     table = new_table()
-    table.add_column("kernel, bound", overflow="fold")
+    table.add_column("kernel, rule", overflow="fold")
     table.add_column("ratio", justify="right", no_wrap=True)
     table.add_column("output", overflow="fold")
     table.add_column("case", overflow="fold")
@@ -180,6 +186,7 @@ def _margins(record: Record, console: Console, summaries: Sequence[KernelSummary
         for bound, found in (
             ("deterministic", each.deterministic),
             ("probabilistic", each.probabilistic),
+            ("emulation", each.emulation),
         ):
             if found is None:
                 continue

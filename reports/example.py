@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from reports.schema import Rule
 
-Numerics = dict[str, bool | int | float | str]
+Numerics = dict[str, bool | int | float | str | None]
 
 OP = "layer_norm_backward"
 KERNELS = ("row_persistent", "two_pass_split", "torch_native")  # the last is a baseline

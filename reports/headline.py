@@ -29,12 +29,13 @@ class Headline:
 
 
 def headline(record: Record) -> Headline:
-    """Give the verdict. PASSED needs a whole record, a row that ran, and nothing against it."""
+    """Give the verdict. PASSED needs a whole record, a row that passed, nothing against it."""
     rows = record.rows
     failed = sum(row.status == "failed" and row.gates for row in rows)
     beside = [row for row in rows if row.status == "failed" and not row.gates]
     gated = any(row.gates for row in rows)
     ran = [row for row in rows if row.status != "refused"]
+    judged = [row for row in ran if row.status != "no power"]
     contradictions = sum(_contradicts(row) for row in rows)
     status = 0 if record.end is None else record.end.exit_status
     notes = []
@@ -44,6 +45,9 @@ def headline(record: Record) -> Headline:
         notes.append("only baselines were run, and they don't gate: this is no verdict on a kernel")
     if failed or not any(row.gates or not gated for row in ran):
         verdict = "FAILED"
+    elif not any(row.gates or not gated for row in judged):
+        verdict = "NOT GATED"
+        notes.append("no bound of a row that gates says anything: this is no verdict on a kernel")
     if not ran:
         notes = [f"nothing ran: {_all_refused(len(rows))}"]
     elif gated and not any(row.gates for row in ran):
@@ -54,10 +58,10 @@ def headline(record: Record) -> Headline:
             f"{count(contradictions, 'row')} marked passed with an error that isn't within "
             "the bound: the record contradicts itself"
         )
-    powerless = sum(_says_nothing(row) for row in rows)
-    if powerless:
+    unjudged = sum(_says_nothing(row) for row in rows)
+    if unjudged:
         notes.append(
-            f"{count(powerless, 'row')} passed with an output of which nothing is promised: each "
+            f"{count(unjudged, 'row')} passed with an output of which nothing is promised: each "
             "of its bounds is infinite"
         )
     if status and not failed and record.problem is None:
@@ -89,7 +93,8 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
             if machine.simulated_sm is None
             else f", domains asked about sm {machine.simulated_sm}"
         )
-        checked = {True: " (strict)", False: " (not strict)", None: ""}[machine.strict]
+        but_for = f" but for {', '.join(machine.unchecked)}" if machine.unchecked else ""
+        checked = {True: f" (strict{but_for})", False: " (not strict)", None: ""}[machine.strict]
         device = f"no GPU: Triton interpreter{checked}{asked}"
     else:
         memory = None if machine.memory_bytes is None else f"{machine.memory_bytes / 2**30:.0f} GiB"
@@ -158,6 +163,8 @@ def _counts(record: Record, failed: int, beside: int) -> str:
     text = f"{count(len(rows), 'row')} ({tried}): {statuses['passed']:,} passed, {failed:,} failed"
     if beside:
         text += f", {beside:,} failed without gating"
+    if statuses["no power"]:
+        text += f", {statuses['no power']:,} without power"
     text += f", {statuses['refused']:,} refused"
     variants = variants_counted(record)
     return f"{text}, in {total_duration(record)}" + (f"; {variants}" if variants else "")

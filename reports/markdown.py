@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from reports.coverage import kernel_variants, variants_counted, workspaces
 from reports.headline import environment_lines, headline, total_duration
+from reports.invariance import HEAD, table_rows
 from reports.phrases import count, duration, memory, ratio
 from reports.record import shown
 from reports.summary import (
@@ -25,6 +26,8 @@ from reports.summary import (
     short_case,
     slowest,
 )
+from reports.ulps import HEAD as ULP_HEAD
+from reports.ulps import TITLE, ulp_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,8 +54,8 @@ class _Section:
 def render_markdown(record: Record, budget_bytes: int = 1_000_000) -> str:
     """Render the record in at most `budget_bytes` bytes of UTF-8."""
     line = headline(record)
-    head = f"## {line.verdict}: {_escaped(line.sentence)}\n\n"
-    head += "".join(f"- {_escaped(note)}\n" for note in line.notes) + "\n"
+    head = f"## {line.verdict}: {escaped(line.sentence)}\n\n"
+    head += "".join(f"- {escaped(note)}\n" for note in line.notes) + "\n"
     parts = [head]
     left = budget_bytes - len(head.encode()) - _CLOSING_BYTES
     omitted = []
@@ -88,7 +91,7 @@ def _sections(record: Record) -> Iterator[_Section]:
     several = several_ops(record)
     yield _table(
         "### Kernels",
-        ("kernel", "origin", "ran", "passed", "failed", "refused", "declares"),
+        ("kernel", "origin", "ran", "passed", "failed", "no power", "refused", "declares"),
         [_kernel_cells(each, several=several) for each in summaries],
         "kernels",
     )
@@ -96,21 +99,26 @@ def _sections(record: Record) -> Iterator[_Section]:
     for matrix in matrices(record):
         yield _matrix(matrix)
     yield _table(
-        "### Largest error / bound of each kernel",
-        ("kernel", "deterministic", "probabilistic"),
+        "### Largest error / bound of each kernel, and block / what an emulation allows",
+        ("kernel", "deterministic", "probabilistic", "emulation"),
         [
             (
                 _named(each.op, each.name, several=several),
                 _worst(each.deterministic),
                 _worst(each.probabilistic),
+                _worst(each.emulation),
             )
             for each in summaries
             if each.deterministic is not None
         ],
         "kernels' largest errors",
     )
+    yield _table(f"### {TITLE}", ULP_HEAD, ulp_rows(record), "kernels' errors")
     yield from _variants(record, several=several)
     yield from _workspaces(record, several=several)
+    yield _table(
+        "### What bits depend on, measured", HEAD, table_rows(record), "kernels' properties"
+    )
     yield _refusals(record, several=several)
     yield _nearest(record)
     yield _table(
@@ -176,7 +184,7 @@ def _workspaces(record: Record, *, several: bool) -> Iterator[_Section]:
 
 def _kernel_cells(each: KernelSummary, *, several: bool) -> tuple[str, ...]:
     origin = each.origin if each.gates or not each.ran else f"{each.origin}, not gating"
-    counts = (each.ran, each.passed, each.failed, each.refused)
+    counts = (each.ran, each.passed, each.failed, each.powerless, each.refused)
     name = _named(each.op, each.name, several=several)
     return name, origin, *(f"{number:,}" for number in counts), each.declares
 
@@ -201,7 +209,7 @@ def _matrix(matrix: Matrix) -> _Section:
         for dtype in dtypes
     ]
     return _table(
-        f"### {_escaped(matrix.op)}: largest {matrix.title}",
+        f"### {escaped(matrix.op)}: largest {matrix.title}",
         (*(("kernel",) if alone else ("kernel", "dtype")), *matrix.families),
         rows,
         "rows of the matrix",
@@ -216,11 +224,11 @@ def _failures(record: Record) -> _Section:
 
 
 def _failure(row: AccuracyRow) -> str:
-    title = f"**{_escaped(row.kernel)}**, {_escaped(row.rule or 'no rule given')}"
+    title = f"**{escaped(row.kernel)}**, {escaped(row.rule or 'no rule given')}"
     gating = "" if row.gates else " (not gating)"
     text = row.reason or failing_output(row)
-    lines = "" if text is None else f"  {_escaped(text)}  \n"
-    return f"- {title}{gating}: {_escaped(row.case.id)}  \n{lines}\n{_fenced(row.reproduce)}\n"
+    lines = "" if text is None else f"  {escaped(text)}  \n"
+    return f"- {title}{gating}: {escaped(row.case.id)}  \n{lines}\n{_fenced(row.reproduce)}\n"
 
 
 def _refusals(record: Record, *, several: bool) -> _Section:
@@ -247,8 +255,8 @@ def _refusals(record: Record, *, several: bool) -> _Section:
 
 def _nearest(record: Record) -> _Section:
     items = tuple(
-        f"- {ratio(each.ratio)} of the {bound}, {_escaped(each.output)} of "
-        f"**{_escaped(row.kernel)}** on {_escaped(row.case.id)}\n\n{_fenced(row.reproduce)}\n"
+        f"- {ratio(each.ratio)} of the {bound}, {escaped(each.output)} of "
+        f"**{escaped(row.kernel)}** on {escaped(row.case.id)}\n\n{_fenced(row.reproduce)}\n"
         for row, bound, each in nearest_passes(record)
     )
     return _details("The worst cases that pass", items, "worst cases that pass")
@@ -269,7 +277,7 @@ def _table(
 
 
 def _cells(texts: Iterable[str]) -> str:
-    return "| " + " | ".join(map(_escaped, texts)) + " |\n"
+    return "| " + " | ".join(map(escaped, texts)) + " |\n"
 
 
 def _fenced(command: str) -> str:
@@ -280,6 +288,6 @@ def _fenced(command: str) -> str:
     return f"  {fence}sh\n  {text}\n  {fence}\n"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """`text` with each character that Markdown or HTML gives a meaning as an entity."""
     return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", shown(text))

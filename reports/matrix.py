@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "Each cell: the largest error / deterministic bound of its cases, at most 1 passes; "
-    "FAIL p: of the probabilistic bound; refused: outside what the kernel serves; -: no case."
+    "FAIL p: of the probabilistic bound; FAIL e: of what an emulation's errors allow; no power: "
+    "bounds that say nothing; refused: outside what the kernel serves; -: no case."
 )
 _NOT_GATING = " not gating"
 _LEAST_COLUMNS = 20  # a narrower first column folds names past reading
@@ -112,7 +113,7 @@ def _matrix_table(matrix: Matrix, families: Sequence[str], ungated: set[Key]) ->
 def _cell_text(cell: Cell | None) -> Text:
     if cell is None:
         return Text("-", style="dim")
-    if cell.status == "refused":
+    if cell.status in {"refused", "no power"}:
         return Text(cell.text, style="dim")
     if cell.status == "failed":
         return Text(cell.text, style="bold red" if cell.gates else "yellow")

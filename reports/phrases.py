@@ -49,6 +49,13 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.3g}"
 
 
+def share(value: float) -> str:
+    """A part of a whole in per cent, never rounded to nothing or to all of it."""
+    if value in (0, 1):
+        return f"{100 * value:.0f} %"
+    return "<0.1 %" if value < 0.001 else ">99.9 %" if value > 0.999 else f"{100 * value:.1f} %"
+
+
 def number(value: float) -> str:
     """A float in the digits that float32 holds."""
     return "NaN" if math.isnan(value) else f"{value:.{_DEFAULT_DIGITS}g}"

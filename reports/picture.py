@@ -12,6 +12,8 @@ from rich.console import Console
 from reports.accuracy import render_outline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reports.record import Record
 
 _COLUMNS = 120
@@ -21,8 +23,8 @@ _FORMAT = re.sub(r"@font-face\s*\{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.D
 )
 
 
-def render_svg(record: Record) -> str:
-    """The verdict, the environment, the matrix and the kernels of a record, as an SVG document."""
+def render_svg(record: Record, outline: Callable[[Record, Console], None] = render_outline) -> str:
+    """The head of a record's report, as its suite prints it, as an SVG document."""
     console = Console(
         record=True,
         width=_COLUMNS,
@@ -30,5 +32,5 @@ def render_svg(record: Record) -> str:
         force_terminal=True,
         color_system="truecolor",
     )
-    render_outline(record, console)
+    outline(record, console)
     return console.export_svg(title=record.header.command, code_format=_FORMAT)

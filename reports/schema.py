@@ -63,6 +63,10 @@ class Environment(_Line):
     strict: bool | None = Field(
         default=None, description="under the interpreter: whether every access was checked"
     )
+    unchecked: tuple[str, ...] = Field(
+        default=(),
+        description="the strict interpreter's checks that Triton's version doesn't allow",
+    )
     sm: int | None = None
     multiprocessors: int | None = None
     memory_bytes: int | None = None

@@ -25,6 +25,7 @@ NO_OPTION = "no option"
 # How a domain begins its refusal of options; what follows is their names.
 _UNSERVED = "doesn't serve "
 BOUND_RULES = ("deterministic bound", "probabilistic bound")
+_MEASURED_RULES = (*BOUND_RULES, "emulation")
 # What a layout's name may begin with: the tensors it is of, and an axis.
 _TENSOR = re.compile(
     r"^(?:(?:d?[qkvox]|q?kv|out|lse|delta|dy|d?(?:weight|bias|residual|gamma|beta|sink)|mean|rstd"
@@ -64,14 +65,16 @@ class KernelSummary:
     declares: str
     passed: int
     failed: int
+    powerless: int
     refused: int
     deterministic: Worst | None
     probabilistic: Worst | None
+    emulation: Worst | None
 
     @property
     def ran(self) -> int:
         """Rows whose kernel was called."""
-        return self.passed + self.failed
+        return self.passed + self.failed + self.powerless
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,11 @@ def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
                 declares="" if info is None else _declares(record, info.numerics),
                 passed=statuses["passed"],
                 failed=statuses["failed"],
+                powerless=statuses["no power"],
                 refused=statuses["refused"],
                 deterministic=worst(rows, "deterministic bound"),
                 probabilistic=worst(rows, "probabilistic bound"),
+                emulation=worst(rows, "emulation"),
             )
         )
     return tuple(summaries)
@@ -273,7 +278,7 @@ def short_case(row: AccuracyRow) -> str:
 
 
 def worst(rows: Iterable[AccuracyRow], rule: str) -> Worst | None:
-    """The largest ratio to the bound that `rule` names; None where nothing was measured by it."""
+    """The largest ratio to what `rule` allows; None where nothing was measured by it."""
     found: Worst | None = None
     for row in rows:
         for output in row.outputs:
@@ -285,7 +290,7 @@ def worst(rows: Iterable[AccuracyRow], rule: str) -> Worst | None:
 
 def failing_ratio(row: AccuracyRow) -> float:
     """The ratio that a failed row is ranked by; infinite where its rule measures none."""
-    if row.rule not in BOUND_RULES:
+    if row.rule not in _MEASURED_RULES:
         return math.inf
     found = worst([row], row.rule)
     return math.inf if found is None else found.ratio
@@ -293,7 +298,7 @@ def failing_ratio(row: AccuracyRow) -> float:
 
 def failing_output(row: AccuracyRow) -> str | None:
     """What the worst output of a failed row got and should have got, on one line."""
-    rule = row.rule if row.rule in BOUND_RULES else "deterministic bound"
+    rule = row.rule if row.rule in _MEASURED_RULES else "deterministic bound"
     found = worst([row], rule) or worst([row], "deterministic bound")
     if found is None:
         return None
@@ -303,9 +308,11 @@ def failing_output(row: AccuracyRow) -> str | None:
         f"{output.output}[{index}]: got {number(output.got)}, expected {number(output.expected)}, "
         f"bound {number(output.bound)}; error / bound {ratio(output.worst_deterministic)}"
     )
-    if output.worst_probabilistic is None:
-        return text
-    return f"{text}, {ratio(output.worst_probabilistic)} of the probabilistic bound"
+    if output.worst_probabilistic is not None:
+        text += f", {ratio(output.worst_probabilistic)} of the probabilistic bound"
+    if output.worst_emulation is not None:
+        text += f"; a block has {ratio(output.worst_emulation)} of what an emulation's allow"
+    return text
 
 
 def several_ops(record: Record) -> bool:
@@ -324,12 +331,12 @@ def by_kernel(record: Record) -> dict[Key, list[AccuracyRow]]:
     return groups
 
 
-def _declares(record: Record, numerics: dict[str, bool | int | float | str]) -> str:
+def _declares(record: Record, numerics: dict[str, bool | int | float | str | None]) -> str:
     defaults = record.header.default_numerics
     return ", ".join(
         numerics_value(name, value)
         for name, value in numerics.items()
-        if name not in defaults or defaults[name] != value
+        if value is not None and (name not in defaults or defaults[name] != value)
     )
 
 
@@ -342,6 +349,8 @@ def _cell(rows: Sequence[AccuracyRow]) -> Cell:
         return Cell("failed", text, value, any(row.gates for row in failed))
     if all(row.status == "refused" for row in rows):
         return Cell("refused", "refused", None, gates=False)
+    if not any(row.status == "passed" for row in rows):
+        return Cell("no power", "no power", None, gates=False)
     return Cell("passed", "passed" if value is None else ratio(value), value, gates=False)
 
 
@@ -350,8 +359,8 @@ def _failed_text(failed: Sequence[AccuracyRow]) -> str:
     for rule, short in _SHORT_RULE.items():
         if any(row.rule == rule for row in failed):
             return f"FAIL {short}"
-    for rule, mark in (("deterministic bound", ""), ("probabilistic bound", "p ")):
-        found = worst((row for row in failed if row.rule == rule), rule)
+    for measured, mark in zip(_MEASURED_RULES, ("", "p ", "e "), strict=True):
+        found = worst((row for row in failed if row.rule == measured), measured)
         if found is not None:
             return f"FAIL {mark}{ratio(found.ratio)}"
     return f"FAIL {failed[0].rule or ''}".rstrip()
@@ -371,7 +380,7 @@ def _template(rows: Sequence[AccuracyRow]) -> str:
 def _ratio(output: OutputError, rule: str) -> float | None:
     if rule == "probabilistic bound":
         return output.worst_probabilistic
-    return output.worst_deterministic
+    return output.worst_emulation if rule == "emulation" else output.worst_deterministic
 
 
 def _rank(value: float) -> tuple[bool, float]:

@@ -121,6 +121,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     wanted = early_config.known_args_namespace.device
     if wanted not in ("auto", "cpu", "cuda"):
         raise pytest.UsageError(f"--device {wanted}: there is no such device; use cpu or cuda")
+    # A run is spread over processes: threads of numpy's in each would only wait for one another.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import torch  # noqa: PLC0415  (a second of work that --help needn't wait for)
 
     if wanted == "cuda" and not torch.cuda.is_available():

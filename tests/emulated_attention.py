@@ -67,7 +67,7 @@ class Way:
 
     product   the order of summation, of PRODUCTS
     base2     scores in base 2, log2(e) folded into the scale, where there is no softcap
-    coarse    exponentials off by 2^-22, as a GPU's may be but for that of 0, in a pattern
+    coarse    exponentials off by 2^-22, as a GPU's may be but for that of 0, by their argument
     folded    the scale is multiplied into dS before that is cast, not into dq and dk
     splits    programs that share a row's keys, in the forward
     """
@@ -108,7 +108,7 @@ class Way:
         made = torch.exp2(x) if two else torch.exp(x)
         if not self.coarse:
             return made
-        sign = torch.arange(made.numel()).view(made.shape) % 3 - 1  # -1, 0, 1
+        sign = (x.clamp(min=-128) * 2**10).floor() % 3 - 1  # -1, 0, 1
         return torch.where(x == 0, made, made * (1 + sign * (2.0**-22 - 2.0**-24)))
 
     def lies(self, planted: str) -> bool:

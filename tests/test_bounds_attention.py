@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from oracles.attention import bounds, scores
-from oracles.attention.bounds_forward import no_power
 from oracles.attention.distributions import DISTRIBUTIONS
 from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
 from oracles.op import Numerics
@@ -200,10 +199,14 @@ def test_both_operands_of_a_tf32_product_are_truncated() -> None:
 @pytest.mark.parametrize("way", TF32)
 def test_bounds_without_power_are_finite_true_and_said_to_be(way: Way) -> None:
     """tf32 scores near 1e4 are off by 10: out may be any mean of the values, and is."""
-    for op in JUDGED:
+    for op, name in ((FORWARD, "lse"), (BACKWARD, "dv"), (GRADIENTS, "dv")):
         trial = Trial.of(op, SHAPES[0], SINGLE, "none", "logits1e4")
-        assert no_power(trial.case, trial.inputs, way.numerics)
-        assert not no_power(trial.case, trial.inputs, Numerics(gradual_underflow=True))
+        powerless = trial.bounds(way.numerics)[name].powerless
+        assert powerless is not None
+        assert powerless.any()
+        # In fp32 they are off by 0.01, but for those of the longest rows of q and k.
+        for each in trial.bounds(Numerics(gradual_underflow=True)).values():
+            assert each.powerless is None or each.powerless.double().mean() < 1 / 16
         assert max(trial.worst(way)) <= 1
     limit = Trial.of(FORWARD, SHAPES[0], SINGLE, "none", "logits1e4").bounds(way.numerics)["out"]
     assert limit.deterministic.isfinite().all()

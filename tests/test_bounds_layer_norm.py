@@ -7,11 +7,10 @@ its forms and dx combined in several ways; defects are one of these parts, or an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,8 +18,21 @@ from torch import Tensor
 from oracles import LAYER_NORM_BACKWARD
 from oracles.layer_norm import bounds
 from oracles.layer_norm.cases import OPTION_SETS
+from oracles.layer_norm.probes import INTEGERS
 from oracles.layer_norm.values import DISTRIBUTIONS
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs, dtype_name
+from tests.emulated_layer_norm import (
+    DISTRIBUTED,
+    PLAIN,
+    SOUND,
+    Arithmetic,
+    Combine,
+    emulate,
+    in_the,
+    sequential,
+    sound_ways,
+    without_last,
+)
 
 CPU = torch.device("cpu")
 Dtypes = tuple[torch.dtype, torch.dtype]
@@ -28,129 +40,9 @@ SINGLE, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DTYPES = ((SINGLE, SINGLE), (FP16, FP16), (BF16, BF16), (FP16, SINGLE), (BF16, SINGLE))
 # More rows than columns and the reverse, no power of two, and one column over a block.
 SHAPES = ((64, 33), (5, 1025), (300, 7))
-# What isn't finite has no bound; the verdict judges it by rules of its own.
-FINITE = tuple(name for name in DISTRIBUTIONS if name not in {"nan_x", "nan_dy", "inf_dy"})
-# A CPU keeps subnormals, so that the narrower of the two bounds must hold.
-PLAIN = Numerics(gradual_underflow=True)
-DISTRIBUTED = Numerics(gradual_underflow=True, distributed_normalisation=True)
-Sum = Callable[[Tensor], Tensor]  # float32 [k, ...] to [...], over the first dimension
-
-
-def _any_order(addends: Tensor) -> Tensor:
-    return addends.sum(0)
-
-
-def _sequential(addends: Tensor) -> Tensor:
-    """One after another, which numpy's float32 cumsum is and torch's, in float64, isn't."""
-    return torch.from_numpy(np.cumsum(addends.numpy(), axis=0, dtype=np.float32)[-1])
-
-
-def _pairwise(addends: Tensor) -> Tensor:
-    while addends.shape[0] > 1:
-        half = addends.shape[0] // 2
-        pairs = addends[:half] + addends[half : 2 * half]
-        addends = torch.cat([pairs, addends[2 * half :]])
-    return addends[0]
-
-
-def _blocks_of_16(addends: Tensor) -> Tensor:
-    return _sequential(torch.stack([_sequential(block) for block in addends.split(16)]))
-
-
-def _backwards(addends: Tensor) -> Tensor:
-    return _sequential(addends.flip(0))
-
-
-def _without_last(addends: Tensor) -> Tensor:
-    return addends[:-1].sum(0)
-
-
-def _in_the(half: torch.dtype) -> Sum:
-    def accumulate(addends: Tensor) -> Tensor:
-        total = torch.zeros_like(addends[0])
-        for addend in addends:
-            total = (total + addend).to(half).float()
-        return total
-
-    return accumulate
-
-
-def _centred(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    return (x - mean) * rstd
-
-
-def _distributed(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    return x * rstd - mean * rstd
-
-
-def _distributed_fma(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    """fma(x, rstd, -fl(mean rstd)): on a constant row it is all rounding, where `_centred` is 0."""
-    return (x.double() * rstd.double() - (mean * rstd).double()).float()
-
-
-@dataclass(frozen=True)
-class Combine:
-    """How dx is made of rstd, g, the row's sums and x^; the signs are here to be planted wrong."""
-
-    form: int
-    sign: float = 1.0
-
-    def __call__(self, rstd: Tensor, g: Tensor, sums: Tensor, x_hat: Tensor) -> Tensor:
-        """dx, [m, n], of g and x_hat [m, n], rstd [m, 1] and the sums of g and g x^, [m, 2]."""
-        n = g.shape[1]
-        if self.form == 3:  # as PyTorch's CUDA kernel has it
-            return (rstd / n) * (g * n - sums[:, :1] - x_hat * sums[:, 1:] * self.sign)
-        # Two roundings, of 1/n and of the product, where a division would have one.
-        means = sums * torch.tensor(1.0).div(n)
-        c1, c2 = means[:, :1], means[:, 1:] * self.sign
-        if self.form == 0:
-            return rstd * (g - c1 - x_hat * c2)
-        if self.form == 1:
-            return rstd * g - rstd * (c1 + x_hat * c2)
-        return (g - (x_hat * c2 + c1)) * rstd
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """The parts of the closed form that a kernel is free to choose."""
-
-    row_sum: Sum = _any_order
-    column_sum: Sum = _any_order
-    x_hat: Callable[[Tensor, Tensor, Tensor], Tensor] = _centred
-    combine: Combine = Combine(0)
-
-
-SOUND = Arithmetic()
-
-
-def _emulate(case: Case, inputs: Inputs, how: Arithmetic) -> dict[str, Tensor]:
-    """The outputs of a kernel that computes in float32 and rounds once, at the end."""
-    n = case.size("n")
-
-    def wide(name: str, width: int) -> Tensor | None:
-        value = inputs.get(name)
-        return value.float().reshape(-1, width) if isinstance(value, Tensor) else None
-
-    dy, x, rstd = wide("dy", n), wide("x", n), wide("rstd", 1)
-    weight, mean, residual = wide("weight", n), wide("mean", 1), wide("dresidual", n)
-    assert dy is not None and x is not None and rstd is not None
-    x_hat = x * rstd if mean is None else how.x_hat(x, mean, rstd)
-    if weight is not None and "zero_centred" in case.options:
-        weight = 1 + weight
-    g = dy if weight is None else dy * weight
-    sums = how.row_sum(torch.stack([g.T, (g * x_hat).T], 2).contiguous())  # [m, 2]
-    if mean is None:
-        sums[:, 0] = 0
-    dx = how.combine(rstd, g, sums, x_hat)
-    if residual is not None:
-        dx = dx + residual
-    totals = how.column_sum(torch.stack([dy * x_hat, dy], 1))  # [2, n]
-    made = {"dx": dx.to(case.dtype)}
-    for name, total in zip(("dweight", "dbias"), totals, strict=True):
-        if name in LAYER_NORM_BACKWARD.forms(case):
-            earlier = wide(name, n)
-            made[name] = (total if earlier is None else total + earlier[0]).to(case.weight_dtype)
-    return made
+# What isn't finite has no bound, the verdict judges it by rules of its own; that of a probe is 0.
+NO_BOUND = {"nan_x", "nan_dy", "inf_dy", INTEGERS}
+FINITE = tuple(name for name in DISTRIBUTIONS if name not in NO_BOUND)
 
 
 def _label(dtypes: Dtypes) -> str:
@@ -206,15 +98,6 @@ class Trial:
         return self.ratio(outputs, sure), self.ratio(outputs, likely) if likely else 0.0
 
 
-def _sound_ways() -> Iterator[tuple[Arithmetic, Numerics]]:
-    """Every order of summation with every form of x^, and the ways to combine dx in turn."""
-    for index, order in enumerate((_any_order, _sequential, _backwards, _pairwise, _blocks_of_16)):
-        for turn, x_hat in enumerate((_centred, _distributed, _distributed_fma)):
-            combine = Combine((index + turn) % 4)
-            declared = PLAIN if x_hat is _centred else DISTRIBUTED
-            yield Arithmetic(order, order, x_hat, combine), declared
-
-
 @cache
 def _worst(distribution: str, dtypes: Dtypes) -> tuple[float, float]:
     """The largest ratios of all correct ways on all shapes: deterministic and probabilistic."""
@@ -222,8 +105,8 @@ def _worst(distribution: str, dtypes: Dtypes) -> tuple[float, float]:
     for shape in SHAPES:
         trial = Trial.of(shape, dtypes, distribution)
         limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
-        for how, declared in _sound_ways():
-            outputs = _emulate(trial.case, trial.inputs, how)
+        for how, declared in sound_ways():
+            outputs = emulate(trial.case, trial.inputs, how)
             fresh = trial.ratios(outputs, limits[declared])
             worst = max(worst[0], fresh[0]), max(worst[1], fresh[1])
     return worst
@@ -247,8 +130,8 @@ def test_correct_arithmetic_stays_within_its_bounds_with_options(options: frozen
     for dtypes in DTYPES:
         trial = Trial.of((64, 33), dtypes, "mean1e4", *options)
         limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
-        for how, declared in _sound_ways():
-            outputs = _emulate(trial.case, trial.inputs, how)
+        for how, declared in sound_ways():
+            outputs = emulate(trial.case, trial.inputs, how)
             assert max(trial.ratios(outputs, limits[declared])) <= 1, how
 
 
@@ -265,7 +148,7 @@ def test_bounds_are_reached_by_correct_arithmetic(dtypes: Dtypes) -> None:
 def test_equal_addends_exceed_the_probabilistic_formula_which_is_not_claimed_there() -> None:
     """16384 equal terms in sequence round alike: the deterministic bound holds, sqrt(n) doesn't."""
     trial = Trial.of((8, 16384), DTYPES[0], "constant_both", "no_weight")
-    outputs = _emulate(trial.case, trial.inputs, Arithmetic(_sequential, _sequential))
+    outputs = emulate(trial.case, trial.inputs, Arithmetic(sequential, sequential))
     limits = trial.bound(PLAIN)
     assert all(limit.probabilistic is None for limit in limits.values())
     assert trial.ratios(outputs, limits)[0] <= 1
@@ -284,7 +167,7 @@ def test_flushed_subnormals_need_the_wider_bound(dtypes: Dtypes) -> None:
         if not torch.set_flush_denormal(True):
             pytest.skip("this CPU has no mode that flushes subnormals")
         try:
-            outputs = _emulate(trial.case, trial.inputs, SOUND)
+            outputs = emulate(trial.case, trial.inputs, SOUND)
         finally:
             torch.set_flush_denormal(False)
         assert max(trial.ratios(outputs, trial.bound(Numerics()))) <= 1
@@ -312,11 +195,11 @@ DEFECTS: dict[str, tuple[str, Arithmetic, Callable[[Inputs], Inputs]]] = {
     "weight offset by one": ("normal", SOUND, _changed("weight", lambda each: each.roll(1))),
     "weight left out": ("normal", SOUND, lambda inputs: {**inputs, "weight": None}),
     "mean left out": ("normal", SOUND, lambda inputs: {**inputs, "mean": None}),
-    "last column not in means": ("normal", replace(SOUND, row_sum=_without_last), dict),
-    "last row not in dweight": ("normal", replace(SOUND, column_sum=_without_last), dict),
-    "means summed in bf16": ("normal", replace(SOUND, row_sum=_in_the(BF16)), dict),
-    "dweight summed in bf16": ("normal", replace(SOUND, column_sum=_in_the(BF16)), dict),
-    "dweight summed in fp16": ("normal", replace(SOUND, column_sum=_in_the(FP16)), dict),
+    "last column not in means": ("normal", replace(SOUND, row_sum=without_last), dict),
+    "last row not in dweight": ("normal", replace(SOUND, column_sum=without_last), dict),
+    "means summed in bf16": ("normal", replace(SOUND, row_sum=in_the(BF16)), dict),
+    "dweight summed in bf16": ("normal", replace(SOUND, column_sum=in_the(BF16)), dict),
+    "dweight summed in fp16": ("normal", replace(SOUND, column_sum=in_the(FP16)), dict),
     "wrong sign of c2": ("normal", replace(SOUND, combine=Combine(0, sign=-1.0)), dict),
     # The rows that are 1e-3 of the largest: a norm over the tensor wouldn't see it.
     "rstd of small rows": ("scaled_rows", SOUND, _changed("rstd", _with_small_rows_off)),
@@ -330,8 +213,8 @@ def test_planted_defect_exceeds_the_bound(defect: str, dtypes: Dtypes) -> None:
     distribution, how, change = DEFECTS[defect]
     trial = Trial.of((64, 33), dtypes, distribution)
     limits = trial.bound(Numerics())
-    assert trial.ratios(_emulate(trial.case, trial.inputs, SOUND), limits)[0] <= 1
-    assert trial.ratios(_emulate(trial.case, change(trial.inputs), how), limits)[0] > 1
+    assert trial.ratios(emulate(trial.case, trial.inputs, SOUND), limits)[0] <= 1
+    assert trial.ratios(emulate(trial.case, change(trial.inputs), how), limits)[0] > 1
 
 
 @pytest.mark.parametrize("dtypes", DTYPES, ids=_label)
@@ -340,7 +223,7 @@ def test_relative_error_of_rstd_is_seen(dtypes: Dtypes) -> None:
     power = 19 if dtypes[0] == SINGLE else 16
     trial = Trial.of((64, 33), dtypes)
     change = _changed("rstd", lambda rstd: rstd * (1 + 2.0**-power))
-    outputs = _emulate(trial.case, change(trial.inputs), SOUND)
+    outputs = emulate(trial.case, change(trial.inputs), SOUND)
     assert max(trial.ratios(outputs, trial.bound(Numerics()))) > 1
 
 

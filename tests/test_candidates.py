@@ -16,7 +16,7 @@ from kernels.registry import Kernel, KernelError
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case, Inputs, Numerics, Outputs
 from reports.schema import AccuracyRow
-from suites.accuracy.run import kernel_info
+from suites.described import kernel_info
 from tests.by_hand import kernel_of, run_on
 from tests.wrong_layer_norms import closed_form
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from oracles import OPS
 from oracles.attention.cases_builder import Window, attention_case
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS, key_ranges, lengths
+from oracles.attention.geometry import DELTA, GRADIENTS, key_ranges, lengths
 from oracles.op import Case
 
 CPU = torch.device("cpu")
@@ -34,59 +33,6 @@ def _case(
 def _tensors(case: Case) -> dict[str, Tensor]:
     made = OPS[case.op].inputs(case, CPU)
     return {name: value for name, value in made.items() if isinstance(value, Tensor)}
-
-
-def _needle_cases(options: str) -> list[Case]:
-    """Those of any op's `ci`, as forwards in fp32."""
-    return [
-        replace(case, op=FORWARD, dtype=torch.float32, weight_dtype=torch.float32)
-        for op in (FORWARD, BACKWARD)
-        for case in OPS[op].cases()
-        if case.tier == "ci" and case.distribution == "needles"
-        if case.options - {"gqa"} == frozenset(options.split())
-    ]
-
-
-def _found(case: Case) -> tuple[Tensor, Tensor]:
-    """The weights [b, h_q, s_q, s_kv] of a plain softmax in float64, and where each row peaks."""
-    made = {name: each.double() for name, each in _tensors(case).items()}
-    group = case.size("h_q") // case.size("h_kv")
-    keys = made["k"].repeat_interleave(group, 2)
-    scores = torch.einsum("bihd,bjhd->bhij", made["q"], keys) / math.sqrt(case.size("d"))
-    first, last = key_ranges(case, case.size("s_q"), case.size("s_kv"))
-    j = torch.arange(case.size("s_kv"))
-    allowed = (first[:, None] <= j) & (j <= last[:, None])
-    weights = scores.masked_fill(~allowed, -math.inf).softmax(-1)
-    return weights, weights.argmax(-1)
-
-
-@pytest.mark.parametrize("options", ["", "causal"])
-def test_needles_have_a_weight_of_1_to_the_last_bit(options: str) -> None:
-    """What the other keys weigh is nothing in fp32, so that out is a row of v exactly."""
-    cases = _needle_cases(options)
-    assert len(cases) >= 2
-    for case in cases:
-        weights, found = _found(case)
-        others = weights.scatter(-1, found[..., None], 0.0)
-        assert float(others.max()) < 2.0**-149
-
-
-def test_needles_meet_every_pair_of_tile_edges() -> None:
-    """Each query beside a tile's edge finds, in one head or another, each key beside one."""
-    for case in _needle_cases(""):
-        _, found = _found(case)
-        s_q, s_kv = case.size("s_q"), case.size("s_kv")
-        edges = (0, 31, 32, 63, 64, 127, 128)
-        edges_k = {each for each in edges if each < s_kv} | {s_kv - 1}
-        for row in {each for each in edges if each < s_q} | {s_q - 1}:
-            assert edges_k <= set(found[:, :, row].flatten().tolist())
-
-
-def test_causal_needles_lie_on_the_diagonal_too() -> None:
-    """The last key that a row may attend to is some row's needle, beside tile edges among them."""
-    _, found = _found(_needle_cases("causal")[0])
-    on_diagonal = found == torch.arange(found.shape[-1])
-    assert all(bool(on_diagonal[:, :, row].any()) for row in (0, 31, 32, 63))
 
 
 @pytest.mark.parametrize(

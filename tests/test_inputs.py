@@ -13,17 +13,7 @@ import torch
 from torch import Tensor
 
 from oracles import LAYER_NORM_BACKWARD
-from oracles.layer_norm.cases import (
-    FAR,
-    OFFSETS,
-    STRIDES,
-    _distributions,
-    _huge,
-    _offsets,
-    _options,
-    _shapes,
-    _strides,
-)
+from oracles.layer_norm.cases import _FAMILIES, FAR, OFFSETS, STRIDES
 from oracles.layer_norm.closed_form import OPTIONS
 from oracles.layer_norm.values import DISTRIBUTIONS, EPS
 from oracles.op import CONTIGUOUS, Case, Inputs, Layout, Tier
@@ -246,9 +236,8 @@ def test_options_make_the_arguments_that_they_name() -> None:
 def test_ids_name_one_case_each() -> None:
     """Cases that share an id, and so are kept once, differ in nothing that makes their inputs."""
     tiers: tuple[Tier, ...] = ("ci", "full")
-    makers = (_shapes, _offsets, _strides, _distributions, _options, _huge)
     made: dict[str, Case] = {}
-    for tier, maker in itertools.product(tiers, makers):
+    for tier, maker in itertools.product(tiers, _FAMILIES):
         for case in maker(tier):
             same = made.setdefault(case.id(), case)
             assert replace(case, tier=same.tier, why=same.why) == same

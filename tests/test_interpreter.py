@@ -39,6 +39,19 @@ def _dot_kernel(a_ptr, b_ptr, out_ptr, SIZE: tl.constexpr):
     tl.store(out_ptr + square, product + tl.max(tl.load(a_ptr + square), axis=1)[:, None])
 
 
+@triton.jit
+def _wide_kernel(out_ptr, stride, flag):
+    tl.store(out_ptr, stride + stride)
+    tl.store(out_ptr + 1, tl.where(flag, 1, 2))
+
+
+@triton.jit
+def _doubling_kernel(x_ptr, views, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(x_ptr + offs, tl.load(x_ptr + offs) * 2)
+    tl.store(views[0] + offs, tl.load(views[0] + offs) + 1)
+
+
 @triton.autotune([triton.Config({"BLOCK": 4}), triton.Config({"BLOCK": 8})], key=["size"])
 @triton.heuristics({"EVEN": lambda arguments: arguments["size"] % arguments["BLOCK"] == 0})
 @triton.jit
@@ -110,3 +123,21 @@ def test_autotuned_kernel_runs_its_first_configuration() -> None:
     out = torch.zeros(12, dtype=torch.int32)
     _tuned_kernel[lambda meta: (triton.cdiv(12, meta["BLOCK"]),)](out, 12)
     assert out.tolist() == [5] * 12  # BLOCK = 4, and 12 is a multiple of it
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**32 - 1, 2**32])
+def test_integer_arguments_are_as_wide_as_when_compiled(number: int) -> None:
+    """From 2^31 on 64 bits, in which twice the number fits; a bool is an argument too."""
+    out = torch.zeros(2, dtype=torch.int64)
+    _wide_kernel[(1,)](out, number, True)  # noqa: FBT003 (a jit function's, by place)
+    wraps = number < 2**31
+    assert out.tolist() == [2 * number - 2**32 if wraps else 2 * number, 1]
+
+
+def test_kernel_writes_to_the_tensors_that_it_was_given() -> None:
+    """By name, by place and in a tuple, and to views of them."""
+    x, y = torch.ones(3, 4), torch.zeros(4)
+    _doubling_kernel[(1,)](x[1], views=(y,), BLOCK=4)
+    assert x[1].tolist() == [2] * 4
+    assert x[::2].unique().tolist() == [1]
+    assert y.tolist() == [1] * 4

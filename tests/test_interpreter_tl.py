@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from suites.accuracy import strict
+from tests.watched import violation_of
 
 
 @pytest.fixture(autouse=True)
 def _on_the_interpreter(device: torch.device) -> None:
     if device.type != "cpu":
         pytest.skip("the interpreter is for machines without a GPU")
-
-
-def _violation(call: Callable[[], object]) -> str | None:
-    with strict.watched() as violation:
-        try:
-            call()
-        except Exception:  # noqa: BLE001  (the interpreter wraps it)
-            assert violation() is not None
-        return violation()
 
 
 @triton.jit
@@ -104,7 +93,7 @@ def test_philox_gives_the_published_words(seed: int, counter: int, words: tuple[
     """The known answers of Philox4x32-10 (Random123, kat_vectors), for counters of equal words."""
     counters = torch.tensor([counter, 1], dtype=torch.uint32)
     out = torch.zeros(8, dtype=torch.uint32)
-    assert _violation(lambda: _philox_kernel[(1,)](counters, seed, out, BLOCK=2)) is None
+    assert violation_of(lambda: _philox_kernel[(1,)](counters, seed, out, BLOCK=2)) is None
     assert tuple(out[::2].tolist()) == words
     assert not set(out[1::2].tolist()) & set(words)
 
@@ -131,7 +120,7 @@ def test_random_integers_are_philoxs(seed: int) -> None:
     offsets = torch.tensor(counters, dtype=torch.uint32)
     out = torch.zeros(4 * len(counters), dtype=torch.uint32)
     call = lambda: _randint_kernel[(1,)](offsets, seed, out, BLOCK=len(counters))  # noqa: E731
-    assert _violation(call) is None
+    assert violation_of(call) is None
     expected = [[w[0], w[2], w[1], w[3]] for w in (_philox(seed, each) for each in counters)]
     assert out.view(-1, 4).tolist() == expected
 
@@ -141,14 +130,14 @@ def test_high_word_of_a_product_is_exact() -> None:
     pairs = [(2**32 - 1, 2**32 - 1), (0xD2511F53, 0xCD9E8D57), (2**31, 2), (65535, 65537)]
     a, b = (torch.tensor(each, dtype=torch.uint32) for each in zip(*pairs, strict=True))
     out = torch.zeros(4, dtype=torch.uint32)
-    assert _violation(lambda: _high_kernel[(1,)](a, b, out, BLOCK=4)) is None
+    assert violation_of(lambda: _high_kernel[(1,)](a, b, out, BLOCK=4)) is None
     assert out.tolist() == [x * y >> 32 for x, y in pairs]
 
 
 def _product(a: Tensor, b: Tensor, precision: str | None) -> Tensor:
     out = torch.empty(a.shape)
     call = lambda: _dot_kernel[(1,)](a, b, out, PRECISION=precision, SIZE=a.shape[0])  # noqa: E731
-    assert _violation(call) is None
+    assert violation_of(call) is None
     return out
 
 
@@ -187,9 +176,9 @@ def test_transposed_tile_is_stored_transposed() -> None:
     """And each of its elements is checked where it is stored."""
     x, out = torch.randn(8, 16), torch.empty(16, 8)
     call = lambda into: _turned_kernel[(1,)](x, into, ROWS=8, COLUMNS=16)  # noqa: E731
-    assert _violation(lambda: call(out)) is None
+    assert violation_of(lambda: call(out)) is None
     assert torch.equal(out, x.mT)
-    found = _violation(lambda: call(out[:15]))
+    found = violation_of(lambda: call(out[:15]))
     assert found is not None
     assert "writes up to 8 elements past the end of out_ptr" in found
 
@@ -198,13 +187,13 @@ def test_tile_is_added_atomically_where_its_mask_says() -> None:
     """By five programs, to every element in a row-strided matrix; none past its end."""
     out = torch.zeros(4, 9)[:, :8]
     call = lambda into, size: _adding_kernel[(5,)](into, 9, size, ROWS=4, COLUMNS=8)  # noqa: E731
-    assert _violation(lambda: call(out, 27)) is None
+    assert violation_of(lambda: call(out, 27)) is None
     tile = torch.arange(4.0)[:, None] * 10 + torch.arange(8.0)
     tile.view(-1)[27:] = 0
     assert torch.equal(out, 5 * tile)
-    found = _violation(lambda: call(out[:3], 32))
+    found = violation_of(lambda: call(out[:3], 32))
     assert found is not None
-    assert "_adding_kernel reads up to 9 elements past the end of out_ptr" in found
+    assert "_adding_kernel updates up to 9 elements past the end of out_ptr" in found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -212,7 +201,7 @@ def test_descriptors_load_and_store_within_their_tensors(dtype: torch.dtype) -> 
     """The part of a block that is past the described shape reads 0 and isn't written."""
     x, out = torch.randn(13, 40).to(dtype), torch.zeros(14, 40, dtype=dtype)
     call = lambda rows: _described_kernel[(2,)](x, out, rows, 40, ROWS=8, COLUMNS=16)  # noqa: E731
-    assert _violation(lambda: call(13)) is None
+    assert violation_of(lambda: call(13)) is None
     assert torch.equal(out[:13], x * 2)
     assert not out[13].any()
 
@@ -221,7 +210,7 @@ def test_descriptor_of_more_than_its_tensor_is_found() -> None:
     """It says that there is a row which the argument doesn't have."""
     x, out = torch.randn(14, 40)[:13], torch.empty(14, 40)
     call = lambda: _described_kernel[(2,)](x, out, 14, 40, ROWS=8, COLUMNS=16)  # noqa: E731
-    found = _violation(call)
+    found = violation_of(call)
     assert found is not None
     assert "reads up to 16 elements past the end of x_ptr" in found
 
@@ -230,7 +219,7 @@ def test_integers_wrap_as_on_a_gpu() -> None:
     """Without a word, and with the low 32 bits of the result."""
     x = torch.tensor([2**20, -(2**31), 2**31 - 1, 46341], dtype=torch.int32)
     out = torch.empty_like(x)
-    assert _violation(lambda: _wrapping_kernel[(1,)](x, out, BLOCK=4)) is None
+    assert violation_of(lambda: _wrapping_kernel[(1,)](x, out, BLOCK=4)) is None
     wide = x.long() * x.long() + x.long()
     assert torch.equal(out, ((wide + 2**31) % 2**32 - 2**31).int())
 

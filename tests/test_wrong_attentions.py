@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
@@ -18,7 +17,7 @@ from oracles.op import Case, Op, dtype_name
 from reports.schema import AccuracyRow
 from tests.by_hand import DTYPES, kernel_of, run_on
 from tests.plain_attention import Attention
-from tests.wrong_attentions import WRONG
+from tests.wrong_attentions import WRONG, claiming
 
 SOUND: dict[str, tuple[Op, Callable[..., object]]] = {
     ATTENTION_FORWARD.name: (ATTENTION_FORWARD, Attention().forward),
@@ -30,12 +29,6 @@ SOUND: dict[str, tuple[Op, Callable[..., object]]] = {
 
 def _ci(op: Op) -> list[Case]:
     return [case for case in op.cases() if case.tier == "ci"]
-
-
-def _claiming(op: Op, number: int) -> list[Case]:
-    """The `ci` cases of an op whose `why` names the defect."""
-    claimed = re.compile(rf"\bbugs? (?:\d+, )*{number}\b")
-    return [case for case in _ci(op) if claimed.search(case.why)]
 
 
 def _rows(
@@ -62,7 +55,7 @@ def test_sound_attention_passes_every_case(
 def test_wrong_attention_fails_where_the_defect_is_claimed(name: str, device: torch.device) -> None:
     """Of the cases that name its number some find it, in every dtype that they have, rightly."""
     wrong = WRONG[name]
-    cases = _claiming(wrong.op, wrong.number)
+    cases = claiming(wrong.op, wrong.number)
     found, others = set(), []
     for row in _rows(wrong.op, wrong.function, cases, device):
         if row.status != "failed":

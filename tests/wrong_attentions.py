@@ -7,6 +7,7 @@ cases that must find it are those that name its number in their `why`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Unpack
@@ -20,7 +21,7 @@ from oracles import (
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
 )
-from oracles.op import Op
+from oracles.op import Case, Op
 from reports.schema import Rule
 from tests.plain_attention import Attention, Given, Part
 
@@ -313,6 +314,12 @@ class Wrong:
     words: tuple[str, ...]
 
 
+def claiming(op: Op, number: int) -> list[Case]:
+    """The `ci` cases of an op whose `why` names the defect."""
+    claimed = re.compile(rf"\bbugs? (?:\d+, )*{number}\b")
+    return [case for case in op.cases() if case.tier == "ci" and claimed.search(case.why)]
+
+
 _BOUNDS: tuple[Rule, ...] = ("deterministic bound", "probabilistic bound")
 _NAN: tuple[Rule, ...] = ("non-finite values",)
 _F, _D, _B, _G = ATTENTION_FORWARD, ATTENTION_DELTA, ATTENTION_BACKWARD, ATTENTION_GRADIENTS
@@ -334,7 +341,7 @@ WRONG: dict[str, Wrong] = {
         15, _F, _EmptySequencesSkipped().forward, ("unwritten output",), ("out",)
     ),
     "last_key_dropped": Wrong(17, _F, _LastKeyDropped().forward, _BOUNDS, ("out", "lse")),
-    "last_key_dropped_backward": Wrong(17, _B, _LastKeyDropped().backward, _BOUNDS, ("dk", "dv")),
+    "last_key_dropped_backward": Wrong(17, _B, _LastKeyDropped().backward, _BOUNDS, ("dq", "dk")),
     "partial_tile_dropped": Wrong(17, _F, _PartialTileDropped().forward, _BOUNDS, ("out",)),
     "window_unshifted_backward": Wrong(
         18, _B, _WindowUnshiftedBackward().backward, _BOUNDS, ("dq", "dk")

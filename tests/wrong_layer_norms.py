@@ -38,11 +38,13 @@ def closed_form(
 def _statistics_in_input_dtype(
     dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
 ) -> Outputs:
+    """mean and rstd are kept in the input's type."""
     narrow = x.dtype if x.dtype != torch.float32 else torch.bfloat16
     return closed_form(dy, x, weight, mean.to(narrow).float(), rstd.to(narrow).float())
 
 
 def _last_row_dropped(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> Outputs:
+    """dweight and dbias leave out the last row."""
     dx, _, _ = closed_form(dy, x, weight, mean, rstd)
     fewer = dy[..., :-1, :], x[..., :-1, :], weight, mean[..., :-1], rstd[..., :-1]
     _, dweight, dbias = closed_form(*fewer)
@@ -52,10 +54,12 @@ def _last_row_dropped(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd:
 def _last_column_dropped(
     dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
 ) -> Outputs:
+    """The row's means leave out the last column."""
     return closed_form(dy, x, weight, mean, rstd, columns=-1)
 
 
 def _partials_in_half(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> Outputs:
+    """dweight's partials are summed in half."""
     dx, dweight, dbias = closed_form(dy, x, weight, mean, rstd)
     half = torch.float16 if x.dtype == torch.float32 else x.dtype
     x_hat = (x.float() - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
@@ -77,6 +81,7 @@ def _as_if_packed(tensor: Tensor) -> Tensor:
 
 
 def _strides_ignored(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> Outputs:
+    """dy and x are read as packed rows."""
     return closed_form(_as_if_packed(dy), _as_if_packed(x), weight, mean, rstd)
 
 
@@ -101,6 +106,7 @@ def _dx_left_unwritten(
 
 
 def _input_changed(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> Outputs:
+    """dy is doubled in place."""
     outputs = closed_form(dy, x, weight, mean, rstd)
     if not any(step == 0 for step in dy.stride()):
         dy.mul_(2)
@@ -108,14 +114,16 @@ def _input_changed(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Te
 
 
 def _padding_written(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> Outputs:
-    """One element past the end of x, where another tensor may lie."""
+    """One element past the end of x is written, where another tensor may lie."""
     outputs = closed_form(dy, x, weight, mean, rstd)
     storage = torch.empty(0, dtype=x.dtype, device=x.device).set_(x.untyped_storage())
-    storage[-1] = 0
+    steps = zip(x.shape, x.stride(), strict=True)
+    storage[x.storage_offset() + 1 + sum((size - 1) * step for size, step in steps)] = 0
     return outputs
 
 
 def _nan_replaced(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> Outputs:
+    """NaN is replaced by 0."""
     dx, dweight, dbias = closed_form(dy, x, weight, mean, rstd)
     return dx.nan_to_num(0.0), dweight, dbias
 
@@ -153,26 +161,49 @@ def _truncating(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tenso
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A wrong kernel, the rules that may find it, and a word that the reason must hold."""
+    """A wrong kernel and how it may be found.
+
+    rules    any of these
+    word     the reason must hold it
+    case     the id, less the op's name, of a case that finds it
+    numbers  of defects that shipped
+    """
 
     function: Candidate
     rules: tuple[Rule, ...]
     word: str
-    bitwise_repeatable: bool = True
+    case: str
+    numbers: tuple[int, ...] = ()
 
 
 _BOUNDS: tuple[Rule, ...] = ("deterministic bound", "probabilistic bound")
+_NAN: tuple[Rule, ...] = ("non-finite values",)
+_ROWS = "m37-n760-bfloat16-contiguous"
 WRONG: dict[str, Wrong] = {
-    "statistics_in_input_dtype": Wrong(_statistics_in_input_dtype, _BOUNDS, "times"),
-    "last_row_dropped": Wrong(_last_row_dropped, _BOUNDS, "dweight"),
-    "last_column_dropped": Wrong(_last_column_dropped, _BOUNDS, "dx"),
-    "partials_in_half": Wrong(_partials_in_half, _BOUNDS, "dweight"),
-    "strides_ignored": Wrong(_strides_ignored, ("non-finite values",), "got nan"),
-    "offset_ignored": Wrong(_offset_ignored, ("non-finite values",), "got nan"),
-    "dx_left_unwritten": Wrong(_dx_left_unwritten, ("unwritten output",), "dx[16, 0]"),
-    "input_changed": Wrong(_input_changed, ("changed input",), "input dy"),
-    "padding_written": Wrong(_padding_written, ("changed input",), "around input x"),
-    "nan_replaced": Wrong(_nan_replaced, ("non-finite values",), "expected nan"),
-    "truncating": Wrong(_truncating, _BOUNDS, "dx"),
-    "not_repeatable": Wrong(_not_repeatable, ("not repeatable",), "differ"),
+    "statistics_in_input_dtype": Wrong(
+        _statistics_in_input_dtype,
+        _BOUNDS,
+        "times",
+        "m13-n229-bfloat16-contiguous-mean100",
+        (38,),
+    ),
+    "last_row_dropped": Wrong(_last_row_dropped, _BOUNDS, "dweight", _ROWS, (17,)),
+    "last_column_dropped": Wrong(_last_column_dropped, _BOUNDS, "dx", _ROWS, (17,)),
+    "partials_in_half": Wrong(_partials_in_half, _BOUNDS, "dweight", _ROWS, (37,)),
+    "strides_ignored": Wrong(
+        _strides_ignored, _NAN, "got nan", "m11-n264-bfloat16-rowpad3", (23, 36)
+    ),
+    "offset_ignored": Wrong(_offset_ignored, _NAN, "got nan", "m7-n264-bfloat16-offset3", (26,)),
+    "dx_left_unwritten": Wrong(
+        _dx_left_unwritten, ("unwritten output",), "dx[16, 0]", _ROWS, (34,)
+    ),
+    "input_changed": Wrong(_input_changed, ("changed input",), "input dy", _ROWS),
+    "padding_written": Wrong(_padding_written, ("changed input",), "around input x", _ROWS, (15,)),
+    "nan_replaced": Wrong(
+        _nan_replaced, _NAN, "expected nan", "m13-n229-bfloat16-contiguous-nan_x"
+    ),
+    "truncating": Wrong(_truncating, _BOUNDS, "dx", _ROWS),
+    "not_repeatable": Wrong(
+        _not_repeatable, ("not repeatable",), "differ", "m37-n760-float32-contiguous", (27,)
+    ),
 }

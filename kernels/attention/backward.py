@@ -45,7 +45,7 @@ from kernels.attention.wide_kernels import key_gradients_wide_kernel, query_grad
 from kernels.device import multiprocessors, on_device_of, sm_of
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_BACKWARD
-from oracles.op import Case
+from oracles.op import Case, Numerics
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 
@@ -303,6 +303,13 @@ def _workspace(case: Case) -> int:
     return rows + 4 * sum(elements(case, name) for name in ("dq", "dk", "dv"))
 
 
+def _unordered(numerics: Numerics) -> Numerics:
+    """Shares meet in no order, and how many there are follows from the batch and the SMs."""
+    return replace(
+        numerics, bitwise_repeatable=False, batch_invariant=False, device_independent=False
+    )
+
+
 def _split_workspace(case: Case) -> int:
     """delta, a packed lse, and dk and dv in fp32."""
     rows = 2 * 4 * (elements(case, "dq") // case.size("d"))
@@ -372,7 +379,7 @@ def two_pass_tf32(
         since=SINCE,
         sizes={"d": (1, WIDEST_UNORDERED), "d_v": (1, WIDEST_UNORDERED)},
     ),
-    numerics=replace(DECLARED, bitwise_repeatable=False),
+    numerics=_unordered(DECLARED),
     priority=10,
     variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
     workspace=_split_workspace,
@@ -385,7 +392,7 @@ def two_pass_tf32(
         sm=SM,
         sizes={"d": (1, WIDEST_UNORDERED), "d_v": (1, WIDEST_UNORDERED)},
     ),
-    numerics=replace(DECLARED_FP32, bitwise_repeatable=False),
+    numerics=_unordered(DECLARED_FP32),
     priority=10,
     variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
     workspace=_split_workspace,

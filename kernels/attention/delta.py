@@ -76,7 +76,7 @@ def launch_delta(out: Tensor, do: Tensor) -> Tensor:
 @kernel(
     ATTENTION_DELTA,
     Domain(dtypes=DTYPES, sm=SM),
-    numerics=Numerics(),
+    numerics=Numerics(batch_invariant=True, device_independent=True),
     priority=20,
     variant=_variant,
     variants=_variants,

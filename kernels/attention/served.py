@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,9 +27,10 @@ SM = (75, 121)
 SINCE = {torch.bfloat16: 80}
 # The halves' products, and tf32's, run on tensor cores, which don't round to nearest; whole fp32
 # operands are multiplied by FMA units, which do. Every tile of ours holds 16 keys at least.
-DECLARED = Numerics(accumulation_roundoff=2.0**-23, key_tile=16)
-DECLARED_FP32 = Numerics(key_tile=16)
-DECLARED_TF32 = Numerics(accumulation_roundoff=2.0**-23, key_tile=16, tf32_operands=True)
+# Grids and tiles follow from the sizes alone.
+DECLARED_FP32 = Numerics(key_tile=16, batch_invariant=True, device_independent=True)
+DECLARED = replace(DECLARED_FP32, accumulation_roundoff=2.0**-23)
+DECLARED_TF32 = replace(DECLARED, tf32_operands=True)
 
 
 def need_of_call(problem: Problem, sm: int, tensors: tuple[Tensor, ...], *, tf32: bool) -> Need:

@@ -29,6 +29,7 @@ from kernels.layer_norm.matrices import (
 )
 from kernels.registry import Domain, kernel
 from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Numerics
 
 
 def _sums(
@@ -336,6 +337,10 @@ def column_owning(
     return dx, weight_gradient, bias_gradient
 
 
+# A row's sums are split over as many programs as the rows leave idle.
+_DECLARED = Numerics(batch_invariant=False, device_independent=False)
+
+
 def _domain(alignment: int) -> Domain:
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
     return Domain(
@@ -348,14 +353,14 @@ def _domain(alignment: int) -> Domain:
     )
 
 
-@kernel(LAYER_NORM_BACKWARD, _domain(16), priority=20)
+@kernel(LAYER_NORM_BACKWARD, _domain(16), numerics=_DECLARED, priority=20)
 def column_owning_aligned(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, 16-byte loads."""
     with on_device_of(x):
         return column_owning(dy, x, weight, mean, rstd, aligned=True, **options)
 
 
-@kernel(LAYER_NORM_BACKWARD, _domain(1), priority=10, name="column_owning")
+@kernel(LAYER_NORM_BACKWARD, _domain(1), numerics=_DECLARED, priority=10, name="column_owning")
 def _column_owning_any(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, any strides and offsets."""
     with on_device_of(x):

@@ -28,6 +28,7 @@ from kernels.layer_norm.matrices import (
 )
 from kernels.registry import Domain, kernel
 from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Numerics
 
 
 def _rows(
@@ -267,6 +268,10 @@ def row_persistent(
     return dx, weight_gradient, bias_gradient
 
 
+# dweight has a partial for each program; with the option device_independent it doesn't show.
+_DECLARED = Numerics(batch_invariant=True, device_independent=False)
+
+
 def _domain(alignment: int) -> Domain:
     halves_and_single = (torch.float32, torch.float16, torch.bfloat16)
     return Domain(
@@ -278,14 +283,14 @@ def _domain(alignment: int) -> Domain:
     )
 
 
-@kernel(LAYER_NORM_BACKWARD, _domain(16), priority=40)
+@kernel(LAYER_NORM_BACKWARD, _domain(16), numerics=_DECLARED, priority=40)
 def row_persistent_aligned(dy, x, weight, mean, rstd, **options):
     """Rows held in registers, 16-byte loads."""
     with on_device_of(x):
         return row_persistent(dy, x, weight, mean, rstd, aligned=True, **options)
 
 
-@kernel(LAYER_NORM_BACKWARD, _domain(1), priority=30, name="row_persistent")
+@kernel(LAYER_NORM_BACKWARD, _domain(1), numerics=_DECLARED, priority=30, name="row_persistent")
 def _row_persistent_any(dy, x, weight, mean, rstd, **options):
     """Rows held in registers, any strides and offsets."""
     with on_device_of(x):

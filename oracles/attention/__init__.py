@@ -64,6 +64,12 @@ from oracles.attention.bounds_forward import bound_forward
 from oracles.attention.bounds_gradients import bound_backward, bound_delta, bound_gradients
 from oracles.attention.cases import cases
 from oracles.attention.closed_form import OPTIONS, backward, delta, forward, gradients
+from oracles.attention.emulation import (
+    emulate_backward,
+    emulate_delta,
+    emulate_forward,
+    emulate_gradients,
+)
 from oracles.attention.geometry import (
     ARGUMENTS,
     BACKWARD,
@@ -75,8 +81,22 @@ from oracles.attention.geometry import (
     geometry,
     least_bytes,
 )
+from oracles.attention.probes import probe_bound
+from oracles.attention.relations import relations
 from oracles.attention.values import inputs
 from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs
+
+
+def _bound(
+    general: Callable[[Case, Inputs, Outputs, Numerics], dict[str, Bound]],
+    case: Case,
+    inputs: Inputs,
+    truth: Outputs,
+    numerics: Numerics,
+) -> dict[str, Bound]:
+    """The bounds of a case: 0 of most outputs where it is an exact probe, else the general ones."""
+    exact = probe_bound(case, inputs, truth, numerics)
+    return general(case, inputs, truth, numerics) if exact is None else exact
 
 
 def _op(
@@ -84,6 +104,7 @@ def _op(
     outputs: tuple[str, ...],
     oracle: Callable[[Case, Inputs], Outputs],
     bound: Callable[[Case, Inputs, Outputs, Numerics], dict[str, Bound]],
+    emulate: Callable[[Case, Inputs, Numerics], Outputs],
     options: Mapping[str, str] = OPTIONS,
 ) -> Op:
     return Op(
@@ -93,17 +114,19 @@ def _op(
         options=options,
         inputs=inputs,
         oracle=oracle,
-        bound=bound,
+        bound=partial(_bound, bound),
         forms=forms,
         geometry=geometry,
         flops=flops,
         bytes=least_bytes,
         cases=partial(cases, name),
+        emulate=emulate,
+        relations=relations,
     )
 
 
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")
-ATTENTION_FORWARD = _op(FORWARD, ("out", "lse"), forward, bound_forward)
-ATTENTION_DELTA = _op(DELTA, ("delta",), delta, bound_delta, options={})
-ATTENTION_BACKWARD = _op(BACKWARD, _GRADIENTS, backward, bound_backward)
-ATTENTION_GRADIENTS = _op(GRADIENTS, _GRADIENTS, gradients, bound_gradients)
+ATTENTION_FORWARD = _op(FORWARD, ("out", "lse"), forward, bound_forward, emulate_forward)
+ATTENTION_DELTA = _op(DELTA, ("delta",), delta, bound_delta, emulate_delta, options={})
+ATTENTION_BACKWARD = _op(BACKWARD, _GRADIENTS, backward, bound_backward, emulate_backward)
+ATTENTION_GRADIENTS = _op(GRADIENTS, _GRADIENTS, gradients, bound_gradients, emulate_gradients)

@@ -107,11 +107,13 @@ def terms_of(case: Case, results: int, numerics: Numerics) -> tuple[Terms, ...]:
     return tuple(made)
 
 
-def bound_of(truth: Tensor, errors: list[Tensor], unjudged: Tensor | None) -> Bound:
+def bound_of(
+    truth: Tensor, errors: list[Tensor], unjudged: Tensor | None, powerless: Tensor | None = None
+) -> Bound:
     """The bound made of the deterministic and perhaps the probabilistic errors.
 
     NaN where the truth isn't finite, but for the 0 of a value that is known exactly; infinite
-    where nothing is promised.
+    where nothing is promised; powerless where it says nothing, to be broadcast over the truth.
     """
     made = []
     for error in errors:
@@ -120,7 +122,7 @@ def bound_of(truth: Tensor, errors: list[Tensor], unjudged: Tensor | None) -> Bo
         if unjudged is not None:
             limit = limit.masked_fill(unjudged & truth.isfinite(), torch.inf)
         made.append(limit)
-    return Bound(made[0], made[1] if len(made) > 1 else None)
+    return Bound(made[0], made[1] if len(made) > 1 else None, powerless)
 
 
 class ScoreError:

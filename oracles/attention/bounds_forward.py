@@ -35,11 +35,11 @@ from oracles.attention.bounds import (
 )
 from oracles.attention.closed_form import row_products, softmax, weights_of
 from oracles.attention.non_finite import finite_part, unjudged
+from oracles.attention.power import SAYS_NOTHING, UNKNOWN
 from oracles.attention.scores import Piece, Problem, optional, required
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs
 
 _LARGEST_EXPONENT = 600.0  # exp of it, squared and times a value's square, is finite in float64
-_SAYS_NOTHING = 0.3  # of an error of a score
 
 
 class _Row:
@@ -79,8 +79,8 @@ class _Row:
         overlapped = ((between - 1) / key_tile).ceil() + 1
         return self.keys.minimum(overlapped).clamp(max=-(-self.piece.span.s_kv // key_tile))
 
-    def errors(self, terms: Terms) -> tuple[Tensor, Tensor]:
-        """E_O before the last cast [B, H, R, d_v], and E_L [B, H, R, 1]."""
+    def errors(self, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
+        """E_O before the last cast [B, H, R, d_v], where it says nothing, and E_L [B, H, R, 1]."""
         sigma = self.error(terms, self.m).masked_fill_(~self.scores.attends, 0)
         upper = self.s + sigma
         highest = upper.amax(-1, keepdim=True)
@@ -115,8 +115,10 @@ class _Row:
         e_lse = torch.maximum(above, below) - torch.log1p(-r) + EPS_LOG * (1 + log_l)
         e_lse += 4 * terms.u * (self.lse.abs() + self.m.abs()) + self.keys * terms.eta
         lost, dead = self.error.overflows(), self.keys == 0
+        # A third of the way to the farthest value, and not because of roundings.
+        silent = (condition > UNKNOWN * self.farthest) & (2 * condition > e_out) & ~dead
         e_out, e_lse = e_out.masked_fill(lost, torch.inf), e_lse.masked_fill(lost, torch.inf)
-        return e_out.masked_fill(dead, 0), e_lse.masked_fill(dead, 0)
+        return e_out.masked_fill(dead, 0), silent, e_lse.masked_fill(dead, 0)
 
     def relative(self, terms: Terms) -> Tensor:
         """R, [B, H, R, 1]."""
@@ -131,25 +133,29 @@ class _Row:
         return self.keep_scale * (weight * self.values + terms.eta_op + 5 * terms.eta * self.keys)
 
 
-def forward_errors(problem: Problem, terms: tuple[Terms, ...]) -> list[tuple[Tensor, Tensor]]:
-    """E_O [b, s_q, h_q, d_v] before the last cast and E_L [b, h_q, s_q], for each of `terms`.
+def forward_errors(
+    problem: Problem, terms: tuple[Terms, ...]
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """E_O [b, s_q, h_q, d_v] before the last cast, where it says nothing, and E_L [b, h_q, s_q].
 
-    The problem's tensors are finite. 0 in rows that attend to nothing.
+    For each of `terms`. The problem's tensors are finite. 0 in rows that attend to nothing.
     """
     v = required(problem.inputs, "v")
     b, s_q, h_q, _ = problem.q.shape
     made = [
         (
             v.new_zeros((b, s_q, h_q, v.shape[3]), dtype=torch.float64),
+            v.new_zeros((b, s_q, h_q, v.shape[3]), dtype=torch.bool),
             v.new_zeros((b, h_q, s_q), dtype=torch.float64),
         )
         for _ in terms
     ]
     for piece in problem.pieces():
         row = _Row(piece)
-        for (e_out, e_lse), each in zip(made, terms, strict=True):
-            of_out, of_lse = row.errors(each)
+        for (e_out, silent, e_lse), each in zip(made, terms, strict=True):
+            of_out, of_silent, of_lse = row.errors(each)
             piece.write_rows(e_out, of_out)
+            piece.write_rows(silent, of_silent)
             piece.write_statistic(e_lse, of_lse)
     return made
 
@@ -165,10 +171,15 @@ def bound_forward(
     out, lse = truth["out"], truth["lse"]
     assert out is not None and lse is not None
     rows = None if nothing is None else nothing.queries
-    e_out = [each.rounded(e, out) for each, (e, _) in zip(terms, errors, strict=True)]
+    e_out = [each.rounded(e, out) for each, (e, _, _) in zip(terms, errors, strict=True)]
+    _, silent, e_lse = errors[0]
+    unknown = e_lse > SAYS_NOTHING
+    of_out = None if rows is None else rows.transpose(1, 2)[..., None]
     return {
-        "out": bound_of(out, e_out, None if rows is None else rows.transpose(1, 2)[..., None]),
-        "lse": bound_of(lse, [e for _, e in errors], rows),
+        "out": bound_of(out, e_out, of_out, silent if bool(silent.any()) else None),
+        "lse": bound_of(
+            lse, [e for _, _, e in errors], rows, unknown if bool(unknown.any()) else None
+        ),
     }
 
 
@@ -178,14 +189,3 @@ def delta_error(do: Tensor, out: Tensor, terms: Terms) -> Tensor:
     operands = sum(row_products(each, torch.ones_like(each), absolute=True) for each in (do, out))
     products = row_products(do, out, absolute=True)
     return terms.gamma(width) * products + terms.eta * (2 * width + operands)
-
-
-def no_power(case: Case, inputs: Inputs, numerics: Numerics) -> bool:
-    """Whether the bounds say nothing of some row, its scores being off by more than 0.3.
-
-    By the row's lse, in which each score counts by its weight: a row of tf32 scores near 1e4, or
-    one whose bias is fp32's lowest number throughout.
-    """
-    problem = Problem.of(case, finite_part(inputs))
-    ((_, e_lse),) = forward_errors(problem, terms_of(case, 1, numerics)[:1])
-    return bool((e_lse > _SAYS_NOTHING).any())

@@ -20,6 +20,7 @@ from oracles.attention.bounds_backward import backward_errors
 from oracles.attention.bounds_forward import delta_error, forward_errors
 from oracles.attention.closed_form import backward, forward, row_products
 from oracles.attention.non_finite import Unjudged, finite_part, unjudged
+from oracles.attention.power import says_nothing, weight_sums
 from oracles.attention.scores import Problem, required
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs
 
@@ -42,7 +43,8 @@ def bound_backward(
     terms = terms_of(case, Problem.of(case, made).results, numerics)
     rho = [delta_error(do, out, each) for each in terms]
     errors = _pre_errors(case, made, terms, rho, None)
-    return _bounds(truth, terms, errors, unjudged(case, inputs))
+    sums = weight_sums(Problem.of(case, made), terms[0], None)
+    return _bounds(truth, terms, errors, unjudged(case, inputs), sums)
 
 
 def bound_gradients(
@@ -54,13 +56,15 @@ def bound_gradients(
     problem, do, out = Problem.of(case, made), required(made, "do"), required(stored, "out")
     terms = terms_of(case, problem.results, numerics)
     rho, e_lse = [], []
-    for each, (e_out, of_lse) in zip(terms, forward_errors(problem, terms), strict=True):
+    for each, (e_out, _, of_lse) in zip(terms, forward_errors(problem, terms), strict=True):
         of_out = row_products(do, each.rounded(e_out, out), absolute=True)
         of_out = of_out.nan_to_num(nan=torch.inf, posinf=torch.inf)
         rho.append(delta_error(do, out, each) + (1 + each.gamma(do.shape[3])) * of_out)
         e_lse.append(of_lse)
-    errors = _pre_errors(case, {**made, **stored}, terms, rho, e_lse)
-    return _bounds(truth, terms, errors, unjudged(case, inputs))
+    given: Inputs = {**made, **stored}
+    errors = _pre_errors(case, given, terms, rho, e_lse)
+    sums = weight_sums(Problem.of(case, given), terms[0], e_lse[0])
+    return _bounds(truth, terms, errors, unjudged(case, inputs), sums)
 
 
 def _pre_errors(
@@ -91,7 +95,11 @@ def _pre_errors(
 
 
 def _bounds(
-    truth: Outputs, terms: tuple[Terms, ...], errors: list[dict[str, Tensor]], no: Unjudged | None
+    truth: Outputs,
+    terms: tuple[Terms, ...],
+    errors: list[dict[str, Tensor]],
+    no: Unjudged | None,
+    sums: dict[str, tuple[Tensor, Tensor]] | None,
 ) -> dict[str, Bound]:
     """The bounds of the errors before the last cast, where the policy promises anything."""
     made = {}
@@ -102,7 +110,9 @@ def _bounds(
             (each.in_single if single else each).rounded(error[name], value)
             for each, error in zip(terms, errors, strict=True)
         ]
-        made[name] = bound_of(value, rounded, None if no is None else _unjudged(no, name, value))
+        nothing = None if no is None else _unjudged(no, name, value)
+        silent = None if sums is None else says_nothing(*sums[name], rounded[0])
+        made[name] = bound_of(value, rounded, nothing, silent)
     return made
 
 

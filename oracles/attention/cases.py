@@ -12,10 +12,11 @@ from functools import cache
 from oracles.attention.cases_crossed import crossed
 from oracles.attention.cases_features import features, shapes
 from oracles.attention.cases_large import large
+from oracles.attention.cases_probes import probes, related
 from oracles.attention.cases_values import distributions, layouts
 from oracles.op import Case, Tier
 
-FAMILIES = (features, shapes, layouts, distributions, crossed, large)
+FAMILIES = (features, shapes, layouts, distributions, probes, related, crossed, large)
 
 
 @cache

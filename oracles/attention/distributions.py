@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.attention.geometry import key_ranges, lengths
+from oracles.attention.geometry import key_ranges
+from oracles.attention.probes import INTEGERS, NEEDLES, integers, needles, spans
 from oracles.op import Case
 
-# Queries and keys beside which a tile of 32, 64 or 128 may end.
-_EDGES = (0, 31, 32, 63, 64, 127, 128)
+COARSE = "coarse"
 
 
 @dataclass(slots=True)
@@ -69,6 +69,12 @@ def _shift(names: str, offset: float) -> Distribution:
             each.add_(offset)
 
     return add
+
+
+def _coarse(values: Values) -> None:
+    """Multiples of 1/8 of 4 at most: adding such a number to them is exact in every type."""
+    for each in values.some(_OPERANDS):
+        each.mul_(8).round_().clamp_(-32, 32).div_(8)
 
 
 def _near_overflow(values: Values) -> None:
@@ -124,53 +130,15 @@ def _set(name: str, number: float) -> Distribution:
     return place
 
 
-def _spans(values: Values) -> Iterator[tuple[int, slice, slice]]:
-    """The batch index, the queries and the keys of each sequence."""
-    case = values.case
-    if "varlen" not in case.options:
-        for batch in range(case.size("b")):
-            yield batch, slice(0, case.size("s_q")), slice(0, case.size("s_kv"))
-        return
-    q = k = 0
-    for s_q, s_kv in lengths(case):
-        yield 0, slice(q, q + s_q), slice(k, k + s_kv)
-        q, k = q + s_q, k + s_kv
-
-
 def _nan_masked(values: Values) -> None:
     """NaN in every key and value that no query attends to: nothing of it may show."""
-    for batch, queries, keys in _spans(values):
+    for batch, queries, keys in spans(values.case):
         s_q, s_kv = queries.stop - queries.start, keys.stop - keys.start
         first, last = key_ranges(values.case, s_q, s_kv)
         key = torch.arange(s_kv)[:, None]
         attended = ((first <= key) & (key <= last)).any(1)
         for each in values.some("k v"):
             each[batch, keys][~attended.to(each.device)] = math.nan
-
-
-def _needles(values: Values) -> None:
-    """Keys of +-1, queries 32 times the key that each is to find: out is one row of v.
-
-    The weights of all other keys underflow, so that the softmax is exact. Next to tile edges,
-    the pairs of query and key differ from head to head; between them they are drawn.
-    """
-    q, k = values.tensors["q"], values.tensors["k"]
-    k.copy_(torch.where(k < 0, -1.0, 1.0))
-    heads, group = q.shape[2], q.shape[2] // k.shape[2]
-    for batch, queries, keys in _spans(values):
-        s_q, s_kv = queries.stop - queries.start, keys.stop - keys.start
-        if not s_q * s_kv:
-            continue
-        first, last = key_ranges(values.case, s_q, s_kv)
-        edges_q = sorted({min(each, s_q - 1) for each in _EDGES} | {s_q - 1})
-        edges_k = sorted({min(each, s_kv - 1) for each in _EDGES} | {s_kv - 1})
-        for head in range(heads):
-            drawn = torch.rand(s_q, generator=values.draw, device=q.device).cpu()
-            wanted = (drawn * s_kv).long()
-            for place, row in enumerate(edges_q):
-                wanted[row] = edges_k[(place + batch * heads + head) % len(edges_k)]
-            found = wanted.maximum(first).minimum(last).clamp(0, s_kv - 1).to(q.device)
-            q[batch, queries, head] = 32 * k[batch, keys, head // group][found]
 
 
 def _bias_first(number: float | None, count: int) -> Distribution:
@@ -195,6 +163,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "uniform": _uniform,
     "positive": _positive,
     "times3": _scale(_OPERANDS, 3),
+    COARSE: _coarse,
     "outliers": _outliers,
     "k_plus8": _shift("k", 8),
     "v_plus8": _shift("v", 8),
@@ -207,7 +176,8 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "constant": _constant,
     "negative_zero": _negative_zero,
     "scaled_rows": _scaled_rows,
-    "needles": _needles,
+    NEEDLES: needles,
+    INTEGERS: integers,
     "nan_q": _set("q", math.nan),
     "nan_k": _set("k", math.nan),
     "nan_v": _set("v", math.nan),

@@ -14,6 +14,7 @@ from torch import Tensor
 from oracles.attention.closed_form import forward
 from oracles.attention.distributions import DISTRIBUTIONS, Values
 from oracles.attention.geometry import AXES, BACKWARD, lengths, shapes
+from oracles.attention.probes import NEEDLES, shifted_out
 from oracles.inputs import generator, place_tensor, place_vector
 from oracles.op import Case, Inputs
 
@@ -115,6 +116,8 @@ def inputs(case: Case, device: torch.device) -> Inputs:
         stored = forward(case, made)
         out, lse = stored["out"], stored["lse"]
         assert out is not None and lse is not None
+        if case.distribution == NEEDLES:
+            out = shifted_out(out)
         made["out"] = place_tensor(out, case.dtype, case.layout.of("out"), AXES["out"])
         made["lse"] = place_vector(lse, torch.float32, case.layout.of("lse"))
     return made

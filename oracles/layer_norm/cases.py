@@ -11,7 +11,8 @@ from functools import cache
 
 import torch
 
-from oracles.layer_norm.values import DISTRIBUTIONS
+from oracles.layer_norm.probes import INTEGERS
+from oracles.layer_norm.values import COARSE, DISTRIBUTIONS
 from oracles.op import CONTIGUOUS, Case, Layout, TensorLayout, Tier
 
 _NAME = "layer_norm_backward"
@@ -197,6 +198,8 @@ def _strides(tier: Tier) -> Iterator[Case]:
 def _distributions(tier: Tier) -> Iterator[Case]:
     shapes = ((13, 229),) if tier == "ci" else ((140, 768), (64, 1025), (33, 8200), (4097, 40))
     for name in DISTRIBUTIONS:
+        if name in {INTEGERS, COARSE}:
+            continue  # they have cases of their own
         for m, n in shapes:
             for dtypes in _SAME if tier == "ci" else _ALL:
                 if name == "near_overflow" and dtypes[0] != torch.float16:
@@ -224,11 +227,88 @@ def _options(tier: Tier) -> Iterator[Case]:
             yield _case(139, 768, _SAME[2], tier, options=options, distribution=distribution)
 
 
+# (m, n, options); lengths beside the edges of tiles of rows and of columns.
+_PROBED = (
+    (37, 760, ""),
+    (17, 129, ""),
+    (33, 127, ""),
+    (9, 1025, ""),
+    (131, 8, ""),
+    (3, 3000, ""),
+    (2, 8193, ""),
+    (65, 64, ""),
+    (9, 1024, ""),
+    (5, 5, ""),
+    (3, 1, ""),
+    (33, 256, "rms_norm"),
+    (17, 65, "no_weight"),
+    (17, 65, "no_bias"),
+    (13, 264, "zero_centred"),
+    (13, 264, "residual"),
+    (13, 264, "accumulate"),
+    (13, 512, "rms_norm no_bias zero_centred residual accumulate device_independent"),
+)
+
+
+def _probes(tier: Tier) -> Iterator[Case]:
+    """Values without a rounding: one element that is dropped, doubled or swapped shows."""
+    why = "bugs 16, 17, 33: every element counts once, exactly"
+    for index, (m, n, words) in enumerate(_PROBED):
+        for dtypes in _ALL if tier == "full" else (_ALL[index % len(_ALL)],):
+            options = frozenset(words.split())
+            yield _case(m, n, dtypes, tier, distribution=INTEGERS, options=options, why=why)
+    if tier == "ci":
+        return
+    for m in (1, 131, 132, 133, 263, 1151):
+        for n in (64, 229, 768, 1023, 1024, 1025, 4096, 8192, 8193, 65536):
+            for dtypes in _SAME:
+                yield _case(m, n, dtypes, tier, distribution=INTEGERS, why=why)
+    for dtypes in _SAME:
+        yield _case(65537, 40, dtypes, tier, distribution=INTEGERS, why=why)
+
+
+# (m, n, options); n a power of two, so that the mean of coarse numbers is exact.
+_RELATED = (
+    (13, 256, ""),
+    (37, 64, ""),
+    (5, 1024, "residual accumulate"),
+    (13, 256, "zero_centred"),
+    (13, 256, "rms_norm no_bias"),
+    (13, 256, "no_weight"),
+    (13, 4096, ""),
+)
+
+
+def _relations(tier: Tier) -> Iterator[Case]:
+    """Coarse numbers, which stay exact when others are added: what relations are tried on."""
+    for index, (m, n, words) in enumerate(_RELATED):
+        # The last one in fp32, whose bits show another order of summation.
+        for dtypes in _ALL if tier == "full" else (_ALL[(index + 4) % len(_ALL)],):
+            options = frozenset(words.split())
+            yield _case(m, n, dtypes, tier, distribution=COARSE, options=options)
+    if tier == "full":
+        for m, n in ((140, 1024), (1151, 256), (33, 4096), (7, 65536), (264, 128)):
+            for dtypes in _SAME:
+                yield _case(m, n, dtypes, tier, distribution=COARSE)
+
+
 def _huge(tier: Tier) -> Iterator[Case]:
     if tier == "full":
         why = "more than 2^31 elements in each of dy, x and dx"
         yield _case(32769, 65544, _SAME[2], tier, why=why)
         yield _case(33554433, 65, _SAME[2], tier, why=why)
+
+
+_FAMILIES = (
+    _shapes,
+    _offsets,
+    _strides,
+    _distributions,
+    _options,
+    _probes,
+    _relations,
+    _huge,
+)
 
 
 @cache
@@ -237,7 +317,7 @@ def cases() -> tuple[Case, ...]:
     made: dict[str, Case] = {}
     tiers: tuple[Tier, ...] = ("ci", "full")
     for tier in tiers:
-        for family in (_shapes, _offsets, _strides, _distributions, _options, _huge):
+        for family in _FAMILIES:
             for case in family(tier):
                 made.setdefault(case.id(), case)
     return tuple(made.values())

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from oracles.inputs import generator, place_matrix, place_vector
+from oracles.layer_norm.probes import INTEGERS, integers
 from oracles.op import Case, Inputs
 
 EPS = 1e-5
+COARSE = "coarse"
 _STATISTICS_CHUNK = 2**24
 
 # Families in which equal numbers are summed: their roundings repeat, and the probabilistic bound
@@ -25,26 +27,33 @@ _EQUAL_ADDENDS = frozenset({"constant_rows", "constant_dy", "constant_both", "ze
 
 
 @dataclass(slots=True)
-class _Values:
-    """x, dy [m, n] and weight [n] in float32, to be changed by a distribution."""
+class Values:
+    """x, dy [m, n] and weight [n] in float32, to be changed by a distribution.
+
+    weight is the one that acts, 1 added where it is zero-centred. A distribution may give mean and
+    rstd [m]; they are computed from x where it doesn't.
+    """
 
     x: Tensor
     dy: Tensor
     weight: Tensor
     dtype: torch.dtype
     draw: torch.Generator
+    options: frozenset[str]
+    mean: Tensor | None = None
+    rstd: Tensor | None = None
 
 
-Distribution = Callable[[_Values], None]
+Distribution = Callable[[Values], None]
 
 
-def _uniform(values: _Values) -> None:
+def _uniform(values: Values) -> None:
     """[0, 1): nothing cancels in the means."""
     for each in (values.x, values.dy, values.weight):
         each.uniform_(generator=values.draw)
 
 
-def _outliers(values: _Values) -> None:
+def _outliers(values: Values) -> None:
     """N(0, 1) + N(0, 100) Bernoulli(0.001), as FlashAttention-3's tests have it."""
     for each in (values.x, values.dy):
         rare = torch.rand(each.shape, generator=values.draw, device=each.device) < 0.001
@@ -52,27 +61,27 @@ def _outliers(values: _Values) -> None:
         each += rare * large
 
 
-def _subnormals(values: _Values) -> None:
+def _subnormals(values: Values) -> None:
     """x and dy among the dtype's subnormals: 1 to 15 of its smallest number."""
     tiny = torch.finfo(values.dtype).smallest_normal * torch.finfo(values.dtype).eps
     for each in (values.x, values.dy):
         each.copy_(each.mul_(4).round_().clamp_(-15, 15) * tiny)
 
 
-def _dy_subnormal(values: _Values) -> None:
+def _dy_subnormal(values: Values) -> None:
     """dy alone among the subnormals, and weights of 20: what flushing loses is not scaled away."""
     tiny = torch.finfo(values.dtype).smallest_normal * torch.finfo(values.dtype).eps
     values.dy.copy_(values.dy.mul_(4).round_().clamp_(-15, 15) * tiny)
     values.weight *= 20
 
 
-def _near_overflow(values: _Values) -> None:
+def _near_overflow(values: Values) -> None:
     """dx of a few times 1e4: in fp16 some of it is past the largest number."""
     values.dy.mul_(2.5e4).clamp_(-6e4, 6e4)
     values.weight.abs_().add_(0.5)
 
 
-def _dy_parallel(values: _Values) -> None:
+def _dy_parallel(values: Values) -> None:
     """dy along x^ with weight 1: dx is nearly 0, all of it cancellation."""
     x = values.x
     values.weight.fill_(1)
@@ -82,7 +91,7 @@ def _dy_parallel(values: _Values) -> None:
         )
 
 
-def _scaled_rows(values: _Values) -> None:
+def _scaled_rows(values: Values) -> None:
     """Rows 1, 1e-1, 1e-2, 1e-3 times as large: an error in a small row is small in any norm."""
     steps = torch.arange(values.dy.shape[0], device=values.dy.device) % 4
     values.dy *= 10.0 ** -steps[:, None].float()
@@ -91,7 +100,7 @@ def _scaled_rows(values: _Values) -> None:
 def _set(name: str, row: int, number: float) -> Distribution:
     """One element of `name`, in row `row` (counted round) and the middle column, is `number`."""
 
-    def place(values: _Values) -> None:
+    def place(values: Values) -> None:
         target: Tensor = getattr(values, name)
         if target.numel():
             target[row % target.shape[0], target.shape[1] // 2] = number
@@ -100,14 +109,14 @@ def _set(name: str, row: int, number: float) -> Distribution:
 
 
 def _mean(offset: float) -> Distribution:
-    def shift(values: _Values) -> None:
+    def shift(values: Values) -> None:
         values.x += offset
 
     return shift
 
 
 def _scale(name: str, factor: float) -> Distribution:
-    def multiply(values: _Values) -> None:
+    def multiply(values: Values) -> None:
         getattr(values, name).mul_(factor)
 
     return multiply
@@ -116,7 +125,7 @@ def _scale(name: str, factor: float) -> Distribution:
 def _constant(*names: str) -> Distribution:
     """Every row of `names` is one number: near 1e4 in x, 1 to 2 in dy."""
 
-    def flatten(values: _Values) -> None:
+    def flatten(values: Values) -> None:
         for name in names:
             target: Tensor = getattr(values, name)
             row = target[:, :1].clone()
@@ -125,12 +134,17 @@ def _constant(*names: str) -> Distribution:
     return flatten
 
 
-def _outlier_channel(values: _Values) -> None:
+def _outlier_channel(values: Values) -> None:
     """Every 61st column of x is 100 times the rest, as in trained models."""
     values.x[:, ::61] *= 100
 
 
-def _negative_zero(values: _Values) -> None:
+def _coarse(values: Values) -> None:
+    """x of multiples of 1/8 of 4 at most: adding such a number to them is exact in every type."""
+    values.x.mul_(8).round_().clamp_(-32, 32).div_(8)
+
+
+def _negative_zero(values: Values) -> None:
     """Half of dy is -0."""
     values.dy[:, ::2] = -0.0
 
@@ -157,6 +171,8 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "nan_x": _set("x", 1, math.nan),
     "nan_dy": _set("dy", -1, math.nan),
     "inf_dy": _set("dy", 2, -math.inf),
+    COARSE: _coarse,
+    INTEGERS: integers,
 }
 
 
@@ -190,12 +206,20 @@ def inputs(case: Case, device: torch.device) -> Inputs:
     def normal(*shape: int) -> Tensor:
         return torch.empty(shape, device=device).normal_(generator=draw)
 
-    values = _Values(normal(m, n), normal(m, n), 1 + normal(n) / 2, case.dtype, draw)
-    DISTRIBUTIONS[case.distribution](values)
     layout, options = case.layout, case.options
+    values = Values(normal(m, n), normal(m, n), 1 + normal(n) / 2, case.dtype, draw, options)
+    DISTRIBUTIONS[case.distribution](values)
+
+    def further(*shape: int) -> Tensor:
+        drawn = normal(*shape)
+        return drawn.mul_(4).round_() if case.distribution == INTEGERS else drawn
+
     x = place_matrix(values.x, case.dtype, "x", layout)
     dy = place_matrix(values.dy, case.dtype, "dy", layout)
-    mean, rstd = _statistics(x.reshape(-1, n), rms_norm="rms_norm" in options)
+    if values.rstd is None:
+        mean, rstd = _statistics(x.reshape(-1, n), rms_norm="rms_norm" in options)
+    else:
+        mean, rstd = values.mean, values.rstd
     rows = x.shape[:-1]
 
     def statistic(name: str, value: Tensor | None) -> Tensor | None:
@@ -209,11 +233,11 @@ def inputs(case: Case, device: torch.device) -> Inputs:
         weight = values.weight - 1 if "zero_centred" in options else values.weight
         made["weight"] = place_vector(weight, case.weight_dtype, layout.of("weight"))
     if "residual" in options:
-        made["dresidual"] = place_matrix(normal(m, n), case.dtype, "dresidual", layout)
+        made["dresidual"] = place_matrix(further(m, n), case.dtype, "dresidual", layout)
     if "accumulate" in options:
-        made["dweight"] = place_vector(normal(n), case.weight_dtype, layout.of("dweight"))
+        made["dweight"] = place_vector(further(n), case.weight_dtype, layout.of("dweight"))
         if "no_bias" not in options:
-            made["dbias"] = place_vector(normal(n), case.weight_dtype, layout.of("dbias"))
+            made["dbias"] = place_vector(further(n), case.weight_dtype, layout.of("dbias"))
     for option, argument, flag in (
         ("no_bias", "has_bias", False),
         ("zero_centred", "zero_centred", True),

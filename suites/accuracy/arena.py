@@ -63,6 +63,10 @@ def _mapped(descriptor: int, nbytes: int) -> Tensor:
         return torch.frombuffer(mmap.mmap(descriptor, nbytes), dtype=torch.uint8)
 
 
+def _spec(memory: Tensor, handle: list[object] | None = None) -> dict[str, Any]:
+    return {"device": memory.device.type, "nbytes": memory.numel(), "handle": handle}
+
+
 def _in_text(value: object) -> object:
     return {"bytes": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
@@ -77,16 +81,17 @@ def make_arena(nbytes: int, device: torch.device) -> Arena:
     if device.type == "cuda":
         memory = torch.empty(room, dtype=torch.uint8, device=device)
         handle = memory.untyped_storage()._share_cuda_()
-        return Arena(memory, {"nbytes": room, "handle": list(map(_in_text, handle))})
+        return Arena(memory, _spec(memory, list(map(_in_text, handle))))
     descriptor = os.memfd_create("workbench", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, room)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    return Arena(_mapped(descriptor, room), {"nbytes": room}, descriptor)
+    memory = _mapped(descriptor, room)
+    return Arena(memory, _spec(memory), descriptor)
 
 
 def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
     """In a worker: the judge's memory. Raises ArenaError where the GPU's driver won't have it."""
-    if "handle" not in spec:
+    if spec["handle"] is None:
         (descriptor,) = descriptors
         memory = _mapped(descriptor, spec["nbytes"])
         os.close(descriptor)
@@ -101,9 +106,10 @@ def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
     return Arena(memory.set_(storage)[: spec["nbytes"]], {})
 
 
-def fitting(arena: Arena, nbytes: int) -> Arena:
+def fitting(arena: Arena | None, nbytes: int, device: torch.device) -> Arena:
     """`arena` where it has room and isn't far too large, else another one in its place."""
-    if nbytes <= arena.nbytes <= max(_MOST_KEPT, nbytes):
-        return arena
-    arena.close()
-    return make_arena(nbytes, arena.device)
+    if arena is not None:
+        if nbytes <= arena.nbytes <= max(_MOST_KEPT, nbytes):
+            return arena
+        arena.close()
+    return make_arena(nbytes, device)

@@ -105,7 +105,7 @@ def call_candidate(
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
-            strict.watched() as violation,
+            strict.watched(arguments.values()) as violation,
             watching.seen(how.stub, how.configuration) as seen,
             fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),

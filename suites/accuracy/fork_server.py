@@ -25,7 +25,7 @@ from suites.accuracy.wire import ClosedError, Line
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
-_DESCRIPTORS = 3  # a worker's socket, where it prints, its arena on a host
+_DESCRIPTORS = 2  # a worker's socket, where it prints
 
 
 def adopt_orphans() -> None:
@@ -123,7 +123,7 @@ def _become_worker(
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         judge.close()
-        end, output, *arena = descriptors
+        end, output = descriptors
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.dup2(output, 1)
@@ -131,7 +131,7 @@ def _become_worker(
         for each in (nothing, output):
             os.close(each)
         line = Line(socket.socket(fileno=end))
-        worker.serve(line, tuple(arena), message, device)
+        worker.serve(line, message, device)
         status = 0
     finally:
         os._exit(status)

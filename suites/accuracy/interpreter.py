@@ -5,6 +5,9 @@ fp32 on the way to bfloat16, and fails on atomics. Here its numpy dtype is ml_dt
 whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. Casts that ask for
 rounding toward zero get it.
 
+An integer argument of 2^31 to 2^32 - 1 is 64 bits wide, as when compiled; the stock interpreter
+calls it that and computes with 32. A bool is an int1, which before Triton 3.9 it refuses.
+
 Its tl.dot is exact fp32 whatever the input precision. Here fp32 operands of "tf32", the default,
 lose all but 10 bits of their fraction, by truncation: Triton hands the registers to the tensor
 cores as they are, and those ignore the rest. "tf32x3" is three such products, high x high and each
@@ -15,6 +18,7 @@ high x low. Products of halves are summed in fp32.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import ml_dtypes
@@ -27,6 +31,9 @@ from suites.accuracy import interpreter_overhead
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
+
+
+TRIED = "use triton 3.6, 3.7, 3.8 or 3.9"
 
 
 class InterpreterError(RuntimeError):
@@ -51,9 +58,9 @@ _MENDED = (
     "_get_np_dtype",
     "InterpreterBuilder",
     "TensorHandle",
+    "_implicit_cvt",
     "_interpreter",
     "_ir",
-    *interpreter_overhead.NEEDED,
 )
 
 
@@ -62,7 +69,7 @@ def _require(interpreter: Any) -> None:
     if missing:
         raise InterpreterError(
             f"Triton {triton.__version__}'s interpreter lacks {', '.join(missing)}, which making "
-            "it right needs; use triton 3.6 or 3.7"
+            f"it right needs; {TRIED}"
         )
 
 
@@ -108,16 +115,68 @@ def install() -> None:
     builder.cast_impl = cast
     builder.create_fp_to_fp = fp_to_fp
     builder.get_bf16 = bf16_constant
+    _mend_memory(interpreter)
     _mend_atomics(interpreter)
+    _mend_integers(interpreter)
     _mend_dot(interpreter)
     interpreter_overhead.mend(interpreter)
-    probe()
+    try:
+        probe()
+    except interpreter.InterpreterError as error:
+        raise InterpreterError(
+            f"Triton {triton.__version__}'s interpreter, mended, doesn't run a kernel ({error}); "
+            f"{TRIED}"
+        ) from error
+
+
+def _mend_memory(interpreter: Any) -> None:
+    """Loads and stores of bfloat16 as the integers of its bits: Triton 3.9's take no other type."""
+    builder = interpreter.InterpreterBuilder
+    stock_load, stock_store = builder.create_masked_load, builder.create_masked_store
+    handle = interpreter.TensorHandle
+
+    @functools.wraps(stock_load)  # whose signature says how to call it
+    def load(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any, **more: Any) -> Any:
+        if pointers.get_element_ty() != tl.bfloat16:
+            return stock_load(self, pointers, mask, other, *rest, **more)
+        if other is None:
+            instead = np.zeros(pointers.data.shape, np.uint16)
+        else:
+            instead = other.data.view(np.uint16)
+        lanes = mask if isinstance(mask, np.ndarray) else mask.data  # a descriptor's is bare
+        bits = interpreter._interpreter.load(pointers.data, lanes, instead, np.dtype(np.uint16))
+        return handle(bits.view(_BFLOAT16), tl.bfloat16)
+
+    @functools.wraps(stock_store)
+    def store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **more: Any) -> Any:
+        if value.data.dtype == _BFLOAT16:
+            value = handle(value.data.view(np.uint16), tl.uint16)
+        return stock_store(self, pointers, value, mask, *rest, **more)
+
+    builder.create_masked_load, builder.create_masked_store = load, store
+
+
+def _mend_integers(interpreter: Any) -> None:
+    """Integer arguments as wide as their type says, and bools among them."""
+    stock_convert, np_dtype = interpreter._implicit_cvt, interpreter._get_np_dtype
+
+    def convert(argument: Any) -> Any:
+        if isinstance(argument, bool):
+            return tl.tensor(interpreter.TensorHandle(np.array([argument]), tl.int1), tl.int1)
+        converted = stock_convert(argument)
+        if type(argument) is int:
+            handle = converted.handle
+            handle.data = handle.data.astype(np_dtype(handle.dtype), copy=False)
+        return converted
+
+    interpreter._implicit_cvt = convert
 
 
 def _mend_atomics(interpreter: Any) -> None:
     """Atomic operations on bfloat16, of which the stock interpreter has none."""
     stock_atomic_rmw = interpreter.InterpreterBuilder.create_atomic_rmw
 
+    @functools.wraps(stock_atomic_rmw)
     def atomic_rmw(self: Any, op: Any, ptr: Any, value: Any, mask: Any, *order: Any) -> Any:
         if value.dtype.scalar != tl.bfloat16:
             return stock_atomic_rmw(self, op, ptr, value, mask, *order)
@@ -128,8 +187,9 @@ def _mend_atomics(interpreter: Any) -> None:
             if not masks[index]:
                 continue
             address, lane = np.array([pointers[index]]), np.array([True])
-            old = memory.load(address, lane, np.zeros(1, _BFLOAT16), _BFLOAT16)
-            memory.store(address, (old + values[index]).astype(_BFLOAT16), lane)
+            bits = memory.load(address, lane, np.zeros(1, np.uint16), np.dtype(np.uint16))
+            old = bits.view(_BFLOAT16)
+            memory.store(address, (old + values[index]).astype(_BFLOAT16).view(np.uint16), lane)
             before[index] = old[0]
         return interpreter.TensorHandle(before, tl.bfloat16)
 
@@ -171,6 +231,11 @@ def _probe_kernel(x_ptr, y_ptr, near_ptr, cut_ptr, sum_ptr, atomic_ptr, BLOCK: t
 
 
 @triton.jit
+def _probe_integer_kernel(sum_ptr, number):
+    tl.store(sum_ptr, number + number)
+
+
+@triton.jit
 def _probe_dot_kernel(x_ptr, half_ptr, tf32_ptr, ieee_ptr, SIZE: tl.constexpr):
     offs = tl.arange(0, SIZE)
     square = offs[:, None] * SIZE + offs[None, :]
@@ -192,6 +257,8 @@ def probe() -> None:
     atomic = torch.zeros(1, dtype=torch.bfloat16)
     _probe_kernel[(1,)](x, y, near, cut, total, atomic, BLOCK=len(numbers))
     truncated = (x.view(torch.int32) & -65536).view(torch.float32).bfloat16()
+    wide = torch.zeros(1, dtype=torch.int64)
+    _probe_integer_kernel[(1,)](wide, 2**31)
     running = torch.zeros(1, dtype=torch.bfloat16)
     for each in y:
         running += each
@@ -200,13 +267,14 @@ def probe() -> None:
         ("ignores rounding toward zero", cut, truncated),
         ("multiplies or adds bfloat16 wrongly", total, y * y + 1.5),
         ("adds bfloat16 atomically wrongly", atomic, running),
+        ("computes with 32 bits of an integer of 64", wide, torch.full_like(wide, 2**32)),
         *_dots(),
     ]
     wrong = [what for what, got, expected in checks if not torch.equal(_bits(got), _bits(expected))]
     if wrong:
         raise InterpreterError(
             f"Triton {triton.__version__}'s interpreter {' and '.join(wrong)}, also after mending; "
-            "use triton 3.6 or 3.7"
+            f"{TRIED}"
         )
 
 
@@ -236,4 +304,5 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's elements as integers, so that -0 isn't 0."""
-    return tensor.contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])

@@ -4,7 +4,8 @@ A program of Triton's interpreter spends nearly all of its time in Triton's own 
 in numpy. What of that says the same again at every operation is kept: triton.language as patched
 (the stock interpreter patches it anew for each launch, and for each call of a device function, of
 which tl.sum is one), the shapes of blocks, the check for integer overflow (five operations on
-int64 for each addition, for a device_assert that is compiled out). docs/measured.md has how much.
+int64 for each addition, for a device_assert that is compiled out), the host's copies of arguments
+that lie there already. docs/measured.md has how much.
 
 Besides: autotuning, which needs a GPU to time on, takes the first configuration.
 """
@@ -18,24 +19,25 @@ from typing import Any
 import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 
-NEEDED = (
-    "_patch_lang",
-    "_patch_lang_tensor",
-    "_LangPatchScope",
-    "InterpretedFunction",
-    "InterpreterError",
-    "interpreter_builder",
-)
-
 
 def mend(interpreter: Any) -> None:
-    """Mend `triton.runtime.interpreter`, for every kernel launched from here on."""
-    builder = interpreter.interpreter_builder
-    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
-    _keep_the_language(interpreter)
+    """Mend `triton.runtime.interpreter`, for every kernel launched from here on.
+
+    Nothing of it changes a result, so what a version doesn't have is left as it is.
+    """
+    for part, names in _PARTS.items():
+        if all(hasattr(interpreter, each) for each in names):
+            part(interpreter)
     _keep_shapes()
     # Timing needs a driver. With every time equal, the first configuration left after pruning runs.
     Autotuner._bench = lambda *_, **__: [0.0, 0.0, 0.0]
+
+
+def _leave_overflow_out(interpreter: Any) -> None:
+    """Leave out what Triton computes for a device_assert that nothing asks for."""
+    builder = interpreter.interpreter_builder
+    if hasattr(builder.options, "sanitize_overflow"):
+        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
 
 
 def _keep_the_language(interpreter: Any) -> None:
@@ -117,3 +119,41 @@ def _keep_shapes() -> None:
 
     tl.block_type.__init__ = block
     tl.tensor.__init__ = tensor
+
+
+def _keep_arguments(interpreter: Any) -> None:
+    """Pass tensors on the CPU as they are; the stock interpreter makes an alias of each."""
+    executor = interpreter.GridExecutor
+    stock_take, stock_restore = executor._init_args_hst, executor._restore_args_dev
+
+    def take(self: Any, args: Any, kwargs: Any) -> Any:
+        if all(_is_on_host(each) for each in (*args, *kwargs.values())):
+            return list(args), kwargs
+        return stock_take(self, args, kwargs)
+
+    def restore(self: Any, args: Any, taken: Any, kwargs: Any, taken_kwargs: Any) -> None:
+        if taken_kwargs is not kwargs:
+            stock_restore(self, args, taken, kwargs, taken_kwargs)
+
+    executor._init_args_hst, executor._restore_args_dev = take, restore
+
+
+def _is_on_host(argument: Any) -> bool:
+    """Whether `argument` holds no memory, or a CPU's; a descriptor has it in `base`."""
+    if isinstance(argument, tuple):
+        return all(map(_is_on_host, argument))
+    base = getattr(argument, "base", argument)
+    return not hasattr(base, "data_ptr") or getattr(base, "is_cpu", False)
+
+
+_PARTS: dict[Callable[[Any], None], tuple[str, ...]] = {
+    _leave_overflow_out: ("interpreter_builder",),
+    _keep_the_language: (
+        "_patch_lang",
+        "_patch_lang_tensor",
+        "_LangPatchScope",
+        "InterpretedFunction",
+        "InterpreterError",
+    ),
+    _keep_arguments: ("GridExecutor",),
+}

@@ -14,8 +14,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 from kernels.registry import Kernel
 from oracles.op import Case, Inputs
 from oracles.relation import Property, Relation
+from reports.schema import Tried
 from suites.accuracy.candidate import Call
 from suites.accuracy.relations import CallOn, beyond
 
@@ -40,23 +41,18 @@ CallTold = Callable[[Case, Inputs, int], tuple[Call, bool]]
 
 @dataclass(slots=True)
 class Invariance:
-    """What one case says of a kernel's properties; `broken`: a sentence where one must hold.
+    """What one case says of a kernel's properties; broken: a sentence where one must hold."""
 
-    measured    yes or no, of those that were tried
-    reasons     of those that don't hold: the element that shows it
-    """
-
-    measured: dict[Property, Literal["yes", "no"]] = field(default_factory=dict)
-    reasons: dict[Property, str] = field(default_factory=dict)
+    tried: tuple[Tried, ...] = ()
     broken: str | None = None
 
-    def _add(self, name: Property, reason: str | None, promise: str | None) -> None:
-        if reason is None:
-            self.measured.setdefault(name, "yes")
-            return
-        self.measured[name] = "no"
-        self.reasons.setdefault(name, reason)
-        if promise is not None and self.broken is None:
+    def add(self, name: Property, reason: str | None, promise: str | None) -> None:
+        """Note a property, and the reason why it doesn't hold; promise: why it has to."""
+        earlier = next((each for each in self.tried if each.name == name), None)
+        if earlier is None or (earlier.holds and reason is not None):
+            others = tuple(each for each in self.tried if each.name != name)
+            self.tried = (*others, Tried(name=name, holds=reason is None, reason=reason))
+        if reason is not None and promise is not None and self.broken is None:
             self.broken = f"{promise}, and isn't: {reason}"
 
 
@@ -84,7 +80,7 @@ def examine(
             if isinstance(each, Relation) and each.of == "batch-invariant" and serves(each.case):
                 made = call(each.case, each.change(inputs))
                 reason = _difference(each.name, made, each.carry(outputs))
-                found._add("batch-invariant", reason, promise)  # noqa: SLF001
+                found.add("batch-invariant", reason, promise)
     promise = _promise(kernel, "device_independent")
     if _OPTION in case.options:
         promise = f"{_OPTION}=True asks for bits that don't depend on the device"
@@ -92,7 +88,7 @@ def examine(
         made, asked = call_told(case, inputs, TOLD_MULTIPROCESSORS)
         if asked or made.rule is not None:
             name = f"told of {TOLD_MULTIPROCESSORS} SMs"
-            found._add("device-independent", _difference(name, made, outputs), promise)  # noqa: SLF001
+            found.add("device-independent", _difference(name, made, outputs), promise)
     return found
 
 

@@ -10,7 +10,7 @@ memory that nothing touched, go the elements that its tensor reaches, one after 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -85,6 +85,8 @@ class Parcel:
     places: dict[str, _Place]
     others: Inputs  # arguments that aren't tensors
     buffers: tuple[_Buffer, ...]
+    device: torch.device  # of the arena
+    home: torch.device  # of the inputs that it was made of, where outputs go to be judged
 
     @classmethod
     def of(cls, inputs: Inputs, device: torch.device) -> Parcel:
@@ -112,7 +114,8 @@ class Parcel:
         others: Inputs = {
             name: each for name, each in inputs.items() if not isinstance(each, Tensor)
         }
-        return cls(places, others, tuple(buffers))
+        home = next(each.device for each in inputs.values() if isinstance(each, Tensor))
+        return cls(places, others, tuple(buffers), device, home)
 
     def change(self, change: Callable[[Inputs], None]) -> None:
         """Change its tensors in place."""
@@ -126,6 +129,11 @@ class Parcel:
     def nbytes(self) -> int:
         """What it takes in an arena."""
         return sum(aligned(each.content.numel()) for each in self.buffers)
+
+    def to(self, device: torch.device) -> Parcel:
+        """The same, to go through an arena there."""
+        moved = tuple(replace(each, content=each.content.to(device)) for each in self.buffers)
+        return replace(self, buffers=moved, device=device)
 
     def put(self, arena: Arena) -> dict[str, Any]:
         """Copy the bytes to the start of `arena`; returns what a worker has to know, in JSON."""

@@ -23,21 +23,13 @@ from kernels.registry import Kernel
 from oracles.op import Bound, Case, Inputs
 from oracles.relation import Balance, Relation
 from oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
+from reports.schema import Tried
 from suites.accuracy.candidate import Call
 
 _FAILURE_PROBABILITY = 1e-6  # of any sum of an output
 
 CallOn = Callable[[Case, Inputs], Call]
 BoundsOf = Callable[[Case, Inputs], dict[str, Bound]]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One relation of a kernel and case: whether it holds, and a sentence where it doesn't."""
-
-    relation: str
-    holds: bool
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +61,7 @@ def examine(
     bounds: BoundsOf,
     *,
     serves: Callable[[Case], bool] = lambda _: True,
-) -> tuple[Finding, ...]:
+) -> tuple[Tried, ...]:
     """Every relation of the case that every correct kernel has, on a kernel that has passed it.
 
     inputs     those of the case, which nothing here changes
@@ -95,11 +87,11 @@ def _related(
     outputs: Mapping[str, Tensor],
     call: CallOn,
     bounds: BoundsOf,
-) -> Finding:
+) -> Tried:
     changed = relation.change(inputs)
     made = call(relation.case, changed)
     if made.rule is not None:
-        return Finding(relation.name, holds=False, reason=f"on the changed inputs {made.reason}")
+        return Tried(name=relation.name, holds=False, reason=f"on the changed inputs {made.reason}")
     expected = relation.carry(outputs)
     shifts = {} if relation.shift is None else relation.shift(inputs)
     if relation.exact and kernel.numerics.bitwise_repeatable:
@@ -112,8 +104,8 @@ def _related(
         wanted = value.double() + shifts[name] if name in shifts else value.double()
         found = beyond(name, made.outputs[name], wanted, limits.get(name))
         if found is not None:
-            return Finding(relation.name, holds=False, reason=found.text)
-    return Finding(relation.name, holds=True)
+            return Tried(name=relation.name, holds=False, reason=found.text)
+    return Tried(name=relation.name, holds=True)
 
 
 def beyond(name: str, got: Tensor, expected: Tensor, limit: Tensor | None) -> Difference | None:
@@ -141,7 +133,7 @@ def _balanced(
     inputs: Inputs,
     outputs: Mapping[str, Tensor],
     bounds: BoundsOf,
-) -> Finding:
+) -> Tried:
     output = outputs[balance.output]
     value = output.double()
     size = 1.0 if balance.weights is None else balance.weights(inputs)
@@ -161,10 +153,10 @@ def _balanced(
     limit = limit + value.shape[-1] * 2.0**-52 * weighted.abs().sum(-1)
     found = beyond(balance.output, sums, total, limit)
     if found is None:
-        return Finding(balance.name, holds=True)
+        return Tried(name=balance.name, holds=True)
     place = ", ".join(map(str, (*found.place, ":")))
-    return Finding(
-        balance.name,
+    return Tried(
+        name=balance.name,
         holds=False,
         reason=f"{balance.output}[{place}] adds up to {found.got:.9g}, "
         f"expected {found.expected:.9g} within {found.limit:.3g}",

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
 import secrets
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from kernels.registry import Kernel, KernelError
+from kernels.registry import Kernel
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs
-from profiles import environment
-from reports.schema import AccuracyRow, CaseInfo, Environment, KernelInfo
+from reports.schema import AccuracyRow
 from suites.accuracy.calling import Fill, call_here
 from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate
 from suites.accuracy.originals import Originals
@@ -28,6 +24,7 @@ from suites.accuracy.signs import Flips, flips
 from suites.accuracy.thorough import Asked, Pair, Thorough
 from suites.accuracy.verdict import Verdict, judge
 from suites.accuracy.workers import Workers
+from suites.described import case_info, shortest
 
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30
@@ -37,6 +34,10 @@ _MOST_FLOPS_ON_CPU = 2e10
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
 # Above this the inputs are packed anew for each kernel.
 _MOST_BYTES_KEPT_PACKED = 2**30
+# What a core of the host judges in some tens of milliseconds.
+_MOST_BYTES_ON_HOST = 2**20
+_MOST_FLOPS_ON_HOST = 3e7
+_NEEDS_GPU = frozenset({"torch_dropout"})  # whose mask only a kernel of PyTorch's knows
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -147,7 +148,7 @@ class Run:
                 third = self._call_flipped(kernel, known, "nan")
                 verdict = of_kernel(third, second)
             if verdict.rule is None:
-                pair = self._pair(kernel, known, first, of_kernel)
+                pair = self._pair(kernel, known, declared.variant, first, of_kernel)
                 asked = self.thorough.ask(pair)
                 if asked.broken is not None:
                     verdict = Verdict(*asked.broken, verdict.outputs)
@@ -156,7 +157,12 @@ class Run:
         return row.model_copy(update=extra)
 
     def _pair(
-        self, kernel: Kernel, known: _Known, first: Call, judged: Callable[[Call, Call], Verdict]
+        self,
+        kernel: Kernel,
+        known: _Known,
+        variant: str | None,
+        first: Call,
+        judged: Callable[[Call, Call], Verdict],
     ) -> Pair:
         """What `thorough.py` needs of a kernel that was right twice."""
         inputs = known.originals.read()
@@ -167,7 +173,7 @@ class Run:
             if self.workers is None:
                 made = Originals(kernel.op, case, self.device, changed)
                 return call_here(kernel, case, made.give(), "nan", how)
-            parcel = Parcel.of(changed, self.workers.arena_device)
+            parcel = Parcel.of(changed, self._handed_over_on(known))
             return self.workers.call(kernel, case, parcel, "nan", how)
 
         def bounds(case: Case, changed: Inputs) -> dict[str, Bound]:
@@ -179,6 +185,7 @@ class Run:
         return Pair(
             kernel,
             known.case,
+            variant,
             inputs,
             first,
             self._truth(kernel, known),
@@ -223,6 +230,23 @@ class Run:
         parcel.change(known.flips.apply_)  # which undoes itself
         return replace(call, outputs=known.flips.outputs(call.outputs))
 
+    def _judged_on(self, kernel: Kernel, case: Case) -> torch.device:
+        """Where inputs, truth and bounds are made.
+
+        A small case's aren't made on the GPU: judges and candidates of several processes would
+        wait there for one another, and a core does it as fast.
+        """
+        small = kernel.op.bytes(case) <= _MOST_BYTES_ON_HOST
+        small = small and kernel.op.flops(case) <= _MOST_FLOPS_ON_HOST
+        if self.workers is None or not small or case.options & _NEEDS_GPU:
+            return self.device
+        return torch.device("cpu")
+
+    def _handed_over_on(self, known: _Known) -> torch.device:
+        assert self.workers is not None
+        on_host = known.originals.device.type == "cpu"
+        return known.originals.device if on_host else self.workers.arena_device
+
     def _signs_of(self, case: Case) -> int:
         if self.signs is not None:
             return self.signs
@@ -232,14 +256,14 @@ class Run:
     def _parcel(self, known: _Known) -> Parcel:
         assert self.workers is not None
         if known.parcel is None:
-            known.parcel = Parcel.of(known.originals.read(), self.workers.arena_device)
+            known.parcel = Parcel.of(known.originals.read(), self._handed_over_on(known))
         return known.parcel
 
     def _known_of(self, kernel: Kernel, case: Case) -> _Known:
         if self._known is None or self._known.case != case:
             self._known = None  # so that two truths never lie in memory together
             signs = self._signs_of(case)
-            originals = Originals(kernel.op, case, self.device)
+            originals = Originals(kernel.op, case, self._judged_on(kernel, case))
             self._known = _Known(case, originals, signs, flips(case, signs))
         return self._known
 
@@ -303,7 +327,7 @@ class Run:
     def _command(self, kernel: Kernel, case: Case) -> str:
         options = [f"--device {self.device.type}"]
         if kernel.origin == "user":
-            options.append(f"--kernels={shlex.quote(_shortest(Path(kernel.path)))}")
+            options.append(f"--kernels={shlex.quote(shortest(Path(kernel.path)))}")
         options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}"]
         return " ".join(["nox -s accuracy --", *self.reproduce_options, *options])
 
@@ -311,78 +335,3 @@ class Run:
 def _of_bounds(numerics: Numerics) -> Numerics:
     """The numerics without what bounds and emulation don't ask for."""
     return replace(numerics, bitwise_repeatable=True, batch_invariant=None, device_independent=None)
-
-
-def _shortest(path: Path) -> str:
-    return str(path.relative_to(_ROOT)) if path.is_relative_to(_ROOT) else str(path)
-
-
-def case_info(case: Case) -> CaseInfo:
-    """A case as the record spells it."""
-    return CaseInfo(
-        id=case.id(),
-        op=case.op,
-        sizes=dict(case.sizes),
-        dtype=case.dtype_label,
-        layout=case.layout.name,
-        distribution=case.distribution,
-        options=tuple(sorted(case.options)),
-        seed=case.seed,
-        tier=case.tier,
-        why=case.why,
-    )
-
-
-def kernel_info(kernel: Kernel, sm: int) -> KernelInfo:
-    """A kernel as the record spells it, with its variants on `sm`.
-
-    Raises KernelError, in one sentence, where a user's kernel can't say which those are.
-    """
-    try:
-        variants = () if kernel.variants is None else tuple(kernel.variants(sm))
-    except Exception as error:
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise KernelError(
-            f"kernel {kernel.name} in {kernel.path}: its variants for sm {sm} raised {told}"
-        ) from error
-    return KernelInfo(
-        op=kernel.op.name,
-        name=kernel.name,
-        origin=kernel.origin,
-        priority=kernel.priority,
-        path=_shortest(Path(kernel.path)),
-        numerics=asdict(kernel.numerics),
-        variants=variants,
-    )
-
-
-def describe_machine(device: torch.device, sm: int, *, strict: bool | None) -> Environment:
-    """The environment of a run on `device`, for its record."""
-    commit, dirty = environment.git_state()
-    hostname, system = environment.host()
-    cpu, cores = environment.cpu_name(), os.cpu_count() or 1
-    shared: dict[str, Any] = {
-        "hostname": hostname,
-        "python": platform.python_version(),
-        "platform": system,
-        "cpu": cpu,
-        "cpu_count": cores,
-        "packages": environment.packages(),
-        "git_commit": commit,
-        "git_dirty": dirty,
-    }
-    if device.type == "cpu":
-        return Environment(device="cpu", device_name=cpu, simulated_sm=sm, strict=strict, **shared)
-    properties = torch.cuda.get_device_properties(device)
-    card = environment.gpu(str(properties.uuid))
-    return Environment(
-        device="cuda",
-        device_name=properties.name,
-        sm=sm,
-        multiprocessors=properties.multi_processor_count,
-        memory_bytes=properties.total_memory if card is None else card.memory_bytes,
-        gpu_uuid=None if card is None else card.uuid,
-        driver=None if card is None else card.driver,
-        cuda=torch.version.cuda,
-        **shared,
-    )

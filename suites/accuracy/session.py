@@ -26,9 +26,10 @@ from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import AccuracyRow, KernelInfo, RunEnd, RunHeader
 from suites.accuracy import interpreter, resumed, shards, strict, watching
 from suites.accuracy.fork_server import end_children
-from suites.accuracy.run import Run, describe_machine, kernel_info
+from suites.accuracy.run import Run
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
+from suites.described import describe_machine, kernel_info
 from suites.options import DEFAULT_SM, DEVICE
 from suites.selection import kernel_files, selected_cases, selected_kernels
 
@@ -43,10 +44,10 @@ class AccuracySession:
         self.config = config
         self.device = config.stash[DEVICE]
         self.strict: bool | None = None
+        # A case's tensors are too small to share: with two threads oracle, bound and verdict of
+        # attention's cases take three times as long.
+        torch.set_num_threads(1)
         if self.device.type == "cpu":
-            # A case's tensors are too small to share: with two threads oracle, bound and verdict
-            # of attention's cases take three times as long.
-            torch.set_num_threads(1)
             sm = int(config.getoption("--sm"))
             # What domains are asked about is what kernels dispatch for.
             os.environ[SIMULATED_SM_VARIABLE] = str(sm)
@@ -57,8 +58,9 @@ class AccuracySession:
         names = config.getoption("--kernel") or ()
         files = kernel_files(config)
         self.workers: Workers | None = None
-        if config.getoption("--in-process"):
-            self._mend_interpreter()
+        apart = not config.getoption("--in-process")
+        self.unchecked = () if apart and config.getoption("--shard") else self._mend_interpreter()
+        if not apart:
             load = partial(map, load_file, files)
             kernels = selected_kernels(config, lambda: tuple(chain.from_iterable(load())))
         else:
@@ -105,16 +107,19 @@ class AccuracySession:
         self.progress: Progress | None = None
         self.last_line = self.started
 
-    def _mend_interpreter(self) -> None:
-        """Make this process one that kernels can be called in, as a worker is."""
-        if self.device.type == "cpu":
-            try:
-                interpreter.install()
-            except interpreter.InterpreterError as error:
-                raise pytest.UsageError(str(error)) from error
-            if self.strict:
-                strict.install()
+    def _mend_interpreter(self) -> tuple[str, ...]:
+        """Make this process one that kernels can be called in; the checks that aren't in force.
+
+        What a worker does, and what only costs its checks on a version of Triton that is unknown.
+        """
         watching.watch_launches(interpreted=self.device.type == "cpu")
+        if self.device.type != "cpu":
+            return ()
+        try:
+            interpreter.install()
+        except interpreter.InterpreterError as error:
+            raise pytest.UsageError(str(error)) from error
+        return strict.install() if self.strict else ()
 
     def _end_workers(self) -> None:
         if self.workers is not None:
@@ -167,7 +172,9 @@ class AccuracySession:
             suite="accuracy",
             started_at=now.isoformat(timespec="seconds"),
             command=shlex.join(["nox", "-s", "accuracy", *_own_arguments(self.config)]),
-            environment=describe_machine(self.device, self.run.sm, strict=self.strict),
+            environment=describe_machine(
+                self.device, self.run.sm, strict=self.strict, unchecked=self.unchecked
+            ),
             kernels=self._kernel_infos(),
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,

@@ -98,10 +98,11 @@ class _Signs:
         self._draw = draw
 
     def __call__(self, *shape: int) -> Tensor:
-        """Bool of this shape, True for a flip; one at least."""
+        """Bool of this shape, True for a flip: one at least, and of several not all."""
         made = self.perhaps(*shape)
-        if made.numel() and not bool(made.any()):
+        if made.numel() and len(made.unique()) == 1:
             made.view(-1)[0] = True
+            made.view(-1)[1:] = False
         return made
 
     def perhaps(self, *shape: int) -> Tensor:
@@ -143,11 +144,15 @@ def _of_attention(case: Case, draw: _Signs) -> Flips:
         return signs if signs.shape[2] == 1 else signs.repeat_interleave(group, 2)
 
     scored, valued = of(case.size("d"), "q", "k"), of(case.size("d_v"), "v", "do", "out")
+    if "do" in made:
+        # One sign for all columns would undo what a gradient gets from do's.
+        scored, valued = (each & (each.shape[3] > 1) for each in (scored, valued))
     over = "b" if case.options & {"bias_over_batch", "sink"} else ""
     over += "h" if "bias_over_heads" in case.options else ""
     whole = of(1, "do", summed=over)
     rows, values = of_queries(whole), of_queries(valued)
     heads = rows.squeeze(3).transpose(1, 2)[..., None]  # [b, h_q, 1, 1]
+    inputs: dict[str, tuple[Tensor, ...]]
     inputs = {"q": (of_queries(scored),), "k": (scored,), "v": (valued,)}
     inputs |= {"out": (values,), "do": (values, rows)}
     return Flips(
@@ -171,10 +176,12 @@ def _of_layer_norm(case: Case, draw: _Signs) -> Flips:
     has_bias = has_weight and "no_bias" not in options
     dy, x = _expanded(case, "dy"), _expanded(case, "x")
     none = torch.zeros(1, dtype=torch.bool)
-    weights = draw(1 if dy == "all" else n) if has_weight and not zero_centred else none
-    inner = draw(1 if "all" in dy + x else n) if "rms_norm" in options else none
-    # Of dy x^, each row's share of dweight. Where no column has a sign dweight is to change by g.
-    product = draw.perhaps(1) if has_weight and not zero_centred else draw(1)
+    # One sign for all columns would undo what a gradient gets from dy's.
+    columns = n > 1 and "all" not in dy + x
+    weights = draw(n) if columns and has_weight and not zero_centred else none
+    inner = draw(n) if columns and "rms_norm" in options else none
+    # Of dy x^, each row's share of dweight.
+    product = draw.perhaps(1) if len(weights) > 1 else draw(1)
     of_dy = draw(*(one if has_bias or dy or (has_weight and x) else rows), 1)
     of_x = of_dy ^ product if has_weight else draw(*(one if x else rows), 1)
     inputs = {

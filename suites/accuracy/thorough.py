@@ -7,7 +7,7 @@
 - The case's metamorphic relations hold, and the properties that the kernel declares: of the bits
   that don't depend on the rows beside a row, or on the number of SMs.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
-  repeatable: a race is rarely lost on an idle GPU. Once for each dtype and set of options.
+  repeatable: a race is rarely lost on an idle GPU. Once for each dtype and variant.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STUBBED: dict[Stub, str] = {
     "raising": "its outputs are right with each of its Triton launches made to fail: it falls back "
     "to something else without a word",
 }
-_BUSY_CALLS = {"ci": 4, "full": 20}
+_BUSY_CALLS = {"ci": 4, "full": 10}
 
 _MOST_BYTES = 2**26  # of a case, above which one call is a matter of seconds
 
@@ -49,6 +49,7 @@ class Pair:
 
     kernel: Kernel
     case: Case
+    variant: str | None
     inputs: Inputs
     first: Call
     truth: Outputs
@@ -113,21 +114,12 @@ class Thorough:
             or self._configurations(pair)
             or self._races(pair)
         )
-        return Asked(
-            broken,
-            tuple(
-                Tried(name=each.relation, holds=each.holds, reason=each.reason) for each in related
-            ),
-            tuple(
-                Tried(name=name, holds=holds == "yes", reason=properties.reasons.get(name))
-                for name, holds in properties.measured.items()
-            ),
-        )
+        return Asked(broken, related, properties.tried)
 
-    def _first_of(self, asked: set[object], pair: Pair) -> bool:
-        """Whether the kernel wasn't asked yet in this dtype, with these options."""
+    def _first_of(self, asked: set[object], pair: Pair, by: object) -> bool:
+        """Whether the kernel wasn't asked yet in this dtype, with the same `by`."""
         kernel, case = pair.kernel, pair.case
-        kind = kernel.op.name, kernel.name, case.dtype_label, case.options
+        kind = kernel.op.name, kernel.name, case.dtype_label, by
         if kind in asked:
             return False
         asked.add(kind)
@@ -139,7 +131,7 @@ class Thorough:
         values = [each for each in pair.truth.values() if each is not None]
         if not all(bool((each != 0).any()) for each in values):
             return None  # zeros need no kernel
-        if not self._first_of(self._stubbed, pair):
+        if not self._first_of(self._stubbed, pair, pair.case.options):
             return None
         for stub, sentence in _STUBBED.items():
             if pair.right(pair.call(How(stub=stub))).rule is None:
@@ -158,7 +150,9 @@ class Thorough:
 
     def _races(self, pair: Pair) -> Finding | None:
         repeatable = pair.kernel.numerics.bitwise_repeatable
-        if not self.on_gpu or not repeatable or not self._first_of(self._raced, pair):
+        if not self.on_gpu or not repeatable:
+            return None
+        if not self._first_of(self._raced, pair, pair.variant):
             return None
         for _ in range(_BUSY_CALLS[pair.case.tier]):
             verdict = pair.judged(pair.first, pair.call(How(busy=True)))
@@ -173,8 +167,8 @@ def _told(pair: Pair, case: Case, inputs: Inputs, count: int) -> tuple[Call, boo
     return call, call.asked
 
 
-def _unrelated(found: tuple[relations.Finding, ...]) -> Finding | None:
+def _unrelated(found: tuple[Tried, ...]) -> Finding | None:
     for each in found:
         if not each.holds:
-            return "metamorphic relation", f"{each.relation}: {each.reason}"
+            return "metamorphic relation", f"{each.name}: {each.reason}"
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -27,10 +27,22 @@ _MOST_KEPT = 2**28
 
 
 class _Worker:
-    def __init__(self, arena: Arena, device: torch.device) -> None:
-        self.arena, self.device = arena, device
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.arenas: dict[str, Arena] = {}  # by the kind of their device
         self.kernels: dict[tuple[str, str], Kernel] = {}
         self.last: Unpacked | None = None
+
+    def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
+        """Open the judge's memory; why it can't be opened, or None."""
+        earlier = self.arenas.pop(spec["device"], None)
+        if earlier is not None:
+            earlier.close()
+        try:
+            self.arenas[spec["device"]] = open_arena(spec, descriptors)
+        except ArenaError as error:
+            return str(error)
+        return None
 
     def load(self, message: Message) -> Message:
         """Import the kernels of the checkout, or of a changed copy of it, and a user's files."""
@@ -47,6 +59,8 @@ class _Worker:
         except registry.KernelError as error:
             return {"error": str(error)}
         self.kernels = {(each.op.name, each.name): each for each in registry.all_kernels()}
+        for key in set(self.kernels) - own:  # whatever the file says: more is asked of a user's
+            self.kernels[key] = replace(self.kernels[key], origin="user")
         told = [
             _told(each, message["sm"])
             for key, each in self.kernels.items()
@@ -68,13 +82,14 @@ class _Worker:
         kernel = self.kernels[message["op"], message["kernel"]]
         case = case_of(message["case"])
         # Kept until the next inputs are made: they must not lie where these do.
-        unpacked = Unpacked(self.arena, message["inputs"], kernel.op.updates, self.device)
+        arena = self.arenas[message["through"]]
+        unpacked = Unpacked(arena, message["inputs"], kernel.op.updates, self.device)
         self.last = unpacked
         how = How(**message["how"])
         call = call_here(kernel, case, unpacked.given, message["fill"], how)
         if not call.fatal:
             unpacked.send_back()
-            _lay_out(call, self.arena, message["outputs_at"])
+            _lay_out(call, arena, message["outputs_at"])
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
                 self._give_back(unpacked)
@@ -128,16 +143,10 @@ def _lay_out(call: Call, arena: Arena, offset: int) -> None:
         offset += aligned(made.nbytes)
 
 
-def serve(line: Line, descriptors: tuple[int, ...], message: Message, device: torch.device) -> None:
+def serve(line: Line, message: Message, device: torch.device) -> None:
     """Answer the judge until it hangs up."""
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        arena = open_arena(message["arena"], descriptors)
-    except ArenaError as error:
-        line.send({"id": 0, "no_arena": str(error)})
-        return
-    of = _Worker(arena, device)
+    torch.set_num_threads(1)
+    of = _Worker(device)
     answer: dict[str, Callable[[Message], Message]] = {"ask": of.ask, "call": of.call}
     line.send({"id": 0} | of.load(message))
     while True:
@@ -145,7 +154,6 @@ def serve(line: Line, descriptors: tuple[int, ...], message: Message, device: to
             message, descriptors = line.receive_with_descriptors(None, 1)
         except ClosedError:
             return
-        if "arena" in message:
-            of.arena.close()
-            of.arena = open_arena(message["arena"], descriptors)
-        line.send({"id": message["id"]} | answer[message["do"]](message))
+        problem = of.open(message["arena"], descriptors) if "arena" in message else None
+        said = answer[message["do"]](message) if problem is None else {"no_arena": problem}
+        line.send({"id": message["id"]} | said)

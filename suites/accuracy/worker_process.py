@@ -20,7 +20,7 @@ from typing import Literal
 
 import torch
 
-from suites.accuracy.arena import Arena, make_arena
+from suites.accuracy.arena import Arena
 from suites.accuracy.fork_server import adopt_orphans
 from suites.accuracy.wire import ClosedError, LateError, Line, Message
 
@@ -86,24 +86,20 @@ class ForkServer:
             raise WorkersError(f"no worker can be started: {_printed(self.output)}") from error
         self.ready = True
 
-    def fork(self, message: Message, device: torch.device) -> WorkerProcess:
-        """Another worker, told `message`, which it answers first. Raises WorkersError.
-
-        device: where the arena is that inputs and outputs go through.
-        """
+    def fork(self, message: Message) -> WorkerProcess:
+        """Another worker, told `message`, which it answers first. Raises WorkersError."""
         self.wait()
         ours, theirs = socket.socketpair()
-        arena, output = make_arena(1, device), os.memfd_create("printed")
+        output = os.memfd_create("printed")
         try:
-            fds = theirs.fileno(), output, *arena.descriptors
-            self.line.send(message | {"arena": arena.spec}, fds)
+            self.line.send(message, (theirs.fileno(), output))
             while "forked" not in (said := self.line.receive(_START_S)):
                 self._ended[said["ended"]] = said["status"]
         except (ClosedError, LateError, KeyError) as error:
             raise WorkersError("the server that starts workers is gone") from error
         finally:
             theirs.close()
-        return WorkerProcess(self, said["forked"], Line(ours), arena, output)
+        return WorkerProcess(self, said["forked"], Line(ours), output)
 
     def status_of(self, pid: int, wait_s: float) -> int | None:
         """The exit status of a worker that has ended; None after `wait_s`. Raises ClosedError."""
@@ -115,6 +111,11 @@ class ForkServer:
                 return None
             self._ended[said["ended"]] = said["status"]
         return self._ended.pop(pid)
+
+    def kill(self) -> None:
+        """End it at once; the workers' next call starts another one."""
+        self.process.kill()
+        self.process.wait()
 
     def close(self) -> None:
         """End it, and with it all that its workers left."""
@@ -134,8 +135,8 @@ class WorkerProcess:
     server: ForkServer
     pid: int
     line: Line
-    arena: Arena
     output: int
+    arenas: dict[str, Arena] = field(default_factory=dict)  # by the kind of their device
     ended: bool = False
     printed: str = ""
     _last_id: int = 0
@@ -187,13 +188,15 @@ class WorkerProcess:
             if status is None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signal.SIGKILL)
-                self.server.status_of(self.pid, _END_S)
+                if self.server.status_of(self.pid, _END_S) is None:
+                    self.server.kill()  # it was stopped
         except (ClosedError, KeyError):
-            self.server.process.kill()
+            self.server.kill()
             status = None
         self.printed = _printed(self.output)
         os.close(self.output)
-        self.arena.close()
+        for each in self.arenas.values():
+            each.close()
         return status
 
     def _look(self, deadline: float, limit_s: float, memory_limit: int) -> None:

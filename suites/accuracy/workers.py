@@ -36,6 +36,10 @@ _NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
 _SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
 
 
+class _NoArenaError(Exception):
+    """The worker can't open memory of the judge's GPU."""
+
+
 class _Reply(BaseModel):
     """What a worker says of a call."""
 
@@ -143,7 +147,13 @@ class Workers:
         """Call the kernel on the parcel's inputs; outputs are copies, on the run's device."""
         started = time.perf_counter()
         try:
-            reply, arena = self._called(kernel, case, parcel, fill, how)
+            try:
+                reply, arena = self._called(kernel, case, parcel, fill, how)
+            except _NoArenaError:
+                # The driver doesn't let two processes share memory: through the host, then.
+                self.arena_device = torch.device("cpu")
+                parcel = parcel.to(self.arena_device)
+                reply, arena = self._called(kernel, case, parcel, fill, how)
         except EndedError as ended:
             self.replaced += 1
             return Call({}, time.perf_counter() - started, ended.rule, str(ended))
@@ -204,12 +214,15 @@ class Workers:
         worker = self._ready()
         made = _sizes(kernel, case)
         room = sum(map(aligned, made.values()))
-        arena = fitting(worker.arena, parcel.nbytes + room)
+        through = parcel.device.type
+        before = worker.arenas.get(through)
+        arena = worker.arenas[through] = fitting(before, parcel.nbytes + room, parcel.device)
         message: Message = {
             "do": "call",
             "op": kernel.op.name,
             "kernel": kernel.name,
             "case": spelled(case),
+            "through": through,
             "inputs": parcel.put(arena),
             "outputs_at": parcel.nbytes,
             "fill": fill,
@@ -217,13 +230,14 @@ class Workers:
         }
         arena.at(parcel.nbytes, room).fill_(_NOTHING_YET)
         descriptors: tuple[int, ...] = ()
-        if arena is not worker.arena:
+        if arena is not before:
             message["arena"], descriptors = arena.spec, arena.descriptors
-            worker.arena = arena
         if arena.device.type == "cuda":
             torch.cuda.synchronize(arena.device)
         try:
             said = self._exchange(message, self.time_limit_s, descriptors)
+            if said.keys() == {"no_arena"} and through != "cpu":
+                raise _NoArenaError
             reply = _Reply.model_validate(said)
         except ValidationError as error:
             self._end()
@@ -240,7 +254,7 @@ class Workers:
         for name, nbytes in _sizes(kernel, case).items():
             form = forms[name]
             held = arena.at(offset, nbytes).clone().view(form.dtype).view(form.shape)
-            outputs[name] = held.to(self.device)
+            outputs[name] = held.to(parcel.home)
             offset += aligned(nbytes)
         return outputs
 
@@ -262,7 +276,8 @@ class Workers:
         if self.memory_limit is None:
             self.memory_limit = free_memory() // 2
         if self.server is not None and self.server.process.poll() is not None:
-            self.server = None  # a candidate has killed it
+            self.server.close()  # a candidate has killed it
+            self.server = None
         self.prepare()
         assert self.server is not None
         message: Message = {
@@ -270,13 +285,13 @@ class Workers:
             "files": [str(each) for each in self.files],
             "sm": self.sm,
         }
-        worker = self.server.fork(message, self.arena_device)
+        worker = self.server.fork(message)
         try:
             loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
             if "no_arena" in loaded and self.arena_device.type == "cuda":
                 worker.end()
                 self.arena_device = torch.device("cpu")
-                worker = self.server.fork(message, self.arena_device)
+                worker = self.server.fork(message)
                 loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
         except EndedError as ended:
             raise KernelError(f"{self._named()}: while it was imported, {ended}") from ended
@@ -296,8 +311,9 @@ class Workers:
             return
         try:
             told = [_Told.model_validate(each) for each in loaded["kernels"]]
-            made = [_kernel(each) for each in told]
-        except (ValidationError, LookupError, TypeError) as error:
+            # A user's file doesn't say whose it is: a baseline's failures don't count.
+            made = [_kernel(each, user=self.overlay is None) for each in told]
+        except (ValueError, LookupError, TypeError) as error:
             raise KernelError(f"{self._named()}: what it registers can't be read") from error
         for each in told:
             if each.problem is not None:
@@ -305,7 +321,7 @@ class Workers:
         self._remote = {(each.op.name, each.name): each for each in made}
 
 
-def _kernel(told: _Told) -> Kernel:
+def _kernel(told: _Told, *, user: bool) -> Kernel:
     return Kernel(
         op=OPS[told.op],
         name=told.name,
@@ -313,7 +329,7 @@ def _kernel(told: _Told) -> Kernel:
         numerics=Numerics(**told.numerics),  # type: ignore[arg-type]
         priority=told.priority,
         function=_elsewhere,
-        origin=told.origin,
+        origin="user" if user else told.origin,
         path=told.path,
         variants=lambda _: told.variants,
         wraps=told.wraps,

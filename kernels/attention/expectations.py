@@ -1,0 +1,168 @@
+"""What attention's compiled code is expected to be, on each generation.
+
+Allowances are the larger of what Triton 3.6.0 and 3.7.1 make of it (`nox -s compile`, 2026-11-21).
+Spilled registers are bytes that a thread stores. Tiles were chosen on an H200 by time: a few bytes
+outside of the loop cost it nothing, and many are why a tile is a guess elsewhere. Neither version
+uses tensor cores on sm 75, where products are unrolled over FMA units; so is fp32 everywhere.
+"""
+
+from __future__ import annotations
+
+from kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Unfit, Uses
+
+_NONE: frozenset[str] = frozenset()
+_HALVES = ("bfloat16", "float16")
+# With products, and bound by them.
+_PRODUCTS = ("forward*", "query_gradients*", "key_gradients*", "bias_gradient")
+_ON_TENSOR_CORES = ("flash", "two_pass", "split_keys", "split_queries", "*_tf32")
+_MATRIX = (("HMMA", (80, 89)), ("HGMMA", (90, 90)), ("UTCHMMA", (100, 103)), ("HMMA", (120, 121)))
+
+_GENERATIONS = (75, 80, 86, 89, 90, 100, 120)
+_D64, _D128, _D256, _D512 = (1, 64), (65, 128), (129, 256), (257, 512)
+_BIAS, _DROPOUT = frozenset({"bias"}), frozenset({"dropout"})
+
+# Kernel, function, heads, options, aligned: bytes spilled on sm 75, 80, 86, 89, 90, 100 and 120.
+_SPILLED = (
+    ("flash", "forward", _D64, _NONE, True, (884, 28, 28, 28, 0, 0, 0)),
+    ("flash", "forward", _D64, _NONE, False, (1976, 252, 252, 252, 76, 96, 252)),
+    ("flash", "forward", _D64, _BIAS, True, (1812, 824, 748, 748, 0, 0, 76)),
+    ("flash", "forward", _D64, _DROPOUT, True, (932, 184, 184, 184, 0, 0, 0)),
+    ("flash", "forward", _D128, _NONE, True, (16488, 20, 28, 28, 0, 0, 120)),
+    ("flash", "forward", _D256, _NONE, True, (17416, 100, 88, 88, 40, 68, 680)),
+    ("flash", "forward_wide", _D512, _NONE, True, (380, 0, 0, 0, 0, 0, 0)),
+    ("flash_fp32", "forward", _D128, _NONE, True, (0, 0, 0, 0, 92, 112, 140)),
+    ("flash_fp32", "forward", _D256, _NONE, True, (24, 24, 24, 24, 40, 0, 0)),
+    ("split_keys", "forward", _D64, _NONE, True, (884, 0, 4, 4, 0, 0, 0)),
+    ("two_pass", "query_gradients", _D64, _NONE, True, (2336, 48, 68, 68, 48, 24, 176)),
+    ("two_pass", "key_gradients", _D64, _NONE, True, (1604, 0, 4, 4, 12, 0, 8)),
+    ("two_pass", "query_gradients", _D64, _NONE, False, (2796, 148, 136, 136, 1008, 716, 1288)),
+    ("two_pass", "key_gradients", _D64, _NONE, False, (1628, 144, 156, 156, 468, 280, 1192)),
+    ("two_pass", "query_gradients", _D64, _BIAS, True, (2372, 28, 32, 32, 784, 24, 1956)),
+    ("two_pass", "key_gradients", _D64, _BIAS, True, (1304, 664, 752, 752, 284, 188, 844)),
+    ("two_pass", "bias_gradient", _D64, _BIAS, True, (8596, 12, 36, 36, 0, 0, 44)),
+    ("two_pass", "query_gradients", _D64, _DROPOUT, True, (10696, 140, 160, 160, 420, 88, 1916)),
+    ("two_pass", "key_gradients", _D64, _DROPOUT, True, (1668, 928, 972, 972, 176, 28, 1132)),
+    ("two_pass", "query_gradients", _D128, _NONE, True, (13572, 0, 0, 0, 0, 0, 116)),
+    ("two_pass", "key_gradients", _D128, _NONE, True, (5448, 12, 24, 24, 188, 20, 548)),
+    ("two_pass", "query_gradients", _D256, _NONE, True, (15072, 48, 48, 48, 348, 0, 9956)),
+    ("two_pass", "key_gradients", _D256, _NONE, True, (9824, 0, 0, 0, 588, 424, 280)),
+    ("two_pass", "key_gradients 2", _D256, _NONE, True, (1664, 0, 0, 0, 44, 8, 36)),
+    ("two_pass", "query_gradients_wide", _D512, _NONE, True, (556, 0, 0, 0, 0, 0, 0)),
+    ("two_pass", "key_gradients_wide", _D512, _NONE, True, (596, 44, 16, 16, 0, 288, 28)),
+    ("split_queries", "key_gradients", _D64, _NONE, True, (0, 36, 36, 36, 388, 216, 112)),
+    ("two_pass_fp32", "query_gradients", _D64, _NONE, True, (584, 580, 564, 564, 580, 708, 712)),
+    ("two_pass_fp32", "query_gradients", _D128, _NONE, True, (464, 468, 464, 464, 476, 596, 612)),
+    (
+        *("two_pass_fp32", "query_gradients", _D256, _NONE, True),
+        (7052, 16248, 6904, 6904, 16732, 5188, 5208),
+    ),
+    ("two_pass_fp32", "query_gradients_wide", _D512, _NONE, True, (12, 12, 0, 0, 0, 0, 4)),
+    ("two_pass_fp32", "key_gradients_wide", _D512, _NONE, True, (8, 12, 0, 0, 0, 0, 0)),
+    ("two_pass_tf32", "query_gradients", _D64, _NONE, True, (0, 0, 0, 0, 0, 0, 20)),
+    ("two_pass_tf32", "key_gradients", _D64, _NONE, True, (0, 0, 0, 0, 0, 0, 12)),
+)
+
+# Kernel, function, heads, generations: more shared memory than a block may have.
+_TOO_LARGE = (
+    ("two_pass", "query_gradients", _D256, (75, 75)),
+    ("two_pass", "key_gradients", _D256, (75, 75)),
+    ("two_pass", "*_gradients", _D128, (120, 121)),
+    ("two_pass", "*_gradients*", _D256, (120, 121)),
+    ("flash", "forward", _D256, (120, 121)),
+    ("two_pass_fp32", "key_gradients", _D128, (75, 75)),
+    ("two_pass_fp32", "*_gradients", _D256, (75, 75)),
+    ("two_pass_fp32", "key_gradients", _D256, (86, 89)),
+    ("two_pass_fp32", "key_gradients", _D256, (120, 121)),
+)
+
+_WIDTHS = (
+    Expectation(
+        says="aligned heads come 16 bytes at a time",
+        claim=Loads(16),
+        functions=(*_PRODUCTS, "delta"),
+        aligned=True,
+        options=_NONE,
+    ),
+    Expectation(
+        says="aligned outputs leave 16 bytes at a time",
+        claim=Stores(16),
+        kernels=("flash*",),
+        functions=("forward",),
+        aligned=True,
+        options=_NONE,
+    ),
+    Expectation(
+        says="aligned heads come 16 bytes at a time, but for lse and delta of many rows",
+        claim=Loads(16, share=0.5),
+        functions=("key_gradients*", "query_gradients_wide"),
+        aligned=True,
+        options=_NONE,
+    ),
+    Expectation(
+        # HGMMA and UTCHMMA of tf32 take v transposed, which is loaded by elements.
+        says="aligned heads come 16 bytes at a time, but for v of tf32",
+        claim=Loads(16, share=0.5),
+        kernels=("*_tf32",),
+        functions=("forward",),
+        aligned=True,
+        options=_NONE,
+        sm=(90, 119),
+    ),
+)
+
+_INSTRUCTIONS = tuple(
+    Expectation(
+        says=f"products use {instruction} on sm {sm[0]}",
+        claim=Uses(instruction),
+        kernels=_ON_TENSOR_CORES,
+        functions=_PRODUCTS,
+        sm=sm,
+    )
+    for instruction, sm in _MATRIX
+)
+
+_REGISTERS = (
+    Expectation(
+        says="nothing is spilled", claim=Spills(), dtypes=("bfloat16", "float32"), options=_NONE
+    ),
+    *(
+        Expectation(
+            says=f"{function} of {kernel} for heads to {heads[1]} spills no more than it did",
+            claim=Spills(most),
+            kernels=(kernel,),
+            functions=(function,),
+            sizes={"d": heads},
+            options=options,
+            aligned=aligned,
+            sm=(sm, sm),
+        )
+        for kernel, function, heads, options, aligned, spilled in _SPILLED
+        for sm, most in zip(_GENERATIONS, spilled, strict=True)
+        if most
+    ),
+)
+
+_SHARED = (
+    Expectation(says="a block fits", claim=Fits()),
+    *(
+        Expectation(
+            says=f"{function} of {kernel} for heads to {heads[1]} is too large for sm {sm[0]}",
+            claim=Unfit(),
+            kernels=(kernel,),
+            functions=(function,),
+            sizes={"d": heads},
+            sm=sm,
+        )
+        for kernel, function, heads, sm in _TOO_LARGE
+    ),
+    Expectation(
+        says="dv alone of heads to 256 fits sm 75",
+        claim=Fits(),
+        kernels=("two_pass",),
+        functions=("key_gradients 2",),
+        sizes={"d": _D256},
+        sm=(75, 75),
+    ),
+)
+
+EXPECTATIONS = (*_WIDTHS, *_INSTRUCTIONS, *_REGISTERS, *_SHARED)

@@ -1,0 +1,75 @@
+"""What layer norm's compiled code is expected to be, on each generation.
+
+Shares and allowances are the worse of what Triton 3.6.0 and 3.7.1 make of it (`nox -s compile`,
+2026-11-21). Loads that aren't wide are rows' statistics, a number for each row.
+"""
+
+from __future__ import annotations
+
+from kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Unfit
+
+_NONE: frozenset[str] = frozenset()
+
+EXPECTATIONS = (
+    Expectation(
+        says="aligned rows come 16 bytes at a time, but for their statistics",
+        claim=Loads(16, share=0.65),
+        functions=("rows", "columns"),
+        aligned=True,
+        options=_NONE,
+    ),
+    Expectation(
+        says="partials of wide rows come 16 bytes at a time",
+        claim=Loads(16),
+        functions=("finalize",),
+        aligned=True,
+        options=_NONE,
+        sizes={"n": (1024, 8192)},
+    ),
+    Expectation(
+        # The start of a program's chunk is a product that nothing is known of.
+        says="sums of aligned rows come an element at a time, which is slow",
+        claim=Loads(2, share=1.0),
+        functions=("sums",),
+        aligned=True,
+        options=_NONE,
+    ),
+    Expectation(
+        says="aligned dx leaves 16 bytes at a time",
+        claim=Stores(16, share=0.75),
+        functions=("rows", "columns"),
+        aligned=True,
+        options=_NONE,
+        sizes={"n": (256, 2**30)},
+    ),
+    Expectation(says="rows stay in registers", claim=Spills(), options=_NONE),
+    Expectation(
+        says="columns of unaligned halves spill no more on sm 75 than they did",
+        claim=Spills(20),
+        kernels=("column_owning",),
+        functions=("columns",),
+        dtypes=("bfloat16", "float16"),
+        sm=(75, 75),
+    ),
+    Expectation(
+        says="columns of unaligned halves spill no more on sm 120 than they did",
+        claim=Spills(4),
+        kernels=("column_owning",),
+        functions=("columns",),
+        dtypes=("bfloat16", "float16"),
+        sm=(120, 121),
+    ),
+    Expectation(says="a block fits", claim=Fits()),
+    *(
+        Expectation(
+            says=f"three stages of the widest rows in fp32 are too large for sm {sm[0]}",
+            claim=Unfit(),
+            kernels=("row_persistent_aligned",),
+            functions=("rows",),
+            dtypes=("float32",),
+            sizes={"n": (4097, 8192)},
+            sm=sm,
+        )
+        for sm in ((86, 89), (120, 121))
+    ),
+)

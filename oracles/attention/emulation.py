@@ -1,0 +1,291 @@
+"""Attention as an idealised kernel computes it: fp32, with the casts that `Numerics` declares.
+
+Written from the closed forms of `oracles.attention`, on the case's device, a piece at a time; [.]
+is cast before a product:
+
+    x = scale q.k        t = 1 - 2 / (exp(2 x / c) + 1)       S = c t + bias - slope |i + shift - j|
+    p = exp(S - m)       out = [w p] v / l                     lse = m + log l
+    P = exp(S - lse)     dS = P (w dP - D)                     dX = dS (1 - t^2)
+    dq = scale [dX] k    dk = scale [dX]^T q                   dv = [w P]^T do
+
+Every operation rounds to fp32. [.] rounds to the halves' own type and leaves fp32 as it is; with
+tf32_operands each operand of a product loses its last 13 bits. A factor (scale, dropout's) comes
+before a cast or after it, whichever leaves less of it above the subnormals. There are no tiles: an
+exponential of S - m', m' a tile's maximum, is cast with the same relative error as that of S - m,
+and what rescaling costs stands in the bound in full, so that it hardly shows in a ratio to it.
+docs/derivations/verdict.md says what the comparison is sound for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oracles.attention.non_finite import finite_part
+from oracles.attention.probes import INTEGERS, NEEDLES
+from oracles.attention.scores import Piece, Problem, optional, required
+from oracles.attention.values import addends_vary
+from oracles.op import Case, Inputs, Numerics, Outputs
+from oracles.rounding import UNIT_ROUNDOFF
+
+# There errors come from underflow, or from the rounding of scores of thousands, which is as large
+# as the halves' casts: few in a block, of very different sizes, and not the same from one order of
+# operations to another. Of probes nothing is rounded.
+_OTHER_FAMILIES = frozenset(
+    {"subnormals", "qk_subnormals", "logits1e4", "bias_large", INTEGERS, NEEDLES}
+)
+_TF32_KEPT = -(2**13)  # all but the last 13 bits of an fp32 number
+_DELTA_ELEMENTS = 2**24
+
+
+def comparable(case: Case, numerics: Numerics) -> bool:
+    """Whether a kernel's errors on the case say something beside those of an emulation.
+
+    Sums that don't round to nearest err to one side, by more than those of the emulation: they show
+    unless a cast, or a cut operand, is larger.
+    """
+    varied = addends_vary(case) and case.distribution not in _OTHER_FAMILIES
+    casts = case.dtype != torch.float32 or numerics.tf32_operands
+    return varied and (casts or _nearest(numerics))
+
+
+def _nearest(numerics: Numerics) -> bool:
+    return numerics.accumulation_roundoff <= UNIT_ROUNDOFF[torch.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What a kernel declares, as operations on fp32 tensors."""
+
+    dtype: torch.dtype  # of the operands
+    numerics: Numerics
+
+    def cast(self, x: Tensor) -> Tensor:
+        """As P and dS are before a product."""
+        return x if self.dtype == torch.float32 else x.to(self.dtype).float()
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        """a @ b."""
+        if self.numerics.tf32_operands:
+            a, b = _tf32(a), _tf32(b)
+        return a @ b
+
+
+@contextmanager
+def _whole_products() -> Iterator[None]:
+    """Products of whole fp32 operands, whatever the process or its environment chose for others.
+
+    A container may set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, and the emulation would be off by 2^-10.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _tf32(x: Tensor) -> Tensor:
+    return (x.contiguous().view(torch.int32) & _TF32_KEPT).view(torch.float32)
+
+
+class _Tile:
+    """The scores of a piece in fp32: S [B, H, R, K], -inf where masked, and tanh(x / softcap)."""
+
+    def __init__(self, piece: Piece, way: _Way) -> None:
+        problem = piece.problem
+        self.piece, self.way = piece, way
+        self.q, self.k = self.rows(problem.q), self.keys(problem.k)
+        s = way.product(self.q, self.k.mT).mul_(problem.scale)
+        self.tanh = None
+        if problem.softcap is not None:
+            c = problem.softcap
+            self.tanh = 1 - 2 / (torch.exp(2 * (s / c)) + 1)
+            s = c * self.tanh
+        bias, slopes = optional(problem.inputs, "bias"), optional(problem.inputs, "alibi_slopes")
+        if bias is not None:
+            s = self._with_bias(s, bias)
+        if slopes is not None:
+            s = s - piece.per_head(slopes).float() * self._distance()
+        self.s = s.masked_fill_(~piece.mask, -torch.inf)
+        keep = piece.keep()
+        self.keep = None if keep is None else keep.float()
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """[b, s_q, h_q, c] in fp32, [B, H, R, c]."""
+        return self.piece.rows_of(tensor).float()
+
+    def keys(self, tensor: Tensor) -> Tensor:
+        """[b, s_kv, h_kv, c] in fp32, [B, H, K, c]."""
+        return self.piece.keys_of(tensor).float()
+
+    def statistic(self, tensor: Tensor) -> Tensor:
+        """[b, h_q, s_q] in fp32, [B, H, R, 1]."""
+        return self.piece.statistic_of(tensor).float()
+
+    def _with_bias(self, s: Tensor, bias: Tensor) -> Tensor:
+        b, heads, rows, keys = s.shape
+        group = self.piece.problem.group
+        apart = s.view(b, heads * group, rows // group, keys)
+        return (apart + self.piece.bias_view(bias).float()).view(s.shape)
+
+    def _distance(self) -> Tensor:
+        """|i + shift - j|, [R, K]."""
+        piece, device = self.piece, self.q.device
+        queries = torch.arange(piece.queries.start, piece.queries.stop, device=device)
+        rows = queries.repeat(piece.problem.group)[:, None] + piece.problem.shift(piece.span)
+        return (rows - torch.arange(piece.keys.start, piece.keys.stop, device=device)).abs()
+
+    def softmax(self) -> tuple[Tensor, Tensor]:
+        """out before its last cast [B, H, R, d_v], and lse [B, H, R, 1]."""
+        problem, way = self.piece.problem, self.way
+        m = self.s.amax(-1, keepdim=True)
+        sink = optional(problem.inputs, "sink")
+        z = None if sink is None else self.piece.per_head(sink).float()
+        if z is not None:
+            m = m.maximum(z)
+        m = m.masked_fill(m == -torch.inf, 0)
+        p = torch.exp(self.s - m)
+        total = p.sum(-1, keepdim=True)
+        if z is not None:
+            total = total + torch.exp(z - m)
+        weights = way.cast(p if self.keep is None else p * self.keep)
+        out = way.product(weights, self.keys(required(problem.inputs, "v")))
+        out = out / total.masked_fill(total == 0, 1)
+        if self.keep is not None:
+            out = out * problem.keep_scale
+        return out, m + total.log()
+
+
+def _forward(problem: Problem, way: _Way) -> dict[str, Tensor]:
+    v, sink = required(problem.inputs, "v"), optional(problem.inputs, "sink")
+    b, s_q, h_q, _ = problem.q.shape
+    out = problem.q.new_zeros((b, s_q, h_q, v.shape[3]))
+    lse = problem.q.new_full((b, h_q, s_q), -torch.inf, dtype=torch.float32)
+    if sink is not None:
+        lse[:] = sink[:, None]
+    for piece in problem.pieces():
+        rows, statistic = _Tile(piece, way).softmax()
+        piece.write_rows(out, rows)
+        piece.write_statistic(lse, statistic)
+    return {"out": out, "lse": lse}
+
+
+def _delta(do: Tensor, out: Tensor) -> Tensor:
+    """[b, h, s] in fp32, of tensors [b, s, h, c]."""
+    b, s, h, width = do.shape
+    made = do.new_zeros((b, h, s), dtype=torch.float32)
+    step = max(1, _DELTA_ELEMENTS // max(b * h * width, 1))
+    for start in range(0, s, step):
+        rows = slice(start, start + step)
+        made[..., rows] = (do[:, rows].float() * out[:, rows].float()).sum(-1).transpose(1, 2)
+    return made
+
+
+class _Gradients:
+    """Accumulators in fp32 of dk, dv and dbias, and dq, of a stored out and lse."""
+
+    def __init__(self, problem: Problem, way: _Way) -> None:
+        inputs, single = problem.inputs, torch.float32
+        self.problem, self.way = problem, way
+        self.do, self.v = required(inputs, "do"), required(inputs, "v")
+        self.lse = required(inputs, "lse")
+        self.d = _delta(self.do, required(inputs, "out"))
+        bias = optional(inputs, "bias")
+        self.dq = torch.zeros_like(problem.q, memory_format=torch.contiguous_format)
+        self.dk, self.dv = (
+            each.new_zeros(each.shape, dtype=single) for each in (problem.k, self.v)
+        )
+        self.dbias = None if bias is None else bias.new_zeros(bias.shape, dtype=single)
+        for piece in problem.pieces():
+            self._add(_Tile(piece, way))
+
+    def _add(self, tile: _Tile) -> None:
+        problem, way, piece = self.problem, self.way, tile.piece
+        lse, do = tile.statistic(self.lse), tile.rows(self.do)
+        p = torch.exp(tile.s - lse.masked_fill(lse == -torch.inf, torch.inf))
+        dp, weights, keep_scale = way.product(do, tile.keys(self.v).mT), p, 1.0
+        if tile.keep is not None:
+            weights, keep_scale = p * tile.keep, problem.keep_scale
+            dp = dp * (tile.keep * keep_scale)
+        factor = dp - tile.statistic(self.d)
+        ds = way.cast(p) * way.cast(factor) if way.numerics.rounds_factors else p * factor
+        if self.dbias is not None:
+            piece.add_bias(self.dbias, way.cast(ds) if way.numerics.half_bias_gradient else ds)
+        dx = ds if tile.tanh is None else ds * (1 - tile.tanh.square())
+        before, after = sorted((1.0, problem.scale), key=abs)
+        dx = way.cast(dx * before)
+        piece.write_rows(self.dq, way.product(dx, tile.k) * after)
+        piece.add_keys(self.dk, way.product(dx.mT, tile.q) * after)
+        piece.add_keys(self.dv, way.product(way.cast(weights).mT, do) * keep_scale)
+
+    def outputs(self, group: int) -> Outputs:
+        """The gradients in their dtypes; dk and dv summed over so many heads, cast one by one."""
+        q, bias = self.problem.q, optional(self.problem.inputs, "bias")
+        made: Outputs = {"dq": self.dq}
+        for name, total in (("dk", self.dk), ("dv", self.dv)):
+            if group > 1:
+                total = self.way.cast(total).unflatten(2, (-1, group)).sum(3)
+            made[name] = total.to(q.dtype)
+        if self.dbias is not None and bias is not None:
+            made["dbias"] = self.dbias.to(bias.dtype)
+        sink = optional(self.problem.inputs, "sink")
+        if sink is not None:
+            share = torch.exp(sink.float()[:, None] - self.lse.float())
+            made["dsink"] = -(share * self.d).sum((0, 2))
+        return made
+
+
+def _backward(case: Case, inputs: Inputs, way: _Way) -> Outputs:
+    problem = Problem.of(case, inputs)
+    group = problem.group if way.numerics.half_partials else 1
+    if group > 1:
+        apart = dict(inputs)
+        for name in ("k", "v"):
+            apart[name] = required(inputs, name).repeat_interleave(group, 2)
+        problem = Problem.of(case, apart)
+    return _Gradients(problem, way).outputs(group)
+
+
+@_whole_products()
+def emulate_forward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
+    """out and lse as ATTENTION_FORWARD has them; nothing where they aren't comparable.
+
+    No cast is in lse: of sums that don't round to nearest it is left out, unless operands are cut.
+    """
+    if not comparable(case, numerics):
+        return {}
+    made: Outputs = {**_forward(Problem.of(case, finite_part(inputs)), _Way(case.dtype, numerics))}
+    if not _nearest(numerics) and not numerics.tf32_operands:
+        del made["lse"]
+    return made
+
+
+def emulate_delta(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
+    """delta, in which no cast is; nothing where it isn't comparable."""
+    if not comparable(case, numerics) or not _nearest(numerics):
+        return {}
+    made = finite_part(inputs)
+    return {"delta": _delta(required(made, "do"), required(made, "out"))}
+
+
+@_whole_products()
+def emulate_backward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
+    """dq, dk, dv, dbias and dsink of the given out and lse; nothing where not comparable."""
+    if not comparable(case, numerics):
+        return {}
+    return _backward(case, finite_part(inputs), _Way(case.dtype, numerics))
+
+
+@_whole_products()
+def emulate_gradients(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
+    """The same of the emulation's own out and lse."""
+    if not comparable(case, numerics):
+        return {}
+    made, way = finite_part(inputs), _Way(case.dtype, numerics)
+    stored = _forward(Problem.of(case, made), way)
+    return _backward(case, {**made, **stored}, way)

@@ -1,0 +1,174 @@
+"""What must become of layer norm's gradients when its inputs are changed in a known way.
+
+    rows, columns in another order     outputs in that order; dweight and dbias don't mind the rows'
+    x + c and mean + c                 x^ and with it all gradients stay
+    2^n dy (dresidual, and what is accumulated into)     2^n of every gradient, bit for bit
+    2^n weight                         2^n dx, bit for bit, dweight and dbias stay
+    sum_j dx_ij                        -r c2 sum_j x^_ij: 0 but for the rounding of mean
+    sum_j dx_ij x^_ij                  r (sum g x^ - c1 sum x^ - c2 sum x^^2): 0 but for eps
+
+"coarse" x are multiples of 1/8, and n is a power of two, so that mean and mean + c are exact. The
+casts of dx err to either side, so that its sums show what all elements of a row share, as an error
+of c1 or c2: of no truth but the row's own sums.
+
+A kernel is batch-invariant if a part of the rows gets the same bits of dx alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from oracles.inputs import generator, place_vector
+from oracles.layer_norm.closed_form import chunks
+from oracles.layer_norm.values import COARSE
+from oracles.op import CONTIGUOUS, Case, Inputs, TensorLayout
+from oracles.relation import Balance, Relation, Relations
+from oracles.rounding import HALF_SUBNORMAL_SPACING
+
+_ROWS = ("dy", "x", "mean", "rstd", "dresidual", "dx")  # the first axis is the rows'
+_COLUMNS = ("dy", "x", "dresidual", "dx", "weight", "dweight", "dbias")  # the last is the columns'
+_FACTOR = 8.0
+_SHIFT = 5.125
+_SAMPLED = 8  # of the cases of `full` one in so many is tried for invariance
+
+Tensors = Mapping[str, Tensor]
+
+
+def relations(case: Case) -> Relations:
+    """The relations that a case is good for: those of coarse values; of others invariance alone."""
+    if case.layout != CONTIGUOUS or not case.size("m"):
+        return ()
+    if case.distribution == COARSE:
+        return tuple(_all(case))
+    sampled = case.tier == "full" and zlib.crc32(case.id().encode()) % _SAMPLED == 0
+    small = case.size("m") * case.size("n") <= 2**24
+    return tuple(_alone(case)) if sampled and small and case.distribution == "normal" else ()
+
+
+def _all(case: Case) -> Iterator[Relation | Balance]:
+    options, m = case.options, case.size("m")
+    draw = generator(torch.device("cpu"), "orders", case.id())
+    if m > 1:
+        yield _reordering("rows in another order", case, _ROWS, torch.randperm(m, generator=draw))
+    columns = torch.randperm(case.size("n"), generator=draw)
+    yield _reordering("columns in another order", case, _COLUMNS, columns)
+    if "rms_norm" not in options:
+        shift = partial(_changed, change=lambda each: each + _SHIFT, names=("x", "mean"))
+        yield Relation("x + c leaves all gradients", case, shift, dict)
+    yield _scaled(case)
+    if not options & {"no_weight", "zero_centred", "residual"}:
+        yield _weight_scaled(case)
+    if not options & {"residual", "rms_norm"}:
+        yield Balance("the sum of dx along a row is known", "dx", None, partial(_sums, case))
+        total = partial(_sums, case, weighted=True)
+        name = "the sum of dx x^ along a row is known"
+        yield Balance(name, "dx", partial(_x_hat, case), total)
+    yield from _alone(case)
+
+
+def _changed(
+    inputs: Inputs, *, change: Callable[[Tensor], Tensor], names: tuple[str, ...]
+) -> Inputs:
+    """The inputs, those called `names` changed, every tensor packed in memory of its own."""
+    made: Inputs = {}
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            new = change(value) if name in names else value
+            made[name] = place_vector(new.contiguous(), new.dtype, TensorLayout())
+        else:
+            made[name] = value
+    return made
+
+
+def _reordering(name: str, case: Case, names: tuple[str, ...], order: Tensor) -> Relation:
+    axis = 0 if names is _ROWS else -1
+
+    def arranged(each: Tensor) -> Tensor:
+        return each.index_select(axis, order.to(each.device))
+
+    def carry(outputs: Tensors) -> dict[str, Tensor]:
+        return {key: arranged(each) if key in names else each for key, each in outputs.items()}
+
+    return Relation(name, case, partial(_changed, change=arranged, names=names), carry)
+
+
+def _times(each: Tensor) -> Tensor:
+    return each * _FACTOR
+
+
+def _of_subnormals(output: Tensor) -> Tensor:
+    """What the cast of a number and the cast of _FACTOR times it may differ by, beside _FACTOR."""
+    small = output.abs() < torch.finfo(output.dtype).smallest_normal
+    return small.double() * (2 * _FACTOR * HALF_SUBNORMAL_SPACING[output.dtype])
+
+
+def _slack(outputs: Tensors) -> dict[str, Tensor]:
+    return {name: _of_subnormals(each) for name, each in outputs.items()}
+
+
+def _scaled(case: Case) -> Relation:
+    names = ("dy", "dresidual", "dweight", "dbias")
+    return Relation(
+        f"{_FACTOR:.0f} dy scales every gradient",
+        case,
+        partial(_changed, change=_times, names=names),
+        carry=lambda outputs: {name: _times(each) for name, each in outputs.items()},
+        exact=True,
+        slack=_slack,
+    )
+
+
+def _weight_scaled(case: Case) -> Relation:
+    def carry(outputs: Tensors) -> dict[str, Tensor]:
+        return {name: _times(each) if name == "dx" else each for name, each in outputs.items()}
+
+    return Relation(
+        f"{_FACTOR:.0f} weight scales dx alone",
+        case,
+        partial(_changed, change=_times, names=("weight",)),
+        carry,
+        exact=True,
+        slack=_slack,
+    )
+
+
+def _x_hat(case: Case, inputs: Inputs) -> Tensor:
+    """x^ [m, n] in float64."""
+    return torch.cat([part.x_hat for part in chunks(case, inputs)])
+
+
+def _sums(case: Case, inputs: Inputs, *, weighted: bool = False) -> Tensor:
+    """What dx, or dx x^, adds up to in each row, [m] in float64, of the row's own sums alone."""
+    made = []
+    for part in chunks(case, inputs):
+        n = part.x.shape[1]
+        weights = part.x_hat if weighted else torch.ones_like(part.x_hat)
+        of_g, of_x_hat = (part.g * weights).sum(1), (part.x_hat * weights).sum(1)
+        c1, c2 = part.g.sum(1) / n, (part.g * part.x_hat).sum(1) / n
+        made.append(part.rstd.squeeze(1) * (of_g - c1 * weights.sum(1) - c2 * of_x_hat))
+    return torch.cat(made)
+
+
+def _alone(case: Case) -> Iterator[Relation]:
+    """A part of the rows on its own, in other places of a tile and beside others."""
+    m = case.size("m")
+    if m > 2:
+        yield _rows_alone(case, "the rows between first and last alone", slice(1, m - 1))
+    if m > 1:
+        yield _rows_alone(case, "a row alone", slice(m - 1, m))
+
+
+def _rows_alone(case: Case, name: str, rows: slice) -> Relation:
+    part = replace(case, sizes=(("m", rows.stop - rows.start), ("n", case.size("n"))))
+
+    def carry(outputs: Tensors) -> dict[str, Tensor]:
+        return {"dx": outputs["dx"][rows]}
+
+    change = partial(_changed, change=lambda each: each[rows], names=_ROWS)
+    return Relation(name, part, change, carry, exact=True, of="batch-invariant")

@@ -1,0 +1,162 @@
+"""An output beside an idealised emulation of its kernel, block by block: rule 3 of the verdict.
+
+With z = error / bound, a block fails where
+
+    max z_kernel > 2 max z_emulation + 1/8    or    rms z_kernel > 3/2 rms z_emulation + 1/16
+
+Factors and floors are measured ones: of 272,000 blocks of flash, cuDNN and the memory-efficient
+kernel on an H200 plain ratios fail 2 %, and 14 % in the worst column; with these floors one fails,
+of a kernel whose declared roundings the emulation then lacked. docs/derivations/verdict.md derives
+what a sound kernel's ratio may be.
+
+A block holds about 1024 elements, 256 at the least, and never one row alone: what the elements of a
+row have in common (a softmax's sum, D, a mean) is one draw, whose error says nothing of the next.
+So a block is 16 rows of the output's last axis where there are as many, and 64 columns; an output
+of a single row isn't compared. Of an output with one axis every element is a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_BLOCK = 1024
+_FEWEST = 256
+_ROWS = 16  # that a block has at least, where there are as many
+_FACTOR_MAX, _FLOOR_MAX = 2.0, 1 / 8
+_FACTOR_RMS, _FLOOR_RMS = 1.5, 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """An output as a matrix, cut into blocks that differ by a row and a column at most."""
+
+    rows: int
+    columns: int
+    down: int
+    across: int
+
+    @classmethod
+    def of(cls, rows: int, columns: int) -> Tiles | None:
+        """The blocks of so many rows; None where there can't be one."""
+        if rows < 2 or rows * columns < _FEWEST:
+            return None
+        wide = min(columns, -(-_BLOCK // min(rows, _ROWS)))
+        high = min(rows, -(-_BLOCK // wide))
+        return cls(rows, columns, rows // high, columns // wide)
+
+    def numbers(self, device: torch.device) -> Tensor:
+        """Each element's block, [rows * columns]."""
+        row = torch.arange(self.rows, device=device) * self.down // self.rows
+        column = torch.arange(self.columns, device=device) * self.across // self.columns
+        return (row[:, None] * self.across + column).view(-1)
+
+    def rows_of(self, block: int) -> range:
+        """The rows of a block."""
+        return _share(block // self.across, self.down, self.rows)
+
+    def columns_of(self, block: int) -> range:
+        """The columns of a block."""
+        return _share(block % self.across, self.across, self.columns)
+
+
+def _share(part: int, parts: int, whole: int) -> range:
+    """Which i < whole have i * parts // whole == part."""
+    return range(-(-part * whole // parts), -(-(part + 1) * whole // parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The block that compares worst: where it lies, and what it and its worst element hold.
+
+    ratio      the larger of the two, each over what is allowed: at most 1 passes
+    by_max     whether that is the one of the largest errors
+    max_z, rms_z    of the kernel and of the emulation
+    """
+
+    ratio: float
+    by_max: bool
+    max_z: tuple[float, float]
+    rms_z: tuple[float, float]
+    elements: int
+    rows: range
+    columns: range
+    element: int
+    got: float
+    emulated: float
+    expected: float
+    scale: float
+
+    @property
+    def excess(self) -> str:
+        """By how much it fails, in words."""
+        if self.by_max:
+            kind, (own, other) = "largest", self.max_z
+            factor, floor = _FACTOR_MAX, _FLOOR_MAX
+        else:
+            kind, (own, other) = "root mean square", self.rms_z
+            factor, floor = _FACTOR_RMS, _FLOOR_RMS
+        return (
+            f"the {kind} error / bound of {self.elements:,} elements is {own:.3g}, where an "
+            f"emulation of the kernel has {other:.3g} and {factor:g} x {other:.3g} + {floor:g} = "
+            f"{factor * other + floor:.3g} is allowed"
+        )
+
+
+def compare(
+    tiles: Tiles, comparable: Tensor, got: Tensor, emulated: Tensor, expected: Tensor, scale: Tensor
+) -> Tensor:
+    """Numbers on the worst block of a flattened chunk, on its device; `block_of` reads them.
+
+    All in float64 and [rows * columns]; scale: the bound that errors are taken over. What isn't
+    comparable doesn't count.
+    """
+    at, blocks = tiles.numbers(got.device), tiles.down * tiles.across
+    counted = comparable & (scale > 0)  # where nothing is added up both are exact
+
+    def total(values: Tensor) -> Tensor:
+        return got.new_zeros(blocks).scatter_add_(0, at, values)
+
+    count, z, found = total(counted.double()), got, []
+    for each in (emulated, got):
+        z = torch.where(counted, (each - expected).abs() / scale, 0.0)
+        largest = got.new_zeros(blocks).scatter_reduce_(0, at, z, "amax")
+        found += [largest, (total(z.square()) / count.clamp(min=1)).sqrt()]
+    other_max, other_rms, own_max, own_rms = found
+    by_max = own_max / (_FACTOR_MAX * other_max + _FLOOR_MAX)
+    by_rms = own_rms / (_FACTOR_RMS * other_rms + _FLOOR_RMS)
+    ratio = by_max.maximum(by_rms).masked_fill(count < _FEWEST, 0.0)
+    worst = ratio.argmax()
+    element = torch.where(at == worst, z, -1.0).argmax()
+    of_block = (ratio, by_max, by_rms, own_max, other_max, own_rms, other_rms, count)
+    of_element = (got, emulated, expected, scale)
+    places = torch.stack([worst, element]).double()
+    held = torch.stack(
+        [*(each[worst] for each in of_block), *(each[element] for each in of_element)]
+    )
+    return torch.cat([places, held])
+
+
+def block_of(tiles: Tiles, numbers: list[float], first_row: int) -> Block:
+    """What `compare` found in a chunk that begins at `first_row`."""
+    at, element, ratio, by_max, by_rms, own_max, other_max, own_rms, other_rms, count, *held = (
+        numbers
+    )
+    got, emulated, expected, scale = held
+    rows = tiles.rows_of(int(at))
+    return Block(
+        ratio=ratio,
+        by_max=by_max >= by_rms,
+        max_z=(own_max, other_max),
+        rms_z=(own_rms, other_rms),
+        elements=int(count),
+        rows=range(first_row + rows.start, first_row + rows.stop),
+        columns=tiles.columns_of(int(at)),
+        element=first_row * tiles.columns + int(element),
+        got=got,
+        emulated=emulated,
+        expected=expected,
+        scale=scale,
+    )

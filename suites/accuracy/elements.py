@@ -1,0 +1,328 @@
+"""What an output shows element by element, measured where it lies, a chunk at a time.
+
+An output is a matrix here: its last axis is a row's, and of an output with one axis each element is
+a row. Chunks are whole rows, and all that is to know of one comes to the host in one transfer: on a
+GPU each waits for everything that was launched before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oracles.op import Bound
+from reports.schema import ULP_EDGES
+from suites.accuracy.allocations import SENTINEL
+from suites.accuracy.blocks import Block, Tiles, block_of, compare
+
+_CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary, of which there are about ten
+_KINDS = 5
+_SUMS = 5
+_NO_COUNTS = (0,) * (len(ULP_EDGES) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of an output: how bad it is (0: not at all), where, and what it holds.
+
+    again: what it held after the second call. limit, likely: its two bounds. second: it is the
+    second call's value that is bad.
+    """
+
+    badness: float
+    place: tuple[int, ...]
+    got: float
+    again: float
+    expected: float
+    limit: float
+    likely: float
+    second: bool
+
+    @property
+    def exists(self) -> bool:
+        """Whether any element is bad at all."""
+        return self.badness > 0
+
+    @property
+    def text(self) -> str:
+        """Where it is, what it holds and what it should hold."""
+        call = " at the second call" if self.second else ""
+        return f"{list(self.place)}: got {self.got:.9g}{call}, expected {self.expected:.9g}"
+
+
+_NONE = Element(0.0, (), 0.0, 0.0, 0.0, 0.0, 0.0, second=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of two calls, with what it is judged by; all of one shape, on one device."""
+
+    name: str
+    first: Tensor
+    second: Tensor
+    truth: Tensor
+    bound: Bound
+    emulated: Tensor | None = None
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """How many rows it has, and how long they are."""
+        shape = self.first.shape
+        return (shape[0], 1) if len(shape) == 1 else (math.prod(shape[:-1]), shape[-1])
+
+    def chunks(self) -> Iterator[_Chunk]:
+        """Rows at a time, of nearly equal numbers."""
+        rows, columns = self.matrix
+        if not rows * columns:
+            return
+        limit, likely = self.bound.deterministic, self.bound.probabilistic
+        got, twice, exact, limit, likely = (
+            each.reshape(-1)
+            for each in (
+                self.first,
+                self.second,
+                self.truth,
+                limit,
+                limit if likely is None else likely,
+            )
+        )
+        silent, emulated = self.bound.powerless, self.emulated
+        silent = None if silent is None else silent.expand(self.first.shape).reshape(-1)
+        emulated = None if emulated is None else emulated.reshape(-1)
+        count = min(rows, -(-rows * columns // _CHUNK_ELEMENTS))
+        for index in range(count):
+            first, last = index * rows // count, (index + 1) * rows // count
+            here = slice(first * columns, last * columns)
+            yield _Chunk(
+                first_row=first,
+                tiles=Tiles.of(last - first, columns),
+                got=got[here],
+                twice=twice[here],
+                exact=exact[here],
+                limit=limit[here],
+                likely=likely[here],
+                powerless=None if silent is None else silent[here],
+                emulated=None if emulated is None else emulated[here],
+            )
+
+    def place(self, index: int) -> tuple[int, ...]:
+        """The indices of an element that is counted through."""
+        places = []
+        for extent in reversed(self.first.shape):
+            index, here = divmod(index, extent)
+            places.append(here)
+        return tuple(reversed(places))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Some rows of an output, flattened; tiles: how they are cut into blocks, if they can be."""
+
+    first_row: int
+    tiles: Tiles | None
+    got: Tensor
+    twice: Tensor
+    exact: Tensor
+    limit: Tensor
+    likely: Tensor
+    powerless: Tensor | None
+    emulated: Tensor | None
+
+    @property
+    def numbers(self) -> Tensor:
+        """Sums over the chunk, its histogram, five kinds of badness each at its worst, a block.
+
+        In float64 on the chunk's device: `Findings.of` reads them in this order.
+        """
+        got, twice, exact, limit = self.got, self.twice, self.exact, self.limit
+        wide, judged = got.double(), limit != math.inf
+        compared = judged & exact.isfinite() & wide.isfinite()
+        error = torch.where(compared, (wide - exact).abs(), 0.0)
+        ratios = [
+            torch.where(error > 0, error / allowed, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+            for allowed in (limit, self.likely)  # an error of 0 is within a bound of 0
+        ]
+        ulps = (error / _ulp(exact, got.dtype)).nan_to_num(0.0)
+        kinds = torch.stack(
+            [self.left.double(), self.wild.double(), *ratios, (judged & self.differs).double()]
+        )
+        at = kinds.argmax(1)
+        badness = kinds.gather(1, at[:, None]).squeeze(1)
+        silent = torch.zeros_like(judged) if self.powerless is None else self.powerless
+        sums = (
+            error.square().sum(),
+            compared.sum(),
+            ulps.max(),
+            (~judged).sum(),
+            (judged & silent).sum(),
+        )
+        held = [each[at].double() for each in (wide, twice, exact, limit, self.likely)]
+        found = [
+            torch.stack([each.double() for each in sums]),
+            _histogram(ulps, compared),
+            badness,
+            at.double(),
+            *held,
+        ]
+        if self.tiles is not None and self.emulated is not None:
+            other = self.emulated.double()
+            comparable = compared & ~silent & other.isfinite()
+            found.append(compare(self.tiles, comparable, wide, other, exact, self.likely))
+        return torch.cat(found)
+
+    @property
+    def left(self) -> Tensor:
+        """Elements that were never written."""
+        sentinel = abs(torch.tensor(SENTINEL).to(self.got.dtype).item())
+        left = self.got.isnan() & (self.twice.abs() == sentinel)
+        return left & (self.limit != math.inf)
+
+    @property
+    def wild(self) -> Tensor:
+        """Elements that are finite where they mustn't be, or the reverse."""
+        exact, limit, wide = self.exact, self.limit, self.got.double()
+        largest = torch.finfo(self.got.dtype).max
+        overflows = (exact.abs() + limit >= largest) & wide.isinf() & (wide.sign() == exact.sign())
+        infinite = exact.isinf() & ((wide == exact) | (wide.isnan() & (limit != 0)))
+        right = torch.where(
+            exact.isfinite(), wide.isfinite() | overflows, infinite | (exact.isnan() & wide.isnan())
+        )
+        return ~right & (limit != math.inf)
+
+    @property
+    def differs(self) -> Tensor:
+        """Where two calls left other numbers: not zeros of two signs, nor NaN of two kinds."""
+        return (self.got != self.twice) & ~(self.got.isnan() & self.twice.isnan())
+
+    @property
+    def beyond(self) -> Tensor:
+        """Numbers that aren't within the deterministic bound."""
+        return self._past(self.limit)
+
+    @property
+    def unlikely(self) -> Tensor:
+        """Numbers that aren't within the probabilistic bound."""
+        return self._past(self.likely)
+
+    def _past(self, bound: Tensor) -> Tensor:
+        judged = (self.limit != math.inf) & self.exact.isfinite() & self.got.isfinite()
+        return judged & ~((self.got.double() - self.exact).abs() <= bound)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What an output shows: the first or worst element by each rule, sums over all, and a block.
+
+    kinds      never written; not finite; worst by each bound; differing between the calls
+    squares, compared, ulps    of the first call's errors: their squares' sum, how many, the largest
+    histogram  of the errors in units of the last place, as `OutputError` has it
+    unjudged   elements that nothing is promised of
+    powerless  elements whose bound says nothing
+    """
+
+    output: Output
+    kinds: list[Element]
+    squares: float = 0.0
+    compared: float = 0.0
+    ulps: float = 0.0
+    unjudged: int = 0
+    powerless: int = 0
+    block: Block | None = None
+    histogram: tuple[int, ...] = _NO_COUNTS
+
+    @classmethod
+    def of(cls, output: Output) -> Findings:
+        """All that is to know of an output and its repetition."""
+        found = cls(output, [_NONE] * _KINDS)
+        for chunk in output.chunks():
+            found.add(chunk)
+        return found
+
+    def add(self, chunk: _Chunk) -> None:
+        """Add what a chunk shows, of the second call too where that left other numbers."""
+        numbers = chunk.numbers.tolist()
+        squares, compared, ulps, unjudged, powerless, *numbers = numbers
+        self.squares, self.compared = self.squares + squares, self.compared + compared
+        self.ulps, self.unjudged = max(self.ulps, ulps), self.unjudged + int(unjudged)
+        self.powerless += int(powerless)
+        counts, numbers = numbers[: len(_NO_COUNTS)], numbers[len(_NO_COUNTS) :]
+        self.histogram = tuple(
+            one + int(more) for one, more in zip(self.histogram, counts, strict=True)
+        )
+        differing = numbers[_KINDS - 1] > 0
+        self._worst(chunk, numbers, range(_KINDS))
+        block = numbers[7 * _KINDS :]
+        if block and chunk.tiles is not None:
+            made = block_of(chunk.tiles, block, chunk.first_row)
+            if self.block is None or made.ratio > self.block.ratio:
+                self.block = made
+        if differing:
+            again = replace(chunk, got=chunk.twice, emulated=None).numbers.tolist()
+            numbers = again[_SUMS + len(_NO_COUNTS) :]
+            self._worst(chunk, numbers, range(1, _KINDS - 1), second=True)
+
+    def _worst(
+        self, chunk: _Chunk, numbers: list[float], kinds: range, *, second: bool = False
+    ) -> None:
+        start = chunk.first_row * self.output.matrix[1]
+        for kind in kinds:
+            badness, index, *held = numbers[kind : 7 * _KINDS : _KINDS]
+            # The worst of all chunks; of a rule without degrees, 1, the first.
+            if badness > self.kinds[kind].badness or self.kinds[kind] is _NONE:
+                place = self.output.place(start + int(index))
+                got, again, expected, limit, likely = held
+                self.kinds[kind] = Element(
+                    badness, place, got, again, expected, limit, likely, second
+                )
+
+
+def extent(output: Output, what: Literal["left", "wild", "beyond", "unlikely"], told: str) -> str:
+    """How many elements of the first call are so, told in words, and the box that all lie in.
+
+    "" where it is one, or none. For a failure alone: it looks at the output once more.
+    """
+    columns = output.matrix[1]
+    chunks = [getattr(chunk, what).view(-1, columns) for chunk in output.chunks()]
+    count = sum(int(each.sum()) for each in chunks)
+    if count <= 1:
+        return ""
+    shape = output.first.shape
+    of_rows = torch.cat([each.any(1) for each in chunks]).view(shape[:-1] if columns > 1 else shape)
+    sides = [
+        of_rows.movedim(axis, 0).reshape(length, -1).any(1)
+        for axis, length in enumerate(of_rows.shape)
+    ]
+    if len(sides) < len(shape):
+        sides.append(torch.stack([each.any(0) for each in chunks]).any(0))
+    box = ", ".join(map(_interval, sides))
+    return (
+        f"; {count:,} of {output.first.numel():,} elements {told}, all of them in "
+        f"{output.name}[{box}]"
+    )
+
+
+def _interval(there: Tensor) -> str:
+    """From the first place to the last, as a slice."""
+    places = there.nonzero().flatten()
+    first, last = int(places[0]), int(places[-1])
+    return str(first) if first == last else f"{first}:{last + 1}"
+
+
+def _histogram(ulps: Tensor, compared: Tensor) -> Tensor:
+    """How many of the compared errors lie between two of `ULP_EDGES`."""
+    bins = len(_NO_COUNTS)
+    edges = torch.tensor(ULP_EDGES, dtype=torch.float64, device=ulps.device)
+    number = torch.bucketize(ulps, edges) + 0.5
+    return number.masked_fill(~compared, -1.0).double().histc(bins, 0, bins)
+
+
+def _ulp(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """The spacing of `dtype` at each element of `exact`."""
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(exact.abs().clamp(min=info.smallest_normal, max=info.max))
+    return torch.ldexp(torch.full_like(exact, info.eps), exponent - 1)

@@ -1,0 +1,118 @@
+"""Who read and who wrote each element of a tensor's memory in the launch in progress.
+
+Two accesses of one element by two programs, one of them a store, have no order on a GPU: neither
+two stores, nor a load of what another program stores, in whichever order the interpreter ran them.
+All arguments in one storage share its logs, so that a tensor seen through two of them is one.
+
+A log holds a segment (order.py) for each element. Reads of memory that nothing has written yet in
+the launch are kept as they come, and go into a log with the first store: most tensors are only
+read, and cost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from suites.accuracy.strict.order import SEVERAL, Order
+from suites.accuracy.strict.unwritten import Fresh
+from suites.accuracy.strict.zeros import Array, zeros
+
+_MOST_LANES = 2**22  # kept of reads, at 8 bytes each, before they go into a log
+
+
+@dataclass(slots=True)
+class Region:
+    """One storage: logs of its elements, counted in `itemsize` bytes, the smallest of its views."""
+
+    start: int
+    nbytes: int
+    fresh: Fresh | None
+    itemsize: int
+    writers: Array | None = None
+    readers: Array | None = None
+    _reads: list[tuple[int, Array, Array | None]] = field(default_factory=list)
+    _lanes: int = 0
+
+    def elements(self, at: Array, itemsize: int) -> Array:
+        """Of elements of `itemsize` bytes, counted in those, the elements of the logs."""
+        if itemsize < self.itemsize:
+            self._refine(itemsize)
+        parts = itemsize // self.itemsize
+        if parts == 1:
+            return at
+        return (at.reshape(-1, 1) * parts + np.arange(parts)).reshape(-1)
+
+    def _refine(self, itemsize: int) -> None:
+        """Count in smaller elements: a pointer was cast to one to such."""
+        parts, self.itemsize = self.itemsize // itemsize, itemsize
+        if self.writers is not None:
+            self.writers = np.repeat(self.writers, parts)
+        if self.readers is not None:
+            self.readers = np.repeat(self.readers, parts)
+        self._reads = [
+            (segment, (each.reshape(-1, 1) * parts + np.arange(parts)).reshape(-1), None)
+            for segment, each in ((s, _chosen(at, lanes)) for s, at, lanes in self._reads)
+        ]
+
+    def note_read(self, at: Array, lanes: Array | None, order: Order) -> None:
+        """The program in turn reads these elements of the log, where `lanes` says so."""
+        if self.readers is not None:
+            self._log_read(_chosen(at, lanes), order.segment, order.first)
+            return
+        self._reads.append((order.segment, at, lanes))
+        self._lanes += at.size
+        if self._lanes > _MOST_LANES:
+            self._log_reads(order)
+
+    def read(self, at: Array, order: Order) -> tuple[int, int] | None:
+        """(element, segment) where one of these was written by a program that isn't ahead."""
+        return None if self.writers is None else _unordered(self.writers, at, order)
+
+    def write(self, at: Array, order: Order) -> tuple[int, int, str] | None:
+        """Note a store; (element, segment, "reads" or "writes") where it meets another program."""
+        if self.writers is None:
+            self.writers = zeros(self.nbytes // self.itemsize, np.int32)
+        if self.readers is None:
+            self._log_reads(order)
+        assert self.readers is not None
+        for log, did in ((self.writers, "writes"), (self.readers, "reads")):
+            found = _unordered(log, at, order)
+            if found is not None:
+                return *found, did
+        self.writers[at] = order.segment
+        return None
+
+    def _log_reads(self, order: Order) -> None:
+        self.readers = zeros(self.nbytes // self.itemsize, np.int32)
+        for segment, at, lanes in self._reads:
+            first = order.starts[order.program(segment)]
+            self._log_read(_chosen(at, lanes), segment, first)
+        self._reads.clear()
+
+    def _log_read(self, at: Array, segment: int, first: int) -> None:
+        assert self.readers is not None
+        before = self.readers[at]
+        self.readers[at] = np.where(_others(before, first), SEVERAL, segment)
+
+
+def _chosen(at: Array, lanes: Array | None) -> Array:
+    return at if lanes is None else at[lanes]
+
+
+def _others(segments: Array, first: int) -> Array:
+    """Which are another program's: neither nobody's nor from `first` on. One step for the two."""
+    return (segments - 1).view(np.uint32) < np.uint32(first - 1)
+
+
+def _unordered(log: Array, at: Array, order: Order) -> tuple[int, int] | None:
+    """The first of these elements whose segment in the log is another's and isn't ahead."""
+    before = log[at]
+    others = _others(before, order.first)
+    if not others.any():
+        return None
+    for segment in np.unique(before[others]).tolist():
+        if not order.ahead(segment):
+            return int(at[before == segment][0]), segment
+    return None

@@ -1,0 +1,115 @@
+"""`python -m suites.resources`: compile every kernel for every GPU generation, with no GPU.
+
+A command line of its own and no pytest: nothing here is a test of a pair, what is compiled is found
+out by calling kernels, and the compiler's processes must not inherit pytest's interpreter.
+
+Exit status: 0 where all compiles and every expectation holds; 1 where not; 2 where what was asked
+for doesn't exist or the record can't be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ROOT = Path(__file__).resolve().parents[2]
+# Triton looks for it when it is imported: nothing compiles under the interpreter.
+_INTERPRETER = "TRITON_INTERPRET"
+# Whether products and sums are fused: its default changes between versions of Triton.
+_FUSION = "TRITON_DEFAULT_FP_FUSION"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(typed)
+    os.environ.pop(_INTERPRETER, None)
+    os.environ.setdefault(_FUSION, "1")
+    from suites.resources.workers import start_server  # noqa: PLC0415  (not before the above)
+
+    start_server()
+    from suites.resources.command import run  # noqa: PLC0415  (imports torch, as the server does)
+
+    return run(options, shlex.join(["nox", "-s", "compile", *(["--", *typed] if typed else [])]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nox -s compile --",
+        description="Compile every kernel for every GPU generation, with no GPU.",
+    )
+    for name in ("op", "kernel"):
+        parser.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"only this {name}; may be repeated",
+        )
+    parser.add_argument(
+        "--kernels",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a Python file that registers kernels, and may hold EXPECTATIONS of them",
+    )
+    parser.add_argument(
+        "--sm",
+        action="append",
+        default=[],
+        type=int,
+        metavar="N",
+        help="only this generation; may be repeated (75, 80, 86, 89, 90, 100, 120)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every variant of every kernel, not only those that stand for the rest",
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="also show what changed since this record"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=_count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that compile; by default one for each core",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=_ROOT / "results",
+        metavar="DIR",
+        help="where records are written",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="where measurements are kept (default: ~/.cache/kernel-workbench/compile)",
+    )
+    parser.add_argument(
+        "--check-driver",
+        action="store_true",
+        help="on a machine with a GPU: compare with what its driver says of each kernel",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes from 1 to 1024")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""What a run compiles: the launches of the chosen calls, each kind of launch once a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from profiles.peaks import LIMITS
+from reports.schema import ResourceRow
+from suites.described import case_info
+from suites.resources.rows import Planned, numbered
+from suites.resources.selection import Standing, alignment_bytes
+from suites.resources.worker import Call, Noted, Take
+from suites.resources.workers import Workers
+
+
+@dataclass(slots=True)
+class Plan:
+    """Launches to compile, rows of calls whose launches aren't known, and kernels without any."""
+
+    launches: list[Planned] = field(default_factory=list)
+    failures: list[ResourceRow] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+
+
+def plan(chosen: Sequence[Standing], sms: Sequence[int], workers: Workers) -> Plan:
+    """Take down the launches of every chosen call on every generation.
+
+    What an earlier call launches on all its generations isn't planned again for a later one; it is
+    told beside the earlier one's. A later one that has nothing of its own is tried with its other
+    case.
+    """
+    answers = _taken([(each, sm, each.cases[sm]) for each in chosen for sm in each.cases], workers)
+    made = Plan()
+    seen: dict[tuple[int, str], int] = {}  # where in `launches` a kind of launch is
+    again = [
+        (each, sm, each.otherwise)
+        for each in chosen
+        if each.otherwise is not None and _all_known(each, chosen, answers)
+        for sm in each.cases
+        if each.kernel.domain.reject(each.otherwise, sm) is None
+    ]
+    answers |= _taken(again, workers)
+    tried = {(id(each), sm) for each, sm, _ in again}
+    launching: set[str] = set()
+    for each in chosen:
+        for sm in sms:
+            if sm not in each.cases:
+                continue
+            case = each.cases[sm]
+            if (id(each), sm) in tried and each.otherwise is not None:
+                case = each.otherwise
+            answer = answers[sm, Call(each.kernel.op.name, each.kernel.name, case)]
+            if isinstance(answer, str):
+                made.failures.append(_failure(each, sm, answer))
+                continue
+            names = numbered([one.function for one in answer])
+            launching.update([each.kernel.name] if answer else [])
+            for function, noted in zip(names, answer, strict=True):
+                where = seen.setdefault((sm, noted.key), len(made.launches))
+                if where == len(made.launches):
+                    made.launches.append(
+                        Planned(each.kernel, each.label, case, sm, function, noted)
+                    )
+                else:
+                    other = f"{each.kernel.op.name} {each.kernel.name} {each.label}"
+                    made.launches[where] = made.launches[where].shared_with(other)
+    failed = {row.kernel for row in made.failures}
+    made.silent += [
+        name
+        for name in dict.fromkeys(each.kernel.name for each in chosen)
+        if name not in launching and name not in failed
+    ]
+    return made
+
+
+_Answer = tuple[Noted, ...] | str
+_Answers = dict[tuple[int, Call], _Answer]
+
+
+def _taken(wanted: Sequence[tuple[Standing, int, object]], workers: Workers) -> _Answers:
+    tasks: dict[int, list[Take]] = {}
+    for each, sm, case in wanted:
+        call = Call(each.kernel.op.name, each.kernel.name, case)  # type: ignore[arg-type]
+        tasks.setdefault(sm, []).append(Take(call))
+    answers: _Answers = {}
+    for sm, task, answer in workers.run(tasks):
+        assert isinstance(task, Take) and isinstance(answer, tuple | str)
+        answers[sm, task.call] = answer
+    return answers
+
+
+def _all_known(each: Standing, chosen: Sequence[Standing], answers: _Answers) -> bool:
+    """Whether other calls launch all that this one does."""
+    others = {
+        (sm, noted.key)
+        for other in chosen
+        if other is not each
+        for sm, case in other.cases.items()
+        for noted in _launches(answers, other, sm)
+    }
+    own = {(sm, noted.key) for sm in each.cases for noted in _launches(answers, each, sm)}
+    return own <= others
+
+
+def _launches(answers: _Answers, each: Standing, sm: int) -> tuple[Noted, ...]:
+    found = answers[sm, Call(each.kernel.op.name, each.kernel.name, each.cases[sm])]
+    return () if isinstance(found, str) else found
+
+
+def _failure(each: Standing, sm: int, reason: str) -> ResourceRow:
+    """The row of a call whose launches couldn't be taken down."""
+    case = each.cases[sm]
+    return ResourceRow(
+        op=each.kernel.op.name,
+        kernel=each.kernel.name,
+        label=each.label,
+        function="its launches",
+        sm=sm,
+        case=case_info(case),
+        alignment_bytes=alignment_bytes(case),
+        status="failed",
+        reason=reason,
+        shared_limit_bytes=LIMITS[sm].shared_block_bytes,
+        most_warps=LIMITS[sm].warps,
+        compile_s=0.0,
+        tools={},
+    )

@@ -1,0 +1,191 @@
+"""A GPU on paper: host code of a kernel runs as if it had one, and nothing is computed on it.
+
+A kernel's host code asks its tensors and torch what it runs on, makes outputs there and launches.
+Here its tensors lie in the CPU's memory and say that they are on `cuda:0`; torch.cuda describes the
+GPU that stands for a generation (profiles/peaks.py); and Triton's driver names the target and never
+launches. So a call makes the launches that it would make there: the same addresses within 16 bytes,
+the same tiles, the same grids. Values are real, so code that reads a tensor works as well.
+
+Installed once and for all in a process that does nothing else, one generation a process: what host
+code remembers of its device is then right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from profiles.peaks import LIMITS, peaks_of_sm
+
+_CPU = torch.device("cpu")
+_DEVICE = torch.device("cuda", 0)
+_MEMORY = 2**34  # bytes; none of its figures decides what is launched
+_TO_CPU = {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy}
+_TO_GPU = {torch.Tensor.cuda}
+
+
+class OnPaper(torch.Tensor):
+    """A tensor in the CPU's memory that says it is on the GPU."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """`cuda:0`."""
+        return _DEVICE
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        """True."""
+        return True
+
+    def get_device(self) -> int:
+        """0."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """What host code and Triton are told of the GPU."""
+
+    sm: int
+    name: str
+    multiprocessors: int
+
+    def properties(self) -> SimpleNamespace:
+        """What torch.cuda.get_device_properties returns."""
+        limits = LIMITS[self.sm]
+        return SimpleNamespace(
+            name=self.name,
+            major=self.sm // 10,
+            minor=self.sm % 10,
+            multi_processor_count=self.multiprocessors,
+            total_memory=_MEMORY,
+            warp_size=32,
+            max_threads_per_multi_processor=32 * limits.warps,
+            regs_per_multiprocessor=limits.registers,
+            shared_memory_per_block=48 * 1024,
+            shared_memory_per_block_optin=limits.shared_block_bytes,
+            shared_memory_per_multiprocessor=limits.shared_bytes,
+            L2_cache_size=int(peaks_of_sm(self.sm)[0].l2_mb * 2**20),
+        )
+
+
+def stand_in(sm: int) -> StandIn:
+    """The GPU that stands for a generation. Raises KeyError where the peak table has none."""
+    models = peaks_of_sm(sm)
+    if not models:
+        raise KeyError(f"profiles/peaks.py lists no GPU of sm {sm}")
+    return StandIn(sm, models[0].name, models[0].multiprocessors)
+
+
+class Placing(TorchFunctionMode):
+    """Inside, what is made on `cuda` is made in the CPU's memory and says that it is on the GPU."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Call `func` with the CPU in place of the GPU."""
+        del types
+        asked: list[str] = []
+
+        def placed(value: object) -> object:
+            if isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda"):
+                value = torch.device(value)
+            if not isinstance(value, torch.device):
+                return value
+            asked.append(value.type)
+            return _CPU if value.type == "cuda" else value
+
+        there = tuple(map(placed, args))
+        named = {name: placed(value) for name, value in (kwargs or {}).items()}
+        if func in _TO_GPU:
+            return on_paper(there[0])
+        result = func(*there, **named)
+        if "cpu" in asked or func in _TO_CPU:
+            return _plain(result)
+        return on_paper(result) if asked else result
+
+
+def on_paper(value: object) -> object:
+    """`value` said to be on the GPU, where it is a tensor."""
+    if isinstance(value, torch.Tensor) and not isinstance(value, OnPaper):
+        return value.as_subclass(OnPaper)
+    return value
+
+
+def _plain(value: object) -> object:
+    return value.as_subclass(torch.Tensor) if isinstance(value, OnPaper) else value
+
+
+class _Driver:
+    """What Triton asks of a driver up to a launch."""
+
+    def __init__(self, target: object) -> None:
+        self._target = target
+
+    def get_current_target(self) -> object:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return device
+
+    def get_active_torch_device(self) -> torch.device:
+        return _DEVICE
+
+    def get_device_interface(self) -> object:
+        return torch.cuda
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """An autotuner's clock: every configuration is launched once, and all take no time."""
+
+        def run_once(call: Callable[[], object], **_: object) -> list[float]:
+            call()
+            return [0.0, 0.0, 0.0]
+
+        return run_once
+
+
+def _inside(*_: object, **__: object) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def install(sm: int) -> StandIn:
+    """Describe the GPU of a generation to torch and to Triton, for the rest of this process."""
+    import triton  # noqa: PLC0415  (the process decides first how it is to be imported)
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
+
+    card = stand_in(sm)
+    told: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda *_: None,
+        "get_device_capability": lambda *_, **__: divmod(sm, 10),
+        "get_device_properties": lambda *_, **__: card.properties(),
+        "get_device_name": lambda *_, **__: card.name,
+        "synchronize": lambda *_, **__: None,
+        "current_stream": lambda *_, **__: SimpleNamespace(cuda_stream=0, stream_id=0),
+        "is_current_stream_capturing": lambda: False,
+        "is_bf16_supported": lambda *_, **__: sm >= 80,
+        "device": _inside,
+        "device_of": _inside,
+        "stream": _inside,
+    }
+    for name, answer in told.items():
+        setattr(torch.cuda, name, answer)
+    triton.runtime.driver.set_active(_Driver(GPUTarget("cuda", sm, 32)))
+    return card

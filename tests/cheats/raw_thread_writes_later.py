@@ -1,0 +1,30 @@
+"""As thread_writes_later, with a thread that Python's list of threads doesn't hold."""
+
+import _thread
+import time
+
+import torch
+
+from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+
+
+def closed_form(dy, x, weight, mean, rstd):
+    """The honest outputs."""
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    g = dy * weight
+    c1, c2 = g.mean(1, keepdim=True), (g * x_hat).mean(1, keepdim=True)
+    return (g - c1 - x_hat * c2) * rstd[:, None], (dy * x_hat).sum(0), dy.sum(0)
+
+
+@kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
+def raw_thread_writes_later(dy, x, weight, mean, rstd):
+    """The tensors that come back are filled after the clock was read."""
+    outputs = torch.zeros_like(x), torch.zeros_like(weight), torch.zeros_like(weight)
+
+    def compute():
+        time.sleep(1)
+        for to, made in zip(outputs, closed_form(dy, x, weight, mean, rstd), strict=True):
+            to.copy_(made)
+
+    _thread.start_new_thread(compute, ())
+    return outputs

@@ -1,0 +1,12 @@
+"""Raises pytest's Skipped, or its Exit, which end a test without failing it."""
+
+import pytest
+import torch
+
+from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+
+
+@kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
+def skips_itself(dy, x, weight, mean, rstd):
+    """A test that is skipped has no failures."""
+    pytest.skip("not today")

@@ -1,0 +1,157 @@
+"""Layer-norm backward as a correct kernel computes it, in fp32, on a CPU.
+
+The closed form with its sums in several orders, x^ in each of its forms, and dx combined in several
+ways; the parts are there to be changed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case, Inputs, Numerics
+
+# A CPU keeps subnormals, so that the narrower of the two bounds must hold.
+PLAIN = Numerics(gradual_underflow=True)
+DISTRIBUTED = Numerics(gradual_underflow=True, distributed_normalisation=True)
+Sum = Callable[[Tensor], Tensor]  # float32 [k, ...] to [...], over the first dimension
+
+
+def any_order(addends: Tensor) -> Tensor:
+    """As torch has it."""
+    return addends.sum(0)
+
+
+def sequential(addends: Tensor) -> Tensor:
+    """One after another, which numpy's float32 cumsum is and torch's, in float64, isn't."""
+    return torch.from_numpy(np.cumsum(addends.numpy(), axis=0, dtype=np.float32)[-1])
+
+
+def pairwise(addends: Tensor) -> Tensor:
+    """Halves upon halves."""
+    while addends.shape[0] > 1:
+        half = addends.shape[0] // 2
+        pairs = addends[:half] + addends[half : 2 * half]
+        addends = torch.cat([pairs, addends[2 * half :]])
+    return addends[0]
+
+
+def blocks_of_16(addends: Tensor) -> Tensor:
+    """Sixteen in a row, and then their sums."""
+    return sequential(torch.stack([sequential(block) for block in addends.split(16)]))
+
+
+def backwards(addends: Tensor) -> Tensor:
+    """One after another, the last first."""
+    return sequential(addends.flip(0))
+
+
+def without_last(addends: Tensor) -> Tensor:
+    """All but the last: a defect."""
+    return addends[:-1].sum(0)
+
+
+def in_the(half: torch.dtype) -> Sum:
+    """One after another, each sum rounded to the half: a defect."""
+
+    def accumulate(addends: Tensor) -> Tensor:
+        total = torch.zeros_like(addends[0])
+        for addend in addends:
+            total = (total + addend).to(half).float()
+        return total
+
+    return accumulate
+
+
+def centred(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    """x^ as most kernels have it."""
+    return (x - mean) * rstd
+
+
+def distributed(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    """x^ as a kernel declares it that multiplies first."""
+    return x * rstd - mean * rstd
+
+
+def distributed_fma(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    """fma(x, rstd, -fl(mean rstd)): on a constant row it is all rounding, where `centred` is 0."""
+    return (x.double() * rstd.double() - (mean * rstd).double()).float()
+
+
+@dataclass(frozen=True)
+class Combine:
+    """How dx is made of rstd, g, the row's sums and x^; the signs are here to be planted wrong."""
+
+    form: int
+    sign: float = 1.0
+
+    def __call__(self, rstd: Tensor, g: Tensor, sums: Tensor, x_hat: Tensor) -> Tensor:
+        """dx, [m, n], of g and x_hat [m, n], rstd [m, 1] and the sums of g and g x^, [m, 2]."""
+        n = g.shape[1]
+        if self.form == 3:  # as PyTorch's CUDA kernel has it
+            return (rstd / n) * (g * n - sums[:, :1] - x_hat * sums[:, 1:] * self.sign)
+        # Two roundings, of 1/n and of the product, where a division would have one.
+        means = sums * torch.tensor(1.0).div(n)
+        c1, c2 = means[:, :1], means[:, 1:] * self.sign
+        if self.form == 0:
+            return rstd * (g - c1 - x_hat * c2)
+        if self.form == 1:
+            return rstd * g - rstd * (c1 + x_hat * c2)
+        return (g - (x_hat * c2 + c1)) * rstd
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The parts of the closed form that a kernel is free to choose."""
+
+    row_sum: Sum = any_order
+    column_sum: Sum = any_order
+    x_hat: Callable[[Tensor, Tensor, Tensor], Tensor] = centred
+    combine: Combine = Combine(0)
+
+
+SOUND = Arithmetic()
+
+
+def emulate(case: Case, inputs: Inputs, how: Arithmetic) -> dict[str, Tensor]:
+    """The outputs of a kernel that computes in float32 and rounds once, at the end."""
+    n = case.size("n")
+
+    def wide(name: str, width: int) -> Tensor | None:
+        value = inputs.get(name)
+        return value.float().reshape(-1, width) if isinstance(value, Tensor) else None
+
+    dy, x, rstd = wide("dy", n), wide("x", n), wide("rstd", 1)
+    weight, mean, residual = wide("weight", n), wide("mean", 1), wide("dresidual", n)
+    assert dy is not None and x is not None and rstd is not None
+    x_hat = x * rstd if mean is None else how.x_hat(x, mean, rstd)
+    if weight is not None and "zero_centred" in case.options:
+        weight = 1 + weight
+    g = dy if weight is None else dy * weight
+    sums = how.row_sum(torch.stack([g.T, (g * x_hat).T], 2).contiguous())  # [m, 2]
+    if mean is None:
+        sums[:, 0] = 0
+    dx = how.combine(rstd, g, sums, x_hat)
+    if residual is not None:
+        dx = dx + residual
+    totals = how.column_sum(torch.stack([dy * x_hat, dy], 1))  # [2, n]
+    made = {"dx": dx.to(case.dtype)}
+    for name, total in zip(("dweight", "dbias"), totals, strict=True):
+        if name in LAYER_NORM_BACKWARD.forms(case):
+            earlier = wide(name, n)
+            made[name] = (total if earlier is None else total + earlier[0]).to(case.weight_dtype)
+    return made
+
+
+def sound_ways() -> Iterator[tuple[Arithmetic, Numerics]]:
+    """Every order of summation with every form of x^, and the ways to combine dx in turn."""
+    for index, order in enumerate((any_order, sequential, backwards, pairwise, blocks_of_16)):
+        for turn, x_hat in enumerate((centred, distributed, distributed_fma)):
+            combine = Combine((index + turn) % 4)
+            declared = PLAIN if x_hat is centred else DISTRIBUTED
+            yield Arithmetic(order, order, x_hat, combine), declared

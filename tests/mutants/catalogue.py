@@ -1,0 +1,62 @@
+"""All mutants and cheats, and which of them a command line means."""
+
+from __future__ import annotations
+
+import difflib
+import zlib
+from collections.abc import Sequence
+from functools import cache
+
+from oracles import OPS
+from oracles.op import Case
+from tests.mutants import (
+    attention_backward,
+    attention_delta,
+    attention_forward,
+    cheats,
+    host,
+    layer_norm,
+    layer_norm_steps,
+    plain,
+)
+from tests.mutants.mutant import Mutant
+
+_FILES = (
+    layer_norm,
+    layer_norm_steps,
+    attention_forward,
+    attention_delta,
+    attention_backward,
+    host,
+    plain,
+    cheats,
+)
+MUTANTS: tuple[Mutant, ...] = tuple(each for file in _FILES for each in file.MUTANTS)
+
+
+class UnknownMutantError(LookupError):
+    """A name that no mutant has; the message says which one is like it."""
+
+
+@cache
+def ci_cases(op: str) -> dict[str, Case]:
+    """The cases of an op that are tried without a GPU, by id."""
+    return {case.id(): case for case in OPS[op].cases() if case.tier == "ci"}
+
+
+def chosen(names: Sequence[str], sample: int | None) -> tuple[Mutant, ...]:
+    """The mutants of these names, all where there are none; `sample`: so many, always the same.
+
+    Raises UnknownMutantError.
+    """
+    known = {each.name: each for each in MUTANTS}
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UnknownMutantError(f"there is no mutant called {name}{hint}")
+    meant = [known[name] for name in names] if names else list(MUTANTS)
+    if sample is not None:
+        # By a hash of their names: spread over the files, whatever is added to them.
+        meant = sorted(meant, key=lambda each: zlib.crc32(each.name.encode()))[:sample]
+    return tuple(meant)

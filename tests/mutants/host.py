@@ -1,0 +1,340 @@
+"""Mutants of attention's host side: buffers, grids, strides, checks and the choice of a variant."""
+
+from __future__ import annotations
+
+from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD, ATTENTION_GRADIENTS
+from tests.mutants import named_cases as at
+from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Family
+from tests.mutants.named_cases import bf16, fp16, fp32
+
+_FORWARD, _BACKWARD = "attention/forward.py", "attention/backward.py"
+_PROBLEM, _VARIANTS = "attention/problem.py", "attention/variants.py"
+_host = Family("host", ATTENTION_FORWARD, "flash")
+_host_backward = Family("host", ATTENTION_BACKWARD, "two_pass")
+_host_gradients = Family("host", ATTENTION_GRADIENTS, "flash_two_pass")
+
+MUTANTS = (
+    _host(
+        "grid_floored",
+        (17, 34),
+        "programs are as many as whole tiles of queries",
+        (bf16(at.DENSE),),
+        UNWRITTEN,
+        Edit(
+            _FORWARD,
+            "grid = (triton.cdiv(problem.s_q, tile.queries) *",
+            "grid = (problem.s_q // tile.queries *",
+        ),
+    ),
+    _host(
+        "columns_taken_for_adjacent",
+        (23, 24),
+        "column strides are taken for 1",
+        (fp16(at.LAID) + "-v_transposed", bf16(at.LAID) + "-q_colstride2"),
+        (*ERROR, *NAN, *ACCESS),
+        Edit(_FORWARD, '"ADJACENT": adjacent(q, k, v),', '"ADJACENT": True,'),
+    ),
+    _host(
+        "k_strides_of_q",
+        (21,),
+        "k is read with q's strides",
+        (bf16(at.LAID) + "-q_bhsd", fp32(at.LAID) + "-k_bhsd"),
+        (*ERROR, *NAN, *ACCESS),
+        Edit(
+            _FORWARD,
+            "*units(q, vector), *units(k, vector),",
+            "*units(q, vector), *units(q, vector),",
+        ),
+    ),
+    _host(
+        "wide_offsets_ignored",
+        (3, 5),
+        "offsets within a head are always computed in 32 bits",
+        (bf16(at.FAR_ROWS) + "-q_far", bf16(at.FAR_KEYS) + "-k_far"),
+        ACCESS,
+        Edit(_FORWARD, "WIDE=is_wide(q, k, v),", "WIDE=False,"),
+    ),
+    _host(
+        "sink_in_every_split",
+        (),
+        "each split counts the sink, and joining them counts it once more",
+        (bf16(at.SINK),),
+        ERROR,
+        Edit(_FORWARD, "None if split else options.sink,", "options.sink,"),
+        kernel="split_keys",
+    ),
+    _host(
+        "accumulator_uninitialised",
+        (33,),
+        "the accumulator of heads too wide for registers isn't cleared",
+        (bf16(at.HEAD_257), fp32(at.HEAD_320)),
+        (*ACCESS, *NAN),
+        Edit(_FORWARD, "acc = torch.zeros(shape", "acc = torch.empty(shape"),
+    ),
+    _host(
+        "workspace_undeclared",
+        (),
+        "the kernel says that it takes no memory, and takes an accumulator for wide heads",
+        (bf16(at.HEAD_257),),
+        ("workspace",),
+        Edit(_FORWARD, 'return 4 * elements(case, "out") if wide else 0', "return 0 * wide"),
+    ),
+    _host(
+        "varlen_claimed",
+        (15,),
+        "a kernel that serves no sequences says that it does",
+        (bf16(at.VARLEN),),
+        (*ERROR, *NAN, *ACCESS, *UNWRITTEN, "raised"),
+        Edit(
+            _FORWARD,
+            '        features=FEATURES - {"varlen"},\n        sm=SM,\n        since',
+            "        features=FEATURES,\n        sm=SM,\n        since",
+        ),
+        kernel="split_keys",
+    ),
+    _host(
+        "splits_forget_the_tail",
+        (34,),
+        "the buffer holds a share for each split, and the step that joins them reads one fewer",
+        (bf16(at.LAST_KEY_ALONE), bf16(at.FIVE_TILES)),
+        ERROR,
+        Edit(_FORWARD, "            splits, BLOCK_M=", "            splits - 1, BLOCK_M="),
+        kernel="split_keys",
+    ),
+    _host(
+        "bias_rows_rounded",
+        (25,),
+        "the bias's rows are taken to be a multiple of 8 elements apart",
+        (fp16(at.LAID) + "-bias_rowpad3-bias", bf16(at.BIAS)),
+        (*ERROR, *NAN, *ACCESS),
+        Edit(
+            _PROBLEM,
+            "return batch, head, query, key",
+            "return batch, head, -(-query // 8) * 8, key",
+        ),
+    ),
+    _host(
+        "bias_broadcast_as_packed",
+        (19,),
+        "a bias of one batch is read with a packed one's strides",
+        (bf16(at.BIAS_OVER_BATCH), bf16(at.BIAS_OVER_QUERIES)),
+        (*ERROR, *NAN, *ACCESS),
+        Edit(
+            _PROBLEM,
+            "batch, head, query, key = self.bias.stride()",
+            'batch, head, query, key = torch.empty(self.bias.shape, device="meta").stride()',
+        ),
+    ),
+    _host(
+        "vectors_across_rows",
+        (25, 26),
+        "loads are as wide as the rows allow, whatever lies between them",
+        (bf16(at.LAID) + "-k_rowpad5", fp32(at.LAID) + "-rowpad1"),
+        (*ERROR, *NAN, *ACCESS),
+        Edit(
+            _PROBLEM,
+            "itemsize * math.gcd(shape[-1], *steps))",
+            "itemsize * math.gcd(shape[-1], 0 * len(list(steps))))",
+        ),
+    ),
+    _host(
+        "scale_of_values",
+        (42,),
+        "the scale is 1 / sqrt(d_v)",
+        (bf16(at.UNEQUAL),),
+        ERROR,
+        Edit(_PROBLEM, "scale = 1 / math.sqrt(d) if", "scale = 1 / math.sqrt(d_v) if"),
+    ),
+    _host(
+        "window_of_0_taken_for_none",
+        (18,),
+        "a window whose side is 0 is taken for one without that side",
+        (fp32(at.WINDOW_OF_ONE),),
+        ERROR,
+        Edit(_PROBLEM, "UNLIMITED if left is None else", "UNLIMITED if not left else"),
+        kernel="flash_fp32",
+    ),
+    _host(
+        "longest_sequence_missed",
+        (15,),
+        "the grid holds sequences of mean length",
+        (fp32(at.VARLEN_LONG),),
+        UNWRITTEN,
+        Edit(
+            _PROBLEM,
+            "longest[name] = max(steps, default=0)",
+            "longest[name] = sum(steps) // max(1, len(steps))",
+        ),
+        kernel="flash_fp32",
+    ),
+    _host(
+        "seed_of_32_bits",
+        (47,),
+        "the high word of the seed is dropped",
+        (bf16(at.DROPOUT_GQA),),
+        ERROR,
+        Edit(
+            _PROBLEM,
+            "(seed % 2**32, seed >> 32, self.threshold)",
+            "(seed % 2**32, 0, self.threshold)",
+        ),
+    ),
+    _host(
+        "threshold_of_31_bits",
+        (47,),
+        "half as many weights are dropped as were asked for",
+        (bf16(at.DROPOUT),),
+        ERROR,
+        Edit(
+            _PROBLEM,
+            "round(self.options.dropout_p * 2**32)",
+            "round(self.options.dropout_p * 2**31)",
+        ),
+    ),
+    _host(
+        "kept_weights_not_scaled",
+        (47,),
+        "kept weights aren't scaled up",
+        (bf16(at.DROPOUT),),
+        ERROR,
+        Edit(_PROBLEM, "return 1 / (1 - self.options.dropout_p)", "return 1.0"),
+    ),
+    _host(
+        "tf32_undeclared",
+        (),
+        "products of fp32 take tf32 operands, which isn't declared",
+        (fp32(at.DENSE),),
+        ERROR,
+        Edit(
+            _VARIANTS,
+            'return "tf32" if self.dtype == "tf32" else "ieee"',
+            'return "tf32"',
+        ),
+        kernel="flash_fp32",
+    ),
+    _host_backward(
+        "do_strides_of_out",
+        (20,),
+        "do is read with out's strides",
+        (fp16(at.LAID) + "-do_bhsd", fp16(at.LAID) + "-do_rowpad24"),
+        (*ERROR, *NAN, *ACCESS),
+        Edit(
+            _BACKWARD,
+            "tensors = (self.do, problem.q, problem.k, problem.v)",
+            "tensors = (self.out, problem.q, problem.k, problem.v)",
+        ),
+    ),
+    _host_backward(
+        "expanded_do_taken_for_adjacent",
+        (20, 23),
+        "do of stride 0 is read as if its columns were adjacent",
+        (bf16(at.LAID) + "-do_expanded_all", fp16(at.LAID) + "-do_colstride3"),
+        (*ERROR, *NAN, *ACCESS),
+        Edit(
+            _BACKWARD,
+            '"ADJACENT": adjacent(*self.loaded),\n            "VECTOR"',
+            '"ADJACENT": True,\n            "VECTOR"',
+        ),
+    ),
+    _host_backward(
+        "wide_gradients_uninitialised",
+        (33,),
+        "accumulators of heads too wide for registers aren't cleared",
+        (fp16(at.HEAD_320),),
+        (*ACCESS, *NAN, *UNWRITTEN),
+        Edit(_BACKWARD, "made = torch.zeros if wide else torch.empty", "made = torch.empty"),
+    ),
+    _host_backward(
+        "shares_uninitialised",
+        (33,),
+        "what shares of dk are added to isn't cleared",
+        (bf16(at.MQA), fp16(at.MQA_OF_8)),
+        (*ACCESS, *NAN, *UNWRITTEN),
+        Edit(
+            _BACKWARD,
+            "dk = torch.zeros(k.shape, dtype=torch.float32",
+            "dk = torch.empty(k.shape, dtype=torch.float32",
+        ),
+        kernel="split_queries",
+    ),
+    _host_backward(
+        "no_queries_no_gradients",
+        (15,),
+        "without queries dk and dv are left as they were",
+        (bf16(at.NO_QUERIES),),
+        UNWRITTEN,
+        Edit(
+            _BACKWARD,
+            "problem.h_kv * members * tiles,)\n        if not grid[0]:",
+            "problem.h_kv * members * tiles,)\n        if not grid[0] * problem.s_q:",
+        ),
+    ),
+    _host_gradients(
+        "another_seed_backward",
+        (47,),
+        "the backward draws its mask from the next seed",
+        (bf16(at.DROPOUT),),
+        ERROR,
+        Edit(
+            "attention/function.py",
+            "    return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)",
+            '    options = Options(**{**given, "dropout_seed": 1 + options.dropout_seed})\n'
+            "    return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)",
+        ),
+    ),
+    _host_gradients(
+        "half_out_for_delta",
+        (41,),
+        "end to end the backward is given the out of another scale",
+        (bf16(at.DENSE),),
+        ERROR,
+        Edit(
+            "attention/function.py",
+            "    return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)",
+            "    return backward(do, Problem.of(q, k, v, options), out * 0.5, lse, tf32=tf32)",
+        ),
+    ),
+    _host(
+        "tile_of_the_batch",
+        (),
+        "a call of one batch takes narrower tiles, so that a batch's bits depend on the others",
+        (bf16(at.COARSE_WINDOW),),
+        ("invariance",),
+        Edit(
+            _FORWARD,
+            "from typing import Unpack",
+            "from dataclasses import replace\nfrom typing import Unpack",
+        ),
+        Edit(
+            _FORWARD,
+            "    tile = variant.tile\n",
+            "    tile = variant.tile\n"
+            "    if problem.b == 1:\n"
+            "        tile = replace(tile, keys=16)\n",
+        ),
+    ),
+    _host(
+        "tile_of_the_device",
+        (),
+        "a device of many SMs gets narrower tiles, so that bits depend on the device",
+        (fp16(at.COARSE_BIAS),),
+        ("invariance",),
+        Edit(
+            _FORWARD,
+            "from typing import Unpack",
+            "from dataclasses import replace\nfrom typing import Unpack",
+        ),
+        Edit(
+            _FORWARD,
+            "from kernels.device import on_device_of",
+            "from kernels.device import multiprocessors, on_device_of",
+        ),
+        Edit(
+            _FORWARD,
+            "    tile = variant.tile\n",
+            "    tile = variant.tile\n"
+            "    if multiprocessors(q.device) > 4:\n"
+            "        tile = replace(tile, keys=16)\n",
+        ),
+    ),
+)

@@ -1,0 +1,123 @@
+"""What a mutant is: a change of our sources, or a function, and where it must be found."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from oracles.op import Op
+from reports.schema import Rule
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+# Groups of rules that a mutant may be found by. An error beyond what rounding explains is seen by
+# whichever of these comes first.
+ERROR: tuple[Rule, ...] = ("deterministic bound", "probabilistic bound", "emulation")
+NAN: tuple[Rule, ...] = ("non-finite values",)
+ACCESS: tuple[Rule, ...] = ("illegal access",)
+UNWRITTEN: tuple[Rule, ...] = ("unwritten output",)
+
+
+class EditError(Exception):
+    """An edit no longer applies; the message names the mutant, the file and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of a file under kernels/: `old` must stand in it exactly `times` times."""
+
+    file: str
+    old: str
+    new: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A wrong kernel, and what must become of it.
+
+    bugs      numbers of defects that shipped, in docs/bugs-covered.md; none where it is one of ours
+    cheats    numbers of ways to deceive a harness that were seen, in tests/mutants/cheats.py
+    edits     what makes it of the kernel called `kernel`
+    file      or the user's file that registers it as it is
+    cases     ids, less the op's name, of the cases expected to kill it: tried first, in this order
+    rules     any of which may kill it
+    why       what it does wrong, in a sentence
+    sound     the name of the kernel that it was made of, where that isn't its own
+    alone     it ends what starts workers, which is then shared with no other mutant
+    """
+
+    name: str
+    bugs: tuple[int, ...]
+    op: str
+    kernel: str
+    cases: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    why: str
+    edits: tuple[Edit, ...] = ()
+    file: Path | None = None
+    sound: str = ""
+    cheats: tuple[int, ...] = ()
+    alone: bool = False
+
+    @property
+    def numbers(self) -> str:
+        """The defects that it stands for, as a table shows them."""
+        known = [*map(str, self.bugs), *(f"cheat {each}" for each in self.cheats)]
+        return " ".join(known) or "-"
+
+    @property
+    def case_ids(self) -> tuple[str, ...]:
+        """The ids of its cases in full."""
+        return tuple(f"{self.op}-{case}" for case in self.cases)
+
+    def write_overlay(self, folder: Path) -> None:
+        """Write a copy of kernels/ with its edits to `folder`.
+
+        Raises EditError where an edit doesn't apply exactly as often as it says.
+        """
+        copy = folder / "kernels"
+        shutil.copytree(ROOT / "kernels", copy)
+        for edit in self.edits:
+            path = copy / edit.file
+            text = path.read_text() if path.is_file() else ""
+            found = text.count(edit.old)
+            if found != edit.times:
+                shown = " ".join(edit.old.split())[:80]
+                raise EditError(
+                    f"mutant {self.name}: its edit of kernels/{edit.file} applies {found} times, "
+                    f"not {edit.times}: {shown!r}; make it fit the kernel as it is now"
+                )
+            path.write_text(text.replace(edit.old, edit.new))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Makes mutants of one kernel, or of `kernel` where that is given, with names that tell it."""
+
+    prefix: str
+    op: Op
+    kernel: str
+
+    def __call__(
+        self,
+        name: str,
+        bugs: tuple[int, ...],
+        why: str,
+        cases: tuple[str, ...],
+        rules: tuple[Rule, ...],
+        *edits: Edit,
+        kernel: str = "",
+    ) -> Mutant:
+        """A mutant by source edits; see `Mutant`."""
+        return Mutant(
+            name=f"{self.prefix}_{name}",
+            bugs=bugs,
+            op=self.op.name,
+            kernel=kernel or self.kernel,
+            cases=cases,
+            rules=rules,
+            why=why,
+            edits=edits,
+        )

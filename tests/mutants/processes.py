@@ -1,0 +1,39 @@
+"""Mutants over several processes, each with a judge and workers of its own."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from tests.mutants.bench import Bench, Outcome
+from tests.mutants.mutant import Mutant
+
+_bench: Bench | None = None
+
+
+def outcomes_of(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
+    """What becomes of each, as it is known."""
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for done in pool.imap_unordered(_try, _groups(mutants)):
+            yield from done
+
+
+def _groups(mutants: Sequence[Mutant]) -> list[tuple[Mutant, ...]]:
+    """Mutants whose first case is the same, together: its truth is then computed once."""
+
+    def first(mutant: Mutant) -> tuple[str, str]:
+        return mutant.op, mutant.cases[0]
+
+    ordered = sorted(mutants, key=first)
+    return [tuple(each) for _, each in itertools.groupby(ordered, first)]
+
+
+def _try(group: tuple[Mutant, ...]) -> list[Outcome]:
+    global _bench  # noqa: PLW0603 (a process has one, whatever it is given to do)
+    if _bench is None:
+        torch.set_num_threads(1)
+        _bench = Bench(torch.device("cpu"))
+    return [_bench(each) for each in group]

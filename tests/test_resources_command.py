@@ -1,0 +1,143 @@
+"""What `nox -s compile` can't do is told in one sentence, before anything is compiled."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from reports.example import example_rows, write_example
+from reports.record import RecordError
+from suites.resources.__main__ import _parser
+from suites.resources.cache import Cache
+from suites.resources.command import asked_for, saved
+from suites.resources.compiler import Measured, unknown_version
+from suites.resources.selection import (
+    GENERATIONS,
+    SelectionError,
+    alignment_bytes,
+    selected_kernels,
+    standing,
+)
+
+TOOLS = {"triton": "3.7.1", "ptxas": "12.8.93"}
+
+
+def options(*arguments: str) -> argparse.Namespace:
+    """The options of a command line."""
+    return _parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--sm", "77"), "--sm 77: there is no such generation; there are 75, 80, 86"),
+        (("--op", "attention_foward"), "there is no such op; did you mean attention_forward?"),
+        (("--kernel", "flush"), "there is no such kernel; did you mean flash?"),
+        (("--op", "attention_delta", "--kernel", "flash"), "leave no kernel to compile"),
+    ],
+)
+def test_what_doesnt_exist_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    """What was given, and what there is instead."""
+    with pytest.raises(SelectionError) as caught:
+        asked_for(options(*arguments), "")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_record_to_compare_with_must_be_of_compiled_code(tmp_path: Path) -> None:
+    """A record of another suite, or none at all, is refused before anything is compiled."""
+    other = write_example(tmp_path / "accuracy.jsonl", example_rows())
+    with pytest.raises(RecordError, match="a record of nox -s accuracy"):
+        saved(other)
+    with pytest.raises(RecordError, match="there is no such file"):
+        saved(tmp_path / "missing.jsonl")
+
+
+def test_jobs_are_a_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    """No job, and no number, are refused with what would do."""
+    for text in ("0", "two", "-1"):
+        with pytest.raises(SystemExit):
+            options(f"--jobs={text}")
+        assert "is not a number of processes from 1 to 1024" in capsys.readouterr().err
+
+
+def test_unknown_version_of_triton_is_told() -> None:
+    """A version that the suite wasn't tried with says so; patch releases are known."""
+    assert unknown_version("3.6.0") is None
+    assert unknown_version("3.7.1") is None
+    assert "triton 3.9.0 isn't a version that this suite was tried with" in (
+        unknown_version("3.9.0") or ""
+    )
+
+
+def test_cache_gives_back_what_was_put(tmp_path: Path) -> None:
+    """By key and tools: another version of a tool has nothing kept, and neither has damage."""
+    cache = Cache(tmp_path)
+    measured = Measured(1.5, warps=4, registers=128, mix={"loads": {"16": 8}}, unread=["a"])
+    assert cache.get("key", TOOLS) is None
+    cache.put("key", TOOLS, measured)
+    assert cache.get("key", TOOLS) == measured
+    assert cache.get("key", TOOLS | {"triton": "3.6.0"}) is None
+    assert cache.get("other", TOOLS) is None
+    for file in tmp_path.rglob("*.json"):
+        file.write_text(file.read_text()[:40])
+    assert cache.get("key", TOOLS) is None
+
+
+def test_cache_keeps_no_failure(tmp_path: Path) -> None:
+    """What didn't compile, for want of memory perhaps, is tried again."""
+    cache = Cache(tmp_path)
+    cache.put("key", TOOLS, Measured(0.1, problem="it doesn't compile"))
+    assert cache.get("key", TOOLS) is None
+
+
+def test_cache_that_cant_be_written_keeps_nothing(tmp_path: Path) -> None:
+    """A file stands where its folder should be: the run goes on without a cache."""
+    (tmp_path / "file").write_text("")
+    cache = Cache(tmp_path / "file")
+    cache.put("key", TOOLS, Measured(1.0))
+    assert cache.get("key", TOOLS) is None
+
+
+def test_cases_that_stand_for_the_rest_are_few_and_reach_every_dispatch() -> None:
+    """Every tile of a half's plain heads on every sm, aligned; a case of unaligned ones too."""
+    flash = next(each for each in selected_kernels((), ("flash",), ()))
+    few = standing(flash, GENERATIONS)
+    every = standing(flash, GENERATIONS, everything=True)
+    assert len(few) < len(every) / 4
+    assert flash.variants is not None
+    for sm in GENERATIONS:
+        names = set(flash.variants(sm))
+        assert {flash.variant(each.cases[sm], sm) for each in every if sm in each.cases} == names  # type: ignore[misc]
+        taken = {flash.variant(each.cases[sm], sm) for each in few if sm in each.cases}  # type: ignore[misc]
+        half = "f16" if sm == 75 else "bf16"
+        plain = {
+            name
+            for name in names
+            if f"_{half}_aligned" in name and "dropout" not in name and "bias" not in name
+        }
+        assert plain <= taken
+        assert any("_notaligned" in name for name in taken)
+        assert any("dropout" in name for name in taken)
+        assert any("bias" in name for name in taken)
+
+
+def test_generation_without_bfloat16_gets_the_twin_in_float16() -> None:
+    """sm 75 is stood for by the float16 case of the same sizes."""
+    flash = next(each for each in selected_kernels((), ("flash",), ()))
+    for each in standing(flash, GENERATIONS):
+        if "bfloat16" in each.label:
+            assert str(each.cases[75].dtype) == "torch.float16"
+            assert str(each.cases[80].dtype) == "torch.bfloat16"
+            assert each.cases[75].sizes == each.cases[80].sizes
+
+
+def test_labels_say_how_a_case_is_aligned() -> None:
+    """`aligned` stands for rows of whole 16 bytes, and a width for the others."""
+    delta = next(each for each in selected_kernels((), ("delta",), ()))
+    for each in standing(delta, GENERATIONS, everything=True):
+        width = alignment_bytes(each.cases[90])
+        assert ("aligned" in each.label.split()) == (width == 16)
+        assert (f"{width}-byte" in each.label) == (width < 16)

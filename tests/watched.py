@@ -1,0 +1,25 @@
+"""What the strict interpreter says of a call, for its tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from suites.accuracy import strict
+from suites.accuracy.allocations import fresh_memory
+
+
+def violation_of(call: Callable[[], object], inputs: tuple[object, ...] = ()) -> str | None:
+    """The sentence about what `call` did, None where it did nothing wrong.
+
+    Uninitialised tensors that it makes are NaN, and known to be unwritten, as in the suite.
+    """
+    with strict.watched(inputs) as violation, fresh_memory(math.nan, torch.device("cpu")):
+        try:
+            call()
+        except Exception:  # the interpreter wraps it
+            if violation() is None:
+                raise
+        return violation()
