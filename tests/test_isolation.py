@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _CRASHING = _ROOT / "tests" / "crashing_kernels.py"
 _EXPECTED = {
     (2, 3): ("process ended", "SIGSEGV"),
-    (17, 127): ("time limit", "within 8 s"),
+    (17, 127): ("time limit", "within 15 s"),
     (9, 1023): ("process ended", "with status 0"),
     (9, 1025): ("process ended", "GiB of memory"),
     (3, 3000): ("illegal access", "past the end of x_ptr"),
@@ -33,7 +33,7 @@ def _command(results: Path, *options: str) -> list[str]:
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Record]:
     """What a run of five faults among all cases prints, and its record."""
     results = tmp_path_factory.mktemp("crashed")
-    command = _command(results, "--jobs=1", "--time-limit=8", "--memory-limit=1.5")
+    command = _command(results, "--jobs=1", "--time-limit=15", "--memory-limit=1.2")
     ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     return ran.stdout, read(latest(results))

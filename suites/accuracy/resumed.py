@@ -16,9 +16,11 @@ Pairs = Iterable[tuple[object, Kernel, Case]]
 
 
 def rows_of(
-    record: str | None, header: RunHeader, pairs: Pairs
+    record: str | None, header: RunHeader, pairs: Pairs, *, whole: bool
 ) -> dict[tuple[str, str], AccuracyRow]:
     """The rows, by kernel and case, that needn't be tried again; none without a record.
+
+    whole: the pairs are all of the run's, and not one process's share of them.
 
     Raises pytest.UsageError where the record is of another run than the one that begins: other
     options, another commit, another machine.
@@ -46,7 +48,7 @@ def rows_of(
             )
     planned = {(kernel.name, case.id()) for _, kernel, case in pairs}
     done = {(row.kernel, row.case.id): row for row in earlier.rows if row.status != "refused"}
-    if not done.keys() <= planned:
+    if whole and not done.keys() <= planned:
         raise pytest.UsageError(
             f"--resume {shown(record)}: {len(done.keys() - planned):,} of its rows aren't asked "
             f"for by these options; its own were: {shown(then.command)}"

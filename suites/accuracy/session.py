@@ -189,18 +189,16 @@ class AccuracySession:
         if note := os.environ.get(shards.RECORD_NOTE):
             Path(note).write_text(str(self.path.resolve()))
         kept = []
-        done = resumed.rows_of(self.config.getoption("--resume"), header, pairs)
+        resume = self.config.getoption("--resume")
+        done = resumed.rows_of(resume, header, pairs, whole=self.share is None)
         for item, kernel, case in pairs:
             earlier = done.get((kernel.name, case.id()))
             reason = self.run.refusal(kernel, case)
-            if reason is not None:
-                self.add(self.run.refused(kernel, case, reason))
-            elif earlier is not None:
-                if self.share is None:
-                    self.add(earlier)
-            elif self.share is None or case.id() in self.share:
+            if reason is None and earlier is None:
                 kept.append(item)
-        self.planned -= 0 if self.share is None else len(pairs) - len(self.rows) - len(kept)
+            elif self.share is None:  # else the run that it belongs to writes them
+                self.add(earlier or self.run.refused(kernel, case, reason or ""))
+        self.planned = len(self.rows) + len(kept)
         self.to_run = self.ran + len(kept)
         alone = int(self.config.getoption("--in-process"))
         jobs = (

@@ -20,6 +20,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pairs = [
         pytest.param(kernel, case, id=case.id(kernel.name))
         for case in session.cases
+        if session.share is None or case.id() in session.share
         for kernel in kernels[case.op]
     ]
     metafunc.parametrize(("kernel", "case"), pairs)

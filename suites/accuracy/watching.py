@@ -10,6 +10,7 @@ norm, or the oracle; a kernel that calls one says so (`wraps=`), or is no kernel
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -160,9 +161,10 @@ def watch_oracles() -> None:
     """Note every call of what computes truth or bounds, of which a worker needs none."""
     for op in OPS.values():
         for each in (op.oracle, op.bound, op.emulate):
-            if isinstance(each, FunctionType):
+            plain = inspect.unwrap(each) if each is not None else None  # of torch.no_grad
+            if isinstance(plain, FunctionType) and plain.__closure__ is None:
                 # In place, so that whoever imported it before meets the watched one.
-                each.__code__ = _refused.__code__
+                plain.__code__ = _refused.__code__
     for name, module in tuple(sys.modules.items()):
         if name.startswith("oracles.") and name.rpartition(".")[2].startswith(_COMPUTE):
             for value in vars(module).values():
