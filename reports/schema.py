@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 1
-PROTOCOL = 1
+PROTOCOL = 2
 
 # Upper edges of an output's histogram, in units of the last place; what is past them counts last.
 ULP_EDGES: tuple[float, ...] = (0.0, *(2.0**power for power in range(-1, 17)))
