@@ -47,6 +47,7 @@ FAULTS = {
     (3, 3000): _illegal_access,
 }
 
+
 @kernel(
     LAYER_NORM_BACKWARD,
     Domain(
