@@ -23,14 +23,19 @@ class Plan:
     silent: list[str] = field(default_factory=list)
 
 
-def plan(chosen: Sequence[Standing], sms: Sequence[int], workers: Workers) -> Plan:
+def plan(
+    chosen: Sequence[Standing], sms: Sequence[int], workers: Workers, *, everything: bool = False
+) -> Plan:
     """Take down the launches of every chosen call on every generation.
 
-    What an earlier call launches on all its generations isn't planned again for a later one; it is
-    told beside the earlier one's. A later one that has nothing of its own is tried with its other
-    case.
+    What an earlier call launches isn't planned again for a later one; it is told beside the earlier
+    one's. A later one that has nothing of its own is tried with its other case. A kernel whose
+    plain calls are put together of other kernels' launches is none of its own, options and all,
+    unless everything is asked for.
     """
     answers = _taken([(each, sm, each.cases[sm]) for each in chosen for sm in each.cases], workers)
+    composed = set() if everything else _composed(chosen, answers)
+    chosen = [each for each in chosen if not (_options(each) and _kernel(each) in composed)]
     made = Plan()
     seen: dict[tuple[int, str], int] = {}  # where in `launches` a kind of launch is
     again = [
@@ -88,6 +93,30 @@ def _taken(wanted: Sequence[tuple[Standing, int, object]], workers: Workers) -> 
         assert isinstance(task, Take) and isinstance(answer, tuple | str)
         answers[sm, task.call] = answer
     return answers
+
+
+def _kernel(each: Standing) -> tuple[str, str]:
+    return each.kernel.op.name, each.kernel.name
+
+
+def _options(each: Standing) -> bool:
+    return any(case.options for case in each.cases.values())
+
+
+def _composed(chosen: Sequence[Standing], answers: _Answers) -> set[tuple[str, str]]:
+    """The kernels whose plain calls launch nothing that no other kernel does."""
+    plain: dict[tuple[str, str], set[tuple[int, str]]] = {}
+    for each in chosen:
+        keys = {(sm, noted.key) for sm in each.cases for noted in _launches(answers, each, sm)}
+        if keys and not _options(each):
+            plain.setdefault(_kernel(each), set()).update(keys)
+    earlier: set[tuple[int, str]] = set()
+    composed = set()
+    for kernel, keys in plain.items():
+        if keys <= earlier:
+            composed.add(kernel)
+        earlier |= keys
+    return composed
 
 
 def _all_known(each: Standing, chosen: Sequence[Standing], answers: _Answers) -> bool:

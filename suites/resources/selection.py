@@ -7,12 +7,12 @@ options, packed, the widest heads or rows, no size of 1, then the least memory.
 
 All classes are the whole product. These stand for the rest:
 - aligned cases without options that dispatch would give to the kernel, every class, in bfloat16 (in
-  float16 on an sm that has none) and in float32;
+  float16 on an sm that has none); in float32 of those that dispatch tells apart every other width;
 - of those that aren't aligned, in a half, for each width of load the class with the most cases;
-- for each option that dispatch knows the class with the most cases that have it alone, in a half;
+- in a half, of the options that dispatch tells from none the class that has most of them;
 - of a kernel that dispatch never takes, because another one of ours serves all its cases first, the
-  class with the most cases; where that launches nothing new, its case with the most
-  work for each byte, which a kernel that splits work may split.
+  class with the most cases, but of one for whole float32 operands none. Where it launches nothing
+  new, its case with the most work for each byte is tried, over which work may be split.
 """
 
 from __future__ import annotations
@@ -119,21 +119,28 @@ def standing(
     before: kernels of the same op that dispatch asks first. Raises SelectionError where a user's
     kernel can't say which variant a case takes.
     """
-    classes: dict[tuple[object, ...], list[Case]] = {}
-    for case in kernel.op.cases():
-        if not everything and not _usual(kernel, case):
-            continue
-        served = tuple(kernel.domain.reject(case, sm) is None for sm in sms)
-        if any(served) and _bytes(case) <= _LARGEST and not _is_empty(case):
-            classes.setdefault(_class(kernel, case, sms, served), []).append(case)
-    found = [_Class(min(cases, key=_plainness), tuple(cases)) for cases in classes.values()]
-    if not everything:
-        found = _standing_classes(kernel, found, sms, before)
+    cases = kernel.op.cases()
+    if everything:
+        found = _classes(kernel, cases, sms)
+    else:
+        # A kernel may serve none of the usual ones.
+        found = _classes(kernel, [each for each in cases if _usual(kernel, each)], sms)
+        found = found or _classes(kernel, cases, sms)
+        found = _standing_classes(kernel, found, sms, before) if found else []
     chosen: dict[str, Standing] = {}
     for each in found:
         one = _standing(kernel, each, sms, exact=everything)
         chosen.setdefault(one.label, one)
     return tuple(chosen.values())
+
+
+def _classes(kernel: Kernel, cases: Iterable[Case], sms: Sequence[int]) -> list[_Class]:
+    classes: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        served = tuple(kernel.domain.reject(case, sm) is None for sm in sms)
+        if any(served) and _bytes(case) <= _LARGEST and not _is_empty(case):
+            classes.setdefault(_class(kernel, case, sms, served), []).append(case)
+    return [_Class(min(alike, key=_plainness), tuple(alike)) for alike in classes.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +155,16 @@ class _Class:
     def width(self) -> int:
         return alignment_bytes(self.case)
 
+    @property
+    def is_half(self) -> bool:
+        return self.case.dtype.itemsize == 2
+
 
 def _usual(kernel: Kernel, case: Case) -> bool:
-    """Whether the case may stand for others: no twin of another dtype, one option at most."""
+    """Whether the case may stand for others: no twin of another dtype, two options at most."""
     if case.dtype == torch.float16 and torch.bfloat16 in kernel.domain.dtypes:
         return False
-    return case.weight_dtype == case.dtype and len(case.options) <= 1
+    return case.weight_dtype == case.dtype and len(case.options) <= 2
 
 
 def _standing_classes(
@@ -170,23 +181,30 @@ def _standing_classes(
     plain = [each for each in ranked if not each.case.options]
     dispatched = [each for each in plain if taken(each)]
     if not dispatched:
-        first = (plain or ranked)[0]
-        quick = [each for each in first.cases if not each.options and _is_quick(each)]
-        return [replace(first, otherwise=max(quick, key=_intensity, default=None))]
-    any_whole = any(each.width == _WHOLE for each in dispatched)
-    usual: dict[object, _Class] = {}
+        return _never_dispatched(kernel, plain or ranked)
+    whole = [each for each in dispatched if each.width == _WHOLE]
+    chosen = [each for each in whole if each.is_half or kernel.variant is None]
+    single = [each for each in whole if not each.is_half and kernel.variant is not None]
+    chosen += sorted(single, key=lambda each: max(_widths(each.case).values(), default=0))[::2]
+    by_width: dict[tuple[torch.dtype, int], _Class] = {}
     for each in dispatched:
-        whole = each.width == _WHOLE
-        if whole or each.case.dtype.itemsize == 2 or not any_whole:
-            usual.setdefault(id(each) if whole else (each.case.dtype, each.width), each)
-    if kernel.variant is not None:
-        for option in sorted(kernel.domain.features):
-            having = [each for each in ranked if any(one.options == {option} for one in each.cases)]
-            if having and having[0].case.options:
-                alone = [one for one in having[0].cases if one.dtype.itemsize == 2]
-                if alone:
-                    usual.setdefault(id(having[0]), having[0])
-    return list(usual.values())
+        if each.width < _WHOLE and (each.is_half or not whole):
+            by_width.setdefault((each.case.dtype, each.width), each)
+    optional = [
+        each for each in ranked if each.case.options and each.is_half and each.width == _WHOLE
+    ]
+    if kernel.variant is not None and optional:
+        chosen.append(max(optional, key=lambda each: (len(each.case.options), len(each.cases))))
+    return chosen + list(by_width.values())
+
+
+def _never_dispatched(kernel: Kernel, ranked: Sequence[_Class]) -> list[_Class]:
+    """The class with the most cases, of what isn't for whole fp32 operands alone."""
+    first = ranked[0]
+    if not first.is_half and not kernel.numerics.tf32_operands:
+        return []
+    quick = [each for each in first.cases if not each.options and _is_quick(each)]
+    return [replace(first, otherwise=max(quick, key=_intensity, default=None))]
 
 
 def _class(

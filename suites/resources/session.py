@@ -79,7 +79,9 @@ class Session:
             tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch,
             _closing(Workers(self.asked.jobs, self.asked.files, Path(scratch))) as workers,
         ):
-            planned = plan(self._chosen(), self.asked.sms, workers)
+            planned = plan(
+                self._chosen(), self.asked.sms, workers, everything=self.asked.everything
+            )
             self.launches, self.silent = planned.launches, planned.silent
             benches = bench_cases(self.asked.kernels, self.asked.sms)
             rows = len(planned.launches) + len(planned.failures)

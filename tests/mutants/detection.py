@@ -24,6 +24,7 @@ from torch import Tensor
 
 from oracles import OPS
 from oracles.op import Case, Inputs, Op
+from reports.schema import Rule
 from suites.accuracy import interpreter
 from suites.accuracy.allocations import fresh_memory
 from tests.mutants.bench import PLAIN, Outcome
@@ -35,6 +36,8 @@ from tests.mutants.rivals import RIVALS, Comparison
 _CPU = torch.device("cpu")
 _TIME_LIMIT_S = 120
 _ENDED = "ended"
+# What these find ends or stops the process that it runs in, or its parent: it isn't run once more.
+_ENDING: frozenset[Rule] = frozenset({"process ended", "time limit"})
 
 # By case: the names of the rules that fail the outputs; or _ENDED, for all of them.
 Failed = dict[str, list[str]]
@@ -121,6 +124,8 @@ def _in_child(
 def _compared(work: tuple[Mutant, tuple[str, ...]]) -> tuple[str, Failed, Failed]:
     """A mutant's name, by which rules it fails on each of these cases, and its sound kernel."""
     mutant, ids = work
+    if set(mutant.rules) <= _ENDING:
+        return mutant.name, {each: [_ENDED] for each in ids}, {each: [] for each in ids}
     torch.set_num_threads(1)
     interpreter.install()
     cases = [ci_cases(mutant.op)[each] for each in ids]
