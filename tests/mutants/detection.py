@@ -180,6 +180,8 @@ def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, 
             anywhere[rival.name] += cell != "no"
             cells.append(cell)
         for case, rules in sound.items():
+            if _ENDED in rules:
+                continue  # by what the mutant before it did to the memory of their process
             key = mutant.sound or mutant.kernel, case
             tried.add(key)
             for rule in rules:
