@@ -161,10 +161,18 @@ class _Class:
 
 
 def _usual(kernel: Kernel, case: Case) -> bool:
-    """Whether the case may stand for others: no twin of another dtype, two options at most."""
+    """Whether the case may stand for others: plain values, no twin of another dtype, few options.
+
+    Options are looked at where dispatch may tell them apart, in a half: two at most.
+    """
+    if case.distribution != "normal" or case.weight_dtype != case.dtype:
+        return False
     if case.dtype == torch.float16 and torch.bfloat16 in kernel.domain.dtypes:
         return False
-    return case.weight_dtype == case.dtype and len(case.options) <= 2
+    if case.options:
+        dispatched = kernel.variant is not None and case.dtype.itemsize == 2
+        return dispatched and len(case.options) <= 2 and case.layout.name == "contiguous"
+    return True
 
 
 def _standing_classes(

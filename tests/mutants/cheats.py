@@ -68,8 +68,8 @@ def _cheat(
     )
 
 
-# A library that is called where a worker doesn't look fails only where it is wrong itself: PyTorch's
-# layer norm on a CPU is (docs/findings).
+# A library that is called where a worker doesn't look fails only where it is wrong itself, as
+# PyTorch's layer norm on a CPU is (docs/findings).
 _UNSEEN = ("library call", *ERROR)
 
 MUTANTS = (
