@@ -260,7 +260,7 @@ def _predictions(record: Record, console: Console) -> None:
     if not record.predictions:
         return
     first: dict[int, str] = {}
-    for each in record.predictions:
+    for each in sorted(record.predictions, key=lambda one: one.sm):
         first.setdefault(each.sm, each.gpu)
     heading(console, "Predicted, not measured: the least time of a case in us, and its limit")
     cells = {(each.op, each.kernel, each.case.id, each.gpu): each for each in record.predictions}
