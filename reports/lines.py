@@ -10,7 +10,9 @@ from pydantic import BaseModel, ValidationError
 from reports.schema import (
     SCHEMA_VERSION,
     AccuracyRow,
+    BenchRow,
     PredictionRow,
+    ProfileRow,
     ResourceRow,
     Row,
     RunEnd,
@@ -27,9 +29,16 @@ _KINDS: dict[str, type[Row]] = {
     "accuracy": AccuracyRow,
     "resources": ResourceRow,
     "prediction": PredictionRow,
+    "bench": BenchRow,
+    "profile": ProfileRow,
 }
 # The kinds of row that a suite's record has; of most lines the first, which is tried first.
-_OF_SUITE = {"accuracy": ("accuracy",), "compile": ("resources", "prediction")}
+_OF_SUITE = {
+    "accuracy": ("accuracy",),
+    "compile": ("resources", "prediction"),
+    "bench": ("bench",),
+    "profile": ("profile",),
+}
 
 
 class RecordError(Exception):

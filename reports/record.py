@@ -16,7 +16,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from reports.lines import RecordError, header_of, line_of, shown
-from reports.schema import AccuracyRow, PredictionRow, ResourceRow, Row, RunEnd, RunHeader
+from reports.schema import (
+    AccuracyRow,
+    BenchRow,
+    PredictionRow,
+    ProfileRow,
+    ResourceRow,
+    Row,
+    RunEnd,
+    RunHeader,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +42,9 @@ _STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as read: of `accuracy` rows, of `compile` resources and predictions.
+    """A record as read: of `accuracy` rows, of `compile` resources and predictions, and so on.
 
-    rows, resources, predictions    the whole rows, in the order they were written
+    rows, resources, predictions, benches, profiles    whole rows, in the order they were written
     end      None where the run was cut off
     problem  None for the record of a run that finished all it planned; otherwise one sentence
     """
@@ -47,6 +56,8 @@ class Record:
     problem: str | None
     resources: tuple[ResourceRow, ...] = ()
     predictions: tuple[PredictionRow, ...] = ()
+    benches: tuple[BenchRow, ...] = ()
+    profiles: tuple[ProfileRow, ...] = ()
 
 
 class RecordWriter:
@@ -215,6 +226,8 @@ def _record(
         problem=problem,
         resources=tuple(row for row in rows if isinstance(row, ResourceRow)),
         predictions=tuple(row for row in rows if isinstance(row, PredictionRow)),
+        benches=tuple(row for row in rows if isinstance(row, BenchRow)),
+        profiles=tuple(row for row in rows if isinstance(row, ProfileRow)),
     )
 
 

@@ -14,7 +14,38 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from reports.schema_bench import BenchRow, FlushProbe, Roof
+from reports.schema_line import CaseInfo, Environment, KernelInfo, SchemaLine, Status
+from reports.schema_profile import ProfileRow
+
+__all__ = [
+    "PROTOCOL",
+    "SCHEMA_VERSION",
+    "ULP_EDGES",
+    "AccuracyRow",
+    "BenchRow",
+    "BrokenExpectation",
+    "CaseInfo",
+    "CodeMix",
+    "Environment",
+    "FlushProbe",
+    "KernelInfo",
+    "Line",
+    "LoopMix",
+    "OutputError",
+    "PredictionRow",
+    "ProfileRow",
+    "ResourceRow",
+    "Roof",
+    "Row",
+    "Rule",
+    "RunEnd",
+    "RunHeader",
+    "Status",
+    "Tried",
+]
 
 SCHEMA_VERSION = 1
 PROTOCOL = 2
@@ -22,7 +53,6 @@ PROTOCOL = 2
 # Upper edges of an output's histogram, in units of the last place; what is past them counts last.
 ULP_EDGES: tuple[float, ...] = (0.0, *(2.0**power for power in range(-1, 17)))
 
-Status = Literal["passed", "failed", "refused", "no power"]
 Rule = Literal[
     "deterministic bound",
     "probabilistic bound",
@@ -45,65 +75,13 @@ Rule = Literal[
 ]
 
 
-class _Line(BaseModel):
-    # JSON has no NaN: the strings "NaN", "Infinity" and "-Infinity" read back as floats.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=True, ser_json_inf_nan="strings"
-    )
-
-
-class Environment(_Line):
-    """The machine and its software. A figure that is missing is None, never zero."""
-
-    device: Literal["cpu", "cuda"]
-    device_name: str
-    simulated_sm: int | None = Field(
-        default=None, description="sm that domains were asked about, no GPU"
-    )
-    strict: bool | None = Field(
-        default=None, description="under the interpreter: whether every access was checked"
-    )
-    unchecked: tuple[str, ...] = Field(
-        default=(),
-        description="the strict interpreter's checks that Triton's version doesn't allow",
-    )
-    sm: int | None = None
-    multiprocessors: int | None = None
-    memory_bytes: int | None = None
-    gpu_uuid: str | None = None
-    driver: str | None = None
-    cuda: str | None = None
-    hostname: str
-    platform: str
-    cpu: str
-    cpu_count: int
-    python: str
-    packages: dict[str, str]
-    git_commit: str | None = None
-    git_dirty: bool | None = None
-
-
-class KernelInfo(_Line):
-    """A kernel as registered, with the numerics that it declares."""
-
-    op: str
-    name: str
-    origin: Literal["ours", "baseline", "user"]
-    priority: int
-    path: str
-    numerics: dict[str, bool | int | float | str | None]
-    variants: tuple[str, ...] = Field(
-        default=(), description="all that there are on the run's sm; none where it doesn't say"
-    )
-
-
-class RunHeader(_Line):
+class RunHeader(SchemaLine):
     """The first line: what was run, where, and how it was asked for."""
 
     kind: Literal["run"] = "run"
     schema_version: Literal[1] = 1
     protocol: int = PROTOCOL
-    suite: Literal["accuracy", "compile"]
+    suite: Literal["accuracy", "compile", "bench", "profile"]
     started_at: str = Field(description="ISO 8601, UTC")
     command: str = Field(description="what would run it again, from the checkout's root")
     environment: Environment
@@ -114,24 +92,17 @@ class RunHeader(_Line):
     )
     planned_rows: int
     gate_baselines: bool
+    figures: Literal["measured", "published", "imported"] = Field(
+        default="measured",
+        description="measured by this suite, taken from a publication, or from another program",
+    )
+    roofs: tuple[Roof, ...] = Field(default=(), description="what the GPU could do at most")
+    flush: FlushProbe | None = Field(
+        default=None, description="whether what is read between samples evicts the L2 cache"
+    )
 
 
-class CaseInfo(_Line):
-    """A case, spelled out."""
-
-    id: str
-    op: str
-    sizes: dict[str, int]
-    dtype: str = Field(description="activations, and the weight's where it differs")
-    layout: str
-    distribution: str
-    options: tuple[str, ...]
-    seed: int
-    tier: Literal["ci", "full"]
-    why: str
-
-
-class OutputError(_Line):
+class OutputError(SchemaLine):
     """How far one output was from the truth. Ratios are |error| / bound: at most 1 passes."""
 
     output: str
@@ -161,7 +132,7 @@ class OutputError(_Line):
     )
 
 
-class Tried(_Line):
+class Tried(SchemaLine):
     """A relation, or a property of a kernel, tried on one case."""
 
     name: str
@@ -169,7 +140,7 @@ class Tried(_Line):
     reason: str | None = Field(default=None, description="the element that shows that it doesn't")
 
 
-class AccuracyRow(_Line):
+class AccuracyRow(SchemaLine):
     """One kernel on one case: the verdict, the rule that failed it, and the errors measured."""
 
     kind: Literal["accuracy"] = "accuracy"
@@ -206,7 +177,7 @@ class AccuracyRow(_Line):
     )
 
 
-class LoopMix(_Line):
+class LoopMix(SchemaLine):
     """What one trip of a kernel's busiest loop makes a warp issue, at the least."""
 
     instructions: int
@@ -216,7 +187,7 @@ class LoopMix(_Line):
     special: int = Field(description="instructions of exp2 and its like")
 
 
-class CodeMix(_Line):
+class CodeMix(SchemaLine):
     """What compiled code holds: numbers of instructions, not of times that they run."""
 
     instructions: int
@@ -229,7 +200,7 @@ class CodeMix(_Line):
     busy_loop: LoopMix | None
 
 
-class BrokenExpectation(_Line):
+class BrokenExpectation(SchemaLine):
     """An expectation of a compiled kernel that doesn't hold."""
 
     says: str
@@ -237,7 +208,7 @@ class BrokenExpectation(_Line):
     sass: str | None = Field(description="an instruction that breaks it, with the source's line")
 
 
-class ResourceRow(_Line):
+class ResourceRow(SchemaLine):
     """One jit function as one call launches it, compiled for one generation, with no GPU.
 
     A row is the same variant as another, of another generation or record, where op, kernel, label,
@@ -281,7 +252,7 @@ class ResourceRow(_Line):
     broken: tuple[BrokenExpectation, ...] = ()
 
 
-class PredictionRow(_Line):
+class PredictionRow(SchemaLine):
     """The least time that a call could take on a GPU model: predicted from code, never measured."""
 
     kind: Literal["prediction"] = "prediction"
@@ -302,7 +273,7 @@ class PredictionRow(_Line):
     from_code: bool = Field(description="whether a variant of the call was compiled in the run")
 
 
-class RunEnd(_Line):
+class RunEnd(SchemaLine):
     """The last line. A record without it is of a run that was cut off."""
 
     kind: Literal["end"] = "end"
@@ -314,5 +285,5 @@ class RunEnd(_Line):
     problems: tuple[str, ...] = Field(default=(), description="what failed it beside its rows")
 
 
-Row = AccuracyRow | ResourceRow | PredictionRow
+Row = AccuracyRow | ResourceRow | PredictionRow | BenchRow | ProfileRow
 Line = Annotated[RunHeader | AccuracyRow | RunEnd, Field(discriminator="kind")]
