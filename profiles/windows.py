@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from profiles.traces import ENERGY, FIELDS, POWER, REASONS, Missing, Sample, Trace
 
@@ -259,17 +261,13 @@ def integral(points: Sequence[tuple[float, float]], begin_s: float, end_s: float
 
 def at_time(points: Sequence[tuple[float, float]], at_s: float) -> float:
     """The value at a time on the straight line between its neighbours; beyond the ends, theirs."""
-    before, after = points[0], points[-1]
-    for each in points:
-        if each[0] <= at_s:
-            before = each
-        else:
-            after = each
-            break
-    if not before[0] <= at_s <= after[0] or after[0] == before[0]:
-        return before[1] if at_s > after[0] or at_s >= before[0] else points[0][1]
-    share = (at_s - before[0]) / (after[0] - before[0])
-    return before[1] + share * (after[1] - before[1])
+    place = bisect_right(points, at_s, key=itemgetter(0))
+    if place == 0:
+        return points[0][1]
+    if place == len(points):
+        return points[-1][1]
+    (earlier, one), (later, other) = points[place - 1], points[place]
+    return one + (at_s - earlier) / (later - earlier) * (other - one)
 
 
 def _reasons(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:

@@ -111,6 +111,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gate-baselines", action="store_true", help="baselines' failures set the exit status too"
     )
     group.addoption(
+        "--hash-uuid", action="store_true", help="keep a hash of the GPU's UUID, not the UUID"
+    )
+    group.addoption(
         "--results", metavar="DIR", default=str(_ROOT / "results"), help="where records are written"
     )
 
