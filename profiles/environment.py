@@ -22,6 +22,19 @@ _PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvi
 _ROOT = Path(__file__).resolve().parent.parent
 
 
+def _default_clock(handle: Any) -> int:  # noqa: ANN401  (a handle of pynvml's)
+    """Of applications, where the driver still has such a thing; else the most."""
+    try:
+        clock = pynvml.nvmlDeviceGetDefaultApplicationsClock(handle, pynvml.NVML_CLOCK_SM)
+    except pynvml.NVMLError:
+        clock = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    return int(clock)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else value
+
+
 _FACTS: dict[str, Callable[[Any], Any]] = {
     "name": pynvml.nvmlDeviceGetName,
     "driver": lambda _: pynvml.nvmlSystemGetDriverVersion(),
@@ -30,7 +43,7 @@ _FACTS: dict[str, Callable[[Any], Any]] = {
     "pci_bus_id": lambda gpu: _text(pynvml.nvmlDeviceGetPciInfo(gpu).busId),
     "power_limit_w": lambda gpu: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,
     "default_power_limit_w": lambda gpu: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1e3,
-    "default_sm_clock_mhz": lambda gpu: _default_clock(gpu),
+    "default_sm_clock_mhz": _default_clock,
     "max_sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM),
     "max_memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetMaxClockInfo(
         gpu, pynvml.NVML_CLOCK_MEM
@@ -38,6 +51,8 @@ _FACTS: dict[str, Callable[[Any], Any]] = {
     "ecc": lambda gpu: bool(pynvml.nvmlDeviceGetEccMode(gpu)[0]),
     "persistence": lambda gpu: bool(pynvml.nvmlDeviceGetPersistenceMode(gpu)),
 }
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A GPU as NVML describes it. memory_bytes: the whole card's.
@@ -86,19 +101,6 @@ def gpu(uuid: str, pci_bus_id: str | None = None) -> Gpu | Missing:
         missing=missing,
         **known,
     )
-
-
-def _default_clock(handle: Any) -> int:  # noqa: ANN401  (a handle of pynvml's)
-    """Of applications, where the driver still has such a thing; else the most."""
-    try:
-        clock = pynvml.nvmlDeviceGetDefaultApplicationsClock(handle, pynvml.NVML_CLOCK_SM)
-    except pynvml.NVMLError:
-        clock = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
-    return int(clock)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode("ascii", "replace") if isinstance(value, bytes) else value
 
 
 def hashed(uuid: str) -> str:

@@ -12,6 +12,7 @@ what it costs the GPU can be seen within one run of a kernel.
 from __future__ import annotations
 
 import argparse
+import os
 import select
 import sys
 import time
@@ -104,7 +105,7 @@ def _waited(wait_s: float, *, listens: bool) -> bool:
         time.sleep(max(0.0, wait_s))
         return False
     ready, _, _ = select.select([sys.stdin], [], [], max(0.0, wait_s))
-    return bool(ready) and not sys.stdin.buffer.read1(4096)
+    return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
 
 
 def _meter(options: argparse.Namespace) -> Meter | Missing:
@@ -124,13 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         meter = _meter(options)
         writer = TraceWriter(options.out, options.uuid, options.period_ms)
     except (TraceError, OSError) as error:
-        print(f"sampler: {error}", file=sys.stderr)
+        sys.stderr.write(f"sampler: {error}\n")
         return 2
     if isinstance(meter, Missing):
         for name in FIELDS:
             writer.missing(name, meter, time.monotonic_ns())
     writer.flush()
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     try:
         if isinstance(meter, Missing):
             if options.seconds is None:

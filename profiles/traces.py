@@ -168,7 +168,8 @@ def _made(head: dict[str, Any], rest: Sequence[Any]) -> Trace:
             continue
         stamps, values = line[:_STAMPS], line[_STAMPS:]
         known = tuple(None if place is None else values[place] for place in places)
-        samples.append(Sample(*map(int, stamps), known))
+        at_ns, energy_at_ns, done_ns = map(int, stamps)
+        samples.append(Sample(at_ns, energy_at_ns, done_ns, known))
     return Trace(head["uuid"], float(head["period_ms"]), tuple(samples), missing, lost)
 
 

@@ -14,6 +14,7 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import itemgetter
 
 from profiles.traces import ENERGY, FIELDS, POWER, REASONS, Missing, Sample, Trace
@@ -112,11 +113,7 @@ def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
         figures.energy_counter_j = last.energy_j - first.energy_j
         power_w = figures.energy_counter_j / figures.duration_s
         figures.energy_counter_error_j = power_w * (first.half_s + last.half_s)
-    inside = [
-        each
-        for each in trace.samples
-        if figures.begin_s <= each.at_ns * NS <= figures.end_s
-    ]
+    inside = [each for each in trace.samples if figures.begin_s <= each.at_ns * NS <= figures.end_s]
     figures.samples = len(inside)
     if trace.lost_ns is not None and trace.lost_ns * NS < end_s:
         figures.broken = True
@@ -124,7 +121,7 @@ def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
     if len(inside) < 2:
         return _without(figures, trace)
     stamps = [figures.begin_s, *(each.at_ns * NS for each in inside), figures.end_s]
-    gaps = [later - earlier for earlier, later in zip(stamps, stamps[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(stamps)]
     figures.period_ms = 1e3 * statistics.median(gaps[1:-1])
     figures.largest_gap_ms = 1e3 * max(gaps)
     _spreads(figures, trace, inside)
@@ -254,8 +251,7 @@ def integral(points: Sequence[tuple[float, float]], begin_s: float, end_s: float
         (end_s, at_time(points, end_s)),
     ]
     return sum(
-        (later - earlier) * (one + other) / 2
-        for (earlier, one), (later, other) in zip(line, line[1:], strict=False)
+        (later - earlier) * (one + other) / 2 for (earlier, one), (later, other) in pairwise(line)
     )
 
 
@@ -334,7 +330,7 @@ def fitted_slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     times = [at for at, _ in points]
     values = [value for _, value in points]
     slope, intercept = statistics.linear_regression(times, values)
-    updates = 1 + sum(one != other for one, other in zip(values, values[1:], strict=False))
+    updates = 1 + sum(one != other for one, other in pairwise(values))
     residual = sum((value - intercept - slope * at) ** 2 for at, value in points) / len(points)
     spread_s = statistics.pvariance(times)
     return slope, math.sqrt(residual / (max(updates - 2, 1) * spread_s))

@@ -12,9 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernels.registry import Kernel
 from oracles.op import Case, Inputs
@@ -60,10 +62,10 @@ def run_task(
     inputs: Sequence[Inputs],
     device: torch.device,
     settings: dict[str, Any],
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Loop the kernel over the inputs for `settings["seconds"]`, in batches of `batch_s`."""
-    calls = [lambda given=each: kernel.function(**given) for each in inputs]
-    return loop(calls, device, settings["seconds"], settings["batch_s"]).message
+    calls = [partial(kernel.function, **each) for each in inputs]
+    return loop(calls, device, settings["seconds"], settings["batch_s"]).message, {}
 
 
 def loop(
@@ -94,7 +96,8 @@ def _settle(calls: Sequence[Callable[[], object]]) -> float:
             call()
     end.record()
     _synchronize()
-    return max(1e3 * start.elapsed_time(end) / (_TIMED * len(calls)), 1.0)
+    took_us = 1e3 * float(start.elapsed_time(end))
+    return max(took_us / (_TIMED * len(calls)), 1.0)
 
 
 def _captured(
