@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from reports.comparison.sides import Figures
     from reports.record import Record
     from reports.schema import Environment, Row
     from reports.schema_bench import TimedProcess
@@ -84,7 +83,10 @@ def _side(record: Record, rows: Sequence[_Reduced]) -> Side:
         for row in side.speeds.values():
             if row.status in ("timed", "wrong"):
                 side.judged[row.key] = Judged(
-                    key=row.key, status=row.accuracy or "not checked", worst_ratio=row.worst_ratio
+                    key=row.key,
+                    status=row.accuracy or "not checked",
+                    worst_ratio=row.worst_ratio,
+                    gates=row.gates,
                 )
     return side
 
@@ -112,6 +114,7 @@ def _timed(row: BenchRow) -> Timed:
         accuracy=row.accuracy,
         worst_ratio=row.worst_ratio,
         evidence=evidence,
+        gates=row.gates,
         flops=row.flops,
         bytes=row.bytes,
         share_of_peak=row.share_of_peak,
@@ -189,6 +192,7 @@ def _judged(row: AccuracyRow) -> Judged:
         rule=row.rule,
         worst_ratio=max(ratios, key=_rank, default=None),
         gates=row.gates,
+        rmse={each.output: each.rmse for each in row.outputs},
     )
 
 
@@ -219,9 +223,7 @@ def _powered(row: ProfileRow) -> Powered:
     )
 
 
-def _predicted(
-    record: Record, rows: Sequence[PredictionRow], gpus: Sequence[str]
-) -> list[Side]:
+def _predicted(record: Record, rows: Sequence[PredictionRow], gpus: Sequence[str]) -> list[Side]:
     """A side for each GPU model that the record predicts."""
     sides: dict[str, Side] = {}
     wanted = [each.lower() for each in gpus]

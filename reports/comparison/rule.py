@@ -13,6 +13,7 @@ and 6 %, with eight 0.1 %: such a kernel takes more processes, `--rounds`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from enum import StrEnum
@@ -108,7 +109,7 @@ def timer_step_us(samples: Sequence[float]) -> float:
     ordered = sorted(set(samples))
     steps = [
         later - earlier
-        for earlier, later in zip(ordered, ordered[1:], strict=False)
+        for earlier, later in itertools.pairwise(ordered)
         if later - earlier > 1e-6 * later
     ]
     return min(steps, default=0.0)
@@ -129,12 +130,14 @@ def judge(base: Evidence, other: Evidence) -> Judgement:
     if apart <= floor:
         if abs(change) <= floor:
             return found
-        return _ambiguous(found, f"{abs(change):.1%} apart, with spreads that leave it open")
+        return _ambiguous(found, f"{100 * abs(change):.1f} % apart, and the spreads reach as far")
     slower = change > 0
     if in_cycles is not None and (in_cycles if slower else -in_cycles) <= FLOOR:
         clock = (1 + in_cycles) / (1 + change) - 1
         return _ambiguous(
-            found, f"not so in cycles ({in_cycles:+.1%}): the SMs' clock differs by {clock:+.1%}"
+            found,
+            f"not so in cycles ({100 * in_cycles:+.1f} %): the clock differs by "
+            f"{100 * clock:+.1f} %",
         )
     return Judgement(
         verdict=Verdict.SLOWER if slower else Verdict.FASTER,

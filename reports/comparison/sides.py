@@ -62,6 +62,7 @@ class Timed:
     accuracy: Status | None
     worst_ratio: float | None
     evidence: Evidence | None
+    gates: bool = True
     flops: int | None = None
     bytes: int | None = None
     share_of_peak: float | None = None
@@ -87,13 +88,17 @@ _FLOPS_A_BYTE = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A row of accuracy, of either suite: its status, and its largest error over its bound."""
+    """A row of accuracy, of either suite: its status, and its largest error over its bound.
+
+    rmse: of each output, where the record has it
+    """
 
     key: Key
     status: str
     worst_ratio: float | None
     rule: str | None = None
     gates: bool = True
+    rmse: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
