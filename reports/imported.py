@@ -59,11 +59,11 @@ class _File(_Read):
 def read_import(path: Path) -> Record | None:
     """The file as a record; None where it is no such file. Raises RecordError."""
     try:
-        with path.open("rb") as file:
-            if not _looks_like_one(file.read(1 << 16)):
+        with path.open("rb") as opened:
+            if not _looks_like_one(opened.read(1 << 16)):
                 return None
-            file.seek(0)
-            data = file.read(_LARGEST_BYTES + 1)
+            opened.seek(0)
+            data = opened.read(_LARGEST_BYTES + 1)
     except (OSError, ValueError):
         return None  # said by whoever reads it as a record
     if len(data) > _LARGEST_BYTES:

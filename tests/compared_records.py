@@ -43,24 +43,21 @@ A100 = H200 | {
 
 def header(suite: str = "bench", machine: dict[str, Any] = H200, **changes: object) -> RunHeader:
     """The header of a run on an invented machine with this GPU."""
-    environment = Environment(
-        **{
-            "hostname": "example",
-            "platform": "Linux-6.1-x86_64",
-            "cpu": "Example CPU",
-            "cpu_count": 16,
-            "python": "3.12.0",
-            "packages": {"torch": "2.13.0", "triton": "3.7.1"},
-            "git_commit": "0123456789abcdef",
-            "git_dirty": False,
-        }
-        | machine
-    )
+    software: dict[str, Any] = {
+        "hostname": "example",
+        "platform": "Linux-6.1-x86_64",
+        "cpu": "Example CPU",
+        "cpu_count": 16,
+        "python": "3.12.0",
+        "packages": {"torch": "2.13.0", "triton": "3.7.1"},
+        "git_commit": "0123456789abcdef",
+        "git_dirty": False,
+    }
     known: dict[str, Any] = {
         "suite": suite,
         "started_at": "2026-11-21T04:15:00Z",
         "command": f"nox -s {suite}",
-        "environment": environment,
+        "environment": Environment(**software | machine),
         "kernels": (),
         "planned_rows": 1,
         "gate_baselines": False,

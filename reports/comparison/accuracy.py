@@ -77,13 +77,12 @@ def accuracy_part(base: Side, other: Side) -> tuple[Part | None, list[AccuracyCh
     numbers = {kind: sum(each.kind == kind for each in changes) for kind in _TONES}
     worse, better, other_status = numbers.values()
     verdict = "LESS ACCURATE" if worse else "MORE ACCURATE" if better else "AS ACCURATE"
-    tone: Tone = "bad" if worse else "good"
     sentence = (
         f"of {count(common, 'row')} that both have, {worse:,} less accurate, {better:,} more, "
         f"{other_status:,} of another status, {common - len(changes):,} as before"
     )
     title = f"Accuracy: {other.letter} beside {base.letter}"
-    return Part(title, verdict, tone, sentence, items=tables), changes
+    return Part(title, verdict, "bad" if worse else "good", sentence, items=tables), changes
 
 
 def _change(before: Judged, after: Judged) -> AccuracyChange | None:

@@ -58,8 +58,11 @@ def energy_ratio(base: Powered, other: Powered, *, one_board: bool) -> EnergyRat
     return EnergyRatio(value, value * math.hypot(gain, *errors))
 
 
-def energy_part(base: Side, others: Sequence[Side]) -> Part:
-    """The part of a report on records of profile: no verdict, a word on what the errors allow."""
+def energy_part(base: Side, others: Sequence[Side]) -> tuple[Part, int]:
+    """The part of a report on records of profile, and how many rows it has.
+
+    No verdict, but a word on what the errors allow.
+    """
     paired = [pair_energies(base, each) for each in others]
     tables: list[Table] = []
     notes: list[str] = []
@@ -80,7 +83,7 @@ def energy_part(base: Side, others: Sequence[Side]) -> Part:
         f"{', '.join(named(each) for each in others)}: energy of a call, power and clocks"
     )
     kept = [each for each in tables if each.rows]
-    return Part("Energy and power", "SIDE BY SIDE", "", sentence, notes, items=kept)
+    return Part("Energy and power", "SIDE BY SIDE", "", sentence, notes, items=kept), rows
 
 
 def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -> Table:

@@ -56,8 +56,10 @@ def geometric_mean(ratios: Sequence[float]) -> Mean:
     return Mean(math.exp(centre), (math.exp(centre - reach), math.exp(centre + reach)), len(logs))
 
 
-def generations_part(base: Side, others: Sequence[Side], reasons: Sequence[str]) -> Part:
-    """The part of a report on records that no verdict can be given on.
+def generations_part(
+    base: Side, others: Sequence[Side], reasons: Sequence[str]
+) -> tuple[Part, int]:
+    """The part of a report on records that no verdict can be given on, and how many rows it has.
 
     reasons: why each of `others` is here: another GPU, or figures that weren't measured.
     """
@@ -89,7 +91,8 @@ def generations_part(base: Side, others: Sequence[Side], reasons: Sequence[str])
         f"{', '.join(named(each) for each in others)}; ratios, and no verdict"
     )
     kept = [each for each in tables if each.rows]
-    return Part("Speed across machines", "SIDE BY SIDE", "", sentence, notes, items=kept)
+    part = Part("Speed across machines", "SIDE BY SIDE", "", sentence, notes, items=kept)
+    return part, len(rows)
 
 
 def _ratio(base: Timed, other: Timed) -> float:
@@ -141,7 +144,7 @@ def _times(
 ) -> Table:
     """A column for each record: the time of a call, and how many times as fast as the base."""
     found = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]
-    rows = []
+    rows: list[tuple[Cell | str, ...]] = []
     for key in keys:
         ours = base.speeds[key]
         assert ours.evidence is not None
@@ -166,7 +169,7 @@ def _rates(
 ) -> Table:
     """A column for each record: what a second of it does, and how near to its own roofs."""
     found = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]
-    rows = []
+    rows: list[tuple[Cell | str, ...]] = []
     for key in keys:
         ours: list[Timed | None] = [base.speeds[key], *(each.get(key) for each in found)]
         cells = [Cell("-") if each is None else _rate(each) for each in ours]
@@ -218,7 +221,7 @@ def _best_ratios(base: Side, other: Side) -> Iterable[float]:
 def _fastest(base: Side, others: Sequence[Side]) -> Table:
     ours = _best(base)
     found = [_best(each) for each in others]
-    rows = []
+    rows: list[tuple[Cell | str, ...]] = []
     for place, row in ours.items():
         if not any(place in each for each in found):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reports.comparison.rule import (
@@ -14,7 +15,7 @@ from reports.comparison.rule import (
 )
 from reports.comparison.sides import Judged, Key, Machine, Powered, Side, Timed
 from reports.imported import read_import
-from reports.record import read
+from reports.record import RecordError, read, shown
 from reports.schema import AccuracyRow, BenchRow, PredictionRow, ProfileRow
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from reports.schema_bench import TimedProcess
 
 _Reduced = Timed | Judged | Powered | PredictionRow
+# What a damaged record may hold and no call takes: a nanosecond, and a week.
+_SHORTEST_US, _LONGEST_US = 1e-3, 6e11
+_LEAST_J = 1e-12
+_LARGEST = 1e15  # of any other figure that is shown
 
 
 def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[Side]:
@@ -105,7 +110,7 @@ def _timed(row: BenchRow) -> Timed:
     evidence = _evidence(row) if row.status == "timed" else None
     reason = row.reason
     if row.status == "timed" and evidence is None:
-        reason = "it has no time that is a positive number"
+        reason = "it has no time that a call could take"
     return Timed(
         key=Key(row.op, row.kernel, row.case.id, row.cache, row.distribution),
         case=row.case,
@@ -115,13 +120,23 @@ def _timed(row: BenchRow) -> Timed:
         worst_ratio=row.worst_ratio,
         evidence=evidence,
         gates=row.gates,
-        flops=row.flops,
-        bytes=row.bytes,
-        share_of_peak=row.share_of_peak,
-        share_of_ceiling=row.share_of_ceiling,
-        share_of_clocked_peak=row.share_of_clocked_peak,
-        weight=row.weight,
+        flops=_count(row.flops),
+        bytes=_count(row.bytes),
+        share_of_peak=_figure(row.share_of_peak),
+        share_of_ceiling=_figure(row.share_of_ceiling),
+        share_of_clocked_peak=_figure(row.share_of_clocked_peak),
+        weight=_figure(row.weight),
     )
+
+
+def _figure(value: float | None) -> float | None:
+    """A figure that a table can show; None for what only a damaged record holds."""
+    return value if value is not None and 0 < value < _LARGEST else None
+
+
+def _count(number: int | None) -> int | None:
+    """Flops or bytes; an integer of any length fits a line of JSON, and no float."""
+    return number if number is not None and 0 < number < 10**30 else None
 
 
 def _evidence(row: BenchRow) -> Evidence | None:
@@ -149,12 +164,14 @@ def _evidence(row: BenchRow) -> Evidence | None:
         found = _figures(row)
     if found is None or not _sane(found.time_us):
         return None
+    if found.cycles is not None and not _ordered(found.cycles):
+        return replace(found, cycles=None)
     return found
 
 
 def _figures(row: BenchRow) -> Evidence | None:
     centre = row.median_us
-    if centre is None and row.flops and row.tflops:
+    if centre is None and _count(row.flops) and row.flops and row.tflops:
         centre = row.flops / row.tflops / 1e6  # as publications tell a time
     if centre is None:
         return None
@@ -180,8 +197,11 @@ def _cycles(timed: TimedProcess) -> list[float]:
 
 
 def _sane(interval: Interval) -> bool:
-    values = (interval.low, interval.centre, interval.high)
-    return all(map(math.isfinite, values)) and 0 < values[0] <= values[1] <= values[2]
+    return _ordered(interval) and interval.low >= _SHORTEST_US and interval.high <= _LONGEST_US
+
+
+def _ordered(interval: Interval) -> bool:
+    return 0 < interval.low <= interval.centre <= interval.high < math.inf
 
 
 def _judged(row: AccuracyRow) -> Judged:
@@ -203,7 +223,7 @@ def _rank(ratio: float) -> float:
 def _powered(row: ProfileRow) -> Powered:
     clocks = [each.sm_clock_mhz.mean for each in row.windows if each.sm_clock_mhz is not None]
     energy = row.energy_j
-    sound = energy is not None and math.isfinite(energy) and energy > 0
+    sound = _figure(energy) is not None and energy is not None and energy > _LEAST_J
     reason = row.reason or row.missing.get("energy_j")
     return Powered(
         key=Key(row.op, row.kernel, row.case.id, "", row.distribution),
@@ -214,12 +234,11 @@ def _powered(row: ProfileRow) -> Powered:
         codes=row.codes,
         accuracy=row.accuracy,
         energy_j=energy if sound else None,
-        energy_error_j=row.energy_error_j,
-        power_w=row.power_w,
-        sm_clock_mhz=sum(clocks) / len(clocks) if clocks else None,
-        joules_per_tflop=row.joules_per_tflop,
-        device_us=row.device_us,
-        flops=row.flops,
+        energy_error_j=_figure(row.energy_error_j),
+        power_w=_figure(row.power_w),
+        sm_clock_mhz=_figure(sum(clocks) / len(clocks)) if clocks else None,
+        joules_per_tflop=_figure(row.joules_per_tflop),
+        flops=_count(row.flops),
     )
 
 
@@ -240,6 +259,11 @@ def _predicted(record: Record, rows: Sequence[PredictionRow], gpus: Sequence[str
             )
         timed = _prediction(row)
         sides[row.gpu].speeds.setdefault(timed.key, timed)
+    if not sides:
+        asked = f" for --gpu {', '.join(gpus)}" if gpus else ""
+        raise RecordError(
+            f"{shown(record.path)}: a record of nox -s compile without predictions{shown(asked)}"
+        )
     return list(sides.values())
 
 
@@ -256,6 +280,6 @@ def _prediction(row: PredictionRow) -> Timed:
         evidence=None
         if interval is None or not _sane(interval)
         else Evidence(time_us=interval, spread=False, processes=0),
-        flops=row.flops,
-        bytes=row.bytes,
+        flops=_count(row.flops),
+        bytes=_count(row.bytes),
     )

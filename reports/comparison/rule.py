@@ -102,11 +102,14 @@ def _at(ordered: Sequence[float], part: float) -> float:
 
 
 def timer_step_us(samples: Sequence[float]) -> float:
-    """The least difference between two samples that aren't alike; 0 where there is none.
+    """The least difference between two samples that aren't alike; 0 where steps don't show.
 
     Events of CUDA count in steps, of which a short kernel has few; a float's last digits are none.
     """
-    ordered = sorted(set(samples))
+    distinct = set(samples)
+    if 2 * len(distinct) > len(samples):
+        return 0.0
+    ordered = sorted(distinct)
     steps = [
         later - earlier
         for earlier, later in itertools.pairwise(ordered)

@@ -117,7 +117,6 @@ class Powered:
     power_w: float | None
     sm_clock_mhz: float | None
     joules_per_tflop: float | None
-    device_us: float | None
     flops: int | None
 
 

@@ -36,6 +36,7 @@ class Comparison:
     parts: list[Part] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     changes: list[AccuracyChange] = field(default_factory=list)
+    compared: bool = False
 
     @property
     def page(self) -> Page:
@@ -49,6 +50,8 @@ class Comparison:
             each.judgement.verdict is Verdict.SLOWER and each.pair.other.gates for each in self.held
         )
         worse = sum(each.kind == "LESS ACCURATE" and each.gates for each in self.changes)
+        if not self.compared:
+            return "the gate is shut: no row was compared"
         if not slower and not worse:
             return None
         return (
@@ -73,10 +76,13 @@ def compare(sides: Sequence[Side]) -> Comparison:
             if part is not None:
                 found.parts.append(part)
                 found.changes += changes
+                found.compared = True
         if suite == "bench":
             speeds += _speeds(base, others, found)
         elif suite == "profile":
-            speeds.append(energy_part(base, others))
+            part, rows = energy_part(base, others)
+            speeds.append(part)
+            found.compared |= rows > 0
     found.parts += speeds
     found.parts.insert(0, _heads(sides, found))
     return found
@@ -93,9 +99,14 @@ def _speeds(base: Side, others: Sequence[Side], found: Comparison) -> list[Part]
             continue
         speeds = hold(base, other)
         found.held += speeds.held
+        found.compared |= bool(speeds.held)
         parts.append(speed_part(base, other, speeds))
     if beside:
-        parts.append(generations_part(base, *map(list, zip(*beside, strict=True))))
+        part, rows = generations_part(
+            base, [side for side, _ in beside], [reason for _, reason in beside]
+        )
+        parts.append(part)
+        found.compared |= rows > 0
     return parts
 
 
