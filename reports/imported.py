@@ -3,7 +3,7 @@
 It has times and no clocks, no accuracy, and no word on cache or inputs. `extra_info` may name op,
 kernel, case, cache, distribution, dtype, flops and bytes; else the op is the benchmark's group or
 file, the kernel its function and the case its parameters. A GPU is known only where `machine_info`
-names it (`gpu`, `gpu_name` or `device_name`).
+names it (`gpu`, `gpu_name`, `device_name`, or `device` as `nox -s bench` has it).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reports.record import Record, RecordError, shown
-from reports.schema import PROTOCOL, BenchRow, CaseInfo, Environment, RunHeader
+from reports.schema import PROTOCOL, BenchRow, CaseInfo, Environment, RunHeader, Status
 from reports.schema_bench import TimedProcess
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _LARGEST_BYTES = 1 << 30  # of a file that is read whole; 5,000 benchmarks of 200 rounds take 50 MB
 _SHOWN = 80  # characters of a value quoted in a message
 _UNKNOWN = "not said"
+_ACCURACY: dict[str, Status] = {"passed": "passed", "failed": "failed"}
 
 
 class _Read(BaseModel):
@@ -99,14 +100,7 @@ def _looks_like_one(start: bytes) -> bool:
 
 def _header(file: _File) -> RunHeader:
     machine = file.machine_info
-    gpu = next(
-        (
-            found
-            for name in ("gpu_name", "gpu", "device_name")
-            if (found := _text(machine, name)) is not None
-        ),
-        None,
-    )
+    gpu = _gpu(machine)
     cpu_info = machine.get("cpu")
     cpu = (_text(cpu_info, "brand_raw") if isinstance(cpu_info, dict) else None) or _text(
         machine, "processor"
@@ -127,6 +121,8 @@ def _header(file: _File) -> RunHeader:
             device_name=gpu or cpu or _UNKNOWN,
             hostname=_text(machine, "node") or _UNKNOWN,
             platform=_text(machine, "system") or _UNKNOWN,
+            multiprocessors=_count(_device(machine), "multiprocessors"),
+            power_limit_w=_figure(_device(machine), "power_limit_w"),
             cpu=cpu or _UNKNOWN,
             cpu_count=count if isinstance(count, int) and count > 0 else 1,
             python=_text(machine, "python_version") or _UNKNOWN,
@@ -142,12 +138,29 @@ def _header(file: _File) -> RunHeader:
     )
 
 
+def _device(machine: Mapping[str, object]) -> Mapping[str, object]:
+    """What `nox -s bench` tells of its device; nothing, of a file from elsewhere."""
+    told = machine.get("device")
+    return told if isinstance(told, dict) else {}
+
+
+def _gpu(machine: Mapping[str, object]) -> str | None:
+    """The GPU's name, where the file has it."""
+    device = _device(machine)
+    if device:
+        return _text(device, "device_name") if device.get("sm") is not None else None
+    names = (_text(machine, each) for each in ("gpu_name", "gpu", "device_name"))
+    return next((each for each in names if each is not None), None)
+
+
 def _row(benchmark: _Benchmark) -> BenchRow:
     told, stats = benchmark.extra_info, benchmark.stats
     function, _, parameters = benchmark.name.partition("[")
     kernel = _text(told, "kernel") or function
     op = _text(told, "op") or benchmark.group or _of_file(benchmark.fullname)
-    case = _text(told, "case") or benchmark.param or parameters.removesuffix("]") or function
+    of_case = told.get("case")
+    named = _text(of_case, "id") if isinstance(of_case, dict) else _text(told, "case")
+    case = named or benchmark.param or parameters.removesuffix("]") or function
     samples = tuple(1e6 * each for each in stats.data or () if each > 0)
     return BenchRow(
         op=op,
@@ -165,6 +178,7 @@ def _row(benchmark: _Benchmark) -> BenchRow:
             why="",
         ),
         status="timed",
+        accuracy=_ACCURACY.get(str(told.get("accuracy"))),
         cache="warm" if _text(told, "cache") == "warm" else "cold",
         distribution=_text(told, "distribution") or "normal",
         processes=(TimedProcess(times_us=samples),) if samples else (),
@@ -190,3 +204,8 @@ def _text(values: Mapping[str, object], name: str) -> str | None:
 def _count(values: Mapping[str, object], name: str) -> int | None:
     found = values.get(name)
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+
+
+def _figure(values: Mapping[str, object], name: str) -> float | None:
+    found = values.get(name)
+    return float(found) if isinstance(found, int | float) and 0 < found < 1e6 else None

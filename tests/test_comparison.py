@@ -18,7 +18,7 @@ from reports.comparison.speed import hold
 from reports.comparison.terminal import render_page_terminal
 from reports.comparison.together import Comparison, compare
 from reports.record import RecordError
-from reports.schema import BenchRow, Row, RunHeader
+from reports.schema import PROTOCOL, BenchRow, Row, RunHeader
 from tests.compared_records import (
     A100,
     H100,
@@ -48,9 +48,9 @@ def text_of(found: Comparison, width: int = 200) -> str:
     return console.export_text()
 
 
-def two(folder: Path, ours: BenchRow, theirs: BenchRow, **changes: Any) -> Comparison:
+def two(folder: Path, ours: BenchRow, theirs: BenchRow, protocol: int = PROTOCOL) -> Comparison:
     """One row on either side, of one model."""
-    return compared(folder, (header(), [ours]), (header(**changes), [theirs]))
+    return compared(folder, (header(), [ours]), (header(protocol=protocol), [theirs]))
 
 
 def refusals(folder: Path, ours: BenchRow, theirs: BenchRow) -> list[str]:
@@ -252,7 +252,7 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
     """Measured, measured, published: ratios and shares, a mean with its interval, no verdict."""
     cases = [case(m=each) for each in (1024, 2048, 4096)]
 
-    def rows(factor: float, **changes: Any) -> list[Row]:
+    def rows(factor: float, changes: dict[str, Any]) -> list[Row]:
         scaled = [factor * 100.0 * (1 + 0.05 * place) for place in range(3)]
         return [
             bench_row(time, noise=0, case=each, **changes)
@@ -262,9 +262,9 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
     published: dict[str, Any] = {"processes": (), "accuracy": None, "share_of_ceiling": None}
     found = compared(
         tmp_path,
-        (header(), rows(1.0)),
-        (header(machine=H100), rows(1.25)[:2]),
-        (header(machine=A100, figures="published"), rows(2.0, **published)),
+        (header(), rows(1.0, {})),
+        (header(machine=H100), rows(1.25, {})[:2]),
+        (header(machine=A100, figures="published"), rows(2.0, published)),
     )
     assert found.held == []
     assert found.broken is None

@@ -87,6 +87,20 @@ def test_import_meets_a_record_of_the_same_row(
     assert "its accuracy failed in B" in capsys.readouterr().out
 
 
+def test_json_of_bench_is_of_the_gpu_that_it_names(tmp_path: Path) -> None:
+    """`nox -s bench -- --benchmark-json` tells device, row and accuracy in its own words."""
+    device = {"device_name": "NVIDIA H200", "sm": 90, "multiprocessors": 132, "power_limit_w": 700}
+    info = bench_row().model_dump(mode="json", include={"op", "kernel", "case", "accuracy"})
+    record = read_import(
+        file_of(tmp_path / "a.json", benchmark(extra_info=info), machine_info={"device": device})
+    )
+    assert record is not None
+    environment, (row,) = record.header.environment, record.benches
+    assert (environment.device_name, environment.multiprocessors) == ("NVIDIA H200", 132)
+    assert environment.power_limit_w == 700
+    assert (row.kernel, row.case.id, row.accuracy) == ("row_persistent", case().id, "passed")
+
+
 def test_import_without_samples_goes_by_its_quartiles(tmp_path: Path) -> None:
     """What `--benchmark-save` keeps; without quartiles too, the median alone is left."""
     stats = {"median": 1e-4, "q1": 0.9e-4, "q3": 1.1e-4}
