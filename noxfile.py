@@ -150,6 +150,12 @@ def report(session: nox.Session) -> None:
     _run(session, "report", "reports", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["environment"])
+def compare(session: nox.Session) -> None:
+    """Lay records beside one another: `-- A B [C ...] --gate --markdown PATH --html PATH`."""
+    _run(session, "report", "reports.comparison", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def compile(session: nox.Session) -> None:  # noqa: A001 (the name that a user types)
     """Compile every kernel for every GPU generation, with no GPU: `-- --all --against FILE`."""
