@@ -24,7 +24,7 @@ from reports.bench_figures import (
     summary_of,
     verdict_of,
 )
-from reports.grid import GridColumn, bar, print_grid
+from reports.grid import GridColumn, bar, plain, print_grid
 from reports.phrases import count, duration, figure, memory, microseconds, part, times
 from reports.record import shown
 from reports.tables import heading, indented, labelled
@@ -77,12 +77,13 @@ def _head(
         console.print(Padding(Text(shown(note), overflow="fold"), (0, 0, 0, 2)))
     console.print()
     labelled(console, facts_of(record))
-    _kernels(record, console, kernels_of(record, cases), baseline)
+    _kernels(record, console, cases, baseline)
 
 
 def _kernels(
-    record: Record, console: Console, kernels: Sequence[KernelRows], baseline: str | None
+    record: Record, console: Console, cases: Sequence[CaseRows], baseline: str | None
 ) -> None:
+    kernels = kernels_of(record, cases)
     if not kernels:
         return
     heading(console, "Kernels: geometric means over their cases")
@@ -104,17 +105,12 @@ def _kernels(
         for op, of_op in groupby(kernels, key=lambda each: each.op)
     ]
     print_grid(console, columns, groups)
-    weighted = {each.op: each.weighted_cases for each in kernels if each.weighted_us is not None}
-    for op, number in weighted.items():
-        having = sum(each.weight is not None for each in cases_with(record, op))
-        text = f"{shown(op)}: weighted total of {count(number, 'case')} that each of these "
-        text += f"kernels has a time on, of {having:,} rows with a weight"
-        indented(console, text, style="dim")
-
-
-def cases_with(record: Record, op: str) -> list[BenchRow]:
-    """The rows of one op."""
-    return [row for row in record.benches if row.op == op]
+    for op, number in {
+        each.op: each.weighted_cases for each in kernels if each.weighted_us is not None
+    }.items():
+        having = sum(case.op == op and case.weight is not None for case in cases)
+        text = f"{shown(op)}: totals are of {number:,} of {count(having, 'case')} with a weight: "
+        indented(console, f"{text}those that each kernel with a total has a time on", style="dim")
 
 
 def _kernel_cells(console: Console, each: KernelRows, width: int) -> list[Styled]:
@@ -158,7 +154,7 @@ def _cases(console: Console, cases: Sequence[CaseRows], baseline: str | None) ->
             indented(console, more, style="yellow")
     if cases:
         console.print()
-        console.print(Text(LEGEND, style="dim"))
+        console.print(Text(plain(console, LEGEND), style="dim"))
 
 
 def _columns(baseline: str | None, roof: str) -> tuple[GridColumn, ...]:

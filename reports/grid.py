@@ -6,7 +6,7 @@ left out, and a line says which. Texts are shown literally.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -16,7 +16,7 @@ from reports.record import shown
 from reports.tables import Folded, indented
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -48,6 +48,7 @@ def print_grid(console: Console, columns: Sequence[GridColumn], groups: Sequence
     if not rows:
         return
     names = max(20, console.width // 3)  # a longer name has a line of its own
+    columns = [replace(each, title=plain(console, each.title)) for each in columns]
     widths = [
         max(cell_len(title.title), *(_width(row[place][0], names, place) for row in rows))
         for place, title in enumerate(columns)
@@ -90,27 +91,33 @@ def bar(console: Console, value: float | None, width: int) -> str:
     return ("█" * whole + _BARS[rest] * (rest > 0)).ljust(width)
 
 
-def sparkline(console: Console, values: Iterable[float | None], width: int) -> str:
-    """Means of `width` stretches of the values as blocks from the lowest to the highest of them.
+def sparkline(console: Console, values: Sequence[float | None], width: int, *, least: float) -> str:
+    """Means of `width` stretches of the values as blocks, the lowest of them to the highest.
 
-    A stretch in which nothing was read is a space.
+    A stretch in which nothing was read is a space. The blocks span `least` at the least, so that
+    what is steady looks so.
     """
-    listed = list(values)
     stretches: list[float | None] = []
-    columns = min(width, len(listed))
+    columns = min(width, len(values))
     for place in range(columns):
-        part = listed[place * len(listed) // columns : (place + 1) * len(listed) // columns]
+        part = values[place * len(values) // columns : (place + 1) * len(values) // columns]
         known = [value for value in part if value is not None and abs(value) < float("inf")]
         stretches.append(sum(known) / len(known) if known else None)
     known = [value for value in stretches if value is not None]
     if not known:
         return ""
-    low, high = min(known), max(known)
+    middle, span = (min(known) + max(known)) / 2, max(max(known) - min(known), least)
     blocks = _ASCII_SPARKS if console.options.ascii_only else _SPARKS
-    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    highest = len(blocks) - 1
     return "".join(
-        " " if value is None else blocks[round((value - low) * scale)] for value in stretches
+        " " if value is None else blocks[round(highest * (0.5 + (value - middle) / span))]
+        for value in stretches
     )
+
+
+def plain(console: Console, text: str) -> str:
+    """The text with its signs spelled in ASCII for a terminal that has no more."""
+    return text.replace("±", "+-").replace("°C", "C") if console.options.ascii_only else text
 
 
 def _width(text: str, names: int, place: int) -> int:
