@@ -105,7 +105,7 @@ def believed(record: Record) -> bool:
 def summary_of(record: Record) -> str:
     """What was timed, in one sentence."""
     rows = record.benches
-    statuses = Counter(row.status for row in rows)
+    statuses: Counter[str] = Counter(row.status for row in rows)
     kernels = {(row.op, row.kernel) for row in rows}
     cases = {(row.op, row.case.id) for row in rows}
     counted = [f"{statuses['timed']:,} timed"]
@@ -192,7 +192,7 @@ def roof_text(roof: Roof) -> str:
 def short_case(row: BenchRow) -> str:
     """The case's id without its op's name, and what of it the id doesn't say."""
     text = row.case.id.removeprefix(f"{row.op}-")
-    besides = [row.cache] if row.cache != "cold" else []
+    besides: list[str] = [row.cache] if row.cache != "cold" else []
     if row.distribution not in {"normal", row.case.distribution}:
         besides.append(row.distribution)
     return f"{text} ({', '.join(besides)})" if besides else text

@@ -154,7 +154,7 @@ def _part(part: Part, number: int) -> Iterator[str]:
         yield f"<dl>{''.join(pairs)}</dl>\n"
     for place, item in enumerate(part.items):
         if isinstance(item, Table):
-            yield from _table(item)
+            yield from _table(item) if item.rows else ()
         else:
             yield f"<figure><h3>{escaped(item.title)}</h3>\n"
             yield f'<div class="picture">{item.draw(f"p{number}f{place}-")}</div>\n'

@@ -34,6 +34,7 @@ from reports.profile_figures import (
     named,
     notes_of,
     of_limit,
+    over,
     reasons_of,
     short_case,
     summary_of,
@@ -74,9 +75,9 @@ _COLUMNS = (
     GridColumn("state", 1, left=True),
 )
 LEGEND = (
-    "energy: of a call, of the whole board; ±: 95 %, of the trials and the counter; net: less idle power; "
-    "held by: what kept the clock down, and its share of the windows; °C: the highest; integral: "
-    f"energy by sampled power over that by the counter, less 1. {GAIN}"
+    "energy: of a call, of the whole board; ±: 95 %, of the trials and the counter; net: less idle "
+    "power; held by: what kept the clock down, and its share of the windows; °C: the highest; "
+    f"integral: energy by sampled power over that by the counter, less 1. {GAIN}"
 )
 
 
@@ -175,20 +176,16 @@ def _beside(record: Record, console: Console) -> None:
                 [
                     (shown(row.distribution), ""),
                     (microseconds(row.device_us), ""),
-                    (times(_over(row.device_us, first.device_us)), ""),
+                    (times(over(row.device_us, first.device_us)), ""),
                     (figure(row.power_w), ""),
-                    (times(_over(row.power_w, first.power_w)), ""),
+                    (times(over(row.power_w, first.power_w)), ""),
                     ("-" if clock is None else f"{clock:,.0f}", ""),
                     (energy_text(row.energy_j), ""),
-                    (times(_over(row.energy_j, first.energy_j)), ""),
+                    (times(over(row.energy_j, first.energy_j)), ""),
                 ]
             )
         lines.append((f"{first.kernel}, {short_case(first)}", cells))
     print_grid(console, columns, lines)
-
-
-def _over(value: float | None, other: float | None) -> float | None:
-    return None if value is None or not other else value / other
 
 
 def _timelines(record: Record, console: Console) -> None:
@@ -215,7 +212,8 @@ def _timelines(record: Record, console: Console) -> None:
             known = [value for value in values if value is not None]
             least = _STEADY * max(map(abs, known), default=0.0)
             line = sparkline(console, values, width, least=least)
-            scale = f"{min(known):,.0f} to {max(known):,.0f} {unit}" if known else "not read"
+            ends = dict.fromkeys((f"{min(known):,.0f}", f"{max(known):,.0f}")) if known else ()
+            scale = f"{' to '.join(ends)} {unit}" if known else "not read"
             console.print(Text(f"  {label:<11}  {line}  {plain(console, scale)}".rstrip()))
     if len(found) > MOST_TIMELINES:
         more = f"{len(found) - MOST_TIMELINES:,} more not shown: --html PATH has them all"

@@ -72,9 +72,9 @@ def verdict_of(record: Record) -> tuple[str, Tone]:
 def summary_of(record: Record) -> str:
     """What was measured, in one sentence."""
     rows = record.profiles
-    statuses = Counter(row.status for row in rows)
+    statuses: Counter[str] = Counter(row.status for row in rows)
     kernels = {(row.op, row.kernel) for row in rows}
-    validities = Counter(row.validity for row in rows if row.status == "measured")
+    validities: Counter[str] = Counter(row.validity for row in rows if row.status == "measured")
     counted = [f"{statuses['measured']:,} measured"]
     others = [each for each in ("transient", "invalid") if validities[each]]
     if others:
@@ -186,6 +186,11 @@ def highest_of(row: ProfileRow, name: str) -> float | None:
     """The highest that any trial saw."""
     spreads = [getattr(window, name) for window in row.windows]
     return max((spread.highest for spread in spreads if spread is not None), default=None)
+
+
+def over(value: float | None, other: float | None) -> float | None:
+    """value / other; None where it can't be had."""
+    return None if value is None or not other else value / other
 
 
 def held_by(row: ProfileRow) -> tuple[Held, ...]:
