@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.bench_figures import roof_of, time_us
 from reports.page import Figure
-from reports.vector import COLOURS, INK, MARKS, drawn, label, legend
+from reports.vector import COLOURS, INK, MARKS, drawn, label, legend, placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MOST_POINTS = 1500  # a picture of more is slow to show, and no clearer
 MOST_CASES = 40
 _MOST_NAMES = 16
+_LABEL, _LABEL_INCHES = 48, 3.4  # characters of a case's name, and the room that they take
+_PEAK_WIDTHS = (2.0, 1.2, 0.7)  # of lines that share dashes and colour
 
 Point = tuple[float, float]  # flops a byte, TFLOP/s
 
@@ -54,7 +56,7 @@ def draw_roofline(record: Record, prefix: str) -> str:
     about = f"Roofline of {len(points)} kernels: TFLOP/s over flops a byte, under the GPU's roofs"
 
     def draw(figure: Drawing) -> None:
-        axes = figure.subplots()
+        axes = placed(figure)[0]
         axes.set_xscale("log")
         axes.set_yscale("log")
         inside = [point for group in points.values() for point in group]
@@ -74,10 +76,14 @@ def draw_roofline(record: Record, prefix: str) -> str:
         axes.set_xlim(left, right)
         axes.set_xlabel("flops a byte of least traffic")
         axes.set_ylabel("TFLOP/s")
+        for axis in (axes.xaxis, axes.yaxis):
+            # matplotlib's own powers of ten are markup, which a name in a picture never is.
+            axis.set_major_formatter(lambda value, _: f"{value:,g}")
+            axis.set_minor_formatter(lambda _value, _: "")
         axes.grid(visible=True, which="major")
         legend(axes)
 
-    return drawn(draw, prefix, about, inches=(9.6, 5.0))
+    return drawn(draw, prefix, about, inches=(10.0, 4.8))
 
 
 def _points(record: Record) -> dict[tuple[str, str], list[Point]]:
@@ -109,23 +115,17 @@ def _draw_roofs(axes: Axes, roofs: Sequence[Roof], left: float, right: float) ->
             "alpha": alpha,
             "linewidth": 1.2,
         }
+        whose = "measured" if measured else "datasheet"
         if slope is not None:
             rate = slope.value / 1e3  # TFLOP/s at one flop a byte
             end = min(right, highest / rate)
-            axes.plot((left, end), (left * rate, end * rate), **style)
-            text = f"{label(slope.name, 20)} {slope.value:,.0f} GB/s"
-            axes.annotate(
-                text, (left, left * rate), xytext=(4, -2 if measured else 16),
-                textcoords="offset points", fontsize=8, alpha=alpha, rotation=0,
-                va="top" if measured else "bottom",
-            )  # fmt: skip
-        for roof in peaks:
+            text = f"{label(slope.name, 20)} {slope.value:,.0f} GB/s, {whose}"
+            axes.plot((left, end), (left * rate, end * rate), label=text, **style)
+        for roof, widths in zip(peaks, _PEAK_WIDTHS * len(peaks), strict=False):
             start = left if slope is None else min(right, roof.value / (slope.value / 1e3))
-            axes.plot((start, right), (roof.value, roof.value), **style)
-            axes.annotate(
-                f"{label(roof.name, 20)} {roof.value:,.0f}", (right, roof.value), xytext=(-2, 2),
-                textcoords="offset points", fontsize=8, alpha=alpha, ha="right", va="bottom",
-            )  # fmt: skip
+            text = f"{label(roof.name, 20)} {roof.value:,.0f} TFLOP/s, {whose}"
+            level = style | {"linewidth": widths}
+            axes.plot((start, right), (roof.value, roof.value), label=text, **level)
 
 
 def shares(cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
@@ -155,7 +155,7 @@ def draw_shares(cases: Sequence[CaseRows], roof: str, prefix: str) -> str:
     kernels = list(dict.fromkeys(each.row.kernel for case in cases for each in case.rows))
 
     def draw(figure: Drawing) -> None:
-        axes = figure.subplots()
+        axes = placed(figure, left_inches=_LABEL_INCHES)[0]
         for number, kernel in enumerate(kernels):
             places = [
                 (100 * _share(each, roof), place)
@@ -172,7 +172,9 @@ def draw_shares(cases: Sequence[CaseRows], roof: str, prefix: str) -> str:
                     color=COLOURS[number % len(COLOURS)],
                     label=label(kernel, 32) if number < _MOST_NAMES else None,
                 )
-        axes.set_yticks(range(len(cases)), [label(case.title, 44) for case in cases], fontsize=8)
+        axes.set_yticks(
+            range(len(cases)), [label(case.title, _LABEL) for case in cases], fontsize=8
+        )
         axes.set_ylim(len(cases) - 0.5, -0.5)
         axes.set_xlim(0, max(100.0, axes.get_xlim()[1]))
         axes.axvline(100, color=INK, linewidth=1.2)
@@ -181,4 +183,4 @@ def draw_shares(cases: Sequence[CaseRows], roof: str, prefix: str) -> str:
         legend(axes)
 
     about = f"Share of the roof of {len(kernels)} kernels on {len(cases)} cases"
-    return drawn(draw, prefix, about, inches=(9.6, 1.3 + 0.24 * len(cases)))
+    return drawn(draw, prefix, about, inches=(10.0, 1.4 + 0.24 * len(cases)))
