@@ -14,8 +14,8 @@ from kernels import Kernel, KernelError, all_kernels
 from kernels.registry import resolved
 from oracles import OPS
 from oracles.op import Case, dtype_name
+from suites.user_cases import DTYPES, hint, user_cases
 
-_DTYPES = ("float32", "float16", "bfloat16")
 _SEED = re.compile(r"-seed(-?\d+)$")
 
 
@@ -23,9 +23,9 @@ def _known(option: str, wanted: Sequence[str] | None, known: Iterable[str]) -> N
     names = sorted(known)
     for each in wanted or ():
         if each not in names:
-            close = difflib.get_close_matches(each, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-            raise pytest.UsageError(f"{option} {each}: there is no such {option[2:]}; {hint}")
+            raise pytest.UsageError(
+                f"{option} {each}: there is no such {option[2:]}; {hint(each, names)}"
+            )
 
 
 def kernel_files(config: pytest.Config) -> tuple[Path, ...]:
@@ -65,16 +65,18 @@ def selected_kernels(
 
 
 def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Case, ...]:
-    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op."""
+    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op.
+
+    Those of --cases' files, where there are any, take the place of the ops' own.
+    """
     tier, dtypes = config.getoption("--tier"), config.getoption("--dtype")
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
-    _known("--dtype", dtypes, _DTYPES)
-    known = {
-        case.id(): case
-        for op in dict.fromkeys(each.op.name for each in kernels)
-        for case in OPS[op].cases()
-    }
+    _known("--dtype", dtypes, DTYPES)
+    ops = dict.fromkeys(each.op.name for each in kernels)
+    theirs = user_cases(config)
+    every = [case for op in ops for case in (OPS[op].cases() if theirs is None else theirs)]
+    known = {case.id(): case for case in every if case.op in ops}
     wanted = config.getoption("--case")
     seeds = _seeds(config.getoption("--seed"))
     listed = (
@@ -89,7 +91,8 @@ def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Ca
         if not dtypes or dtype_name(case.dtype) in dtypes
     )
     if not chosen:
-        raise pytest.UsageError("--case and --dtype together leave no case to run")
+        options = "--case and --dtype" if theirs is None else "--cases and the other options"
+        raise pytest.UsageError(f"{options} together leave no case to run")
     return chosen
 
 
