@@ -118,6 +118,7 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
         ("system", machine.platform),
         ("software", f"Python {machine.python}" + (f", {packages}" if packages else "")),
         ("commit", commit or ""),
+        ("absent", "; ".join(f"{each.name}, {each.reason}" for each in header.absent)),
         ("started", f"{header.started_at}, protocol {header.protocol}"),
         ("record", str(record.path)),
     )

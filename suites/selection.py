@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from kernels import Kernel, KernelError, all_kernels
-from kernels.registry import resolved
+from kernels.registry import all_absent, resolved
 from oracles import OPS
 from oracles.op import Case, dtype_name
+from reports.schema import AbsentKernel
 from suites.user_cases import DTYPES, hint, user_cases
 
 _SEED = re.compile(r"-seed(-?\d+)$")
@@ -52,7 +53,11 @@ def selected_kernels(
     except KernelError as error:
         raise pytest.UsageError(str(error)) from error
     registered = (own | {(each.op.name, each.name): each for each in from_files}).values()
-    _known("--kernel", names, {each.name for each in registered})
+    known = {each.name for each in registered}
+    for each in all_absent():
+        if each.name in (names or ()) and each.name not in known:
+            raise pytest.UsageError(f"--kernel {each.name}: {each.reason}")
+    _known("--kernel", names, known)
     chosen = [
         each
         for each in registered
@@ -62,6 +67,17 @@ def selected_kernels(
     if not chosen:
         raise pytest.UsageError("--op and --kernel together leave no kernel to run")
     return tuple(chosen)
+
+
+def absent_kernels(config: pytest.Config, ops: Collection[str]) -> tuple[AbsentKernel, ...]:
+    """The peers of `ops` that a run of all kernels would have tried, had they been installed."""
+    if config.getoption("--kernel") or config.getoption("--kernels"):
+        return ()
+    return tuple(
+        AbsentKernel(op=each.op.name, name=each.name, reason=each.reason)
+        for each in all_absent()
+        if each.op.name in ops
+    )
 
 
 def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Case, ...]:

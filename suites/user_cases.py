@@ -144,8 +144,8 @@ def _lines(file: Path) -> list[bytes]:
             )
         data = path.read_bytes()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the name; nobody's ~home
-        why = getattr(error, "strerror", None) or error
-        raise CasesError(f"--cases {shown(file)}: it can't be read ({shown(why)})") from error
+        cause = shown(getattr(error, "strerror", None) or error)
+        raise CasesError(f"--cases {shown(file)}: it can't be read ({cause})") from error
     # Editors of Windows begin a file with a byte order mark, which JSON doesn't know.
     return data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
 

@@ -19,10 +19,14 @@ from suites.user_cases import CasesError, read_cases, weight_of
 
 _ROOT = Path(__file__).resolve().parents[1]
 _ENOUGH = 2**37
-_NORM = {"op": "layer_norm_backward", "sizes": {"m": 7, "n": 264}, "dtype": "bfloat16"}
+_NORM: dict[str, object] = {
+    "op": "layer_norm_backward",
+    "sizes": {"m": 7, "n": 264},
+    "dtype": "bfloat16",
+}
 _SIZES = {"b": 1, "h_q": 2, "h_kv": 2, "s_q": 33, "s_kv": 40, "d": 64, "d_v": 64}
-_FORWARD = {"op": "attention_forward", "sizes": _SIZES, "dtype": "float16"}
-_DELTA = {
+_FORWARD: dict[str, object] = {"op": "attention_forward", "sizes": _SIZES, "dtype": "float16"}
+_DELTA: dict[str, object] = {
     "op": "attention_delta",
     "sizes": {"b": 1, "h_q": 2, "s_q": 33, "d_v": 64},
     "dtype": "float32",

@@ -31,7 +31,12 @@ from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEFAULT_SM, DEVICE
-from suites.selection import kernel_files, selected_cases, selected_kernels
+from suites.selection import (
+    absent_kernels,
+    kernel_files,
+    selected_cases,
+    selected_kernels,
+)
 from suites.user_cases import cases_options
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
@@ -180,6 +185,7 @@ class AccuracySession:
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
         results = Path(self.config.getoption("--results"))
         self.path = new_path(results, "accuracy", now, header.environment.device_name)
