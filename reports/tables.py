@@ -70,13 +70,18 @@ class Folded:
     text: str
     style: str = ""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def lines(self, width: int) -> list[str]:
+        """The text in lines of at most `width` columns, but where one part alone is wider."""
         lines = [""]
         for part in _parts(self.text):
-            if lines[-1] and cell_len(lines[-1] + part.rstrip()) > options.max_width:
+            if lines[-1] and cell_len(lines[-1] + part.rstrip()) > width:
                 lines[-1] = lines[-1].rstrip()
                 lines.append("")
             lines[-1] += part
+        return lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = self.lines(options.max_width)
         yield Text("\n".join(lines), style=self.style, overflow="fold")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
