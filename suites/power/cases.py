@@ -44,8 +44,13 @@ _PEERS = {
 
 
 def profiled_cases(config: pytest.Config, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
-    """Those that --case names, of this list or the op's; else this list's, of the kernels' ops."""
+    """Those of --cases, or that --case names, of this list or the op's; else all of this list's.
+
+    Of either those that an op of the kernels' has.
+    """
     wanted = config.getoption("--case")
+    if config.getoption("--cases"):
+        return selected_cases(config, kernels)
     ops = {each.op.name for each in kernels}
     known = {case.id(): case for case in CASES if case.op in ops}
     if wanted and all(each in known for each in wanted):

@@ -22,7 +22,8 @@ from kernels.registry import Kernel, KernelError
 from oracles import OPS
 from oracles.op import Case, Inputs, Numerics
 from profiles.traces import Missing
-from reports.record import RecordError, RecordWriter, new_path
+from reports.profile import render
+from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import AccuracyRow, ProfileRow, RunEnd, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.parcels import Parcel
@@ -366,7 +367,10 @@ class PowerSession:
             exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
         self._end_workers()
-        print(f"\n{self.path}")
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+        console = Console(width=width)
+        console.print()
+        render(read(self.path), console)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)
