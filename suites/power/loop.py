@@ -26,6 +26,9 @@ _Event = torch.cuda.Event
 _Stream = torch.cuda.Stream
 _Graph = torch.cuda.CUDAGraph
 _graph = torch.cuda.graph
+_on_device = torch.cuda.device
+_on_stream = torch.cuda.stream
+_current_stream = torch.cuda.current_stream
 _synchronize = torch.cuda.synchronize
 _monotonic_ns = time.monotonic_ns
 
@@ -72,7 +75,7 @@ def loop(
     calls: Sequence[Callable[[], object]], device: torch.device, seconds: float, batch_s: float
 ) -> Looped:
     """Make the calls in turn for so many seconds."""
-    with torch.cuda.device(device):
+    with _on_device(device):
         call_us = _settle(calls)
         turns = max(1, min(round(_GRAPH_US / call_us / len(calls)), _MOST_IN_GRAPH // len(calls)))
         replay, why = _captured(calls, turns)
@@ -111,12 +114,12 @@ def _captured(
                 call()
 
     stream = _Stream()
-    stream.wait_stream(torch.cuda.current_stream())
+    stream.wait_stream(_current_stream())
     try:
-        with torch.cuda.stream(stream):  # libraries make their handles of a stream before
+        with _on_stream(stream):  # libraries make their handles of a stream before
             for call in calls:
                 call()
-        torch.cuda.current_stream().wait_stream(stream)
+        _current_stream().wait_stream(stream)
         _synchronize()
         graph = _Graph()
         with _graph(graph):

@@ -347,7 +347,7 @@ class PowerSession:
         if self.writer is None or self.path is None:
             return
         failed = any(row.gates and row.status in {"wrong", "failed"} for row in self.rows)
-        measured = any(row.status == "measured" for row in self.rows)
+        measured = any(row.energy_j is not None for row in self.rows)
         lost = len(self.rows) < self.planned
         if exitstatus in (0, 1, 5):
             exitstatus = int(failed or not measured or lost or bool(self.suite_errors))
