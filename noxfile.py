@@ -137,6 +137,13 @@ def profile(session: nox.Session) -> None:
     )
 
 
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def bench(session: nox.Session) -> None:
+    """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
+    quiet = {"PYTEST_ADDOPTS": _QUIET}
+    _run(session, "run", "pytest", "suites/throughput", *session.posargs, variables=quiet)
+
+
 @nox.session(venv_backend="none", requires=["environment"])
 def report(session: nox.Session) -> None:
     """Show a record, by default the latest: `-- [FILE] --markdown PATH --junit PATH`."""

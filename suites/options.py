@@ -99,6 +99,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--resume", metavar="RECORD", help="go on with a run that was cut off, given its options"
     )
+    group.addoption(
+        "--cache",
+        metavar="cold|warm",
+        default="cold",
+        help="bench: whether a call finds its inputs in the L2 cache (default cold)",
+    )
+    group.addoption(
+        "--row-time",
+        metavar="S",
+        type=float,
+        default=1.0,
+        help="bench: seconds of sampling for a row, at most (default 1)",
+    )
+    group.addoption("--quick", action="store_true", help="bench: one case in four, a fifth as long")
+    group.addoption(
+        "--gpus", metavar="N,N|all", help="bench: on each of these GPUs, one after the other"
+    )
+    group.addoption(
+        "--gpus-together", action="store_true", help="bench: on all of --gpus at the same time"
+    )
     # Of a process that another one started: which share of the cases it tries.
     group.addoption("--shard", default="", help=argparse.SUPPRESS)
     group.addoption(

@@ -64,8 +64,15 @@ def selected_kernels(
     return tuple(chosen)
 
 
-def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Case, ...]:
-    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op."""
+def selected_cases(
+    config: pytest.Config,
+    kernels: Iterable[Kernel],
+    listed_for: Callable[[str], Iterable[Case]] | None = None,
+) -> tuple[Case, ...]:
+    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op.
+
+    listed_for: a suite's own cases of an op, of which no tier is asked; by default the op's.
+    """
     tier, dtypes = config.getoption("--tier"), config.getoption("--dtype")
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
@@ -73,14 +80,14 @@ def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Ca
     known = {
         case.id(): case
         for op in dict.fromkeys(each.op.name for each in kernels)
-        for case in OPS[op].cases()
+        for case in (OPS[op].cases() if listed_for is None else listed_for(op))
     }
     wanted = config.getoption("--case")
     seeds = _seeds(config.getoption("--seed"))
     listed = (
         [_case(each, known) for each in dict.fromkeys(wanted)]
         if wanted
-        else [case for case in known.values() if tier == "full" or case.tier == "ci"]
+        else [case for case in known.values() if listed_for or tier == "full" or case.tier == "ci"]
     )
     chosen = tuple(
         dataclasses.replace(case, seed=case.seed + seed)
