@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import torch
@@ -145,7 +146,7 @@ def test_loop_takes_its_inputs_in_turn(simulated: Gpu) -> None:
         counts[place] += 1
         simulated.call()
 
-    looped = loop([lambda place=each: call(place) for each in range(3)], CPU, 0.5, 0.05)
+    looped = loop([partial(call, each) for each in range(3)], CPU, 0.5, 0.05)
     assert len(set(counts)) == 1
     assert all(calls % 3 == 0 for _, calls, _ in looped.batches)
 

@@ -18,7 +18,7 @@ from profiles.windows import Figures, Spread, measure
 from suites.power.cases import CASES, distributions_of, profiled_kernels
 from suites.power.check import checks
 from suites.power.figures import window_of
-from suites.power.session import _zero
+from suites.power.looping import zero
 from tests.synthetic_traces import constant, synthetic
 from tests.test_power_trials import _reply
 
@@ -91,7 +91,7 @@ def test_zeros_leave_outputs_finite(case: object) -> None:
     )
     op = OPS[of.op]
     inputs = op.inputs(small, torch.device("cpu"))
-    _zero(inputs)
+    zero(inputs)
     outputs = op.oracle(small, inputs)
     assert all(each is None or torch.isfinite(each).all() for each in outputs.values())
     operands = [inputs["x"]] if "x" in inputs else [inputs["q"], inputs["v"]]
