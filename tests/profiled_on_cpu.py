@@ -20,5 +20,4 @@ def _card(_: pytest.Config) -> Card:
     return Card("GPU-00000000-synthetic", None, 90, 2**20, replayed)
 
 
-session._card = _card
-session.LOOP = "tests.loops_on_cpu"
+vars(session).update(_card=_card, LOOP="tests.loops_on_cpu")

@@ -133,7 +133,9 @@ class ThroughputSession:
             infos = tuple(kernel_info(each, self.sm) for each in self.pairs.kernels)
         except KernelError as error:
             raise pytest.UsageError(str(error)) from error
-        self.machine = machine = describe_machine(self.device, self.sm, strict=None)
+        self.machine = machine = describe_machine(
+            self.device, self.sm, strict=None, hash_uuid=self.config.getoption("--hash-uuid")
+        )
         print("bench: measuring what this device does of plain work", file=sys.stderr, flush=True)
         ground = survey(self.device, machine)
         if self.cache == "cold" and not ground.probe.evicts:
