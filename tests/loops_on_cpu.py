@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.registry import Kernel
 from oracles.op import Case, Inputs
+from suites.accuracy.signs import flips
 
 BATCH_S = 0.05
 CALL_US = 500.0
@@ -21,8 +22,13 @@ def run_task(
     """A call on each of the inputs, then batches of calls of 500 us that nothing made."""
     assert case.op == kernel.op.name
     assert device.type == "cpu"
+    outputs: dict[str, Tensor] = {}
     for each in inputs:
-        kernel.function(**each)
+        if settings["seed"] is not None:
+            flips(case, settings["seed"]).apply_(each)
+        returned = kernel.function(**each)
+        assert isinstance(returned, tuple)
+        outputs = dict(zip(kernel.op.outputs, returned, strict=True))
     began_ns = time.monotonic_ns()
     time.sleep(settings["seconds"])
     calls = round(1e6 * BATCH_S / CALL_US)
@@ -30,4 +36,4 @@ def run_task(
         (began_ns + round(1e9 * BATCH_S) * (each + 1), calls, calls * CALL_US)
         for each in range(round(settings["seconds"] / BATCH_S))
     ]
-    return {"began_ns": began_ns, "captured": True, "why": None, "batches": batches}, {}
+    return {"began_ns": began_ns, "captured": True, "why": None, "batches": batches}, outputs

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
 import torch
 
+from kernels.registry import all_kernels
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case
+from suites.accuracy.signs import flips
 from suites.power import loop as module
 from suites.power.figures import Reply
 from suites.power.loop import loop
 
 CPU = torch.device("cpu")
+EAGER = next(
+    each for each in all_kernels() if each.name == "torch_eager" and each.op is LAYER_NORM_BACKWARD
+)
 
 
 @dataclass
@@ -166,6 +173,34 @@ def test_kernel_that_cannot_be_captured_is_called_as_it_is(simulated: Gpu) -> No
     assert not looped.captured
     assert looped.why == "RuntimeError: operation not permitted when stream is capturing"
     assert _reply(looped).device_us(0.0, 1e9) == pytest.approx(400, rel=0.01)
+
+
+def test_outputs_after_a_loop_are_of_inputs_that_it_never_had(simulated: Gpu) -> None:
+    """Signs are changed after it: the outputs are those of a call on the changed inputs."""
+    simulated.refuses_capture = True
+    case = Case(
+        op=LAYER_NORM_BACKWARD.name,
+        sizes=(("m", 5), ("n", 8)),
+        dtype=torch.float32,
+        weight_dtype=torch.float32,
+    )
+
+    def function(**given: object) -> object:
+        simulated.call()
+        return EAGER.function(**given)
+
+    kernel = replace(EAGER, function=function)
+    inputs, changed, plain = (LAYER_NORM_BACKWARD.inputs(case, CPU) for _ in range(3))
+    settings = {"seconds": 0.05, "batch_s": 0.02, "seed": 7}
+    _, outputs = module.run_task(kernel, case, [inputs], CPU, settings)
+    flips(case, 7).apply_(changed)
+    expected, before = EAGER.function(**changed), EAGER.function(**plain)
+    assert isinstance(expected, tuple)
+    assert isinstance(before, tuple)
+    assert list(outputs) == list(LAYER_NORM_BACKWARD.outputs)
+    assert all(map(torch.equal, outputs.values(), expected))
+    assert not torch.equal(outputs["dx"], before[0])
+    assert module.run_task(kernel, case, [inputs], CPU, settings | {"seed": None})[1] == {}
 
 
 def test_reply_counts_calls_at_any_time(simulated: Gpu) -> None:

@@ -30,7 +30,7 @@ KERNELS = """
     import os, torch
     from kernels import LAYER_NORM_BACKWARD, Domain, kernel
     DOMAIN = Domain(dtypes=(torch.float32,))
-    CALLS = []
+    CALLS, KEPT = [], []
 
     def computed(dy, x, weight, mean, rstd):
         x_hat = (x - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
@@ -48,9 +48,14 @@ KERNELS = """
         return dx * 1.01, dweight, dbias
 
     @kernel(LAYER_NORM_BACKWARD, DOMAIN)
+    def gives_back_what_it_kept(dy, x, weight, mean, rstd):
+        KEPT.append(computed(dy, x, weight, mean, rstd))
+        return KEPT[-1] if len(KEPT) < 3 else KEPT[1]
+
+    @kernel(LAYER_NORM_BACKWARD, DOMAIN)
     def dies_when_looped(dy, x, weight, mean, rstd):
         CALLS.append(1)
-        if len(CALLS) > 2:
+        if len(CALLS) > 4:
             os._exit(3)
         return computed(dy, x, weight, mean, rstd)
 """
@@ -149,7 +154,7 @@ def test_run_measures_what_is_right_and_tells_of_the_rest(runs: Runs) -> None:
     record = runs.whole.record
     assert record.problem is None
     rows = {row.kernel: row for row in record.profiles}
-    assert set(rows) == {"sound", "wrong", "dies_when_looped"}
+    assert set(rows) == {"sound", "wrong", "gives_back_what_it_kept", "dies_when_looped"}
     sound = rows["sound"]
     assert (sound.status, sound.accuracy, sound.validity) == ("measured", "passed", "valid")
     assert sound.energy_j == pytest.approx(600 * 500e-6, rel=0.05)
@@ -160,6 +165,10 @@ def test_run_measures_what_is_right_and_tells_of_the_rest(runs: Runs) -> None:
     wrong, dead = rows["wrong"], rows["dies_when_looped"]
     assert (wrong.status, wrong.accuracy, wrong.energy_j) == ("wrong", "failed", None)
     assert wrong.reason
+    kept = rows["gives_back_what_it_kept"]
+    assert (kept.status, kept.accuracy, kept.energy_j) == ("wrong", "passed", None)
+    assert kept.reason is not None
+    assert kept.reason.startswith("its outputs were right before it was looped, and wrong after: ")
     assert (dead.status, dead.energy_j) == ("failed", None)
     assert dead.reason == "process ended: it ended its process, with status 3"
 

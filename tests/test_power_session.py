@@ -48,6 +48,14 @@ def test_machine_without_gpu_is_refused_in_a_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_options_are_told_without_a_gpu(tmp_path: Path) -> None:
+    """--help needs none."""
+    ran = _run("--help", results=tmp_path)
+    assert ran.returncode == 0
+    for option in ("--window", "--trials", "--distribution", "--hash-uuid"):
+        assert option in ran.stdout
+
+
 class _Config:
     def __init__(self, **options: object) -> None:
         self.options = options

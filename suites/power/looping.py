@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 
+from kernels.registry import Kernel
 from oracles import OPS
-from oracles.op import Inputs
+from oracles.op import Case, Inputs
 from suites.accuracy.parcels import Parcel
+from suites.accuracy.run import Run
+from suites.accuracy.signs import flips
+from suites.accuracy.wire import Message
 from suites.accuracy.workers import TaskError, Workers
 from suites.described import pci_bus_id
 from suites.power.figures import Reply
@@ -20,6 +25,7 @@ from suites.power.trials import Entry
 LOOP = "suites.power.loop"
 _BATCH_S = 0.05  # of calls: short against a window, long against what a replay costs the host
 _SETTLING_S = 120.0  # of a worker, for compiling and tuning before it loops
+_CONFIRMED_S = 0.1
 _MOST_SETS = 8
 _L2S = 2  # the inputs of a replay are larger than so many L2 caches: each call finds it cold
 # What a forward pass has kept of a row: divided by, or a logarithm, and no operand of a product.
@@ -63,18 +69,42 @@ class Looping:
 
     def loop(self, entry: Entry, seconds: float) -> Reply:
         """What the worker says of a loop of so many seconds. Raises TaskError."""
-        settings = {"seconds": seconds, "batch_s": _BATCH_S}
+        parcels = self._parcels(entry)
+        return self._looped(entry.kernel, entry.case, parcels, seconds, None)[0]
+
+    def unconfirmed(self, run: Run, kernel: Kernel, case: Case) -> str | None:
+        """Why a loop's outputs aren't right, of the kernel that `run` judged last; None: they are.
+
+        Inputs of the loop have signs changed after it, by a secret, and what was looped runs once
+        more. Raises TaskError.
+        """
+        if kernel.op.updates and case.options & {"accumulate"}:
+            return None  # a loop adds to what it returns
+        seed = secrets.randbits(31)
+        parcels = [run.parcel(kernel, case)]
+        _, outputs = self._looped(kernel, case, parcels, _CONFIRMED_S, seed)
+        if not outputs:
+            return "it returned no outputs"
+        return run.confirm(kernel, case, flips(case, seed).outputs(outputs))
+
+    def _looped(
+        self,
+        kernel: Kernel,
+        case: Case,
+        parcels: list[Parcel],
+        seconds: float,
+        seed: int | None,
+    ) -> tuple[Reply, dict[str, torch.Tensor]]:
+        settings: Message = {"seconds": seconds, "batch_s": _BATCH_S, "seed": seed}
         limit_s = seconds + _SETTLING_S
-        said, _ = self.workers.task(
-            entry.kernel, entry.case, self._parcels(entry), self.module, settings, limit_s
-        )
+        said, outputs = self.workers.task(kernel, case, parcels, self.module, settings, limit_s)
         try:
             reply = Reply.model_validate(said)
         except ValidationError as error:
             raise TaskError("process ended", "its process sent what no worker sends") from error
         if not reply.batches or any(calls < 1 for _, calls, _ in reply.batches):
             raise TaskError("process ended", "its process says that it made no calls")
-        return reply
+        return reply, outputs
 
     def _parcels(self, entry: Entry) -> list[Parcel]:
         """The inputs, as often as it takes for a call not to find them in L2."""

@@ -26,7 +26,7 @@ from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import DeviceLostError, Run
 from suites.accuracy.shards import RECORD_NOTE
 from suites.accuracy.worker_process import WorkersError
-from suites.accuracy.workers import Workers
+from suites.accuracy.workers import TaskError, Workers
 from suites.described import case_info, describe_machine, kernel_info, shortest
 from suites.options import DEVICE
 from suites.power.cases import distributions_of, profiled_cases, profiled_kernels
@@ -76,6 +76,7 @@ class PowerSession:
             signs=config.getoption("--signs"),
             two_calls_alone=True,
         )
+        self.looping = Looping(self.workers, self.device, self.card.l2_bytes, LOOP)
         self.cases = profiled_cases(config, kernels)
         self.kernels_of = profiled_kernels(config, kernels, self.cases, self.run.sm)
         self.entries: list[Entry] = []
@@ -110,13 +111,27 @@ class PowerSession:
                 self._without_figure(kernel, case, each, "failed", row.reason or "", row)
             self.interrupted = True
             pytest.exit(f"{kernel.name} on {case.id()}: {row.reason}; the GPU is lost to this run")
-        if row.status == "passed":
+        status, wrong = self._problem(kernel, case, row)
+        if wrong is None:
             self.entries += [Entry(kernel, case, each, row) for each in distributions]
             return None
-        wrong = f"{row.rule}: {row.reason}" if row.rule else "its accuracy can't be told here"
         for each in distributions:
-            self._without_figure(kernel, case, each, "wrong", wrong, row)
+            self._without_figure(kernel, case, each, status, wrong, row)
         return wrong
+
+    def _problem(self, kernel: Kernel, case: Case, row: AccuracyRow) -> tuple[str, str | None]:
+        """The status and the reason of a row without a figure; the reason None: it may have one."""
+        if row.status == "no power":
+            return "failed", "its accuracy can't be judged on this case: the bound says nothing"
+        if row.status != "passed":
+            return "wrong", f"{row.rule}: {row.reason}"
+        try:
+            wrong = self.looping.unconfirmed(self.run, kernel, case)
+        except TaskError as error:
+            return "failed", f"while it was looped, {error}"
+        if wrong is None:
+            return "passed", None
+        return "wrong", f"its outputs were right before it was looped, and wrong after: {wrong}"
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start the record."""
@@ -174,11 +189,10 @@ class PowerSession:
     def _measure(self) -> None:
         if not self.entries:
             return
-        looping = Looping(self.workers, self.device, self.card.l2_bytes, LOOP)
         with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
             trials = Trials(
                 sampling=self.card.sampling(Path(folder)),
-                loop=looping.loop,
+                loop=self.looping.loop,
                 seconds=self.seconds,
                 dropped_s=_DROPPED_S,
                 trials=self.trials,
