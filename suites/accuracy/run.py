@@ -35,8 +35,8 @@ _MOST_FLOPS_ON_CPU = 2e10
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
 # Above this the inputs are packed anew for each kernel.
 _MOST_BYTES_KEPT_PACKED = 2**30
-# Above this a worker is given what torch keeps of the card's memory for the judge.
-_MOST_BYTES_BESIDE_CACHE = 2**28
+# Above this judge and worker make room for one another on the card.
+_MOST_BYTES_SIDE_BY_SIDE = 2**31
 # What a core of the host judges in some tens of milliseconds.
 _MOST_BYTES_ON_HOST = 2**20
 _MOST_FLOPS_ON_HOST = 3e7
@@ -243,16 +243,25 @@ class Run:
         if self.workers is None:
             return call_here(kernel, known.case, known.originals.give(), fill, how)
         parcel = self._parcel(known)
-        if self._is_large(kernel, known.case):
-            torch.cuda.empty_cache()
-        return self.workers.call(kernel, known.case, parcel, fill, how)
+        if not self._is_large(kernel, known.case):
+            return self.workers.call(kernel, known.case, parcel, fill, how)
+        torch.cuda.empty_cache()
+        call = self.workers.call(kernel, known.case, parcel, fill, how)
+        # What the worker and the memory that it shares still hold is what the truth will need.
+        self.workers.renew()
+        torch.cuda.ipc_collect()
+        torch.cuda.empty_cache()
+        return call
 
     def _is_large(self, kernel: Kernel, case: Case) -> bool:
-        large = kernel.op.bytes(case) > _MOST_BYTES_BESIDE_CACHE
+        large = kernel.op.bytes(case) > _MOST_BYTES_SIDE_BY_SIDE
         return large and self.device.type == "cuda"
 
     def _leave_room(self, kernel: Kernel, known: _Known) -> None:
-        """Forget a large case's truth and bounds where they leave a worker under half a card."""
+        """Forget a large case's truth and bounds where they leave a worker under half a card.
+
+        Half is what the largest call of `full` takes: its inputs and outputs twice, and workspace.
+        """
         if not self._is_large(kernel, known.case):
             return
         torch.cuda.empty_cache()
