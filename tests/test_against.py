@@ -41,7 +41,10 @@ def pytest_cmdline_main(config):
     shutil.copy(source, folder / "bench.jsonl")
     if os.environ.get("FAKE_SLOW") == str(len(log.read_text().split())):
         log.with_suffix(".waits").touch()
-        time.sleep(60)
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            return 2
     return int(os.environ.get("FAKE_STATUS", "0"))
 """
 
@@ -51,7 +54,7 @@ def git(root: Path, *arguments: str) -> str:
     identity = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example"}
     identity |= {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example"}
     done = subprocess.run(
-        ["git", "-C", str(root), *arguments],
+        ["git", "-C", str(root), *arguments],  # noqa: S607 (wherever git is)
         check=True,
         capture_output=True,
         text=True,
@@ -213,10 +216,13 @@ def test_process_without_a_record_ends_the_run_and_keeps_the_rest(
     assert len(read(kept).benches) == 2
 
 
-def test_failing_rows_set_the_exit_status(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suite that ends with status 1 has a row that is wrong: so does the whole."""
+def test_failing_rows_set_the_exit_status(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A suite that ends with status 1 has a row that is wrong: so does the whole, which is told."""
     monkeypatch.setenv("FAKE_STATUS", "1")
     assert time_both(asked(checkout), checkout) == 1
+    assert "Speed: B beside A" in capsys.readouterr().out
 
 
 def test_interrupted_run_compares_what_it_has(

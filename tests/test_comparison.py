@@ -105,7 +105,7 @@ def test_rows_of_several_processes_are_known_by_the_processes_medians(tmp_path: 
                   for each in range(4)))
         for of, centre in ((1, 100.0), (2, 102.0))
     ]  # fmt: skip
-    found = two(tmp_path, *sides)
+    found = two(tmp_path, sides[0], sides[1])
     (held,) = found.held
     assert held.judgement.verdict is Verdict.SLOWER
     assert held.judgement.confirmed is True
