@@ -56,7 +56,7 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
     yield _kernels(record, cases, baseline)
     yield _reasons(record)
     yield from filter(None, (roofline(record),))
-    yield from shares(cases)
+    yield from shares(record, cases)
     for op in dict.fromkeys(case.op for case in cases):
         yield _rows([case for case in cases if case.op == op], op, roof_of(cases), baseline)
     yield _roofs(record)
