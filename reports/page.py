@@ -27,7 +27,10 @@ Kind = Literal["text", "number", "share", "command"]
 
 _STYLE = Path(__file__).with_name("page.css")
 _SCRIPT = Path(__file__).with_name("page.js")
-_LONGEST = 4_000  # characters of a text: a command is whole, a damaged record's megabyte is cut
+_LONGEST = 600  # characters of a text: a name is whole, a damaged record's megabyte is cut
+_LONGEST_COMMAND = 10_000  # characters: it is to be copied whole
+_SHORT = 44  # characters that a cell has on one line; a longer text may take several
+_AT_ONCE = 300  # rows: a browser takes seconds to lay out thousands, and sorts them unseen
 _SEARCHED = 12  # rows from which a table is worth searching
 
 
@@ -121,11 +124,11 @@ def render_page(page: Page) -> str:
     )
 
 
-def escaped(text: str) -> str:
+def escaped(text: str, longest: int = _LONGEST) -> str:
     """`text` as HTML shows it literally, cut where it is longer than anyone reads."""
-    cut = text[:_LONGEST]
-    more = f" ... ({len(text) - len(cut):,} more characters)" if len(cut) < len(text) else ""
-    return html.escape(shown(cut) + more)
+    kept = text[:longest]
+    more = f"... ({len(text) - len(kept):,} more characters)" if len(kept) < len(text) else ""
+    return html.escape(shown(kept) + more)
 
 
 def _hash(text: str) -> str:
@@ -154,7 +157,7 @@ def _part(part: Part, number: int) -> Iterator[str]:
         yield f"<dl>{''.join(pairs)}</dl>\n"
     for place, item in enumerate(part.items):
         if isinstance(item, Table):
-            yield from _table(item)
+            yield from _table(item) if item.rows else ()
         else:
             yield f"<figure><h3>{escaped(item.title)}</h3>\n"
             yield f'<div class="picture">{item.draw(f"p{number}f{place}-")}</div>\n'
@@ -177,7 +180,9 @@ def _table(table: Table) -> Iterator[str]:
         yield f'<th scope="col" class="{column.kind}"{note}>{escaped(column.title)}</th>'
     yield "</tr></thead>\n<tbody>\n"
     kinds = [column.kind for column in table.columns]
-    for row in table.rows:
+    for number, row in enumerate(table.rows):
+        if number == _AT_ONCE:
+            yield "</tbody>\n<tbody hidden>\n"
         cells = (_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True))
         yield f"<tr>{''.join(cells)}</tr>\n"
     yield "</tbody></table></div></details>\n"
@@ -186,18 +191,19 @@ def _table(table: Table) -> Iterator[str]:
 def _cell(cell: Cell | str, kind: Kind) -> str:
     if isinstance(cell, str):
         cell = Cell(cell)
-    text = escaped(cell.text)
+    text = escaped(cell.text, _LONGEST_COMMAND if kind == "command" else _LONGEST)
     if kind == "command":
-        return f"<td><code>{text}</code></td>" if text else "<td></td>"
-    names = " ".join(each for each in ("n" if kind != "text" else "", cell.tone) if each)
+        return f'<td class="long"><code>{text}</code></td>' if text else "<td></td>"
+    width = "long" if len(text) > _SHORT else ""
+    names = " ".join(each for each in (width if kind == "text" else "n", cell.tone) if each)
     attributes = f' class="{names}"' if names else ""
     if cell.value is not None and math.isfinite(cell.value):
         attributes += f' data-v="{cell.value:.9g}"'
         if kind == "share":
             # An attribute of SVG, where the policy lets no style of an element's own through.
-            width = 100 * min(max(cell.value, 0.0), 1.0)
-            text += (
+            filled = 100 * min(max(cell.value, 0.0), 1.0)
+            text = (
                 '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" '
-                f'aria-hidden="true"><rect width="{width:.1f}" height="6"/></svg>'
+                f'aria-hidden="true"><rect width="{filled:.1f}" height="6"/></svg>{text}'
             )
     return f"<td{attributes}>{text}</td>"
