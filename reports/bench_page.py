@@ -56,7 +56,7 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
     yield _kernels(record, cases, baseline)
     yield _reasons(record)
     yield from filter(None, (roofline(record),))
-    yield from shares(cases)
+    yield from shares(record, cases)
     for op in dict.fromkeys(case.op for case in cases):
         yield _rows([case for case in cases if case.op == op], op, roof_of(cases), baseline)
     yield _roofs(record)
@@ -195,7 +195,7 @@ def _roofs(record: Record) -> Table:
     rows = [
         (
             roof.name,
-            Cell(f"{roof.value:,.0f} {roof.unit}", roof.value),
+            Cell(f"{figure(roof.value)} {roof.unit}", roof.value),
             "this run" if roof.measured else "the datasheet",
             roof.source,
             Cell(figure(roof.clock_mhz, 4), roof.clock_mhz),

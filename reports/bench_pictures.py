@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.bench_figures import roof_of, time_us
 from reports.page import Figure
-from reports.vector import COLOURS, INK, MARKS, drawn, label, legend, placed
+from reports.vector import COLOURS, INK, MARKS, drawable, drawn, label, legend, placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,7 @@ _MOST_NAMES = 16
 _LABEL, _LABEL_INCHES = 48, 3.4  # characters of a case's name, and the room that they take
 _PEAK_WIDTHS = (2.0, 1.2, 0.7)  # of lines that share dashes and colour
 
+Key = tuple[str, str]  # op, kernel
 Point = tuple[float, float]  # flops a byte, TFLOP/s
 
 
@@ -63,7 +64,9 @@ def draw_roofline(record: Record, prefix: str) -> str:
         left = min(min(x for x, _ in inside) / 2, 1.0)
         right = max(max(x for x, _ in inside) * 3, 1000.0)
         _draw_roofs(axes, record.header.roofs, left, right)
-        for number, ((_, kernel), group) in enumerate(points.items()):
+        looks = _looks(record)
+        for (op, kernel), group in points.items():
+            number = looks[op, kernel]
             axes.plot(
                 *zip(*group[::every], strict=True),
                 linestyle="none",
@@ -86,14 +89,20 @@ def draw_roofline(record: Record, prefix: str) -> str:
     return drawn(draw, prefix, about, inches=(10.0, 4.8))
 
 
-def _points(record: Record) -> dict[tuple[str, str], list[Point]]:
-    points: dict[tuple[str, str], list[Point]] = {}
+def _looks(record: Record) -> dict[Key, int]:
+    """The number of each kernel's colour and mark, the same in all pictures of the record."""
+    kernels = dict.fromkeys((row.op, row.kernel) for row in record.benches)
+    return {kernel: number for number, kernel in enumerate(kernels)}
+
+
+def _points(record: Record) -> dict[Key, list[Point]]:
+    points: dict[Key, list[Point]] = {}
     for row in record.benches:
         us, flops, least = time_us(row), row.flops or 0, row.bytes or 0
         if us is not None and flops > 0 and least > 0:
             tflops = row.tflops if row.tflops is not None else flops / us / 1e6
             point = (flops / least, tflops)
-            if all(0 < each < math.inf for each in point):
+            if all(map(drawable, point)):
                 points.setdefault((row.op, row.kernel), []).append(point)
     return points
 
@@ -104,7 +113,7 @@ def _draw_roofs(axes: Axes, roofs: Sequence[Roof], left: float, right: float) ->
     Of each kind, datasheet and measured, the widest memory is the slope.
     """
     for measured, dashes, alpha in ((False, "-", 0.9), (True, (0, (5, 3)), 0.6)):
-        kind = [roof for roof in roofs if roof.measured is measured and 0 < roof.value < math.inf]
+        kind = [roof for roof in roofs if roof.measured is measured and drawable(roof.value)]
         slopes = [roof for roof in kind if roof.unit == "GB/s"]
         peaks = [roof for roof in kind if roof.unit == "TFLOP/s"]
         slope = max(slopes, key=lambda roof: roof.value, default=None)
@@ -128,18 +137,19 @@ def _draw_roofs(axes: Axes, roofs: Sequence[Roof], left: float, right: float) ->
             axes.plot((start, right), (roof.value, roof.value), label=text, **level)
 
 
-def shares(cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
+def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
     """For each op a figure of how near its kernels come to the roof, case by case."""
-    roof = roof_of(cases)
+    roof, looks = roof_of(cases), _looks(record)
     found = []
     for op, group in groupby(cases, key=lambda each: each.op):
         of_op = [case for case in group if any(_share(each, roof) for each in case.rows)]
         if not of_op:
             continue
         note = "Of the datasheet's roof." if roof == "peak" else "Of the ceiling measured here."
-        if len(of_op) > MOST_CASES:
-            note += f" The first {MOST_CASES} of {len(of_op):,} cases."
-        draw = partial(draw_shares, of_op[:MOST_CASES], roof)
+        every = -(-len(of_op) // MOST_CASES)
+        if every > 1:
+            note += f" Of {len(of_op):,} cases one in {every} is drawn."
+        draw = partial(draw_shares, of_op[::every], roof, looks)
         found.append(Figure(f"{op}: share of the roof", draw, note))
     return tuple(found)
 
@@ -147,16 +157,18 @@ def shares(cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
 def _share(each: Timed, roof: str) -> float:
     """The share of a row, for a picture: 0 where there is none that can be drawn."""
     value = each.row.share_of_peak if roof == "peak" else each.row.share_of_ceiling
-    return value if value is not None and 0 < value < math.inf else 0.0
+    return value if value is not None and drawable(value, most=100) else 0.0
 
 
-def draw_shares(cases: Sequence[CaseRows], roof: str, prefix: str) -> str:
+def draw_shares(cases: Sequence[CaseRows], roof: str, looks: dict[Key, int], prefix: str) -> str:
     """Shares of the roof as SVG: cases down, a mark for each kernel."""
-    kernels = list(dict.fromkeys(each.row.kernel for case in cases for each in case.rows))
+    op = cases[0].op
+    kernels = [kernel for of, kernel in looks if of == op]
 
     def draw(figure: Drawing) -> None:
         axes = placed(figure, left_inches=_LABEL_INCHES)[0]
-        for number, kernel in enumerate(kernels):
+        for kernel in kernels:
+            number = looks[op, kernel]
             places = [
                 (100 * _share(each, roof), place)
                 for place, case in enumerate(cases)

@@ -81,6 +81,14 @@ def drawn(draw: Draw, prefix: str, about: str, *, inches: tuple[float, float]) -
     return ET.tostring(root, encoding="unicode")
 
 
+def drawable(value: float | None, *, most: float = 1e9) -> bool:
+    """Whether a picture can hold the value: a number above zero, and of a size that a GPU has.
+
+    Past it matplotlib's arithmetic overflows, and all else would shrink to a dot.
+    """
+    return value is not None and 1 / most < value < most
+
+
 def standing_alone(svg: str) -> str:
     """The picture as a file: dark on white, whatever it is shown on."""
     paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
