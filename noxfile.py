@@ -126,7 +126,7 @@ def accuracy(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["environment"])
 def report(session: nox.Session) -> None:
-    """Show a record, by default the latest: `-- [FILE] --markdown PATH --junit PATH`."""
+    """Show records, by default the latest: `-- [FILE ...] --html PATH --markdown PATH`."""
     _run(session, "report", "reports", *session.posargs)
 
 

@@ -27,7 +27,7 @@ from reports.bench_figures import (
 from reports.grid import GridColumn, bar, plain, print_grid
 from reports.phrases import count, duration, figure, memory, microseconds, part, times
 from reports.record import shown
-from reports.tables import heading, indented, labelled
+from reports.tables import cut, heading, indented, labelled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ def _head(
     told = Text.assemble((f" {verdict} ", VERDICT_STYLES[tone]), f" {summary_of(record)}")
     console.print(told)
     for note in notes_of(record):
-        console.print(Padding(Text(shown(note), overflow="fold"), (0, 0, 0, 2)))
+        console.print(Padding(Text(cut(note), overflow="fold"), (0, 0, 0, 2)))
     console.print()
     labelled(console, facts_of(record))
     _kernels(record, console, cases, baseline)
@@ -87,7 +87,7 @@ def _kernels(
     if not kernels:
         return
     heading(console, "Kernels: geometric means over their cases")
-    named = "baseline" if baseline is None else f"x {shown(baseline)}"
+    named = "baseline" if baseline is None else f"x {cut(baseline)}"
     columns = (
         GridColumn("kernel", 0, left=True),
         GridColumn("timed", 0),
@@ -109,7 +109,7 @@ def _kernels(
         each.op: each.weighted_cases for each in kernels if each.weighted_us is not None
     }.items():
         having = sum(case.op == op and case.weight is not None for case in cases)
-        text = f"{shown(op)}: totals are of {number:,} of {count(having, 'case')} with a weight: "
+        text = f"{cut(op)}: totals are of {number:,} of {count(having, 'case')} with a weight: "
         indented(console, f"{text}those that each kernel with a total has a time on", style="dim")
 
 
@@ -117,7 +117,7 @@ def _kernel_cells(console: Console, each: KernelRows, width: int) -> list[Styled
     total = "-" if each.weighted_us is None else f"{figure(each.weighted_us / 1e3, 4)} ms"
     share = f"{bar(console, each.share, width)} {part(each.share):>7} of {each.share_of}"
     return [
-        (shown(each.kernel), ""),
+        (cut(each.kernel), ""),
         (f"{each.timed:,}", ""),
         (f"{each.fastest:,}", ""),
         (times(each.to_best), "green" if each.to_best == 1 else ""),
@@ -125,7 +125,7 @@ def _kernel_cells(console: Console, each: KernelRows, width: int) -> list[Styled
         ("-" if each.share is None else share, ""),
         (total, ""),
         (each.without or "-", "yellow" if each.without else ""),
-        (shown(each.origin), "dim"),
+        (cut(each.origin), "dim"),
     ]
 
 
@@ -137,7 +137,7 @@ def _cases(console: Console, cases: Sequence[CaseRows], baseline: str | None) ->
     roof = roof_of(cases)
     for op, group in groupby(cases, key=lambda each: each.op):
         of_op = list(group)
-        heading(console, f"{shown(op)}: {count(len(of_op), 'case')}")
+        heading(console, f"{cut(op)}: {count(len(of_op), 'case')}")
         print_grid(
             console,
             _columns(baseline, roof),
@@ -158,7 +158,7 @@ def _cases(console: Console, cases: Sequence[CaseRows], baseline: str | None) ->
 
 
 def _columns(baseline: str | None, roof: str) -> tuple[GridColumn, ...]:
-    named = "baseline" if baseline is None else f"x {shown(baseline)}"
+    named = "baseline" if baseline is None else f"x {cut(baseline)}"
     return (
         GridColumn("kernel", 0, left=True),
         GridColumn("us", 0),
@@ -184,13 +184,13 @@ def _cells(console: Console, each: Timed, roof: str) -> list[Styled]:
     row = each.row
     if row.status != "timed":
         nothing = [("", "")] * (len(_columns(None, roof)) - 2)
-        return [(shown(row.kernel), ""), (row.status, _STATUS_STYLES[row.status]), *nothing]
+        return [(cut(row.kernel), ""), (row.status, _STATUS_STYLES[row.status]), *nothing]
     by_sheet = roof == "peak"
     share = row.share_of_peak if by_sheet else row.share_of_ceiling
     drawn = f"{bar(console, share, _bar_width(console))} {part(share):>7}"
     over = share is not None and not share <= 1
     return [
-        (shown(row.kernel), "bold" if each.is_best else ""),
+        (cut(row.kernel), "bold" if each.is_best else ""),
         (microseconds(row.median_us), "bold" if each.is_best else ""),
         (interval_text(row), "dim"),
         (times(each.to_best), "green" if each.is_best else ""),
@@ -235,12 +235,12 @@ def _reasons(record: Record, console: Console) -> None:
     heading(console, "Without a figure (N: a number that varies)")
     for each in found:
         title = Text.assemble(
-            f"{shown(each.op)} {shown(each.kernel)}: ",
+            f"{cut(each.op)} {cut(each.kernel)}: ",
             (each.status, _STATUS_STYLES[each.status]),
             f", {count(each.rows, 'row')}" + ("" if each.gates else ", not gating"),
         )
         console.print(title)
-        indented(console, shown(each.reason))
-        indented(console, shown(each.case), by=4, style="dim")
+        indented(console, cut(each.reason))
+        indented(console, cut(each.case), by=4, style="dim")
         if each.reproduce and each.status in {"wrong", "failed"}:
             console.print(Text(f"    {shown(each.reproduce)}", style="cyan"), soft_wrap=True)

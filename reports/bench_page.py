@@ -56,7 +56,7 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
     yield _kernels(record, cases, baseline)
     yield _reasons(record)
     yield from filter(None, (roofline(record),))
-    yield from shares(cases)
+    yield from shares(record, cases)
     for op in dict.fromkeys(case.op for case in cases):
         yield _rows([case for case in cases if case.op == op], op, roof_of(cases), baseline)
     yield _roofs(record)
@@ -65,29 +65,25 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
 def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) -> Table:
     named = () if baseline is None else (Column(f"x {baseline}", "number"),)
     columns = (
-        Column("op"),
         Column("kernel"),
-        Column("origin"),
-        Column("cases timed", "number"),
-        Column("fastest in", "number"),
         Column("x best", "number", "times as long as the fastest of each case, geometric mean"),
         *named,
         Column("share of roof", "share", "median over its cases"),
+        Column("cases timed", "number"),
+        Column("fastest in", "number"),
         Column("weighted total", "number", "on the cases that each kernel has a time on"),
-        Column("no figure"),
+        *(Column("no figure"), Column("origin"), Column("op")),
     )
     rows: list[Sequence[Cell | str]] = [
         (
-            each.op,
             each.kernel,
-            each.origin,
-            Cell(f"{each.timed:,}", each.timed),
-            Cell(f"{each.fastest:,}", each.fastest),
             Cell(times(each.to_best), each.to_best, "good" if each.to_best == 1 else ""),
             *(Cell(times(each.to_baseline), each.to_baseline) for _ in named),
             Cell(part(each.share), each.share),
+            Cell(f"{each.timed:,}", each.timed),
+            Cell(f"{each.fastest:,}", each.fastest),
             _weighted(each.weighted_us, each.weighted_cases),
-            each.without,
+            *(each.without, each.origin, each.op),
         )
         for each in kernels_of(record, cases)
     ]
@@ -102,18 +98,17 @@ def _weighted(total_us: float | None, cases: int) -> Cell:
 
 def _reasons(record: Record) -> Table:
     columns = (
-        *(Column("op"), Column("kernel"), Column("status"), Column("rows", "number")),
-        *(Column("reason"), Column("one case"), Column("reproduce", "command")),
+        *(Column("kernel"), Column("status"), Column("reason"), Column("one case")),
+        *(Column("rows", "number"), Column("op"), Column("reproduce", "command")),
     )
     rows = [
         (
-            each.op,
             each.kernel,
             Cell(each.status, None, _TONES[each.status]),
-            Cell(f"{each.rows:,}", each.rows),
             each.reason if each.gates else f"{each.reason} (not gating)",
             each.case,
-            each.reproduce,
+            Cell(f"{each.rows:,}", each.rows),
+            *(each.op, each.reproduce),
         )
         for each in reasons_of(record)
     ]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text
 
-from reports.record import shown
-from reports.tables import Folded, indented
+from reports.tables import Folded, cut, indented
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +69,7 @@ def print_grid(console: Console, columns: Sequence[GridColumn], groups: Sequence
     console.print(Text(rule * min(_total(kept, widths), console.width), style="dim"))
     for label, group in groups:
         if label:
-            lines = Folded(shown(label)).lines(console.width - len(_INDENT))
+            lines = Folded(cut(label)).lines(console.width - len(_INDENT))
             console.print(Text(f"\n{_INDENT}".join(lines), style="bold", overflow="fold"))
         pieces = [piece for row in group for piece in _pieces(row, columns, kept, widths)]
         console.print(Text.assemble(*pieces[:-1]))

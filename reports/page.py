@@ -28,6 +28,8 @@ Kind = Literal["text", "number", "share", "command"]
 _STYLE = Path(__file__).with_name("page.css")
 _SCRIPT = Path(__file__).with_name("page.js")
 _LONGEST = 4_000  # characters of a text: a command is whole, a damaged record's megabyte is cut
+_SHORT = 44  # characters that a cell has on one line; a longer text may take several
+_AT_ONCE = 300  # rows: a browser takes seconds to lay out thousands, and sorts them unseen
 _SEARCHED = 12  # rows from which a table is worth searching
 
 
@@ -177,7 +179,9 @@ def _table(table: Table) -> Iterator[str]:
         yield f'<th scope="col" class="{column.kind}"{note}>{escaped(column.title)}</th>'
     yield "</tr></thead>\n<tbody>\n"
     kinds = [column.kind for column in table.columns]
-    for row in table.rows:
+    for number, row in enumerate(table.rows):
+        if number == _AT_ONCE:
+            yield "</tbody>\n<tbody hidden>\n"
         cells = (_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True))
         yield f"<tr>{''.join(cells)}</tr>\n"
     yield "</tbody></table></div></details>\n"
@@ -188,16 +192,17 @@ def _cell(cell: Cell | str, kind: Kind) -> str:
         cell = Cell(cell)
     text = escaped(cell.text)
     if kind == "command":
-        return f"<td><code>{text}</code></td>" if text else "<td></td>"
-    names = " ".join(each for each in ("n" if kind != "text" else "", cell.tone) if each)
+        return f'<td class="long"><code>{text}</code></td>' if text else "<td></td>"
+    width = "long" if len(text) > _SHORT else ""
+    names = " ".join(each for each in (width if kind == "text" else "n", cell.tone) if each)
     attributes = f' class="{names}"' if names else ""
     if cell.value is not None and math.isfinite(cell.value):
         attributes += f' data-v="{cell.value:.9g}"'
         if kind == "share":
             # An attribute of SVG, where the policy lets no style of an element's own through.
-            width = 100 * min(max(cell.value, 0.0), 1.0)
-            text += (
+            filled = 100 * min(max(cell.value, 0.0), 1.0)
+            text = (
                 '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" '
-                f'aria-hidden="true"><rect width="{width:.1f}" height="6"/></svg>'
+                f'aria-hidden="true"><rect width="{filled:.1f}" height="6"/></svg>{text}'
             )
     return f"<td{attributes}>{text}</td>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+_COUNTED = 1e10  # a figure above it is shown by its power of ten
 _DEFAULT_DIGITS = 7  # a float32 has 7.2 decimal digits
 
 
@@ -20,6 +21,8 @@ def duration(seconds: float) -> str:
         return f"{seconds:.2f} s"
     if seconds < 60:
         return f"{seconds:.1f} s"
+    if seconds > _COUNTED:
+        return f"{number(seconds)} s"
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
@@ -77,7 +80,7 @@ def microseconds(value: float | None) -> str:
     """A time in about four digits: `4.312`, `47.31`, `146.2`, `2,225.7`, `12,114`; `-` for none."""
     if value is None:
         return "-"
-    if not math.isfinite(value):
+    if not abs(value) < _COUNTED:
         return number(value)
     digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
     return f"{value:,.{digits}f}"
@@ -87,7 +90,7 @@ def figure(value: float | None, digits: int = 3) -> str:
     """A figure in so many digits, never cut before its point: `4,390`, `512`, `0.0213`; or `-`."""
     if value is None:
         return "-"
-    if not math.isfinite(value) or value == 0:
+    if not 0 < abs(value) < _COUNTED:
         return number(value)
     after = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{after}f}" if after <= 6 else f"{value:.{digits}g}"

@@ -42,7 +42,7 @@ from reports.profile_figures import (
     verdict_of,
 )
 from reports.record import shown
-from reports.tables import heading, indented, labelled
+from reports.tables import cut, heading, indented, labelled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,13 +98,13 @@ def render_outline(record: Record, console: Console) -> None:
     told = Text.assemble((f" {verdict} ", VERDICT_STYLES[tone]), f" {summary_of(record)}")
     console.print(told)
     for note in notes_of(record):
-        console.print(Padding(Text(shown(note), overflow="fold"), (0, 0, 0, 2)))
+        console.print(Padding(Text(cut(note), overflow="fold"), (0, 0, 0, 2)))
     console.print()
     labelled(console, facts_of(record))
     cases = list(cases_of(record).items())
     for op, group in groupby(cases, key=lambda item: item[0][0]):
         of_op = list(group)
-        heading(console, f"{shown(op)}: energy, power and clocks")
+        heading(console, f"{cut(op)}: energy, power and clocks")
         groups = [
             (title, [_cells(console, row) for row in rows])
             for (_, title), rows in of_op[:MOST_CASES]
@@ -119,8 +119,8 @@ def render_outline(record: Record, console: Console) -> None:
 
 
 def _cells(console: Console, row: ProfileRow) -> list[Styled]:
-    name = (shown(row.kernel), "")
-    inputs = (shown(row.distribution), "")
+    name = (cut(row.kernel), "")
+    inputs = (cut(row.distribution), "")
     if row.status != "measured":
         nothing = [("", "")] * (len(_COLUMNS) - 3)
         return [name, inputs, *nothing, (row.status, "bold red" if row.status == "wrong" else "")]
@@ -140,7 +140,7 @@ def _cells(console: Console, row: ProfileRow) -> list[Styled]:
         (microseconds(row.device_us), ""),
         (efficiency_text(row), ""),
         ("-" if clock is None else f"{clock:,.0f}", ""),
-        (shown(held), "" if held in {"-", "nothing"} else "yellow"),
+        (cut(held), "" if held in {"-", "nothing"} else "yellow"),
         ("-" if warmest is None else f"{warmest:.0f}", ""),
         (energy_text(row.net_energy_j), ""),
         (figure(row.joules_per_tflop), ""),
@@ -174,7 +174,7 @@ def _beside(record: Record, console: Console) -> None:
             clock = mean_of(row, "sm_clock_mhz")
             cells.append(
                 [
-                    (shown(row.distribution), ""),
+                    (cut(row.distribution), ""),
                     (microseconds(row.device_us), ""),
                     (times(over(row.device_us, first.device_us)), ""),
                     (figure(row.power_w), ""),
@@ -201,7 +201,7 @@ def _timelines(record: Record, console: Console) -> None:
         series = window.series
         assert series is not None
         name = named(row)
-        console.print(Text(shown(name), style="bold", overflow="fold"))
+        console.print(Text(cut(name), style="bold", overflow="fold"))
         seconds = duration(window.duration_s)
         indented(console, f"trial {trial} of {len(row.windows)}, {seconds}", style="dim")
         for label, values, unit in (
@@ -236,7 +236,7 @@ def _held(record: Record, console: Console) -> None:
             named(row),
             [
                 [
-                    (shown(each.reason), ""),
+                    (cut(each.reason), ""),
                     ("-" if each.seconds is None else duration(each.seconds), ""),
                     (part(each.share), ""),
                     (part(each.polled), "dim"),
@@ -257,10 +257,10 @@ def _validity(record: Record, console: Console) -> None:
     for row in rows[:MOST_CASES]:
         name = named(row)
         style = _VALIDITY_STYLES[row.validity]
-        console.print(Text.assemble((row.validity, style), f": {shown(name)}", overflow="fold"))
+        console.print(Text.assemble((row.validity, style), f": {cut(name)}", overflow="fold"))
         for code in codes_of(row):
             means = meaning(code)
-            indented(console, shown(f"{code}: {means}" if means else code))
+            indented(console, cut(f"{code}: {means}" if means else code))
 
 
 def _missing(record: Record, console: Console) -> None:
@@ -269,8 +269,8 @@ def _missing(record: Record, console: Console) -> None:
         return
     heading(console, "Figures that are missing, and why")
     for each in found[:MOST_CASES]:
-        indented(console, shown(f"{', '.join(each.fields)}: {each.reason}"), by=0)
-        indented(console, shown(f"{count(each.rows, 'row')}, as {each.example}"), style="dim")
+        indented(console, cut(f"{', '.join(each.fields)}: {each.reason}"), by=0)
+        indented(console, cut(f"{count(each.rows, 'row')}, as {each.example}"), style="dim")
 
 
 def _reasons(record: Record, console: Console) -> None:
@@ -281,9 +281,9 @@ def _reasons(record: Record, console: Console) -> None:
     for row in rows[:MOST_CASES]:
         style = "bold red" if row.status in {"wrong", "failed"} else "yellow"
         gating = "" if row.gates else ", not gating"
-        name = f"{shown(row.op)} {shown(row.kernel)}, {shown(row.distribution)}: "
+        name = f"{cut(row.op)} {cut(row.kernel)}, {cut(row.distribution)}: "
         console.print(Text.assemble(name, (row.status, style), gating))
-        indented(console, shown(row.reason or "no reason given"))
-        indented(console, shown(short_case(row)), by=4, style="dim")
+        indented(console, cut(row.reason or "no reason given"))
+        indented(console, cut(short_case(row)), by=4, style="dim")
         if row.reproduce and row.status in {"wrong", "failed"}:
             console.print(Text(f"    {shown(row.reproduce)}", style="cyan"), soft_wrap=True)

@@ -77,7 +77,7 @@ def _items(record: Record) -> Iterator[Table | Figure]:
 
 def _rows(record: Record) -> Table:
     columns = (
-        *(Column("op"), Column("case"), Column("kernel"), Column("inputs"), Column("state")),
+        *(Column("kernel"), Column("inputs"), Column("state"), Column("case")),
         Column("energy", "number", "of a call, of the whole board"),
         Column("±", "number", "95 %, of the trials and the counter"),
         Column("W", "number", "mean over the trials"),
@@ -92,15 +92,19 @@ def _rows(record: Record) -> Table:
         Column("integral", "number", "energy by sampled power over that by the counter, less 1"),
         Column("idle W", "number", "before and after"),
         Column("sampler", "number", "by how much it slows a call"),
+        Column("op"),
     )
     rows = [_row(row) for row in record.profiles]
     return Table("Energy, power and clocks", columns, rows, LEGEND)
 
 
 def _row(row: ProfileRow) -> tuple[Cell | str, ...]:
-    names = (row.op, short_case(row), row.kernel, row.distribution)
+    state = row.validity if row.status == "measured" else row.status
+    names: tuple[Cell | str, ...] = (
+        *(row.kernel, row.distribution, Cell(state, None, _TONES[state]), short_case(row)),
+    )
     if row.status != "measured":
-        return *names, Cell(row.status, None, _TONES[row.status]), *("",) * 14
+        return *names, *("",) * 14, row.op
     limit, apart = of_limit(row), counter_apart(row)
     clock, warmest = mean_of(row, "sm_clock_mhz"), highest_of(row, "temperature_c")
     error = over(row.energy_error_j, row.energy_j)
@@ -108,7 +112,7 @@ def _row(row: ProfileRow) -> tuple[Cell | str, ...]:
     idle = [each for each in (row.idle_before_w, row.idle_after_w) if each is not None]
     slower = row.sampler_slowdown
     return (
-        *(*names, Cell(row.validity, None, _TONES[row.validity])),
+        *names,
         Cell(energy_text(row.energy_j), row.energy_j),
         Cell(error_text(row), error),
         Cell(figure(row.power_w), row.power_w),
@@ -123,6 +127,7 @@ def _row(row: ProfileRow) -> tuple[Cell | str, ...]:
         Cell("-" if apart is None else f"{100 * apart:+.1f} %", apart),
         Cell(" to ".join(f"{each:,.0f}" for each in idle) or "-", idle[0] if idle else None),
         Cell("-" if slower is None else f"{100 * slower:+.2f} %", slower),
+        row.op,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reports.page import Figure
 from reports.profile_figures import cases_of, timeline_of
-from reports.vector import COLOURS, drawn, label, legend
+from reports.vector import COLOURS, drawable, drawn, label, legend, placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def draw_timelines(rows: Sequence[ProfileRow], prefix: str) -> str:
     """Power, SM clock and temperature of the rows over time, as SVG."""
 
     def draw(figure: Drawing) -> None:
-        panels = figure.subplots(len(_PANELS), 1, sharex=True)
+        panels = placed(figure, len(_PANELS))
         for axes, (name, title) in zip(panels, _PANELS, strict=True):
             for number, row in enumerate(rows):
                 found = timeline_of(row)
@@ -60,13 +60,13 @@ def draw_timelines(rows: Sequence[ProfileRow], prefix: str) -> str:
                     continue
                 axes.plot(
                     series.seconds,
-                    [math.nan if value is None else value for value in values],
+                    [value if drawable(value) else math.nan for value in values],
                     color=COLOURS[number % len(COLOURS)],
                     linestyle=("-", "--", ":")[number // len(COLOURS)],
                     linewidth=1.3,
                     label=label(f"{row.kernel}, {row.distribution}", 36),
                 )
-            limits = [row.power_limit_w for row in rows if row.power_limit_w]
+            limits = [row.power_limit_w for row in rows if drawable(row.power_limit_w)]
             if name == "power_w" and limits:
                 axes.axhline(max(limits), color="#b3141d", linewidth=1.0, linestyle="--")
             axes.set_ylabel(title, fontsize=8.5)
@@ -75,4 +75,4 @@ def draw_timelines(rows: Sequence[ProfileRow], prefix: str) -> str:
         legend(panels[0])
 
     about = f"Power, SM clock and temperature of {len(rows)} rows over time"
-    return drawn(draw, prefix, about, inches=(9.6, 5.4))
+    return drawn(draw, prefix, about, inches=(10.0, 5.4))

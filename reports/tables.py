@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 _PADDING = 2
+_LONGEST = 600  # characters
 GAP = _PADDING + 1  # columns from one cell to the next: the padding, and the box's divider
 
 
@@ -87,6 +88,13 @@ class Folded:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = max(map(cell_len, _parts(self.text)), default=0)
         return Measurement(widest, cell_len(self.text)).with_maximum(options.max_width)
+
+
+def cut(text: str) -> str:
+    """`text` shown literally, cut where no name is as long: a damaged record's fills no screen."""
+    line = shown(text)
+    more = len(line) - _LONGEST
+    return line if more <= 0 else f"{line[:_LONGEST]}... ({more:,} more characters)"
 
 
 def _parts(text: str) -> list[str]:

@@ -29,6 +29,7 @@ COLOURS = (
     *("#7a8594", "#b0a030"),
 )
 MARKS = "os^Dv<>PX*"
+_LEGEND_INCHES = 2.9
 _SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _KEPT_OF_STYLE = re.compile(
@@ -68,7 +69,7 @@ def drawn(draw: Draw, prefix: str, about: str, *, inches: tuple[float, float]) -
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         # A name may have letters that no font here has; the reader's may.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(figsize=inches, layout="constrained")
+        figure = Figure(figsize=inches)
         draw(figure)
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     root = ET.fromstring(file.getvalue())  # noqa: S314 (matplotlib wrote it, a line before)
@@ -78,6 +79,14 @@ def drawn(draw: Draw, prefix: str, about: str, *, inches: tuple[float, float]) -
     root.set("aria-label", shown(about))
     ET.register_namespace("", _SVG)
     return ET.tostring(root, encoding="unicode")
+
+
+def drawable(value: float | None, *, most: float = 1e9) -> bool:
+    """Whether a picture can hold the value: a number above zero, and of a size that a GPU has.
+
+    Past it matplotlib's arithmetic overflows, and all else would shrink to a dot.
+    """
+    return value is not None and 1 / most < value < most
 
 
 def standing_alone(svg: str) -> str:
@@ -96,11 +105,23 @@ def label(text: str, longest: int = 60) -> str:
     return f"\u200a{name}" if name.startswith("_") else name
 
 
-def legend(axes: Axes, columns: int = 1) -> None:
-    """Put the legend beside the axes, where it hides nothing."""
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8.5, ncols=columns
+def placed(figure: Figure, rows: int = 1, *, left_inches: float = 0.8) -> list[Axes]:
+    """Axes one above another, with room for a legend to the right of them."""
+    panels = figure.subplots(rows, 1, sharex=True, squeeze=False)
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=left_inches / width,
+        right=1 - _LEGEND_INCHES / width,
+        top=1 - 0.15 / height,
+        bottom=0.55 / height,
+        hspace=0.12,
     )
+    return [each[0] for each in panels]
+
+
+def legend(axes: Axes) -> None:
+    """Put the legend beside the axes, where it hides nothing."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8.5)
 
 
 def _clean(root: ET.Element, prefix: str) -> None:

@@ -43,8 +43,6 @@ class Tab:
     def __init__(self, program: str, profile: Path) -> None:
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
-        for descriptor in (theirs_in, theirs_out):
-            os.set_inheritable(descriptor, True)
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-c", _START, str(theirs_in), str(theirs_out), program),
