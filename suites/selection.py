@@ -80,25 +80,32 @@ def absent_kernels(config: pytest.Config, ops: Collection[str]) -> tuple[AbsentK
     )
 
 
-def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Case, ...]:
+def selected_cases(
+    config: pytest.Config,
+    kernels: Iterable[Kernel],
+    listed_for: Callable[[str], Iterable[Case]] | None = None,
+) -> tuple[Case, ...]:
     """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op.
 
-    Those of --cases' files, where there are any, take the place of the ops' own.
+    listed_for: a suite's own cases of an op, of which no tier is asked; by default the op's. Those
+    of --cases' files, where there are any, take the place of either.
     """
     tier, dtypes = config.getoption("--tier"), config.getoption("--dtype")
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
     _known("--dtype", dtypes, DTYPES)
-    ops = dict.fromkeys(each.op.name for each in kernels)
     theirs = user_cases(config)
-    every = [case for op in ops for case in (OPS[op].cases() if theirs is None else theirs)]
-    known = {case.id(): case for case in every if case.op in ops}
+    known = {
+        case.id(): case
+        for op in dict.fromkeys(each.op.name for each in kernels)
+        for case in _listed(op, theirs, listed_for)
+    }
     wanted = config.getoption("--case")
     seeds = _seeds(config.getoption("--seed"))
     listed = (
         [_case(each, known) for each in dict.fromkeys(wanted)]
         if wanted
-        else [case for case in known.values() if tier == "full" or case.tier == "ci"]
+        else [case for case in known.values() if listed_for or tier == "full" or case.tier == "ci"]
     )
     chosen = tuple(
         dataclasses.replace(case, seed=case.seed + seed)
@@ -110,6 +117,17 @@ def selected_cases(config: pytest.Config, kernels: Iterable[Kernel]) -> tuple[Ca
         options = "--case and --dtype" if theirs is None else "--cases and the other options"
         raise pytest.UsageError(f"{options} together leave no case to run")
     return chosen
+
+
+def _listed(
+    op: str,
+    theirs: Iterable[Case] | None,
+    listed_for: Callable[[str], Iterable[Case]] | None,
+) -> Iterable[Case]:
+    """The cases to choose from: a user's, a suite's, or the op's."""
+    if theirs is not None:
+        return [case for case in theirs if case.op == op]
+    return OPS[op].cases() if listed_for is None else listed_for(op)
 
 
 def _seeds(text: str) -> range:

@@ -1,7 +1,7 @@
 """Corrupted records: each is refused in a sentence, or shown as what it says, and nothing acts.
 
-Two hundred forms of records of all suites, through every form of the report. Nothing may raise; no control
-character may reach a terminal or a file; what is markup in a name stays text.
+Two hundred forms of records of all suites, through every form of the report. Nothing may raise; no
+control character may reach a terminal or a file; what is markup in a name stays text.
 """
 
 from __future__ import annotations

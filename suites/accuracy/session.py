@@ -179,7 +179,11 @@ class AccuracySession:
             started_at=now.isoformat(timespec="seconds"),
             command=shlex.join(["nox", "-s", "accuracy", *_own_arguments(self.config)]),
             environment=describe_machine(
-                self.device, self.run.sm, strict=self.strict, unchecked=self.unchecked
+                self.device,
+                self.run.sm,
+                strict=self.strict,
+                unchecked=self.unchecked,
+                hash_uuid=self.config.getoption("--hash-uuid"),
             ),
             kernels=self._kernel_infos(),
             default_numerics=asdict(Numerics()),
