@@ -19,6 +19,7 @@ import pytest
 
 from reports import record
 from reports.__main__ import main
+from reports.comparison.__main__ import main as compare
 from reports.example import attention_rows, example_rows, write_example
 from reports.example_bench import bench_rows, write_bench
 from reports.example_profile import profile_rows, write_profile
@@ -58,21 +59,27 @@ _SUITES: dict[str, Callable[[Path], Path]] = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way to call a program on a damaged record; `files`: what it writes."""
+    """One way to call a program on a damaged record, and perhaps on the whole one beside it.
+
+    files: what it writes, each named by its option.
+    """
 
     program: Callable[[Sequence[str]], int]
     options: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    beside: bool = False
 
-    def call(self, file: Path, folder: Path) -> int:
+    def call(self, file: Path, folder: Path, whole: Path) -> int:
         """Its exit status; it must not raise."""
         written = [f"--{each.partition('.')[0]}={folder / each}" for each in self.files]
-        return self.program([str(file), *self.options, *written])
+        records = [str(whole), str(file)] if self.beside else [str(file)]
+        return self.program([*records, *self.options, *written])
 
 
 _FORMS = {
     "terminal": Form(main, ("--width=80",), ("svg.svg", "markdown.md")),
     "page": Form(main, ("--width=200",), ("html.html",)),
+    "comparison": Form(compare, ("--width=80",), ("markdown.md", "html.html"), beside=True),
 }
 
 
@@ -139,32 +146,38 @@ def test_corrupted_record_is_refused_or_shown(
     suite: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of each suite fifty-one forms; some of them still read, most are refused."""
-    data = _SUITES[suite](tmp_path / "whole.jsonl").read_bytes()
+    whole = _SUITES[suite](tmp_path / "whole.jsonl")
+    data = whole.read_bytes()
     statuses = []
     for name, damaged in variants(data, _OF_A_SUITE, seed=7):
         folder = tmp_path / name
         folder.mkdir()
         file = tmp_path / f"{name}.jsonl"
         file.write_bytes(damaged)
-        status = _FORMS[form].call(file, folder)
+        status = _FORMS[form].call(file, folder, whole)
         _assert_right(status, capsys.readouterr(), folder, f"{form} of {suite} {name}")
         statuses.append(status)
     assert min(statuses.count(2), len(statuses) - statuses.count(2)) >= 10
 
 
+@pytest.mark.parametrize("program", ["reports", "reports.comparison"])
 @pytest.mark.parametrize("suite", _SUITES)
-def test_corrupted_record_ends_a_process_as_it_should(suite: str, tmp_path: Path) -> None:
+def test_corrupted_record_ends_a_process_as_it_should(
+    suite: str, program: str, tmp_path: Path
+) -> None:
     """As a user calls it: a status, one sentence on stderr, no traceback."""
-    data = _SUITES[suite](tmp_path / "whole.jsonl").read_bytes()
+    whole = _SUITES[suite](tmp_path / "whole.jsonl")
+    data = whole.read_bytes()
     for name, damaged in list(variants(data, _OF_A_SUITE, seed=8))[5::29]:
         file = tmp_path / f"{name}.jsonl"
         file.write_bytes(damaged)
-        command = [sys.executable, "-m", "reports", str(file)]
+        beside = [str(whole)] if program == "reports.comparison" else []
+        command = [sys.executable, "-m", program, *beside, str(file)]
         ran = subprocess.run(command, cwd=_ROOT, capture_output=True, check=False)
         shown = (ran.stdout.decode(), ran.stderr.decode())
         folder = tmp_path / name
         folder.mkdir()
-        _assert_right(ran.returncode, shown, folder, f"{suite} {name}")
+        _assert_right(ran.returncode, shown, folder, f"{program} of {suite} {name}")
 
 
 def test_device_that_never_ends_is_no_record(
