@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Record", "RecordError", "RecordWriter", "latest", "new_path", "read", "shown"]
 
+_MOST_BYTES = 2**29  # of a file: fifty times a long run's, and no device that never ends
 _STAMP = "%Y%m%dT%H%M%SZ"
 _STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
 
@@ -294,13 +295,19 @@ def _give_name(aside: Path, path: Path) -> bool:
 
 def _bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise RecordError(
             f"{shown(path)}: there is no such file; `nox -s accuracy` makes a record"
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise RecordError(f"{shown(path)}: can't be read ({_why(error)})") from error
+    if len(data) > _MOST_BYTES:
+        raise RecordError(
+            f"{shown(path)}: larger than {_MOST_BYTES >> 20:,} MiB, so it is no record; name "
+            "another file"
+        )
     if not data.strip():
         raise RecordError(f"{shown(path)}: the file is empty, so it is no record; run again")
     where = data.find(b"\0")

@@ -46,7 +46,7 @@ _PEERS = {
 
 def profiled_cases(config: pytest.Config, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
     """This list's, of the kernels' ops; with --case any of bench's and of the op's own too."""
-    named = bool(config.getoption("--case"))
+    named = bool(config.getoption("--case") or config.getoption("--cases"))
 
     def of_op(op: str) -> tuple[Case, ...]:
         mine = tuple(case for case in CASES if case.op == op)

@@ -33,6 +33,7 @@ from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
 from suites.throughput.rows import TASK, Bench
 from suites.throughput.survey import survey
+from suites.user_cases import cases_options
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _QUICK = 0.2  # of a row's time
@@ -67,7 +68,10 @@ class ThroughputSession:
             sm=self.sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(config.getoption("--kernel") or ()),
-            reproduce_options=() if self.cache == "cold" else (f"--cache {self.cache}",),
+            reproduce_options=(
+                *cases_options(config),
+                *(() if self.cache == "cold" else (f"--cache {self.cache}",)),
+            ),
             workers=self.workers,
             signs=config.getoption("--signs"),
             two_calls_alone=True,
