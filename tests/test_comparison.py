@@ -262,7 +262,12 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
             for place, (time, each) in enumerate(zip(scaled, cases, strict=True))
         ]
 
-    published: dict[str, Any] = {"processes": (), "accuracy": None, "share_of_ceiling": None}
+    published: dict[str, Any] = {
+        "processes": (),
+        "accuracy": None,
+        "share_of_ceiling": None,
+        "source": "a paper, table 2",
+    }
     found = compared(
         tmp_path,
         (header(), rows(1.0, {})),
@@ -276,6 +281,7 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
     assert "C: A100-SXM4-80GB, published" in shown
     assert "0.800x" in shown
     assert "0.500x" in shown
+    assert "C is from: a paper, table 2" in shown
     assert "not in B" in shown
     assert "70/-/75 %" in shown
     for word in ("regress", "SLOWER", "FASTER", "gate"):
