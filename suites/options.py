@@ -49,6 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--case", action="append", metavar="ID", help="only the case of this exact id")
     group.addoption(
+        "--cases",
+        action="append",
+        metavar="FILE",
+        default=[],
+        help="cases of your own, a JSON object a line; they run alone; may be repeated",
+    )
+    group.addoption(
         "--device",
         metavar="cpu|cuda",
         default="auto",

@@ -93,7 +93,7 @@ def test_bench_report_of_an_ascii_terminal_is_ascii(tmp_path: Path) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
     render(record_of(tmp_path, bench_rows()), Console(file=file, width=120))
     file.flush()
-    assert b"####" in file.buffer.getvalue()  # type: ignore[attr-defined]
+    assert b"####" in file.buffer.getvalue()
 
 
 def test_bench_verdict_needs_every_gating_row(tmp_path: Path) -> None:

@@ -156,7 +156,9 @@ def test_picture_takes_names_as_they_are() -> None:
 def sorting_page(path: Path, rows: int) -> Path:
     """Write a page with one table, whose numbers have no order, and one number missing."""
     numbers = [(37 * number) % 1009 for number in range(rows)]
-    cells = [[f"case-m{each}", Cell(f"{each:,} us", float(each))] for each in numbers]
+    cells: list[list[Cell | str]] = [
+        [f"case-m{each}", Cell(f"{each:,} us", float(each))] for each in numbers
+    ]
     cells[1][1] = Cell("-")
     columns = (Column("case"), Column("us", "number"))
     figure = Figure("nothing", lambda prefix: f'<svg id="{prefix}a" role="img"></svg>')

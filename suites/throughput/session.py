@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
-from reports.record import RecordError, RecordWriter, new_path
+from reports.bench import render
+from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import BenchRow, Environment, RunEnd, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import Run
@@ -27,7 +28,7 @@ from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEVICE
-from suites.selection import kernel_files, selected_kernels
+from suites.selection import absent_kernels, kernel_files, selected_kernels
 from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
 from suites.throughput.rows import TASK, Bench
@@ -165,6 +166,7 @@ class ThroughputSession:
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for _, case in self.pairs.planned}),
             roofs=ground.told,
             flush=ground.probe,
         )
@@ -273,7 +275,10 @@ class ThroughputSession:
             exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
         self._end_workers()
-        print(f"\n{self.path}")
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+        console = Console(width=width)
+        console.print()
+        render(read(self.path), console)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)
