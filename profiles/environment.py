@@ -15,41 +15,50 @@ from typing import Any
 
 import pynvml
 
-from profiles.nvml import open_gpu
+from profiles.nvml import NvmlGpu, driver, open_gpu
 from profiles.traces import Missing
 
 _PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvidia-ml-py")
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def _default_clock(handle: Any) -> int:  # noqa: ANN401  (a handle of pynvml's)
+def _then(told: Any, made: Callable[[Any], Any]) -> Any:  # noqa: ANN401  (pynvml is untyped)
+    """Something made of what NVML told; a Missing stays one."""
+    return told if isinstance(told, Missing) else made(told)
+
+
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1e3
+
+
+def _default_clock(gpu: NvmlGpu) -> Any:  # noqa: ANN401  (pynvml is untyped)
     """Of applications, where the driver still has such a thing; else the most."""
-    try:
-        clock = pynvml.nvmlDeviceGetDefaultApplicationsClock(handle, pynvml.NVML_CLOCK_SM)
-    except pynvml.NVMLError:
-        clock = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
-    return int(clock)
+    clock = gpu.ask("nvmlDeviceGetDefaultApplicationsClock", pynvml.NVML_CLOCK_SM)
+    if isinstance(clock, Missing):
+        return gpu.ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
+    return clock
 
 
 def _text(value: bytes | str) -> str:
     return value.decode("ascii", "replace") if isinstance(value, bytes) else value
 
 
-_FACTS: dict[str, Callable[[Any], Any]] = {
-    "name": pynvml.nvmlDeviceGetName,
-    "driver": lambda _: pynvml.nvmlSystemGetDriverVersion(),
-    "memory_bytes": lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total),
-    "vbios": pynvml.nvmlDeviceGetVbiosVersion,
-    "pci_bus_id": lambda gpu: _text(pynvml.nvmlDeviceGetPciInfo(gpu).busId),
-    "power_limit_w": lambda gpu: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,
-    "default_power_limit_w": lambda gpu: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1e3,
-    "default_sm_clock_mhz": _default_clock,
-    "max_sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM),
-    "max_memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetMaxClockInfo(
-        gpu, pynvml.NVML_CLOCK_MEM
+_FACTS: dict[str, Callable[[NvmlGpu], Any]] = {
+    "name": lambda gpu: gpu.ask("nvmlDeviceGetName"),
+    "memory_bytes": lambda gpu: _then(
+        gpu.ask("nvmlDeviceGetMemoryInfo"), lambda memory: int(memory.total)
     ),
-    "ecc": lambda gpu: bool(pynvml.nvmlDeviceGetEccMode(gpu)[0]),
-    "persistence": lambda gpu: bool(pynvml.nvmlDeviceGetPersistenceMode(gpu)),
+    "vbios": lambda gpu: gpu.ask("nvmlDeviceGetVbiosVersion"),
+    "pci_bus_id": lambda gpu: _then(gpu.ask("nvmlDeviceGetPciInfo"), lambda pci: _text(pci.busId)),
+    "power_limit_w": lambda gpu: _then(gpu.ask("nvmlDeviceGetEnforcedPowerLimit"), _watts),
+    "default_power_limit_w": lambda gpu: _then(
+        gpu.ask("nvmlDeviceGetPowerManagementDefaultLimit"), _watts
+    ),
+    "default_sm_clock_mhz": _default_clock,
+    "max_sm_clock_mhz": lambda gpu: gpu.ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),
+    "max_memory_clock_mhz": lambda gpu: gpu.ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM),
+    "ecc": lambda gpu: _then(gpu.ask("nvmlDeviceGetEccMode"), lambda modes: bool(modes[0])),
+    "persistence": lambda gpu: _then(gpu.ask("nvmlDeviceGetPersistenceMode"), bool),
 }
 
 
@@ -87,7 +96,7 @@ def gpu(uuid: str, pci_bus_id: str | None = None) -> Gpu | Missing:
     if isinstance(found, Missing):
         return found
     try:
-        told = {name: found.ask(fact) for name, fact in _FACTS.items()}
+        told = {"driver": driver()} | {name: fact(found) for name, fact in _FACTS.items()}
     finally:
         found.close()
     missing = {name: each for name, each in told.items() if isinstance(each, Missing)}

@@ -7,7 +7,7 @@ status in `nvmlReturn`; which member of its union holds the value is in `valueTy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -107,21 +107,29 @@ class NvmlGpu:
         read = self._field_values(wanted) if wanted else {}
         for name in names:
             if name not in read:
-                read[name] = self.ask(_CALLS[name])
+                read[name] = self._called(name)
         return {name: self._own(name, read[name]) for name in names}
 
-    def ask(self, function: Callable[[Any], Any]) -> Any:  # noqa: ANN401  (pynvml is untyped)
-        """What a function of the handle returns, or a Missing."""
+    def ask(self, function: str, *arguments: object) -> Any:  # noqa: ANN401  (untyped)
+        """What pynvml's function of the handle returns, or a Missing."""
         try:
-            return function(self.handle)
+            return getattr(pynvml, function)(self.handle, *arguments)
         except pynvml.NVMLError as error:
             return why(error)
+        except AttributeError:
+            return Missing("not supported", f"the nvidia-ml-py installed here has no {function}")
         except UnicodeDecodeError:
             return Missing("error", "NVML's text can't be read")
 
     def close(self) -> None:
         """Let go of NVML."""
         _let_go()
+
+    def _called(self, name: str) -> Reading:
+        value = self.ask(*_CALLS[name])
+        if name == "reasons" and isinstance(value, Missing) and value.code == "not supported":
+            value = self.ask(_OLD_REASONS)
+        return value if isinstance(value, Missing) else int(value)
 
     def _own(self, name: str, value: Reading) -> Reading:
         if name not in _OF_BOARD:
@@ -133,7 +141,7 @@ class NvmlGpu:
 
     def _field_values(self, names: Sequence[str]) -> dict[str, Reading]:
         ids = [_FIELD_IDS[name] for name in names]
-        answers = self.ask(lambda handle: pynvml.nvmlDeviceGetFieldValues(handle, ids))
+        answers = self.ask("nvmlDeviceGetFieldValues", ids)
         if isinstance(answers, Missing):
             return dict.fromkeys(names, answers)
         return {name: _member(each) for name, each in zip(names, answers, strict=True)}
@@ -148,23 +156,16 @@ def _member(answer: Any) -> Reading:  # noqa: ANN401  (a structure of pynvml's)
     return int(getattr(answer.value, member))
 
 
-def _reasons(handle: Any) -> int:  # noqa: ANN401  (a handle of pynvml's)
-    try:
-        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    except pynvml.NVMLError as error:
-        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-            raise
-        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))  # before driver 535
-
-
-_CALLS: dict[str, Callable[[Any], int]] = {
-    "power_average_mw": pynvml.nvmlDeviceGetPowerUsage,
-    "sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
-    "memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
-    "temperature_c": lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
-    "reasons": _reasons,
-    ENERGY: pynvml.nvmlDeviceGetTotalEnergyConsumption,
+# By function's name, so that a pynvml that lacks one is a reason like any other.
+_CALLS: dict[str, tuple[str, *tuple[int, ...]]] = {
+    "power_average_mw": ("nvmlDeviceGetPowerUsage",),
+    "sm_clock_mhz": ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+    "temperature_c": ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+    "reasons": ("nvmlDeviceGetCurrentClocksEventReasons",),
+    ENERGY: ("nvmlDeviceGetTotalEnergyConsumption",),
 }
+_OLD_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"  # their name before driver 535
 
 
 def open_gpu(uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | Missing:
@@ -179,14 +180,22 @@ def open_gpu(uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | Missing:
         return handle
     named = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     gpu = NvmlGpu(named, handle, mig)
-    true_uuid = gpu.ask(pynvml.nvmlDeviceGetUUID)
+    true_uuid = gpu.ask("nvmlDeviceGetUUID")
     if isinstance(true_uuid, str):
         gpu.uuid = true_uuid
-    mode = gpu.ask(pynvml.nvmlDeviceGetMigMode)
+    mode = gpu.ask("nvmlDeviceGetMigMode")
     gpu.mig = mig or (not isinstance(mode, Missing) and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
-    kind = gpu.ask(pynvml.nvmlDeviceGetVirtualizationMode)
+    kind = gpu.ask("nvmlDeviceGetVirtualizationMode")
     gpu.virtualisation = None if isinstance(kind, Missing) else _VIRTUALISATION.get(int(kind))
     return gpu
+
+
+def driver() -> str | Missing:
+    """The driver's version, while a GPU is open."""
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        return why(error)
 
 
 def _found(uuid: str, pci_bus_id: str | None) -> tuple[Any, bool]:

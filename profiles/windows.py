@@ -103,8 +103,12 @@ class Figures:
 
 def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
     """The figures of a window of the trace, cut to the energy counter's ticks where it has them."""
-    ticks = energy_ticks(trace, begin_s, end_s)
     figures = Figures(begin_s, end_s)
+    lost = _lost(trace, begin_s, end_s)
+    if lost is not None:
+        figures.broken = True
+        figures.codes.append(lost.code)
+    ticks = energy_ticks(trace, begin_s, end_s) if lost is None else lost
     if isinstance(ticks, Missing):
         figures.missing["energy_counter_j"] = ticks
     else:
@@ -115,9 +119,6 @@ def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
         figures.energy_counter_error_j = power_w * (first.half_s + last.half_s)
     inside = [each for each in trace.samples if figures.begin_s <= each.at_ns * NS <= figures.end_s]
     figures.samples = len(inside)
-    if trace.lost_ns is not None and trace.lost_ns * NS < end_s:
-        figures.broken = True
-        figures.codes.append("gpu lost")
     if len(inside) < 2:
         return _without(figures, trace)
     stamps = [figures.begin_s, *(each.at_ns * NS for each in inside), figures.end_s]
@@ -125,7 +126,7 @@ def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
     figures.period_ms = 1e3 * statistics.median(gaps[1:-1])
     figures.largest_gap_ms = 1e3 * max(gaps)
     _spreads(figures, trace, inside)
-    _integrate(figures, trace, max(gaps))
+    _integrate(figures, trace, lost, max(gaps))
     _reasons(figures, trace, inside)
     _test_steadiness(figures, trace, inside)
     figures.series = _series(figures, trace, inside)
@@ -158,8 +159,6 @@ def energy_ticks(trace: Trace, begin_s: float, end_s: float) -> list[Tick] | Mis
     if before is None:
         return trace.missing.get(ENERGY, trace.without())
     if len(ticks) < 2:
-        if trace.lost_ns is not None and trace.lost_ns * NS < end_s:
-            return trace.missing.get(ENERGY, Missing("gpu lost", "the GPU was lost"))
         return Missing("no ticks", f"the counter moved {len(ticks)} times in the window")
     return ticks
 
@@ -229,9 +228,20 @@ def _why(trace: Trace, name: str) -> Missing:
     return trace.missing.get(name, Missing("no data", "no read of it worked in the window"))
 
 
-def _integrate(figures: Figures, trace: Trace, largest_gap_s: float) -> None:
+def _lost(trace: Trace, begin_s: float, end_s: float) -> Missing | None:
+    """That the GPU was lost before the window's end, and when."""
+    if trace.lost_ns is None or trace.lost_ns * NS > end_s:
+        return None
+    at_s = trace.lost_ns * NS - begin_s
+    when = f"{at_s:.2f} s in" if at_s > 0 else "before the window"
+    return Missing("gpu lost", f"the driver lost the GPU {when}")
+
+
+def _integrate(figures: Figures, trace: Trace, lost: Missing | None, largest_gap_s: float) -> None:
     points = _points(trace, _power_field(trace))
-    if not points:
+    if lost is not None:
+        figures.missing["energy_integral_j"] = lost
+    elif not points:
         figures.missing["energy_integral_j"] = _why(trace, _power_field(trace))
     elif largest_gap_s > LARGEST_GAP_S:
         figures.codes.append("gap")

@@ -157,7 +157,7 @@ def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
 def _share(each: Timed, roof: str) -> float:
     """The share of a row, for a picture: 0 where there is none that can be drawn."""
     value = each.row.share_of_peak if roof == "peak" else each.row.share_of_ceiling
-    return value if value is not None and drawable(value, most=100) else 0.0
+    return value if drawable(value, most=100) else 0.0
 
 
 def draw_shares(cases: Sequence[CaseRows], roof: str, looks: dict[Key, int], prefix: str) -> str:

@@ -66,7 +66,7 @@ def draw_timelines(rows: Sequence[ProfileRow], prefix: str) -> str:
                     linewidth=1.3,
                     label=label(f"{row.kernel}, {row.distribution}", 36),
                 )
-            limits = [row.power_limit_w for row in rows if drawable(row.power_limit_w)]
+            limits = [limit for row in rows if drawable(limit := row.power_limit_w)]
             if name == "power_w" and limits:
                 axes.axhline(max(limits), color="#b3141d", linewidth=1.0, linestyle="--")
             axes.set_ylabel(title, fontsize=8.5)

@@ -11,7 +11,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 from xml.etree import ElementTree as ET
 
 from reports.record import shown
@@ -81,7 +81,7 @@ def drawn(draw: Draw, prefix: str, about: str, *, inches: tuple[float, float]) -
     return ET.tostring(root, encoding="unicode")
 
 
-def drawable(value: float | None, *, most: float = 1e9) -> bool:
+def drawable(value: float | None, *, most: float = 1e9) -> TypeGuard[float]:
     """Whether a picture can hold the value: a number above zero, and of a size that a GPU has.
 
     Past it matplotlib's arithmetic overflows, and all else would shrink to a dot.

@@ -15,6 +15,7 @@ from kernels.registry import Kernel
 from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
 from oracles.op import Case
 from suites.selection import selected_cases
+from suites.throughput.cases import bench_cases
 
 Distribution = Literal["normal", "zeros"]
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "zeros")
@@ -44,19 +45,21 @@ _PEERS = {
 
 
 def profiled_cases(config: pytest.Config, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
-    """Those that --case names, of this list or the op's; else this list's, of the kernels' ops."""
-    wanted = config.getoption("--case")
-    ops = {each.op.name for each in kernels}
-    known = {case.id(): case for case in CASES if case.op in ops}
-    if wanted and not config.getoption("--cases") and all(each in known for each in wanted):
-        return tuple(known[each] for each in dict.fromkeys(wanted))
-    if wanted or config.getoption("--cases"):
-        return selected_cases(config, kernels)
-    if not known:
-        raise pytest.UsageError(
-            f"no case is profiled by default for {', '.join(sorted(ops))}; name one by --case"
-        )
-    return tuple(known.values())
+    """This list's, of the kernels' ops; with --case any of bench's and of the op's own too.
+
+    --cases' files take the place of all of these.
+    """
+    named, theirs = bool(config.getoption("--case")), bool(config.getoption("--cases"))
+
+    def of_op(op: str) -> tuple[Case, ...]:
+        mine = tuple(case for case in CASES if case.op == op)
+        return (*mine, *bench_cases(op, "cuda"), *OPS[op].cases()) if named else mine
+
+    with_cases = [each for each in kernels if theirs or of_op(each.op.name)]
+    if not with_cases:
+        ops = ", ".join(sorted({each.op.name for each in kernels}))
+        raise pytest.UsageError(f"no case of {ops} is profiled by default; name one by --case")
+    return selected_cases(config, with_cases, of_op)
 
 
 def profiled_kernels(

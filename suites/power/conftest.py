@@ -31,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start a session: it writes the record and shows the progress."""
+    if config.getoption("help"):
+        return  # which is for those without a GPU too
     session = PowerSession(config)
     config.stash[SESSION] = session
     config.pluginmanager.register(session, "power-session")

@@ -84,7 +84,7 @@ def window_of(trace: Trace, reply: Reply, dropped_s: float) -> Window:
         figures.broken = True
     one, other = figures.energy_counter_j, figures.energy_integral_j
     if one is not None and other is not None and abs(one / other - 1) > MOST_DISAGREEMENT:
-        codes.append("energies disagree")
+        codes.append("counter off")
     in_heat = sum(figures.reasons_s.get(name, 0.0) for name in _HEAT)
     if in_heat > _SHARE_IN_HEAT * figures.duration_s:
         codes.append("slowed by heat")

@@ -4,6 +4,9 @@ The call is captured in a CUDA graph, so that no host time makes the GPU idle be
 to a graph on inputs that lie apart, and replayed in batches, of which two are always queued. Of
 each batch its end on CLOCK_MONOTONIC and its device time are kept. What can't be captured is called
 as it is, and said to be.
+
+With a seed the inputs' signs are changed after the loop, what was looped runs once more, and its
+outputs are returned: a kernel that only gave back what it had kept is then wrong.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ from torch import Tensor
 
 from kernels.registry import Kernel
 from oracles.op import Case, Inputs
+from suites.accuracy.signs import flips
 
 # A candidate may put others in their places: these are taken before one is imported.
 _Event = torch.cuda.Event
 _Stream = torch.cuda.Stream
 _Graph = torch.cuda.CUDAGraph
 _graph = torch.cuda.graph
+_on_device = torch.cuda.device
+_on_stream = torch.cuda.stream
+_current_stream = torch.cuda.current_stream
 _synchronize = torch.cuda.synchronize
 _monotonic_ns = time.monotonic_ns
 
@@ -38,8 +45,12 @@ _QUEUED = 2  # batches, so that the device never waits for the host
 
 @dataclass(slots=True)
 class Looped:
-    """A loop that ran. batches: of each its end, in ns, its calls and its device time."""
+    """A loop that ran. batches: of each its end, in ns, its calls and its device time.
 
+    again  what was repeated: the last of its calls leaves its outputs where they were
+    """
+
+    again: Callable[[], object]
     began_ns: int
     captured: bool
     why: str | None
@@ -58,27 +69,46 @@ class Looped:
 
 def run_task(
     kernel: Kernel,
-    case: Case,  # noqa: ARG001  (of every task)
+    case: Case,
     inputs: Sequence[Inputs],
     device: torch.device,
     settings: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Loop the kernel over the inputs for `settings["seconds"]`, in batches of `batch_s`."""
-    calls = [partial(kernel.function, **each) for each in inputs]
-    return loop(calls, device, settings["seconds"], settings["batch_s"]).message, {}
+    """Loop the kernel over the inputs for `settings["seconds"]`, in batches of `batch_s`.
+
+    seed: draws the changes of signs; without one (None) no outputs are returned.
+    """
+    returned: list[object] = [None]
+
+    def call(given: Inputs) -> None:
+        returned[0] = kernel.function(**given)
+
+    calls = [partial(call, each) for each in inputs]
+    looped = loop(calls, device, settings["seconds"], settings["batch_s"])
+    if settings["seed"] is None:
+        return looped.message, {}
+    changes = flips(case, settings["seed"])
+    for each in inputs:
+        changes.apply_(each)
+    looped.again()
+    _synchronize()
+    made = returned[0]
+    assert isinstance(made, tuple | list)
+    outputs = zip(kernel.op.outputs, made, strict=True)
+    return looped.message, {name: each for name, each in outputs if each is not None}
 
 
 def loop(
     calls: Sequence[Callable[[], object]], device: torch.device, seconds: float, batch_s: float
 ) -> Looped:
     """Make the calls in turn for so many seconds."""
-    with torch.cuda.device(device):
+    with _on_device(device):
         call_us = _settle(calls)
         turns = max(1, min(round(_GRAPH_US / call_us / len(calls)), _MOST_IN_GRAPH // len(calls)))
         replay, why = _captured(calls, turns)
         in_replay = turns * len(calls)
         replays = max(1, round(1e6 * batch_s / (call_us * in_replay)))
-        looped = Looped(_monotonic_ns(), why is None, why)
+        looped = Looped(replay, _monotonic_ns(), why is None, why)
         _repeat(replay, replays, in_replay, seconds, looped)
         return looped
 
@@ -111,12 +141,12 @@ def _captured(
                 call()
 
     stream = _Stream()
-    stream.wait_stream(torch.cuda.current_stream())
+    stream.wait_stream(_current_stream())
     try:
-        with torch.cuda.stream(stream):  # libraries make their handles of a stream before
+        with _on_stream(stream):  # libraries make their handles of a stream before
             for call in calls:
                 call()
-        torch.cuda.current_stream().wait_stream(stream)
+        _current_stream().wait_stream(stream)
         _synchronize()
         graph = _Graph()
         with _graph(graph):

@@ -46,6 +46,9 @@ def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> Profil
             missing[name] = str(value)
     told["device_us"] = _mean(windows, lambda each: each.device_us)
     told["power_w"] = _mean(windows, mean_power_w)
+    if not windows:  # what the windows lack is why there is nothing to count
+        for each in entry.windows:
+            missing = dict(each.missing) | missing
     told |= _energies(windows, told, missing)
     told |= _work(entry, told)
     if told["sampler_slowdown"] is not None and told["sampler_slowdown"] > MOST_SLOWDOWN:
@@ -53,9 +56,6 @@ def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> Profil
     if entry.captured is False:
         codes.append("no graph")
         missing["captured"] = f"no graph: {entry.why_not_captured}"
-    if entry.failed is None and not windows:
-        for each in entry.windows:
-            missing = dict(each.missing) | missing
     failed = entry.failed is not None or not entry.windows
     return ProfileRow(
         op=entry.kernel.op.name,
@@ -91,8 +91,8 @@ def _energies(
     found = energy_per_call(windows)
     energy_j, error_j = (None, None) if found is None else found
     if energy_j is None:
-        why = [each.missing["energy_counter_j"] for each in windows if each.missing]
-        missing["energy_j"] = why[0] if why else "no window: no trial has a window to count in"
+        none = "no window: no trial has a window to count in"
+        missing["energy_j"] = missing.get("energy_counter_j", none)
     if error_j is None and energy_j is not None:
         missing["energy_error_j"] = "one trial: of one window no scatter is known"
     idles = [told[name] for name in ("idle_before_w", "idle_after_w") if told[name] is not None]

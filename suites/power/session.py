@@ -14,41 +14,31 @@ from pathlib import Path
 
 import pytest
 import torch
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernels.registry import Kernel, KernelError
-from oracles import OPS
-from oracles.op import Case, Inputs, Numerics
+from oracles.op import Case, Numerics
 from profiles.traces import Missing
-from reports.record import RecordError, RecordWriter, new_path
+from reports.profile import render
+from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import AccuracyRow, ProfileRow, RunEnd, RunHeader
 from suites.accuracy.fork_server import end_children
-from suites.accuracy.parcels import Parcel
 from suites.accuracy.run import DeviceLostError, Run
+from suites.accuracy.shards import RECORD_NOTE
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import TaskError, Workers
-from suites.described import case_info, describe_machine, kernel_info, pci_bus_id, shortest
+from suites.described import case_info, describe_machine, kernel_info, shortest
 from suites.options import DEVICE
 from suites.power.cases import distributions_of, profiled_cases, profiled_kernels
-from suites.power.figures import Reply
+from suites.power.looping import LOOP, Card, Looping, card_of
 from suites.power.rows import Board, row_of
-from suites.power.sampling import Sampling
 from suites.power.trials import Entry, Trials
 from suites.selection import absent_kernels, kernel_files, selected_kernels
 from suites.user_cases import cases_options
 
-RECORD_NOTE = "WORKBENCH_RECORD_NOTE"
-_LOOP = "suites.power.loop"
-_BATCH_S = 0.05  # of calls: short against a window, long against what a replay costs the host
-_SETTLING_S = 120.0  # of a worker, for compiling and tuning before it loops
+_DROPPED_S = 1.0  # of a trial: clocks and power settle
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
-_MOST_SETS = 8
-_L2S = (
-    2  # the inputs of a replay are as large as so many L2 caches, so that each call finds it cold
-)
-_KEPT = frozenset({"lse", "rstd", "cu_seqlens_q", "cu_seqlens_kv"})  # no operand of a product
 
 
 class PowerSession:
@@ -57,25 +47,21 @@ class PowerSession:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.device = config.stash[DEVICE]
-        if self.device.type == "cpu":
-            asked = " --device cpu:" if config.getoption("--device") == "cpu" else ""
-            raise pytest.UsageError(
-                f"profile:{asked} power is read of an NVIDIA GPU, through its driver; run this "
-                "where torch sees a CUDA device"
-            )
+        self.card = _card(config)
         self.seconds, self.trials = config.getoption("--window"), config.getoption("--trials")
         if self.seconds < 2 or self.trials < 1:
             raise pytest.UsageError(
                 "--window takes 2 seconds or more (one is dropped), --trials 1 or more"
             )
         torch.set_num_threads(1)
-        major, minor = torch.cuda.get_device_capability()
+        most = config.getoption("--memory-limit")
         self.workers = Workers(
             self.device,
-            10 * major + minor,
+            self.card.sm,
             files=kernel_files(config),
-            tasks=(_LOOP,),
+            tasks=(LOOP,),
             time_limit_s=config.getoption("--time-limit"),
+            memory_limit=None if most is None else int(most * 2**30),
         )
         config.add_cleanup(self._end_workers)
         try:
@@ -84,13 +70,15 @@ class PowerSession:
             raise pytest.UsageError(str(error)) from error
         self.run = Run(
             device=self.device,
-            sm=10 * major + minor,
+            sm=self.card.sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(config.getoption("--kernel") or ()),
             reproduce_options=cases_options(config),
             workers=self.workers,
             signs=config.getoption("--signs"),
+            two_calls_alone=True,
         )
+        self.looping = Looping(self.workers, self.device, self.card.l2_bytes, LOOP)
         self.cases = profiled_cases(config, kernels)
         self.kernels_of = profiled_kernels(config, kernels, self.cases, self.run.sm)
         self.entries: list[Entry] = []
@@ -125,13 +113,27 @@ class PowerSession:
                 self._without_figure(kernel, case, each, "failed", row.reason or "", row)
             self.interrupted = True
             pytest.exit(f"{kernel.name} on {case.id()}: {row.reason}; the GPU is lost to this run")
-        if row.status == "passed":
+        status, wrong = self._problem(kernel, case, row)
+        if wrong is None:
             self.entries += [Entry(kernel, case, each, row) for each in distributions]
             return None
-        wrong = f"{row.rule}: {row.reason}" if row.rule else "its accuracy can't be told here"
         for each in distributions:
-            self._without_figure(kernel, case, each, "wrong", wrong, row)
+            self._without_figure(kernel, case, each, status, wrong, row)
         return wrong
+
+    def _problem(self, kernel: Kernel, case: Case, row: AccuracyRow) -> tuple[str, str | None]:
+        """The status and the reason of a row without a figure; the reason None: it may have one."""
+        if row.status == "no power":
+            return "failed", "its accuracy can't be judged on this case: the bound says nothing"
+        if row.status != "passed":
+            return "wrong", f"{row.rule}: {row.reason}"
+        try:
+            wrong = self.looping.unconfirmed(self.run, kernel, case)
+        except TaskError as error:
+            return "failed", f"while it was looped, {error}"
+        if wrong is None:
+            return "passed", None
+        return "wrong", f"its outputs were right before it was looped, and wrong after: {wrong}"
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start the record."""
@@ -190,14 +192,12 @@ class PowerSession:
     def _measure(self) -> None:
         if not self.entries:
             return
-        properties = torch.cuda.get_device_properties(self.device)
         with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
-            sampling = Sampling(str(properties.uuid), Path(folder), pci_bus_id(properties))
             trials = Trials(
-                sampling=sampling,
-                loop=self._loop,
+                sampling=self.card.sampling(Path(folder)),
+                loop=self.looping.loop,
                 seconds=self.seconds,
-                dropped_s=1.0,
+                dropped_s=_DROPPED_S,
                 trials=self.trials,
                 advance=self._advance,
             )
@@ -223,31 +223,6 @@ class PowerSession:
                         reproduce=self._reproduce(entry.kernel, entry.case, entry.distribution),
                     )
                 )
-
-    def _loop(self, entry: Entry, seconds: float) -> Reply:
-        """Loop the entry's kernel in a worker. Raises TaskError."""
-        settings = {"seconds": seconds, "batch_s": _BATCH_S}
-        parcels = self._parcels(entry)
-        limit_s = seconds + _SETTLING_S
-        said, _ = self.workers.task(entry.kernel, entry.case, parcels, _LOOP, settings, limit_s)
-        try:
-            reply = Reply.model_validate(said)
-        except ValidationError as error:
-            raise TaskError("process ended", "its process sent what no worker sends") from error
-        if not reply.batches or any(calls < 1 for _, calls, _ in reply.batches):
-            raise TaskError("process ended", "its process says that it made no calls")
-        return reply
-
-    def _parcels(self, entry: Entry) -> list[Parcel]:
-        """The inputs, as often as it takes for a call not to find them in L2."""
-        op = OPS[entry.case.op]
-        inputs = op.inputs(entry.case, self.device)
-        parcel = Parcel.of(inputs, self.workers.arena_device)
-        if entry.distribution == "zeros":
-            parcel.change(_zero)
-        l2_bytes = torch.cuda.get_device_properties(self.device).L2_cache_size
-        sets = -(-_L2S * l2_bytes // max(1, op.bytes(entry.case)))
-        return [parcel] * min(_MOST_SETS, sets)
 
     def _without_figure(
         self,
@@ -350,7 +325,7 @@ class PowerSession:
         if self.writer is None or self.path is None:
             return
         failed = any(row.gates and row.status in {"wrong", "failed"} for row in self.rows)
-        measured = any(row.status == "measured" for row in self.rows)
+        measured = any(row.energy_j is not None for row in self.rows)
         lost = len(self.rows) < self.planned
         if exitstatus in (0, 1, 5):
             exitstatus = int(failed or not measured or lost or bool(self.suite_errors))
@@ -369,10 +344,25 @@ class PowerSession:
             exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
         self._end_workers()
-        print(f"\n{self.path}")
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+        console = Console(width=width)
+        console.print()
+        render(read(self.path), console)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)
+
+
+def _card(config: pytest.Config) -> Card:
+    """The GPU. Raises UsageError where there is none."""
+    device = config.stash[DEVICE]
+    if device.type == "cpu":
+        asked = " --device cpu:" if config.getoption("--device") == "cpu" else ""
+        raise pytest.UsageError(
+            f"profile:{asked} power is read of an NVIDIA GPU, through its driver; run this where "
+            "torch sees a CUDA device"
+        )
+    return card_of(device)
 
 
 def _case_of(item: pytest.Item) -> Case:
@@ -380,13 +370,6 @@ def _case_of(item: pytest.Item) -> Case:
     case = item.callspec.params["case"]
     assert isinstance(case, Case)
     return case
-
-
-def _zero(inputs: Inputs) -> None:
-    """Every floating-point operand zero: the bits that a datapath sees never change."""
-    for name, value in inputs.items():
-        if isinstance(value, torch.Tensor) and name not in _KEPT and value.is_floating_point():
-            value.zero_()
 
 
 SESSION: pytest.StashKey[PowerSession] = pytest.StashKey()

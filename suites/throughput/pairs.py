@@ -16,8 +16,7 @@ from oracles import OPS
 from oracles.op import Case
 from suites.selection import selected_cases
 from suites.throughput.cases import bench_cases
-
-_INTERPRETED = "interpreted: its time says nothing"
+from suites.throughput.rows import INTERPRETED
 
 
 @dataclass(slots=True)
@@ -70,7 +69,7 @@ class Pairs:
     def refusal(self, kernel: Kernel) -> str | None:
         """Why a kernel isn't timed on this device, whatever its domain says."""
         if self.device == "cpu" and kernel.origin == "ours":
-            return _INTERPRETED
+            return INTERPRETED
         return None
 
 

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
-from reports.record import RecordError, RecordWriter, new_path
+from reports.bench import render
+from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import BenchRow, Environment, RunEnd, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import Run
@@ -28,6 +29,7 @@ from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEVICE
 from suites.selection import absent_kernels, kernel_files, selected_kernels
+from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
 from suites.throughput.rows import TASK, Bench
 from suites.throughput.survey import survey
@@ -52,16 +54,7 @@ class ThroughputSession:
             self.sm = 10 * major + minor
         else:
             self.sm = int(config.getoption("--sm"))
-        most = config.getoption("--memory-limit")
-        self.workers = Workers(
-            self.device,
-            self.sm,
-            strict=False,  # a kernel that is interpreted isn't timed
-            files=kernel_files(config),
-            tasks=(TASK,),
-            time_limit_s=config.getoption("--time-limit"),
-            memory_limit=None if most is None else int(most * 2**30),
-        )
+        self.workers = self._new_workers()
         # From here on what fails has to end the workers too.
         config.add_cleanup(self._end_workers)
         self.workers.prepare()
@@ -93,6 +86,18 @@ class ThroughputSession:
         self.suite_errors: list[str] = []
         self.progress: Progress | None = None
         self.started = self.last_line = time.monotonic()
+
+    def _new_workers(self) -> Workers:
+        most = self.config.getoption("--memory-limit")
+        return Workers(
+            self.device,
+            self.sm,
+            strict=False,  # a kernel that is interpreted isn't timed
+            files=kernel_files(self.config),
+            tasks=(TASK,),
+            time_limit_s=self.config.getoption("--time-limit"),
+            memory_limit=None if most is None else int(most * 2**30),
+        )
 
     def _end_workers(self) -> None:
         self.workers.close()
@@ -137,7 +142,9 @@ class ThroughputSession:
             infos = tuple(kernel_info(each, self.sm) for each in self.pairs.kernels)
         except KernelError as error:
             raise pytest.UsageError(str(error)) from error
-        self.machine = machine = describe_machine(self.device, self.sm, strict=None)
+        self.machine = machine = describe_machine(
+            self.device, self.sm, strict=None, hash_uuid=self.config.getoption("--hash-uuid")
+        )
         print("bench: measuring what this device does of plain work", file=sys.stderr, flush=True)
         ground = survey(self.device, machine)
         if self.cache == "cold" and not ground.probe.evicts:
@@ -178,8 +185,14 @@ class ThroughputSession:
         self.rows.append(row)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self) -> Iterator[None]:
-        """Show progress while the tests run."""
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """Compile ahead, then show progress while the tests run."""
+        if self.bench is not None:
+            self.bench.first_calls |= compile_ahead(
+                [self.pair(item) for item in session.items],
+                self.device,
+                self._new_workers,
+            )
         console = Console(stderr=True)
         if console.is_terminal:
             # pytest captures both streams while a test runs, so the bar is drawn between tests.
@@ -266,7 +279,10 @@ class ThroughputSession:
             exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
         self._end_workers()
-        print(f"\n{self.path}")
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+        console = Console(width=width)
+        console.print()
+        render(read(self.path), console)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)

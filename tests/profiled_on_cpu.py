@@ -1,0 +1,23 @@
+"""A pytest plugin: `suites/power` without a GPU, its loops stood in for, its sampler replaying.
+
+WORKBENCH_REPLAYED names the trace and the faults put into it, one after the other with `;`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from suites.power import session
+from suites.power.looping import Card
+
+_TRACE, *_FAULTS = os.environ["WORKBENCH_REPLAYED"].split(";")
+
+
+def _card(_: pytest.Config) -> Card:
+    replayed = ("--replay", _TRACE, *(f"--fault={each}" for each in _FAULTS))
+    return Card("GPU-00000000-synthetic", None, 90, 2**20, replayed)
+
+
+vars(session).update(_card=_card, LOOP="tests.loops_on_cpu")
