@@ -227,11 +227,15 @@ def test_bench_report_shows_a_missing_figure_as_missing(tmp_path: Path) -> None:
 
 def test_published_figures_say_that_they_are(tmp_path: Path) -> None:
     """A record of publications is PUBLISHED, never TIMED."""
-    rows = bench_rows(failing=False)
+    told = {"source": "A paper, table 3", "accuracy": None}
+    rows = [row.model_copy(update=told) for row in bench_rows(failing=False)]
     header = example_bench_header(len(rows)).model_copy(update={"figures": "published"})
     record = record_of(tmp_path, rows, header=header)
     assert verdict_of(record)[0] == "PUBLISHED"
-    assert "measured neither here nor by this workbench" in terminal(record)
+    text = terminal(record)
+    assert "measured neither here nor by this workbench" in text
+    assert "nothing is told of the accuracy of 34 rows" in text
+    assert f"A paper, table 3 ({len(rows)} rows)" in text
 
 
 def test_bench_markdown_keeps_to_its_budget_and_its_columns(tmp_path: Path) -> None:
