@@ -273,6 +273,8 @@ class ThroughputSession:
             exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
         self._end_workers()
+        if not timed and self.rows:
+            print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
         print(f"\n{self.path}")
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
