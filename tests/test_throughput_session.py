@@ -67,6 +67,7 @@ def test_bench_writes_roofs_flush_rows_and_what_pytest_benchmark_has(tmp_path: P
         row = rows[kernel]
         (process,) = row.processes
         assert row.median_us == pytest.approx(statistics.median(process.times_us), rel=1e-9)
+        assert row.median_us is not None
         assert 1e6 * median_s == pytest.approx(row.median_us, rel=1e-6)
         assert row.accuracy == "passed"
         assert row.gb_s == pytest.approx((row.bytes or 0) / row.median_us * 1e-3)
