@@ -48,9 +48,9 @@ def profiled_cases(config: pytest.Config, kernels: Sequence[Kernel]) -> tuple[Ca
     wanted = config.getoption("--case")
     ops = {each.op.name for each in kernels}
     known = {case.id(): case for case in CASES if case.op in ops}
-    if wanted and all(each in known for each in wanted):
+    if wanted and not config.getoption("--cases") and all(each in known for each in wanted):
         return tuple(known[each] for each in dict.fromkeys(wanted))
-    if wanted:
+    if wanted or config.getoption("--cases"):
         return selected_cases(config, kernels)
     if not known:
         raise pytest.UsageError(

@@ -36,7 +36,8 @@ from suites.power.figures import Reply
 from suites.power.rows import Board, row_of
 from suites.power.sampling import Sampling
 from suites.power.trials import Entry, Trials
-from suites.selection import kernel_files, selected_kernels
+from suites.selection import absent_kernels, kernel_files, selected_kernels
+from suites.user_cases import cases_options
 
 RECORD_NOTE = "WORKBENCH_RECORD_NOTE"
 _LOOP = "suites.power.loop"
@@ -86,7 +87,7 @@ class PowerSession:
             sm=10 * major + minor,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(config.getoption("--kernel") or ()),
-            reproduce_options=(),
+            reproduce_options=cases_options(config),
             workers=self.workers,
             signs=config.getoption("--signs"),
         )
@@ -163,6 +164,7 @@ class PowerSession:
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
         results = Path(self.config.getoption("--results"))
         self.path = new_path(results, "profile", now, environment.device_name)
@@ -268,6 +270,7 @@ class PowerSession:
                     "accuracy": None if accuracy is None else accuracy.status,
                     "variant": None if accuracy is None else accuracy.variant,
                     "validity": "invalid",
+                    "weight": case.weight,
                     "gates": self.run.gates(kernel),
                     "reproduce": self._reproduce(kernel, case, distribution),
                 }
@@ -283,11 +286,11 @@ class PowerSession:
         self.rows.append(row)
 
     def _reproduce(self, kernel: Kernel, case: Case, distribution: str) -> str:
-        parts = ["nox", "-s", "profile", "--"]
+        parts: list[str] = []
         if kernel.origin == "user":
             parts.append(f"--kernels={shortest(Path(kernel.path))}")
         parts += ["--kernel", kernel.name, "--case", case.id(), "--distribution", distribution]
-        return shlex.join(parts)
+        return " ".join(["nox -s profile --", *self.run.reproduce_options, shlex.join(parts)])
 
     def _typed(self) -> list[str]:
         given = map(str, self.config.invocation_params.args)

@@ -43,9 +43,9 @@ class Pairs:
             op: bench_cases(op, device.type, quick=quick)
             for op in dict.fromkeys(each.op.name for each in kernels)
         }
-        cases = selected_cases(
-            config, [each for each in kernels if with_cases[each.op.name]], with_cases.__getitem__
-        )
+        theirs = bool(config.getoption("--cases"))
+        timed = [each for each in kernels if theirs or with_cases[each.op.name]]
+        cases = selected_cases(config, timed, with_cases.__getitem__)
         planned = [
             (kernel, case)
             for case in cases

@@ -300,6 +300,7 @@ class Bench:
             reason=reason,
             cache=self.cache,
             distribution=case.distribution,
+            weight=case.weight,
             gates=self.run.gates(kernel),
             reproduce=self.run.command("bench", kernel, case),
             **told,

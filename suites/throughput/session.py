@@ -27,11 +27,12 @@ from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEVICE
-from suites.selection import kernel_files, selected_kernels
+from suites.selection import absent_kernels, kernel_files, selected_kernels
 from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
 from suites.throughput.rows import TASK, Bench
 from suites.throughput.survey import survey
+from suites.user_cases import cases_options
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _QUICK = 0.2  # of a row's time
@@ -66,7 +67,10 @@ class ThroughputSession:
             sm=self.sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(config.getoption("--kernel") or ()),
-            reproduce_options=() if self.cache == "cold" else (f"--cache {self.cache}",),
+            reproduce_options=(
+                *cases_options(config),
+                *(() if self.cache == "cold" else (f"--cache {self.cache}",)),
+            ),
             workers=self.workers,
             signs=config.getoption("--signs"),
             two_calls_alone=True,
@@ -165,6 +169,7 @@ class ThroughputSession:
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for _, case in self.pairs.planned}),
             roofs=ground.told,
             flush=ground.probe,
         )
