@@ -124,10 +124,36 @@ def accuracy(session: nox.Session) -> None:
         session.error("the run ended before it began a record: a file of --kernels ended it")
 
 
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def profile(session: nox.Session) -> None:
+    """Measure energy, power and clocks of kernels on a GPU: `-- --op OP --window S --trials N`."""
+    _run(
+        session,
+        "run",
+        "pytest",
+        "suites/power",
+        *session.posargs,
+        variables={"PYTEST_ADDOPTS": _QUIET},
+    )
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def bench(session: nox.Session) -> None:
+    """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
+    quiet = {"PYTEST_ADDOPTS": _QUIET}
+    _run(session, "run", "pytest", "suites/throughput", *session.posargs, variables=quiet)
+
+
 @nox.session(venv_backend="none", requires=["environment"])
 def report(session: nox.Session) -> None:
     """Show records, by default the latest: `-- [FILE ...] --html PATH --markdown PATH`."""
     _run(session, "report", "reports", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def compare(session: nox.Session) -> None:
+    """Lay records beside one another: `-- A B [C ...] --gate --markdown PATH --html PATH`."""
+    _run(session, "report", "reports.comparison", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

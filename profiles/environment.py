@@ -2,51 +2,139 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
 import socket
 import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pynvml
+
+from profiles.nvml import open_gpu
+from profiles.traces import Missing
 
 _PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvidia-ml-py")
 _ROOT = Path(__file__).resolve().parent.parent
 
 
+def _default_clock(handle: Any) -> int:  # noqa: ANN401  (a handle of pynvml's)
+    """Of applications, where the driver still has such a thing; else the most."""
+    try:
+        clock = pynvml.nvmlDeviceGetDefaultApplicationsClock(handle, pynvml.NVML_CLOCK_SM)
+    except pynvml.NVMLError:
+        clock = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    return int(clock)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else value
+
+
+_FACTS: dict[str, Callable[[Any], Any]] = {
+    "name": pynvml.nvmlDeviceGetName,
+    "driver": lambda _: pynvml.nvmlSystemGetDriverVersion(),
+    "memory_bytes": lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total),
+    "vbios": pynvml.nvmlDeviceGetVbiosVersion,
+    "pci_bus_id": lambda gpu: _text(pynvml.nvmlDeviceGetPciInfo(gpu).busId),
+    "power_limit_w": lambda gpu: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,
+    "default_power_limit_w": lambda gpu: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1e3,
+    "default_sm_clock_mhz": _default_clock,
+    "max_sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+    "max_memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetMaxClockInfo(
+        gpu, pynvml.NVML_CLOCK_MEM
+    ),
+    "ecc": lambda gpu: bool(pynvml.nvmlDeviceGetEccMode(gpu)[0]),
+    "persistence": lambda gpu: bool(pynvml.nvmlDeviceGetPersistenceMode(gpu)),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as NVML names it. memory_bytes: the whole card's."""
+    """A GPU as NVML describes it. memory_bytes: the whole card's.
 
-    name: str
+    missing: by field, why it couldn't be read; such a field is None.
+    """
+
     uuid: str
-    driver: str
-    memory_bytes: int
+    name: str | None
+    driver: str | None
+    memory_bytes: int | None
+    vbios: str | None
+    pci_bus_id: str | None
+    power_limit_w: float | None
+    default_power_limit_w: float | None
+    default_sm_clock_mhz: int | None
+    max_sm_clock_mhz: int | None
+    max_memory_clock_mhz: int | None
+    ecc: bool | None
+    persistence: bool | None
+    mig: bool
+    virtualisation: str | None
+    missing: dict[str, Missing]
 
 
-def gpu(uuid: str) -> Gpu | None:
-    """The GPU of this UUID (with or without `GPU-`), None where NVML doesn't know it.
+def gpu(uuid: str, pci_bus_id: str | None = None) -> Gpu | Missing:
+    """The GPU of this UUID (with or without `GPU-`), or why NVML can't describe it.
 
     By UUID, since NVML's indices take no notice of CUDA_VISIBLE_DEVICES.
     """
-    full = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    found = open_gpu(uuid, pci_bus_id)
+    if isinstance(found, Missing):
+        return found
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(full)
-        return Gpu(
-            name=pynvml.nvmlDeviceGetName(handle),
-            uuid=full,
-            driver=pynvml.nvmlSystemGetDriverVersion(),
-            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-        )
-    except pynvml.NVMLError:
-        return None
+        told = {name: found.ask(fact) for name, fact in _FACTS.items()}
     finally:
-        pynvml.nvmlShutdown()
+        found.close()
+    missing = {name: each for name, each in told.items() if isinstance(each, Missing)}
+    if found.virtualisation is None:
+        missing["virtualisation"] = Missing("not supported", "this driver doesn't tell it")
+    known = {name: None if name in missing else each for name, each in told.items()}
+    return Gpu(
+        uuid=found.uuid,
+        mig=found.mig,
+        virtualisation=found.virtualisation,
+        missing=missing,
+        **known,
+    )
+
+
+def hashed(uuid: str) -> str:
+    """A UUID as records keep it on request: the same for the same GPU, and not to be undone."""
+    return f"sha256-{hashlib.sha256(uuid.encode()).hexdigest()[:16]}"
+
+
+# gVisor's kernel has had this version, built on this day, since its first release.
+_GVISOR = ("gvisor", "Sun Jan 10 15:06:54 PST 2016")
+
+
+def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str | None:
+    """What this process is contained in, outermost last; None where there is no mark of any."""
+    kernel = _read(root / "proc/version") + _read(root / "proc/sys/kernel/osrelease")
+    groups = _read(root / "proc/1/cgroup")
+    board = _read(root / "sys/class/dmi/id/sys_vendor") + _read(root / "proc/cmdline")
+    marks = {
+        "kubernetes": "KUBERNETES_SERVICE_HOST" in variables or "kubepods" in groups,
+        "podman": (root / "run/.containerenv").exists(),
+        "docker": (root / ".dockerenv").exists() or "/docker/" in groups,
+        "singularity": (root / ".singularity.d").exists(),
+        "gvisor": any(mark in kernel for mark in _GVISOR),
+        "firecracker": "firecracker" in board.lower(),
+    }
+    found = [name for name, is_there in marks.items() if is_there]
+    named = variables.get("container", "")  # set by systemd-nspawn, lxc and podman
+    return ", ".join(found) or named or None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def cpu_name() -> str:

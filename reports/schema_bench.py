@@ -47,6 +47,11 @@ class TimedProcess(SchemaLine):
     throttled: int = Field(default=0, description="samples discarded since the clock was low")
     stopped: Stop | None = Field(default=None, description="the rule that ended the sampling")
     started_at: str | None = None
+    held: bool | None = Field(
+        default=None,
+        description="the device was held until the whole of each call was queued; False: host "
+        "time may be in its samples; None: nothing to hold, a CPU",
+    )
 
 
 class BenchRow(SchemaLine):
@@ -73,6 +78,7 @@ class BenchRow(SchemaLine):
     first_quartile_us: float | None = None
     third_quartile_us: float | None = None
     clock_mhz: float | None = Field(default=None, description="median over the samples")
+    clock_reason: str | None = Field(default=None, description="why there is no clock")
     median_cycles: float | None = Field(default=None, description="of the SMs: time x clock")
     first_quartile_cycles: float | None = None
     third_quartile_cycles: float | None = None

@@ -107,6 +107,14 @@ class ProfileRow(SchemaLine):
     sampler_slowdown: float | None = Field(
         default=None, description="time of a call with the sampler over without it, less 1"
     )
+    board_error: float = Field(
+        default=0.05,
+        description="share by which two boards' power sensors may differ in gain; it is in no "
+        "other error here, and enters once boards are compared",
+    )
+    captured: bool | None = Field(
+        default=None, description="looped in a CUDA graph, so that the host kept nothing waiting"
+    )
     weight: float | None = None
     gates: bool = True
     reproduce: str = ""

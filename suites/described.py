@@ -9,13 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case
 from profiles import environment
+from profiles.traces import Missing
 from reports.schema import CaseInfo, Environment, KernelInfo
 
 _ROOT = Path(__file__).resolve().parent.parent
+# Of the environment's fields, those that the driver's library has.
+_TOLD_BY_NVML = (
+    "gpu_uuid",
+    "driver",
+    "vbios",
+    "pci_bus_id",
+    "power_limit_w",
+    "default_power_limit_w",
+    "default_sm_clock_mhz",
+    "max_sm_clock_mhz",
+    "max_memory_clock_mhz",
+    "ecc",
+    "mig",
+    "persistence",
+    "virtualisation",
+)
 
 
 def shortest(path: Path) -> str:
@@ -63,11 +81,17 @@ def kernel_info(kernel: Kernel, sm: int) -> KernelInfo:
 
 
 def describe_machine(
-    device: torch.device, sm: int, *, strict: bool | None, unchecked: tuple[str, ...] = ()
+    device: torch.device,
+    sm: int,
+    *,
+    strict: bool | None,
+    unchecked: tuple[str, ...] = (),
+    hash_uuid: bool = False,
 ) -> Environment:
     """The environment of a run on `device`, for its record.
 
     unchecked: the strict interpreter's checks that this version of Triton doesn't allow.
+    hash_uuid: keep a hash in place of the GPU's UUID.
     """
     commit, dirty = environment.git_state()
     hostname, system = environment.host()
@@ -81,20 +105,43 @@ def describe_machine(
         "packages": environment.packages(),
         "git_commit": commit,
         "git_dirty": dirty,
+        "fp_fusion": bool(triton.knobs.language.default_fp_fusion),
+        "container": environment.container(),
     }
     if device.type == "cpu":
         shared |= {"strict": strict, "unchecked": unchecked}
         return Environment(device="cpu", device_name=cpu, simulated_sm=sm, **shared)
     properties = torch.cuda.get_device_properties(device)
-    card = environment.gpu(str(properties.uuid))
-    return Environment(
-        device="cuda",
-        device_name=properties.name,
-        sm=sm,
-        multiprocessors=properties.multi_processor_count,
-        memory_bytes=properties.total_memory if card is None else card.memory_bytes,
-        gpu_uuid=None if card is None else card.uuid,
-        driver=None if card is None else card.driver,
-        cuda=torch.version.cuda,
+    card = environment.gpu(str(properties.uuid), pci_bus_id(properties))
+    described: dict[str, Any] = {
+        "device": "cuda",
+        "device_name": properties.name,
+        "sm": sm,
+        "multiprocessors": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "cuda": torch.version.cuda,
+        "l2_bytes": properties.L2_cache_size,
         **shared,
-    )
+    }
+    if isinstance(card, Missing):
+        described["missing"] = dict.fromkeys(_TOLD_BY_NVML, str(card))
+        return Environment(**described)
+    described |= {name: getattr(card, name) for name in _TOLD_BY_NVML if name != "gpu_uuid"}
+    described["gpu_uuid"] = environment.hashed(card.uuid) if hash_uuid else card.uuid
+    if card.memory_bytes is not None and not card.mig:
+        described["memory_bytes"] = card.memory_bytes
+    described["missing"] = {
+        name: str(each) for name, each in card.missing.items() if name in _TOLD_BY_NVML
+    }
+    return Environment(**described)
+
+
+def pci_bus_id(properties: Any) -> str | None:  # noqa: ANN401  (torch's, untyped)
+    """A GPU's PCI address as NVML spells it; None where this torch doesn't tell it."""
+    try:
+        domain, bus, device = (
+            getattr(properties, f"pci_{part}_id") for part in ("domain", "bus", "device")
+        )
+    except AttributeError:
+        return None
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"

@@ -49,6 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--case", action="append", metavar="ID", help="only the case of this exact id")
     group.addoption(
+        "--cases",
+        action="append",
+        metavar="FILE",
+        default=[],
+        help="cases of your own, a JSON object a line; they run alone; may be repeated",
+    )
+    group.addoption(
         "--device",
         metavar="cpu|cuda",
         default="auto",
@@ -99,6 +106,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--resume", metavar="RECORD", help="go on with a run that was cut off, given its options"
     )
+    group.addoption(
+        "--cache",
+        metavar="cold|warm",
+        default="cold",
+        help="bench: whether a call finds its inputs in the L2 cache (default cold)",
+    )
+    group.addoption(
+        "--row-time",
+        metavar="S",
+        type=float,
+        default=1.0,
+        help="bench: seconds of sampling for a row, at most (default 1)",
+    )
+    group.addoption("--quick", action="store_true", help="bench: one case in four, a fifth as long")
+    group.addoption(
+        "--gpus", metavar="N,N|all", help="bench: on each of these GPUs, one after the other"
+    )
+    group.addoption(
+        "--gpus-together", action="store_true", help="bench: on all of --gpus at the same time"
+    )
+    group.addoption(
+        "--against",
+        metavar="REF|FILE",
+        help="bench: time another commit's kernels too, or with --kernels an older file's, in turn",
+    )
+    group.addoption(
+        "--rounds",
+        metavar="N",
+        type=int,
+        default=1,
+        help="bench: of --against, so many times four processes: A B B A (default 1)",
+    )
+    group.addoption(
+        "--gate",
+        action="store_true",
+        help="bench: of --against, exit status 1 where a row is slower or less accurate",
+    )
     # Of a process that another one started: which share of the cases it tries.
     group.addoption("--shard", default="", help=argparse.SUPPRESS)
     group.addoption(
@@ -109,6 +153,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--gate-baselines", action="store_true", help="baselines' failures set the exit status too"
+    )
+    group.addoption(
+        "--hash-uuid", action="store_true", help="keep a hash of the GPU's UUID, not the UUID"
     )
     group.addoption(
         "--results", metavar="DIR", default=str(_ROOT / "results"), help="where records are written"

@@ -87,7 +87,7 @@ def ask_candidate(kernel: Kernel, case: Case, sm: int) -> Declared:
         variant = None if kernel.variant is None else kernel.variant(case, sm)
         workspace = None if kernel.workspace is None else kernel.workspace(case)
     except Exception as error:  # noqa: BLE001  (a user's function, whatever it raises)
-        told = _describe(error, kernel).removeprefix("it ")
+        told = told_of(error, kernel).removeprefix("it ")
         return Declared(problem=f"its variant or workspace {told}")
     for name, value, kind in (("variant", variant, str), ("workspace", workspace, int)):
         if value is not None and not isinstance(value, kind):
@@ -119,8 +119,7 @@ def call_candidate(
         seconds = time.perf_counter() - started
         if violation() is not None:
             return Call({}, seconds, "illegal access", violation())
-        fatal = any(each in str(error) for each in _FATAL)
-        return Call({}, seconds, "raised", _describe(error, kernel), fatal)
+        return Call({}, seconds, "raised", told_of(error, kernel), is_fatal(error))
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
         return Call({}, seconds, "illegal access", violation())
@@ -176,7 +175,12 @@ def _workspace(kernel: Kernel, case: Case, given: Given, memory: Memory) -> int 
     return None if peak is None or peak < made else peak - made
 
 
-def _describe(error: BaseException, kernel: Kernel) -> str:
+def is_fatal(error: BaseException) -> bool:
+    """Whether the CUDA context is dead after it."""
+    return any(each in str(error) for each in _FATAL)
+
+
+def told_of(error: BaseException, kernel: Kernel) -> str:
     """The error in one line, with the last line of the kernel's own file that it passed through."""
     text = " ".join(str(error).split())
     frames = [

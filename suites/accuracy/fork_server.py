@@ -1,7 +1,8 @@
 """Starts workers: a process with torch, triton and the kernels loaded, which forks one in 10 ms.
 
-    python -m suites.accuracy.fork_server DESCRIPTOR DEVICE STRICT
+    python -m suites.accuracy.fork_server DESCRIPTOR DEVICE STRICT [TASK ...]
 
+TASK: a module with a `run_task`, which every worker has from before it imports a candidate.
 It runs no candidate and never touches a GPU, which couldn't be used after a fork. Everything that a
 worker leaves behind becomes its child, and ends with it; and it ends when the judge does.
 """
@@ -9,6 +10,7 @@ worker leaves behind becomes its child, and ends with it; and it ends when the j
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import resource
 import select
@@ -149,6 +151,8 @@ def main() -> None:
             strict.install()
     watching.watch_launches(interpreted=device.type == "cpu")
     all_kernels()
+    for each in sys.argv[4:]:
+        importlib.import_module(each)
     try:
         judge.send({"ready": True})
         _Server(judge, device).serve()

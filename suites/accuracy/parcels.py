@@ -135,10 +135,10 @@ class Parcel:
         moved = tuple(replace(each, content=each.content.to(device)) for each in self.buffers)
         return replace(self, buffers=moved, device=device)
 
-    def put(self, arena: Arena) -> dict[str, Any]:
-        """Copy the bytes to the start of `arena`; returns what a worker has to know, in JSON."""
+    def put(self, arena: Arena, at: int = 0) -> dict[str, Any]:
+        """Copy the bytes to `arena`, from `at` on; returns what a worker has to know, in JSON."""
         buffers = []
-        for each, place in zip(self.buffers, self._in(arena), strict=True):
+        for each, place in zip(self.buffers, self._in(arena, at), strict=True):
             place.copy_(each.content)
             buffers.append({"bytes": each.content.numel(), "lead": each.lead, "room": each.room})
         others = {
@@ -146,7 +146,7 @@ class Parcel:
             for name, each in self.others.items()
         }
         tensors = {name: each.message for name, each in self.places.items()}
-        return {"buffers": buffers, "tensors": tensors, "others": others}
+        return {"at": at, "buffers": buffers, "tensors": tensors, "others": others}
 
     def differs(self, arena: Arena) -> str | None:
         """The name of an input whose bytes, as they came back, aren't those that were sent."""
@@ -157,8 +157,7 @@ class Parcel:
                 return next(name for name, at in self.places.items() if at.buffer == number)
         return None
 
-    def _in(self, arena: Arena) -> Iterator[Tensor]:
-        offset = 0
+    def _in(self, arena: Arena, offset: int = 0) -> Iterator[Tensor]:
         for each in self.buffers:
             yield arena.at(offset, each.content.numel())
             offset += aligned(each.content.numel())
@@ -177,7 +176,7 @@ class Unpacked:
             name: tuple(each["tuple"]) if isinstance(each, dict) else each
             for name, each in message["others"].items()
         }
-        offset = 0
+        offset = message["at"]
         for number, each in enumerate(message["buffers"]):
             mine = {name: place for name, place in places.items() if place.buffer == number}
             home = arena.at(offset, each["bytes"])

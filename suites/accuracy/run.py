@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from kernels.registry import Kernel
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs
@@ -61,6 +62,8 @@ class _Known:
     truth: Outputs | None = None
     bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
     emulations: dict[Numerics, Outputs] = field(default_factory=dict)
+    # The kernel that was judged last, its first call, and the verdict on two calls of it.
+    judged: tuple[str, Call, Callable[[Call, Call], Verdict]] | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +73,7 @@ class Run:
     workers: where kernels are called; None: in this process, for a debugger and for tests, on the
     same values both times. signs: what the signs of second calls' values are drawn from; None: a
     secret and the case, so that no kernel can know what it will be asked. every_configuration: try
-    autotuned kernels with each of theirs.
+    autotuned kernels with each of theirs. two_calls_alone: leave out what thorough.py asks besides.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -82,6 +85,7 @@ class Run:
     workers: Workers | None = None
     signs: int | None = None
     every_configuration: bool = False
+    two_calls_alone: bool = False
     oracle_calls: int = 0
     _known: _Known | None = None
     thorough: Thorough = field(init=False)
@@ -142,12 +146,13 @@ class Run:
                 declared_bytes=declared.workspace_bytes,
                 emulation=self._emulation(kernel, known),
             )
+            known.judged = kernel.name, first, of_kernel
             verdict = of_kernel(first, second)
             if verdict.rule == "not repeatable" and self.workers is not None:
                 # Bits that follow the signs are a rounding that knows signs, which isn't wrong.
                 third = self._call_flipped(kernel, known, "nan")
                 verdict = of_kernel(third, second)
-            if verdict.rule is None:
+            if verdict.rule is None and not self.two_calls_alone:
                 pair = self._pair(kernel, known, declared.variant, first, of_kernel)
                 asked = self.thorough.ask(pair)
                 if asked.broken is not None:
@@ -155,6 +160,25 @@ class Run:
         row = self._row(kernel, case, declared, verdict, started, (first, second))
         extra = {"relations": asked.relations, "invariance": asked.invariance}
         return row.model_copy(update=extra)
+
+    def parcel(self, kernel: Kernel, case: Case) -> Parcel:
+        """The case's inputs, as workers are sent them."""
+        return self._parcel(self._known_of(kernel, case))
+
+    def confirm(self, kernel: Kernel, case: Case, outputs: dict[str, Tensor]) -> str | None:
+        """Why these outputs of a later call aren't right; None where they are.
+
+        Of the kernel that was tried last, on that case. Bits that follow the signs are a rounding
+        that knows signs, which isn't wrong: then the bounds alone have to hold.
+        """
+        known = self._known_of(kernel, case)
+        assert known.judged is not None and known.judged[0] == kernel.name
+        _, first, judged = known.judged
+        later = replace(first, outputs=outputs)
+        verdict = judged(first, later)
+        if verdict.rule == "not repeatable":
+            verdict = judged(later, later)
+        return None if verdict.rule is None else f"{verdict.rule}: {verdict.reason}"
 
     def _pair(
         self,
@@ -203,7 +227,7 @@ class Run:
             status="refused",
             reason=reason,
             gates=self.gates(kernel),
-            reproduce=self._command(kernel, case),
+            reproduce=self.command("accuracy", kernel, case),
             duration_s=0.0,
         )
 
@@ -317,19 +341,20 @@ class Run:
             workspace_bytes=calls[-1].workspace_bytes if calls else None,
             declared_workspace_bytes=declared.workspace_bytes,
             gates=self.gates(kernel),
-            reproduce=self._command(kernel, case),
+            reproduce=self.command("accuracy", kernel, case),
             duration_s=time.perf_counter() - started,
             call_s=calls[0].seconds if calls else None,
             launches=calls[0].launches if calls else None,
             signs=self._known.signs if len(calls) > 1 and self._known is not None else None,
         )
 
-    def _command(self, kernel: Kernel, case: Case) -> str:
+    def command(self, suite: str, kernel: Kernel, case: Case) -> str:
+        """What runs this pair alone."""
         options = [f"--device {self.device.type}"]
         if kernel.origin == "user":
             options.append(f"--kernels={shlex.quote(shortest(Path(kernel.path)))}")
         options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}"]
-        return " ".join(["nox -s accuracy --", *self.reproduce_options, *options])
+        return " ".join([f"nox -s {suite} --", *self.reproduce_options, *options])
 
 
 def _of_bounds(numerics: Numerics) -> Numerics:

@@ -13,12 +13,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from kernels.registry import Kernel
 from suites.accuracy import watching
 from suites.accuracy.arena import Arena, ArenaError, aligned, open_arena
 from suites.accuracy.calling import call_here
-from suites.accuracy.candidate import Call, How, ask_candidate
+from suites.accuracy.candidate import How, ask_candidate, is_fatal, told_of
 from suites.accuracy.parcels import Unpacked
 from suites.accuracy.spelled import case_of
 from suites.accuracy.wire import ClosedError, Line, Message
@@ -32,6 +33,7 @@ class _Worker:
         self.arenas: dict[str, Arena] = {}  # by the kind of their device
         self.kernels: dict[tuple[str, str], Kernel] = {}
         self.last: Unpacked | None = None
+        self.tasks: dict[str, Callable[..., tuple[Message, dict[str, Tensor]]]] = {}
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
         """Open the judge's memory; why it can't be opened, or None."""
@@ -46,6 +48,7 @@ class _Worker:
 
     def load(self, message: Message) -> Message:
         """Import the kernels of the checkout, or of a changed copy of it, and a user's files."""
+        self.tasks = {each: sys.modules[each].run_task for each in message["tasks"]}
         if message["overlay"]:
             for name in [each for each in sys.modules if each.split(".")[0] == "kernels"]:
                 del sys.modules[name]
@@ -83,13 +86,14 @@ class _Worker:
         case = case_of(message["case"])
         # Kept until the next inputs are made: they must not lie where these do.
         arena = self.arenas[message["through"]]
-        unpacked = Unpacked(arena, message["inputs"], kernel.op.updates, self.device)
+        (packed,) = message["inputs"]
+        unpacked = Unpacked(arena, packed, kernel.op.updates, self.device)
         self.last = unpacked
         how = How(**message["how"])
         call = call_here(kernel, case, unpacked.given, message["fill"], how)
         if not call.fatal:
             unpacked.send_back()
-            _lay_out(call, arena, message["outputs_at"])
+            _lay_out(call.outputs, arena, message["outputs_at"])
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
                 self._give_back(unpacked)
@@ -104,6 +108,33 @@ class _Worker:
             "configurations": call.configurations,
             "asked": call.asked,
         }
+
+    def task(self, message: Message) -> Message:
+        """Let a module of the suites do what it likes with a kernel: time it, or loop it.
+
+        The module was imported before any candidate was: what it took from elsewhere by then is
+        what it uses, whatever a candidate has replaced since.
+        """
+        kernel = self.kernels[message["op"], message["kernel"]]
+        arena = self.arenas[message["through"]]
+        self.last = None
+        given = [
+            Unpacked(arena, each, kernel.op.updates, self.device) for each in message["inputs"]
+        ]
+        inputs = [each.given.arguments for each in given]
+        run_task, case = self.tasks[message["module"]], case_of(message["case"])
+        try:
+            said, outputs = run_task(kernel, case, inputs, self.device, message["settings"])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
+            return {"raised": told_of(error, kernel), "fatal": is_fatal(error)}
+        _lay_out(outputs, arena, message["outputs_at"])
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            for each in given:
+                self._give_back(each)
+        return {"said": said, "outputs": list(outputs)}
 
     def _give_back(self, unpacked: Unpacked) -> None:
         """Gigabytes of a GPU's memory, which the judge needs for their truth."""
@@ -134,9 +165,9 @@ def _told(kernel: Kernel, sm: int) -> Message:
     }
 
 
-def _lay_out(call: Call, arena: Arena, offset: int) -> None:
+def _lay_out(outputs: dict[str, Tensor], arena: Arena, offset: int) -> None:
     """Copy the outputs into the arena, one after the other, each at a multiple of 256 bytes."""
-    for each in call.outputs.values():
+    for each in outputs.values():
         made = each.contiguous()
         home = arena.at(offset, made.nbytes).view(made.dtype).view(made.shape)
         home.copy_(made)
@@ -147,7 +178,11 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
     """Answer the judge until it hangs up."""
     torch.set_num_threads(1)
     of = _Worker(device)
-    answer: dict[str, Callable[[Message], Message]] = {"ask": of.ask, "call": of.call}
+    answer: dict[str, Callable[[Message], Message]] = {
+        "ask": of.ask,
+        "call": of.call,
+        "task": of.task,
+    }
     line.send({"id": 0} | of.load(message))
     while True:
         try:

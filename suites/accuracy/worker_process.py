@@ -54,14 +54,16 @@ class ForkServer:
     _ended: dict[int, int] = field(default_factory=dict)  # worker: its exit status
 
     @classmethod
-    def start(cls, device: torch.device, *, strict: bool) -> ForkServer:
+    def start(
+        cls, device: torch.device, *, strict: bool, tasks: tuple[str, ...] = ()
+    ) -> ForkServer:
         """Start it; it loads what workers need while the judge goes on."""
         adopt_orphans()
         ours, theirs = socket.socketpair()
         output = os.memfd_create("printed")
         kind = "strict" if strict else "stock"
         module = "suites.accuracy.fork_server"
-        command = [sys.executable, "-m", module, str(theirs.fileno()), device.type, kind]
+        command = [sys.executable, "-m", module, str(theirs.fileno()), device.type, kind, *tasks]
         process = subprocess.Popen(
             command,
             cwd=_ROOT,

@@ -11,26 +11,29 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from torch import Tensor
 
-from kernels.registry import Domain, Kernel, KernelError
-from oracles import OPS
-from oracles.op import Case, Numerics
+from kernels.registry import Kernel, KernelError
+from oracles.op import Case
+from reports.schema import Rule
 from suites.accuracy.arena import Arena, aligned, fitting
 from suites.accuracy.calling import Fill
 from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate
 from suites.accuracy.parcels import Parcel
+from suites.accuracy.replies import Answer, Done, Reply, Told, told_kernel
 from suites.accuracy.spelled import spelled
 from suites.accuracy.wire import Message
 from suites.accuracy.worker_process import EndedError, ForkServer, WorkerProcess, free_memory
 
 _ASK_S = 60.0
+_OTHER_OUTPUTS = "its process returned other outputs than the op's"
+_NO_WORKER = "its process sent what no worker sends"
 _NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
 # Errors after which a worker isn't used again: what is out of memory may still hold it.
 _SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
@@ -40,51 +43,12 @@ class _NoArenaError(Exception):
     """The worker can't open memory of the judge's GPU."""
 
 
-class _Reply(BaseModel):
-    """What a worker says of a call."""
+class TaskError(RuntimeError):
+    """A task wasn't done; the message is a sentence about the kernel. rule: as in a verdict."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    seconds: float
-    rule: str | None
-    reason: str | None
-    fatal: bool
-    outputs: list[str]
-    workspace_bytes: int | None
-    launches: int | None
-    configurations: int
-    asked: bool
-
-
-class _Told(BaseModel):
-    """What a worker says of a kernel that it has registered."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    op: str
-    name: str
-    origin: Literal["ours", "baseline", "user"]
-    path: str
-    priority: int
-    numerics: dict[str, bool | int | float | None]
-    wraps: str | None
-    variants: tuple[str, ...]
-    problem: str | None
-
-
-class _Answer(BaseModel):
-    """What a worker says of a case that a kernel may be tried on."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    refusal: str | None = None
-    variant: str | None = None
-    workspace_bytes: int | None = None
-    problem: str | None = None
-
-
-def _elsewhere(**_: object) -> object:
-    raise RuntimeError("this kernel is called in a worker")
+    def __init__(self, rule: Rule, reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule
 
 
 @dataclass(slots=True)
@@ -92,6 +56,7 @@ class Workers:
     """The workers of a run, one at a time; `close` ends them.
 
     files      a user's, imported in each worker and nowhere else
+    tasks      modules of the suites that `task` may name, imported before a user's files are
     overlay    a folder with a changed copy of `kernels/`, which then stands for the checkout's
     time_limit_s    for one call
     memory_limit    bytes that a worker may have resident; None: half of what is free at the start
@@ -104,6 +69,7 @@ class Workers:
     sm: int
     strict: bool = True
     files: tuple[Path, ...] = ()
+    tasks: tuple[str, ...] = ()
     overlay: Path | None = None
     time_limit_s: float = 300.0
     memory_limit: int | None = None
@@ -112,7 +78,7 @@ class Workers:
     server: ForkServer | None = None
     _worker: WorkerProcess | None = None
     _remote: dict[tuple[str, str], Kernel] = field(default_factory=dict)
-    _answers: dict[tuple[str, str, Case], _Answer] = field(default_factory=dict)
+    _answers: dict[tuple[str, str, Case], Answer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arena_device = self.device
@@ -160,7 +126,7 @@ class Workers:
         outputs: dict[str, Tensor] = {}
         rule, reason = reply.rule, reply.reason
         if rule is None:
-            outputs = self._outputs(kernel, case, parcel, arena)
+            outputs = self._outputs(kernel, case, arena, parcel.nbytes, parcel.home)
             changed = parcel.differs(arena)
             if changed is not None:
                 where = "around" if changed in kernel.op.updates else "or around"
@@ -178,10 +144,40 @@ class Workers:
             asked=reply.asked,
         )
 
+    def task(
+        self,
+        kernel: Kernel,
+        case: Case,
+        parcels: Sequence[Parcel],
+        module: str,
+        settings: Message,
+        limit_s: float,
+    ) -> tuple[Message, dict[str, Tensor]]:
+        """What a module's `run_task(kernel, case, inputs, device, settings)` returns in a worker.
+
+        That is something in JSON, to be checked by whoever asked, and outputs of the kernel or
+        none; inputs: of each parcel, in memory of its own, whether or not it is another parcel.
+        Raises TaskError, in one sentence, where the kernel or its process fails.
+        """
+        try:
+            try:
+                return self._task(kernel, case, parcels, module, settings, limit_s)
+            except _NoArenaError:
+                self.arena_device = torch.device("cpu")
+                moved = [each.to(self.arena_device) for each in parcels]
+                return self._task(kernel, case, moved, module, settings, limit_s)
+        except EndedError as ended:
+            self.replaced += 1
+            raise TaskError(ended.rule, str(ended)) from ended
+
     def prepare(self) -> None:
         """Start the server; the first worker has to wait less for it."""
         if self.server is None:
-            self.server = ForkServer.start(self.device, strict=self.strict)
+            self.server = ForkServer.start(self.device, strict=self.strict, tasks=self.tasks)
+
+    def renew(self) -> None:
+        """End the worker; the next call gets another one."""
+        self._end()
 
     def close(self) -> None:
         """End the worker, the server and everything that they left."""
@@ -195,66 +191,112 @@ class Workers:
     def _is_remote(self, kernel: Kernel) -> bool:
         return (kernel.op.name, kernel.name) in self._remote
 
-    def _answer(self, kernel: Kernel, case: Case) -> _Answer:
+    def _answer(self, kernel: Kernel, case: Case) -> Answer:
         key = kernel.op.name, kernel.name, case
         if key not in self._answers:
             question = {"do": "ask", "op": kernel.op.name, "kernel": kernel.name, "sm": self.sm}
             try:
                 said = self._exchange(question | {"case": spelled(case)}, _ASK_S)
-                self._answers[key] = _Answer.model_validate(said)
+                self._answers[key] = Answer.model_validate(said)
             except EndedError as ended:
-                self._answers[key] = _Answer(problem=f"asked about the case, {ended}")
+                self._answers[key] = Answer(problem=f"asked about the case, {ended}")
             except ValidationError:
-                self._answers[key] = _Answer(problem="what it says of the case is no answer")
+                self._answers[key] = Answer(problem="what it says of the case is no answer")
         return self._answers[key]
 
     def _called(
         self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How
-    ) -> tuple[_Reply, Arena]:
-        worker = self._ready()
+    ) -> tuple[Reply, Arena]:
         made = _sizes(kernel, case)
-        room = sum(map(aligned, made.values()))
-        through = parcel.device.type
+        message: Message = {"do": "call", "fill": fill, "how": asdict(how)}
+        said, arena, _ = self._sent(kernel, case, [parcel], message, self.time_limit_s)
+        try:
+            reply = Reply.model_validate(said)
+        except ValidationError as error:
+            self._end()
+            raise EndedError("process ended", _NO_WORKER) from error
+        if reply.rule is None and reply.outputs != list(made):
+            self._end()
+            raise EndedError("process ended", _OTHER_OUTPUTS)
+        return reply, arena
+
+    def _task(
+        self,
+        kernel: Kernel,
+        case: Case,
+        parcels: Sequence[Parcel],
+        module: str,
+        settings: Message,
+        limit_s: float,
+    ) -> tuple[Message, dict[str, Tensor]]:
+        if module not in self.tasks:
+            raise ValueError(f"{module} isn't among the modules that the workers were told of")
+        message: Message = {"do": "task", "module": module, "settings": settings}
+        said, arena, at = self._sent(kernel, case, parcels, message, limit_s)
+        try:
+            done = Done.model_validate(said)
+        except ValidationError as error:
+            self._end()
+            raise EndedError("process ended", _NO_WORKER) from error
+        if done.raised is not None:
+            if done.fatal or any(each in done.raised for each in _SPENT):
+                self._end()
+            raise TaskError("raised", done.raised)
+        if not done.outputs:
+            return done.said, {}
+        if done.outputs != list(_sizes(kernel, case)):
+            self._end()
+            raise EndedError("process ended", _OTHER_OUTPUTS)
+        return done.said, self._outputs(kernel, case, arena, at, parcels[0].home)
+
+    def _sent(
+        self,
+        kernel: Kernel,
+        case: Case,
+        parcels: Sequence[Parcel],
+        message: Message,
+        limit_s: float,
+    ) -> tuple[Message, Arena, int]:
+        """The answer to a message about a kernel on these inputs, and where outputs are."""
+        worker = self._ready()
+        room = sum(map(aligned, _sizes(kernel, case).values()))
+        through = parcels[0].device.type
         before = worker.arenas.get(through)
-        arena = worker.arenas[through] = fitting(before, parcel.nbytes + room, parcel.device)
-        message: Message = {
-            "do": "call",
+        apart = {id(each): each for each in parcels}  # one that comes twice is sent once
+        outputs_at = sum(each.nbytes for each in apart.values())
+        arena = fitting(before, outputs_at + room, parcels[0].device)
+        worker.arenas[through] = arena
+        sent, at = {}, 0
+        for number, each in apart.items():
+            sent[number] = each.put(arena, at)
+            at += each.nbytes
+        message |= {
             "op": kernel.op.name,
             "kernel": kernel.name,
             "case": spelled(case),
             "through": through,
-            "inputs": parcel.put(arena),
-            "outputs_at": parcel.nbytes,
-            "fill": fill,
-            "how": asdict(how),
+            "inputs": [sent[id(each)] for each in parcels],
+            "outputs_at": outputs_at,
         }
-        arena.at(parcel.nbytes, room).fill_(_NOTHING_YET)
+        arena.at(outputs_at, room).fill_(_NOTHING_YET)
         descriptors: tuple[int, ...] = ()
         if arena is not before:
             message["arena"], descriptors = arena.spec, arena.descriptors
         if arena.device.type == "cuda":
             torch.cuda.synchronize(arena.device)
-        try:
-            said = self._exchange(message, self.time_limit_s, descriptors)
-            if said.keys() == {"no_arena"} and through != "cpu":
-                raise _NoArenaError
-            reply = _Reply.model_validate(said)
-        except ValidationError as error:
-            self._end()
-            raise EndedError("process ended", "its process sent what no worker sends") from error
-        if reply.rule is None and reply.outputs != list(made):
-            self._end()
-            raise EndedError("process ended", "its process returned other outputs than the op's")
-        return reply, arena
+        said = self._exchange(message, limit_s, descriptors)
+        if said.keys() == {"no_arena"} and through != "cpu":
+            raise _NoArenaError
+        return said, arena, outputs_at
 
     def _outputs(
-        self, kernel: Kernel, case: Case, parcel: Parcel, arena: Arena
+        self, kernel: Kernel, case: Case, arena: Arena, offset: int, home: torch.device
     ) -> dict[str, Tensor]:
-        offset, outputs, forms = parcel.nbytes, {}, kernel.op.forms(case)
+        outputs, forms = {}, kernel.op.forms(case)
         for name, nbytes in _sizes(kernel, case).items():
             form = forms[name]
             held = arena.at(offset, nbytes).clone().view(form.dtype).view(form.shape)
-            outputs[name] = held.to(parcel.home)
+            outputs[name] = held.to(home)
             offset += aligned(nbytes)
         return outputs
 
@@ -283,6 +325,7 @@ class Workers:
         message: Message = {
             "overlay": None if self.overlay is None else str(self.overlay),
             "files": [str(each) for each in self.files],
+            "tasks": self.tasks,
             "sm": self.sm,
         }
         worker = self.server.fork(message)
@@ -310,30 +353,15 @@ class Workers:
         if self._remote:
             return
         try:
-            told = [_Told.model_validate(each) for each in loaded["kernels"]]
+            told = [Told.model_validate(each) for each in loaded["kernels"]]
             # A user's file doesn't say whose it is: a baseline's failures don't count.
-            made = [_kernel(each, user=self.overlay is None) for each in told]
+            made = [told_kernel(each, user=self.overlay is None) for each in told]
         except (ValueError, LookupError, TypeError) as error:
             raise KernelError(f"{self._named()}: what it registers can't be read") from error
         for each in told:
             if each.problem is not None:
                 raise KernelError(f"kernel {each.name} in {each.path}: {each.problem}")
         self._remote = {(each.op.name, each.name): each for each in made}
-
-
-def _kernel(told: _Told, *, user: bool) -> Kernel:
-    return Kernel(
-        op=OPS[told.op],
-        name=told.name,
-        domain=Domain(dtypes=()),  # asked of the worker, which has it
-        numerics=Numerics(**told.numerics),  # type: ignore[arg-type]
-        priority=told.priority,
-        function=_elsewhere,
-        origin="user" if user else told.origin,
-        path=told.path,
-        variants=lambda _: told.variants,
-        wraps=told.wraps,
-    )
 
 
 def _sizes(kernel: Kernel, case: Case) -> dict[str, int]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from kernels.registry import Kernel, NoKernelError, choose
@@ -28,9 +27,8 @@ from profiles.peaks import LIMITS, PEAKS, Peak
 from reports.schema import LoopMix, PredictionRow, ResourceRow
 from suites.described import case_info
 from suites.resources.selection import alignment_bytes, width_class
-from suites.throughput.peers import read_shapes
+from suites.throughput.cases import anchors
 
-_SHAPES = Path(__file__).resolve().parents[2] / "docs" / "gallery"
 _LANES = 32
 
 Limit = Literal["memory", "matrix", "arithmetic", "issue", "special functions"]
@@ -45,15 +43,10 @@ class BenchCase:
 
 
 def bench_cases(kernels: Sequence[Kernel], sms: Sequence[int]) -> tuple[BenchCase, ...]:
-    """The shapes that the throughput suite times, for the kernels and generations of a run."""
+    """The shapes that peers' figures are known at, for the kernels and generations of a run."""
     ops = {each.op.name for each in kernels}
-    cases: dict[str, Case] = {}
-    for path in sorted(_SHAPES.glob("h200_*_peers.jsonl")):
-        for shape in read_shapes(path):
-            if shape.op.name in ops:
-                cases.setdefault(shape.case.id(), shape.case)
     found = []
-    for case in cases.values():
+    for case in (case for op in OPS if op in ops for case in anchors(op)):
         gpus = []
         for peak in PEAKS:
             if peak.sm in sms:

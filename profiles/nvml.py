@@ -1,0 +1,218 @@
+"""NVML, read by read: a value, or the reason why there is none; nothing here raises for a GPU.
+
+A GPU is found by UUID or PCI address, never by index: NVML takes no notice of
+CUDA_VISIBLE_DEVICES. `nvmlDeviceGetFieldValues` succeeds as a whole and leaves each field's own
+status in `nvmlReturn`; which member of its union holds the value is in `valueType`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pynvml
+
+from profiles.traces import ENERGY, POWER, Missing
+
+_FIELD_IDS = {
+    POWER: 186,  # averaged over about 25 ms, where PowerUsage averages over a second
+    "memory_temperature_c": 82,
+    "sw_power_cap_ns": 74,
+    "sync_boost_ns": 76,
+    "sw_thermal_ns": 269,
+    "hw_thermal_ns": 270,
+    "power_brake_ns": 271,
+}
+_MEMBERS = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+# What the board draws as a whole, which is no one's own where several share it.
+_OF_BOARD = frozenset({POWER, "power_average_mw", ENERGY})
+
+_WHY = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ("no library", "NVML isn't installed here"),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ("no driver", "NVIDIA's driver isn't loaded"),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "no driver",
+        "NVML and the driver are of two versions; a restart of the host loads the new one",
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: ("no permission", "this user may not read it"),
+    pynvml.NVML_ERROR_NOT_SUPPORTED: ("not supported", "this GPU doesn't tell it"),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: ("not supported", "this driver doesn't know of it"),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: ("not supported", "this driver doesn't know of it"),
+    pynvml.NVML_ERROR_GPU_IS_LOST: ("gpu lost", "the GPU fell off the bus"),
+    pynvml.NVML_ERROR_RESET_REQUIRED: ("gpu lost", "the GPU has to be reset"),
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: ("gpu lost", "the GPU is gone"),
+    pynvml.NVML_ERROR_NOT_FOUND: ("gpu not found", "NVML knows no GPU of this UUID"),
+    pynvml.NVML_ERROR_NO_DATA: ("no data", "there was no value at the time"),
+    pynvml.NVML_ERROR_NOT_READY: ("no data", "there was no value at the time"),
+    pynvml.NVML_ERROR_TIMEOUT: ("no data", "the driver didn't answer in time"),
+}
+_VIRTUALISATION = {
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE: "none",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH: "passthrough",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU: "vGPU",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU: "host of vGPUs",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA: "host of vSGA",
+}
+_MIG = Missing("mig", "the board's power is shared by its MIG instances, so it is no one's own")
+_VGPU = Missing("vgpu", "the host doesn't tell a vGPU what its board draws")
+
+Reading = int | Missing
+
+
+class Meter(Protocol):
+    """What a sampler reads: a GPU, or a recorded trace that stands in for one."""
+
+    uuid: str
+
+    def read(self, names: Sequence[str]) -> dict[str, Reading]:
+        """The fields of these names, each a value or the reason why there is none."""
+
+
+def why(error: Any) -> Missing:  # noqa: ANN401  (pynvml is untyped)
+    """The reason that an NVMLError stands for."""
+    return why_status(error.value)
+
+
+def why_status(status: int) -> Missing:
+    """The reason that a status of NVML's stands for."""
+    if status in _WHY:
+        return Missing(*_WHY[status])
+    return Missing("error", f"NVML says: {pynvml.NVMLError(status)}")
+
+
+@dataclass(slots=True)
+class NvmlGpu:
+    """A GPU that NVML knows. `close` lets go of the library.
+
+    mig      the board is divided, and `handle` is of the whole
+    """
+
+    uuid: str
+    handle: Any
+    mig: bool = False
+    virtualisation: str | None = None
+
+    def read(self, names: Sequence[str]) -> dict[str, Reading]:
+        """The fields of these names, each a value or the reason why there is none."""
+        wanted = [name for name in names if name in _FIELD_IDS]
+        read = self._field_values(wanted) if wanted else {}
+        for name in names:
+            if name not in read:
+                read[name] = self.ask(_CALLS[name])
+        return {name: self._own(name, read[name]) for name in names}
+
+    def ask(self, function: Callable[[Any], Any]) -> Any:  # noqa: ANN401  (pynvml is untyped)
+        """What a function of the handle returns, or a Missing."""
+        try:
+            return function(self.handle)
+        except pynvml.NVMLError as error:
+            return why(error)
+        except UnicodeDecodeError:
+            return Missing("error", "NVML's text can't be read")
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        _let_go()
+
+    def _own(self, name: str, value: Reading) -> Reading:
+        if name not in _OF_BOARD:
+            return value
+        if self.mig:
+            return _MIG
+        hidden = isinstance(value, Missing) and value.code in {"not supported", "no permission"}
+        return _VGPU if hidden and self.virtualisation == "vGPU" else value
+
+    def _field_values(self, names: Sequence[str]) -> dict[str, Reading]:
+        ids = [_FIELD_IDS[name] for name in names]
+        answers = self.ask(lambda handle: pynvml.nvmlDeviceGetFieldValues(handle, ids))
+        if isinstance(answers, Missing):
+            return dict.fromkeys(names, answers)
+        return {name: _member(each) for name, each in zip(names, answers, strict=True)}
+
+
+def _member(answer: Any) -> Reading:  # noqa: ANN401  (a structure of pynvml's)
+    if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+        return why_status(answer.nvmlReturn)
+    member = _MEMBERS.get(answer.valueType)
+    if member is None:
+        return Missing("error", f"NVML gave a value of unknown type {answer.valueType}")
+    return int(getattr(answer.value, member))
+
+
+def _reasons(handle: Any) -> int:  # noqa: ANN401  (a handle of pynvml's)
+    try:
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))  # before driver 535
+
+
+_CALLS: dict[str, Callable[[Any], int]] = {
+    "power_average_mw": pynvml.nvmlDeviceGetPowerUsage,
+    "sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+    "memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+    "temperature_c": lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+    "reasons": _reasons,
+    ENERGY: pynvml.nvmlDeviceGetTotalEnergyConsumption,
+}
+
+
+def open_gpu(uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | Missing:
+    """The GPU of this UUID, with or without its `GPU-`, else the one at this PCI address."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return why(error)
+    handle, mig = _found(uuid, pci_bus_id)
+    if isinstance(handle, Missing):
+        _let_go()
+        return handle
+    named = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    gpu = NvmlGpu(named, handle, mig)
+    true_uuid = gpu.ask(pynvml.nvmlDeviceGetUUID)
+    if isinstance(true_uuid, str):
+        gpu.uuid = true_uuid
+    mode = gpu.ask(pynvml.nvmlDeviceGetMigMode)
+    gpu.mig = mig or (not isinstance(mode, Missing) and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+    kind = gpu.ask(pynvml.nvmlDeviceGetVirtualizationMode)
+    gpu.virtualisation = None if isinstance(kind, Missing) else _VIRTUALISATION.get(int(kind))
+    return gpu
+
+
+def _found(uuid: str, pci_bus_id: str | None) -> tuple[Any, bool]:
+    """A board's handle, or a Missing; and whether the UUID is of a part of the board."""
+    bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+    reason = Missing("gpu not found", f"NVML knows no GPU of UUID {uuid}")
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{bare}"), False
+    except pynvml.NVMLError as error:
+        if error.value not in {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}:
+            reason = why(error)
+    try:
+        part = pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{bare}")
+        return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part), True
+    except pynvml.NVMLError:
+        pass
+    if pci_bus_id is None:
+        return reason, False
+    try:
+        return pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id), False
+    except pynvml.NVMLError:
+        return reason, False
+
+
+def _let_go() -> None:
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return  # the GPU, or the library, is gone already

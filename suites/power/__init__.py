@@ -1,0 +1,1 @@
+"""Power: what a call costs in energy, at which clocks, and what held them down."""

@@ -1,0 +1,73 @@
+"""Plugs the throughput session into pytest, and the device into pytest-benchmark."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from suites.options import DEVICE
+from suites.throughput import gpus
+from suites.throughput.against import run_against
+from suites.throughput.session import SESSION, ThroughputSession
+
+# With one of these pytest-benchmark's own table was asked for.
+_TABLE = re.compile(r"--benchmark-(columns|sort|group-by|name|verbose|histogram|compare)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """With --gpus a run for each GPU, with --against for each side, in processes of their own."""
+    wanted, other = config.getoption("--gpus"), config.getoption("--against")
+    if wanted is not None:
+        return gpus.run_each(config, wanted)
+    return None if other is None else run_against(config, other)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Start a session: it writes the record, shows the progress and says where the record is."""
+    if config.getoption("--gpus") is not None or config.getoption("--against") is not None:
+        return
+    # A row without a figure leaves the fixture alone, as does one that is interrupted.
+    config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")
+    device = config.stash[DEVICE]
+    arguments = list(map(str, config.invocation_params.args))
+    if not any(map(_TABLE.match, arguments)):
+        config.option.benchmark_quiet = True
+    if not any(each.startswith("--benchmark-storage") for each in arguments):
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        folder = Path(config.getoption("--results")).resolve() / "benchmarks" / slug
+        config.option.benchmark_storage = folder.as_uri()
+    session = ThroughputSession(config)
+    config.stash[SESSION] = session
+    config.pluginmanager.register(session, "throughput-session")
+
+
+def pytest_benchmark_update_machine_info(
+    config: pytest.Config, machine_info: dict[str, Any]
+) -> None:
+    """Two GPUs in one kind of host are two machines."""
+    session = config.stash[SESSION]
+    if session.machine is not None:
+        machine_info["device"] = session.machine.model_dump(
+            include={
+                "device_name",
+                "sm",
+                "multiprocessors",
+                "driver",
+                "cuda",
+                "power_limit_w",
+                "default_sm_clock_mhz",
+            }
+        )
+
+
+@pytest.fixture
+def throughput(request: pytest.FixtureRequest) -> ThroughputSession:
+    """The session that a test belongs to."""
+    return request.config.stash[SESSION]

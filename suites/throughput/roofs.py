@@ -1,0 +1,167 @@
+"""Roofs: what this device does of plain work, measured by the same protocol as kernels are.
+
+A copy (one read, one write), an addition (two reads, one write: the traffic of a layer-norm
+backward) and a product of matrices in each dtype, on normal values: zeros flatter, by 13 % of a
+matmul on an H200. And the flush probe: a read of known size right after itself, after the flush
+that samples have, and of memory that wasn't touched for long. A flush that works makes the second
+as slow as the third; where it isn't, what a session calls cold is warm, and it is refused.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from oracles.op import dtype_name
+from profiles.peaks import Peak
+from reports.schema import FlushProbe, Roof
+from suites.throughput.devices import Cache, Device
+from suites.throughput.protocol import Rule, Sample, collect
+
+_ROOF_S = 0.25  # of sampling for each
+_GPU_SIDE = 8192
+_CPU_MATMUL_SIDE = 512
+_PROBE_SAMPLES = 15
+_AS_SLOW = 0.9  # of a read of untouched memory
+_CPU_PROBE_BYTES = 2**23
+_SHARE_OF_CACHE = 4  # the probe reads a quarter of the cache
+_UNTOUCHED = 8  # caches that lie between two reads of the same memory
+
+
+def _prepared(call: Callable[[], object]) -> Callable[[], Callable[[], object]]:
+    return lambda: call
+
+
+def _sampled(on: Device, call: Callable[[], object]) -> list[Sample]:
+    for _ in range(3):
+        call()
+    on.wait()
+    return collect(lambda: on.sample(_prepared(call)), Rule(_ROOF_S)).samples
+
+
+def _roof(name: str, unit: str, work: float, samples: list[Sample], source: str) -> Roof:
+    """work: bytes or flops of a call. The median, as of kernels."""
+    times = tuple(each.time_us for each in samples)
+    clocks = [each.clock_mhz for each in samples if each.clock_mhz is not None]
+    rate = work / statistics.median(times) * (1e-3 if unit == "GB/s" else 1e-6)
+    return Roof.model_validate(
+        {
+            "name": name,
+            "value": rate,
+            "unit": unit,
+            "measured": True,
+            "source": source,
+            "times_us": times,
+            "clock_mhz": statistics.median(clocks) if clocks else None,
+        }
+    )
+
+
+def measured_roofs(device: torch.device, on: Device) -> Iterator[Roof]:
+    """Copy, add and products of matrices, each as it is measured."""
+    if device.type == "cuda":
+        shape, side = (_GPU_SIDE, _GPU_SIDE), _GPU_SIDE
+    else:
+        # Four times the cache: nothing of it is left there.
+        shape, side = (on.cache_bytes // 2**12, 2**12), _CPU_MATMUL_SIDE
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    x, y, out = (torch.randn(shape, dtype=torch.float32, device=device).to(dtype) for _ in range(3))
+    sizes = f"{' x '.join(map(str, shape))} {dtype_name(dtype)}"
+    moved = x.numel() * x.element_size()
+    samples = _sampled(on, partial(out.copy_, x))
+    yield _roof("copy", "GB/s", 2 * moved, samples, f"out.copy_(x), {sizes}")
+    samples = _sampled(on, partial(torch.add, x, y, out=out))
+    yield _roof("add", "GB/s", 3 * moved, samples, f"torch.add(x, y, out=out), {sizes}")
+    del x, y, out
+    yield from _products(device, on, side)
+
+
+def _products(device: torch.device, on: Device, side: int) -> Iterator[Roof]:
+    kinds = [("float32", torch.float32, "ieee")]
+    if device.type == "cuda":
+        major, _ = torch.cuda.get_device_capability(device)
+        kinds.append(("float16", torch.float16, "ieee"))
+        if major >= 8:
+            kinds += [("bfloat16", torch.bfloat16, "ieee"), ("tf32", torch.float32, "tf32")]
+    for name, dtype, precision in kinds:
+        a, b, out = (
+            torch.randn((side, side), dtype=torch.float32, device=device).to(dtype)
+            for _ in range(3)
+        )
+        with _float32_products(precision):
+            samples = _sampled(on, partial(torch.mm, a, b, out=out))
+        source = f"torch.mm, {side} x {side} x {side}"
+        yield _roof(f"matmul {name}", "TFLOP/s", 2.0 * side**3, samples, source)
+
+
+@contextmanager
+def _float32_products(precision: str) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = precision
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def datasheet_roofs(peak: Peak) -> tuple[Roof, ...]:
+    """The row of the peak table as roofs."""
+    values = {"memory": peak.memory_gb_s, "half": peak.half_tflops, "tf32": peak.tf32_tflops}
+    return tuple(
+        Roof(
+            name=name,
+            value=value,
+            unit="GB/s" if name == "memory" else "TFLOP/s",
+            measured=False,
+            source=peak.source,
+        )
+        for name, value in (values | {"fp32": peak.fp32_tflops}).items()
+        if value is not None
+    )
+
+
+def flush_probe(device: torch.device, on: Device) -> FlushProbe:
+    """Whether what is read between samples evicts the cache on this device."""
+    size = max(on.cache_bytes // _SHARE_OF_CACHE, 2**20)
+    if device.type == "cpu":
+        size = min(size, _CPU_PROBE_BYTES)
+    count = size // 4
+    whole = torch.randn(max(_UNTOUCHED * on.cache_bytes // 4, 4 * count), device=device)
+    apart = len(whole) // count
+    mine = whole[:count]
+
+    def written() -> Callable[[], object]:
+        mine.neg_()  # as a sample's inputs are
+        return lambda: torch.sum(mine)
+
+    warm, cold, memory = [], [], []
+    for number in range(_PROBE_SAMPLES):
+        untouched = whole[(1 + number % (apart - 1)) * count :][:count]
+        memory.append(_read_us(on, "cold", _prepared(partial(torch.sum, untouched))))
+        cold.append(_read_us(on, "cold", written))
+        warm.append(_read_us(on, "warm", _prepared(partial(torch.sum, mine))))
+    on.cache = "cold"
+    return judged_probe(4 * count, *map(statistics.median, (warm, cold, memory)))
+
+
+def _read_us(on: Device, cache: Cache, prepare: Callable[[], Callable[[], object]]) -> float:
+    on.cache = cache
+    return on.sample(prepare).time_us
+
+
+def judged_probe(size: int, warm_us: float, cold_us: float, memory_us: float) -> FlushProbe:
+    """The verdict on a flush, from three reads of the same size."""
+    evicts = cold_us >= _AS_SLOW * memory_us
+    read = f"a read of {size / 2**20:.1f} MiB took {cold_us:.1f} us after the flush"
+    beside = f"{memory_us:.1f} us from memory and {warm_us:.1f} us from the cache"
+    if not evicts:
+        reason = f"{read}, {beside}: the flush left it in the cache"
+    elif warm_us >= _AS_SLOW * memory_us:
+        reason = f"{read}, {beside}: this cache is no faster than memory, so cold and warm are one"
+    else:
+        reason = f"{read}, {beside}"
+    return FlushProbe(bytes=size, warm_us=warm_us, cold_us=cold_us, evicts=evicts, reason=reason)

@@ -1,0 +1,312 @@
+"""The throughput session: what is timed, the record it writes, the progress it shows."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kernels.registry import Kernel, KernelError
+from oracles.op import Case, Numerics
+from reports.record import RecordError, RecordWriter, new_path
+from reports.schema import BenchRow, Environment, RunEnd, RunHeader
+from suites.accuracy.fork_server import end_children
+from suites.accuracy.run import Run
+from suites.accuracy.shards import RECORD_NOTE
+from suites.accuracy.worker_process import WorkersError
+from suites.accuracy.workers import Workers
+from suites.described import describe_machine, kernel_info
+from suites.options import DEVICE
+from suites.selection import absent_kernels, kernel_files, selected_kernels
+from suites.throughput.ahead import compile_ahead
+from suites.throughput.pairs import Pairs
+from suites.throughput.rows import TASK, Bench
+from suites.throughput.survey import survey
+from suites.user_cases import cases_options
+
+_LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
+_QUICK = 0.2  # of a row's time
+
+
+class ThroughputSession:
+    """A pytest plugin for one run: refused pairs go to the record, the rest run as tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.device = config.stash[DEVICE]
+        self.cache = config.getoption("--cache")
+        self.row_s = config.getoption("--row-time") * (_QUICK if config.getoption("--quick") else 1)
+        _check(config, self.device)
+        torch.set_num_threads(1)
+        if self.device.type == "cuda":
+            major, minor = torch.cuda.get_device_capability()
+            self.sm = 10 * major + minor
+        else:
+            self.sm = int(config.getoption("--sm"))
+        self.workers = self._new_workers()
+        # From here on what fails has to end the workers too.
+        config.add_cleanup(self._end_workers)
+        self.workers.prepare()
+        try:
+            kernels = selected_kernels(config, self.workers.kernels)
+        except WorkersError as error:
+            raise pytest.UsageError(str(error)) from error
+        self.pairs = Pairs.selected(config, kernels, self.device, self.sm)
+        self.run = Run(
+            device=self.device,
+            sm=self.sm,
+            gate_baselines=config.getoption("--gate-baselines"),
+            named=frozenset(config.getoption("--kernel") or ()),
+            reproduce_options=(
+                *cases_options(config),
+                *(() if self.cache == "cold" else (f"--cache {self.cache}",)),
+            ),
+            workers=self.workers,
+            signs=config.getoption("--signs"),
+            two_calls_alone=True,
+        )
+        self.machine: Environment | None = None
+        self.bench: Bench | None = None
+        self.rows: list[BenchRow] = []
+        self.planned = self.to_run = self.ran = 0
+        self.writer: RecordWriter | None = None
+        self.path: Path | None = None
+        self.interrupted = False
+        self.suite_errors: list[str] = []
+        self.progress: Progress | None = None
+        self.started = self.last_line = time.monotonic()
+
+    def _new_workers(self) -> Workers:
+        most = self.config.getoption("--memory-limit")
+        return Workers(
+            self.device,
+            self.sm,
+            strict=False,  # a kernel that is interpreted isn't timed
+            files=kernel_files(self.config),
+            tasks=(TASK,),
+            time_limit_s=self.config.getoption("--time-limit"),
+            memory_limit=None if most is None else int(most * 2**30),
+        )
+
+    def _end_workers(self) -> None:
+        self.workers.close()
+        end_children()  # a candidate's own, which might still write to the record
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Measure roofs and flush, and start the record; refused pairs are rows already."""
+        if session.config.getoption("collectonly"):
+            return
+        chosen = [self.pair(item) for item in session.items]
+        self.planned = len(chosen)
+        now = datetime.now(UTC)
+        header = self._header(now)
+        results = Path(self.config.getoption("--results"))
+        self.path = new_path(results, "bench", now, header.environment.device_name)
+        try:
+            self.writer = RecordWriter(self.path, header)
+        except RecordError as error:
+            raise pytest.UsageError(f"--results {results}: {error}") from error
+        if note := os.environ.get(RECORD_NOTE):
+            Path(note).write_text(str(self.path.resolve()))
+        kept = []
+        assert self.bench is not None
+        for item, (kernel, case) in zip(session.items, chosen, strict=True):
+            reason = self.pairs.refusal(kernel) or self.run.refusal(kernel, case)
+            if reason is None:
+                kept.append(item)
+            else:
+                self.add(self.bench.refused(kernel, case, reason))
+        self.to_run = len(kept)
+        session.items[:] = kept
+
+    def pair(self, item: pytest.Item) -> tuple[Kernel, Case]:
+        """What a test is about."""
+        assert isinstance(item, pytest.Function)
+        params = item.callspec.params
+        return self.pairs.named(str(params["kernel"]), str(params["case"]))
+
+    def _header(self, now: datetime) -> RunHeader:
+        """What the record says first; the roofs are measured for it."""
+        try:
+            infos = tuple(kernel_info(each, self.sm) for each in self.pairs.kernels)
+        except KernelError as error:
+            raise pytest.UsageError(str(error)) from error
+        self.machine = machine = describe_machine(
+            self.device, self.sm, strict=None, hash_uuid=self.config.getoption("--hash-uuid")
+        )
+        print("bench: measuring what this device does of plain work", file=sys.stderr, flush=True)
+        ground = survey(self.device, machine)
+        if self.cache == "cold" and not ground.probe.evicts:
+            raise pytest.UsageError(
+                f"bench: {ground.probe.reason}, so no sample would be cold; --cache warm times "
+                "calls on a warm cache"
+            )
+        self.bench = Bench(
+            self.run,
+            self.workers,
+            ground.roofs,
+            self.cache,
+            self.row_s,
+            ground.default_clock_mhz,
+            self.config.getoption("--time-limit"),
+        )
+        return RunHeader(
+            suite="bench",
+            started_at=now.isoformat(timespec="seconds"),
+            command=shlex.join(["nox", "-s", "bench", *_own_arguments(self.config)]),
+            environment=machine,
+            kernels=infos,
+            default_numerics=asdict(Numerics()),
+            planned_rows=self.planned,
+            gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for _, case in self.pairs.planned}),
+            roofs=ground.told,
+            flush=ground.probe,
+        )
+
+    def add(self, row: BenchRow) -> None:
+        """Write a row to the record; where it can't be written the run ends."""
+        assert self.writer is not None
+        try:
+            self.writer.write(row)
+        except RecordError as error:
+            pytest.exit(str(error), returncode=int(pytest.ExitCode.INTERRUPTED))
+        self.rows.append(row)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """Compile ahead, then show progress while the tests run."""
+        if self.bench is not None:
+            self.bench.first_calls |= compile_ahead(
+                [self.pair(item) for item in session.items],
+                self.device,
+                self._new_workers,
+            )
+        console = Console(stderr=True)
+        if console.is_terminal:
+            # pytest captures both streams while a test runs, so the bar is drawn between tests.
+            self.progress = Progress(
+                TextColumn("bench"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}", markup=False),
+                console=console,
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self.progress.add_task("", total=self.to_run)
+            self.progress.start()
+        try:
+            return (yield)
+        finally:
+            if self.progress is not None:
+                self.progress.stop()
+
+    def _advance(self) -> None:
+        """One more test has ended."""
+        self.ran += 1
+        now = time.monotonic()
+        label = ""
+        if self.rows:
+            last = self.rows[-1]
+            figure = "" if last.median_us is None else f", {last.median_us:,.1f} us"
+            label = f"{last.kernel} on {last.case.id}: {last.status}{figure}"
+        if self.progress is not None:
+            task = self.progress.task_ids[0]
+            self.progress.update(task, completed=self.ran, description=label)
+            self.progress.refresh()
+        elif now - self.last_line > _LINE_EVERY_S:
+            self.last_line = now
+            line = f"bench: {self.ran:,} of {self.to_run:,}, {label}"
+            print(line, file=sys.stderr, flush=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
+        """Count each test, with no letter for it: the progress bar and the record say it."""
+        if hasattr(report, "wasxfail"):
+            return "xfailed", "", ""
+        counts = report.when == "call" or report.failed
+        return report.outcome if counts else "", "", ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Advance the bar; keep what went wrong in the suite itself, to be shown at the end."""
+        if report.failed and not any(key == "judged" for key, _ in report.user_properties):
+            self.suite_errors.append(f"{report.nodeid}\n{report.longreprtext}")
+        if report.when == "teardown":
+            self._advance()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ctrl-C: what has been timed is kept."""
+        self.interrupted = True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Close the record, say where it is, and set the exit status."""
+        if self.writer is None or self.path is None:
+            return
+        failed = any(row.gates and row.status in {"wrong", "failed"} for row in self.rows)
+        timed = any(row.status == "timed" for row in self.rows)
+        lost = len(self.rows) < self.planned
+        if exitstatus in (0, 1, 5):
+            exitstatus = int(failed or not timed or lost or bool(self.suite_errors))
+        try:
+            self.writer.close(
+                RunEnd(
+                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    duration_s=time.monotonic() - self.started,
+                    rows=len(self.rows),
+                    interrupted=self.interrupted or lost,
+                    exit_status=int(exitstatus),
+                )
+            )
+        except RecordError as error:
+            print(error, file=sys.stderr)
+            exitstatus = exitstatus or 1
+        session.exitstatus = exitstatus
+        self._end_workers()
+        if not timed and self.rows:
+            print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
+        print(f"\n{self.path}")
+        for each in self.suite_errors:
+            print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
+            print(each, file=sys.stderr)
+
+
+def _check(config: pytest.Config, device: torch.device) -> None:
+    """Options that bench can't do with. Raises UsageError."""
+    if device.type == "cpu" and config.getoption("--device") != "cpu":
+        raise pytest.UsageError(
+            "bench: torch sees no GPU here; run this on a machine with one, or with --device cpu, "
+            "which times PyTorch's own kernels on the CPU"
+        )
+    if config.getoption("--cache") not in ("cold", "warm"):
+        raise pytest.UsageError(f"--cache {config.getoption('--cache')}: use cold or warm")
+    if not config.getoption("--row-time") > 0:
+        raise pytest.UsageError("--row-time must be more than 0 seconds")
+    for option in ("--in-process", "--resume"):
+        if config.getoption(option):
+            raise pytest.UsageError(f"{option}: bench times kernels in a process apart, in one go")
+
+
+def _own_arguments(config: pytest.Config) -> list[str]:
+    """What the user typed after nox's `--`, with it."""
+    given = map(str, config.invocation_params.args)
+    typed = [each for each in given if each.rstrip("/") != "suites/throughput"]
+    return ["--", *typed] if typed else []
+
+
+SESSION: pytest.StashKey[ThroughputSession] = pytest.StashKey()
