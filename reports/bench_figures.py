@@ -153,6 +153,12 @@ def notes_of(record: Record) -> tuple[str, ...]:
         notes.append(
             f"{count(throttled, 'sample')} discarded since the clock was low, {part} of all"
         )
+    queued = sum(any(each.held is False for each in row.processes) for row in timed)
+    if queued:
+        notes.append(
+            f"{count(queued, 'row')} whose calls took longer to queue than the device could be "
+            "held: host time may be in their samples"
+        )
     limited = sum(any(each.stopped == "time limit" for each in row.processes) for row in timed)
     if limited:
         notes.append(f"{count(limited, 'row')} stopped by the time limit, still noisy")
@@ -165,6 +171,11 @@ def facts_of(record: Record) -> tuple[tuple[str, str], ...]:
     """What was run where, under which roofs, as (label, text)."""
     header, machine = record.header, record.header.environment
     facts = list(environment_lines(record))
+    if machine.device == "cpu":  # nothing is interpreted here: what runs is timed as it is
+        facts = [
+            (label, f"no GPU: {machine.device_name}" if label == "device" else text)
+            for label, text in facts
+        ]
     if machine.power_limit_w is not None or machine.max_sm_clock_mhz is not None:
         parts = (
             machine.power_limit_w and f"{figure(machine.power_limit_w)} W enforced",
