@@ -283,6 +283,8 @@ class ThroughputSession:
         console = Console(width=width)
         console.print()
         render(read(self.path), console)
+        if not timed and self.rows:
+            print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)
