@@ -164,7 +164,7 @@ def facts_of(record: Record) -> tuple[tuple[str, str], ...]:
     facts = list(environment_lines(record))
     if machine.power_limit_w is not None or machine.max_sm_clock_mhz is not None:
         parts = (
-            machine.power_limit_w and f"{machine.power_limit_w:,.0f} W enforced",
+            machine.power_limit_w and f"{figure(machine.power_limit_w)} W enforced",
             machine.default_sm_clock_mhz and f"SM clock {machine.default_sm_clock_mhz:,} MHz",
             machine.max_sm_clock_mhz and f"at most {machine.max_sm_clock_mhz:,} MHz",
         )
@@ -185,8 +185,8 @@ def facts_of(record: Record) -> tuple[tuple[str, str], ...]:
 
 def roof_text(roof: Roof) -> str:
     """`add 4,390 GB/s`, with the clock that the SMs ran at where it is known."""
-    clock = "" if roof.clock_mhz is None else f" at {roof.clock_mhz:,.0f} MHz"
-    return f"{roof.name} {roof.value:,.0f} {roof.unit}{clock}"
+    clock = "" if roof.clock_mhz is None else f" at {figure(roof.clock_mhz)} MHz"
+    return f"{roof.name} {figure(roof.value)} {roof.unit}{clock}"
 
 
 def short_case(row: BenchRow) -> str:

@@ -195,7 +195,7 @@ def _roofs(record: Record) -> Table:
     rows = [
         (
             roof.name,
-            Cell(f"{roof.value:,.0f} {roof.unit}", roof.value),
+            Cell(f"{figure(roof.value)} {roof.unit}", roof.value),
             "this run" if roof.measured else "the datasheet",
             roof.source,
             Cell(figure(roof.clock_mhz, 4), roof.clock_mhz),

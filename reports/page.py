@@ -27,7 +27,8 @@ Kind = Literal["text", "number", "share", "command"]
 
 _STYLE = Path(__file__).with_name("page.css")
 _SCRIPT = Path(__file__).with_name("page.js")
-_LONGEST = 4_000  # characters of a text: a command is whole, a damaged record's megabyte is cut
+_LONGEST = 600  # characters of a text: a name is whole, a damaged record's megabyte is cut
+_LONGEST_COMMAND = 10_000  # characters: it is to be copied whole
 _SHORT = 44  # characters that a cell has on one line; a longer text may take several
 _AT_ONCE = 300  # rows: a browser takes seconds to lay out thousands, and sorts them unseen
 _SEARCHED = 12  # rows from which a table is worth searching
@@ -123,11 +124,11 @@ def render_page(page: Page) -> str:
     )
 
 
-def escaped(text: str) -> str:
+def escaped(text: str, longest: int = _LONGEST) -> str:
     """`text` as HTML shows it literally, cut where it is longer than anyone reads."""
-    cut = text[:_LONGEST]
-    more = f" ... ({len(text) - len(cut):,} more characters)" if len(cut) < len(text) else ""
-    return html.escape(shown(cut) + more)
+    kept = text[:longest]
+    more = f"... ({len(text) - len(kept):,} more characters)" if len(kept) < len(text) else ""
+    return html.escape(shown(kept) + more)
 
 
 def _hash(text: str) -> str:
@@ -190,7 +191,7 @@ def _table(table: Table) -> Iterator[str]:
 def _cell(cell: Cell | str, kind: Kind) -> str:
     if isinstance(cell, str):
         cell = Cell(cell)
-    text = escaped(cell.text)
+    text = escaped(cell.text, _LONGEST_COMMAND if kind == "command" else _LONGEST)
     if kind == "command":
         return f'<td class="long"><code>{text}</code></td>' if text else "<td></td>"
     width = "long" if len(text) > _SHORT else ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import re
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from reports.comparison.generations import geometric_mean
 from reports.comparison.pairs import pair_speeds
 from reports.comparison.reading import read_sides
 from reports.comparison.rule import Verdict
@@ -105,7 +108,7 @@ def test_rows_of_several_processes_are_known_by_the_processes_medians(tmp_path: 
                   for each in range(4)))
         for of, centre in ((1, 100.0), (2, 102.0))
     ]  # fmt: skip
-    found = two(tmp_path, *sides)
+    found = two(tmp_path, sides[0], sides[1])
     (held,) = found.held
     assert held.judgement.verdict is Verdict.SLOWER
     assert held.judgement.confirmed is True
@@ -259,7 +262,12 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
             for place, (time, each) in enumerate(zip(scaled, cases, strict=True))
         ]
 
-    published: dict[str, Any] = {"processes": (), "accuracy": None, "share_of_ceiling": None}
+    published: dict[str, Any] = {
+        "processes": (),
+        "accuracy": None,
+        "share_of_ceiling": None,
+        "source": "a paper, table 2",
+    }
     found = compared(
         tmp_path,
         (header(), rows(1.0, {})),
@@ -273,6 +281,7 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
     assert "C: A100-SXM4-80GB, published" in shown
     assert "0.800x" in shown
     assert "0.500x" in shown
+    assert "C is from: a paper, table 2" in shown
     assert "not in B" in shown
     assert "70/-/75 %" in shown
     for word in ("regress", "SLOWER", "FASTER", "gate"):
@@ -292,6 +301,26 @@ def test_fastest_of_each_record_compares_where_kernels_differ(tmp_path: Path) ->
     shown = text_of(found)
     assert "The fastest of each record: 1 row" in shown
     assert "b2 2,013 GB/s 0.500x" in shown
+
+
+def test_geometric_mean_has_a_t_interval_over_cases() -> None:
+    """2, 2 and 16 by hand: 4 in the middle, t of two degrees of freedom 4.303; one has none."""
+    mean = geometric_mean([2.0, 2.0, 16.0])
+    assert mean.value == pytest.approx(4.0)
+    assert mean.interval is not None
+    reach = 4.30265 * statistics.stdev(map(math.log, (2, 2, 16))) / math.sqrt(3)
+    low, high = mean.interval
+    assert math.log(high) - math.log(4) == pytest.approx(reach, rel=1e-5)
+    assert low * high == pytest.approx(16.0)
+    assert geometric_mean([2.0]).interval is None
+
+
+def test_kernels_of_one_case_count_as_one_case(tmp_path: Path) -> None:
+    """Ten kernels on one case are no ten cases: the mean has no interval."""
+    rows = [bench_row(100.0, kernel=f"kernel{number}") for number in range(10)]
+    shown = text_of(compared(tmp_path, (header(), rows), (header(machine=H100), rows)))
+    (line,) = [each for each in shown.splitlines() if "all rows" in each]
+    assert line.split()[-3:] == ["one", "case", "1"]
 
 
 @pytest.mark.parametrize(

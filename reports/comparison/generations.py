@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
     from reports.comparison.sides import Key, Side, Timed
 
+_OfCase = tuple[str, float]  # a case, and the ratio of a row of it
 _LEVEL = 0.95
+_MOST_SOURCES = 4
 _SHARES = (
     "Shares of the datasheet's roof / of the roof measured in the run / of the datasheet's at the "
     "clock that it ran at; -: the record doesn't have it."
 )
 _FASTEST = (
-    "Whichever kernel of a record was the fastest on a case: across generations kernels differ. "
+    "Whichever of a record's kernels was the fastest on a case: across generations kernels differ. "
     "The fastest of many is flattered by noise."
 )
 
@@ -72,6 +74,8 @@ def generations_part(
     ]
     tables.append(_fastest(base, others))
     notes = [f"{named(each)}: {reason}" for each, reason in zip(others, reasons, strict=True)]
+    for side in (base, *others):
+        notes += _sources(side)
     for side, pairs in zip(others, paired, strict=True):
         notes += [
             f"{op}: {its} of {side.letter} is held against {mine} of {base.letter}"
@@ -95,6 +99,16 @@ def generations_part(
     return part, len(rows)
 
 
+def _sources(side: Side) -> list[str]:
+    """Where figures that weren't measured are from."""
+    sources = list(dict.fromkeys(each.source for each in side.speeds.values() if each.source))
+    told = [f"{side.letter} is from: {source}" for source in sources[:_MOST_SOURCES]]
+    if len(sources) > _MOST_SOURCES:
+        more = count(len(sources) - _MOST_SOURCES, "more source")
+        told.append(f"{side.letter} is from {more}, which its rows name")
+    return told
+
+
 def _ratio(base: Timed, other: Timed) -> float:
     """How many times as fast `other` is."""
     assert base.evidence is not None
@@ -105,11 +119,12 @@ def _ratio(base: Timed, other: Timed) -> float:
 def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -> Table:
     rows: list[tuple[Cell | str, ...]] = []
     for side, pairs in zip(others, paired, strict=True):
-        groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+        groups: dict[tuple[str, str], list[_OfCase]] = defaultdict(list)
         for pair in pairs.pairs:
-            groups[pair.key.op, pair.key.kernel].append(_ratio(pair.base, pair.other))
+            of_case = pair.key.case, _ratio(pair.base, pair.other)
+            groups[pair.key.op, pair.key.kernel].append(of_case)
         if len(groups) > 1:
-            every = [ratio for group in groups.values() for ratio in group]
+            every = [of_case for group in groups.values() for of_case in group]
             rows.append((named(side), "all rows", *_mean_cells(every)))
         for (op, kernel), ratios in groups.items():
             rows.append((named(side), f"{op} {kernel}", *_mean_cells(ratios)))
@@ -129,8 +144,12 @@ def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -
     )
 
 
-def _mean_cells(ratios: Sequence[float]) -> tuple[Cell, Cell, Cell]:
-    mean = geometric_mean(ratios)
+def _mean_cells(ratios: Iterable[_OfCase]) -> tuple[Cell, Cell, Cell]:
+    """Rows of one case, by several kernels or caches, count as one: they aren't independent."""
+    of_cases: dict[str, list[float]] = defaultdict(list)
+    for case, ratio in ratios:
+        of_cases[case].append(ratio)
+    mean = geometric_mean([statistics.geometric_mean(each) for each in of_cases.values()])
     interval = "one case" if mean.interval is None else " to ".join(map(times, mean.interval))
     return (
         Cell(times(mean.value), mean.value),
@@ -211,11 +230,11 @@ def _best(side: Side) -> dict[tuple[str, str, str, str], Timed]:
     return found
 
 
-def _best_ratios(base: Side, other: Side) -> Iterable[float]:
+def _best_ratios(base: Side, other: Side) -> Iterable[_OfCase]:
     theirs = _best(other)
     for place, row in _best(base).items():
         if place in theirs:
-            yield _ratio(row, theirs[place])
+            yield row.key.case, _ratio(row, theirs[place])
 
 
 def _fastest(base: Side, others: Sequence[Side]) -> Table:
