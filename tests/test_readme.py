@@ -13,6 +13,7 @@ from kernels.registry import all_kernels, load_file
 from oracles import LAYER_NORM_BACKWARD, OPS
 from reports.schema import AccuracyRow
 from tests.by_hand import run_on
+from tests.mutants.catalogue import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -75,3 +76,17 @@ def test_readme_counts_the_cases(tier: str) -> None:
     cases = [case for op in OPS.values() for case in op.cases()]
     number = len(cases) if tier == "full" else sum(case.tier == "ci" for case in cases)
     assert f"{number:,} cases" in README
+
+
+def test_readme_counts_planted_defects_as_their_table_does() -> None:
+    """All mutants that there are stand in docs/detection.md, and its sums in the README."""
+    table = (ROOT / "docs" / "detection.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([a-z]\w+) \|", table, re.MULTILINE)
+    assert sorted(each for each in rows if each != "mutant") == sorted(m.name for m in MUTANTS)
+    sums = re.search(r"^\| seen on the killing case((?: \| \d+){4}) \|", table, re.MULTILINE)
+    assert sums is not None
+    ours, plain, flash, xformers = re.findall(r"\d+", sums[1])
+    text = " ".join(README.split())
+    assert f"Of {ours} planted defects and cheats" in text
+    assert f"`torch.testing.assert_close` finds {plain}, and" in text
+    assert f"flash-attention and xformers {flash} and {xformers}" in text

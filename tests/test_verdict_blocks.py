@@ -39,9 +39,9 @@ def _ratio(verdict: Verdict) -> float | None:
     return only.worst_emulation
 
 
-def _one(value: float, shape: tuple[int, ...] = SHAPE) -> Tensor:
-    """An output with one error, in the middle."""
-    made = torch.zeros(shape)
+def _one(value: float, shape: tuple[int, ...] = SHAPE, others: float = 0.0) -> Tensor:
+    """An output with one error, in the middle; others: what all other elements are off by."""
+    made = torch.full(shape, others)
     made.view(-1)[made.numel() // 2] = value
     return made
 
@@ -80,17 +80,34 @@ def test_every_element_of_a_vector_is_a_row_of_its_own() -> None:
     assert _judge(torch.full((256,), 0.9), torch.zeros(256)).rule == "emulation"
 
 
+_FINE = 2.0**-20  # an error that counts as one, and for nothing in what is allowed
+
+
 def test_one_element_may_be_off_by_the_floor_and_no_more() -> None:
-    """An eighth of the bound where the emulation is exact: few elements, so a small mean."""
-    assert _judge(_one(0.125), _one(0.0)).rule is None
-    verdict = _judge(_one(0.1875), _one(0.0))
+    """An eighth of the bound where the emulation is all but exact: few, so a small mean."""
+    emulated = _one(_FINE, others=_FINE)
+    assert _judge(_one(0.125), emulated).rule is None
+    verdict = _judge(_one(0.1875), emulated)
     assert verdict.rule == "emulation"
-    assert _ratio(verdict) == 1.5
+    assert _ratio(verdict) == pytest.approx(1.5, rel=1e-4)
+
+
+def test_one_element_may_be_off_by_half_where_roundings_are_rare() -> None:
+    """A sum of three terms that are nearly always exact: which element rounds is its order's."""
+    emulated = torch.zeros(SHAPE)
+    emulated[1, 0, 0, :15] = _FINE
+    assert _judge(_one(0.5), emulated).rule is None
+    verdict = _judge(_one(0.75), emulated)
+    assert verdict.rule == "emulation"
+    assert _ratio(verdict) == pytest.approx(1.5, rel=1e-4)
+    assert "2 x 9.54e-07 + 0.5 = 0.5 is allowed" in str(verdict.reason)
+    emulated[1, 0, 0, 15] = _FINE
+    assert _judge(_one(0.5), emulated).rule == "emulation"
 
 
 def test_one_element_may_be_off_twice_what_the_emulation_is() -> None:
     """The largest error of the block, wherever in it the emulation has its own."""
-    emulated = _one(0.0)
+    emulated = _one(_FINE, others=_FINE)
     emulated.view(-1)[emulated.numel() // 2 + 100] = 0.25
     assert _judge(_one(0.625), emulated).rule is None
     verdict = _judge(_one(0.75), emulated)
@@ -126,11 +143,11 @@ def test_a_block_past_a_chunk_is_where_it_is(monkeypatch: pytest.MonkeyPatch) ->
     """Blocks are cut in each chunk of rows; a place is counted from the output's start."""
     monkeypatch.setattr("suites.accuracy.elements._CHUNK_ELEMENTS", 40 * 64)
     errors = torch.zeros(120, 64)
-    errors[100, 10] = 0.5
+    errors[100, 10] = 0.75
     verdict = _judge(errors, torch.zeros(120, 64))
     assert verdict.reason is not None
     assert verdict.reason.startswith("in the block dk[100, 0] to dk[119, 63] the largest error")
-    assert "; dk[100, 10]: got 0.5, expected 0" in verdict.reason
+    assert "; dk[100, 10]: got 0.75, expected 0" in verdict.reason
 
 
 @pytest.mark.parametrize("what", ["unjudged", "powerless", "emulated", "exact"])

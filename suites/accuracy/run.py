@@ -35,6 +35,8 @@ _MOST_FLOPS_ON_CPU = 2e10
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
 # Above this the inputs are packed anew for each kernel.
 _MOST_BYTES_KEPT_PACKED = 2**30
+# Above this a worker is given what torch keeps of the card's memory for the judge.
+_MOST_BYTES_BESIDE_CACHE = 2**28
 # What a core of the host judges in some tens of milliseconds.
 _MOST_BYTES_ON_HOST = 2**20
 _MOST_FLOPS_ON_HOST = 3e7
@@ -121,6 +123,7 @@ class Run:
             verdict = Verdict("raised", declared.problem, ())
             return self._row(kernel, case, declared, verdict, started, ())
         known, asked = self._known_of(kernel, case), Asked()
+        self._leave_room(kernel, known)
         first = self._call(kernel, known, "nan")
         second = first
         if first.rule is None:
@@ -239,7 +242,26 @@ class Run:
     def _call(self, kernel: Kernel, known: _Known, fill: Fill, how: How = PLAIN) -> Call:
         if self.workers is None:
             return call_here(kernel, known.case, known.originals.give(), fill, how)
-        return self.workers.call(kernel, known.case, self._parcel(known), fill, how)
+        parcel = self._parcel(known)
+        if self._is_large(kernel, known.case):
+            torch.cuda.empty_cache()
+        return self.workers.call(kernel, known.case, parcel, fill, how)
+
+    def _is_large(self, kernel: Kernel, case: Case) -> bool:
+        large = kernel.op.bytes(case) > _MOST_BYTES_BESIDE_CACHE
+        return large and self.device.type == "cuda"
+
+    def _leave_room(self, kernel: Kernel, known: _Known) -> None:
+        """Forget a large case's truth and bounds where they leave a worker under half a card."""
+        if not self._is_large(kernel, known.case):
+            return
+        torch.cuda.empty_cache()
+        free, whole = torch.cuda.mem_get_info(self.device)
+        if free < whole // 2:
+            known.truth = None
+            known.bounds.clear()
+            known.emulations.clear()
+            torch.cuda.empty_cache()
 
     def _call_flipped(self, kernel: Kernel, known: _Known, fill: Fill) -> Call:
         """A call on values whose signs are changed, its outputs with theirs changed back.
