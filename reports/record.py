@@ -179,8 +179,7 @@ def read(path: Path, *, into: Callable[[Row], None] | None = None) -> Record:
     records needn't be in memory at one time.
     Raises RecordError, in one sentence, where the file isn't a record that this program reads.
     """
-    data = _bytes(path)
-    lines = data.split(b"\n")
+    lines = _bytes(path).split(b"\n")  # the whole isn't kept beside its lines
     if lines[-1] == b"":
         lines.pop()  # a whole file ends with a newline
     header = header_of(path, lines[0], alone=len(lines) == 1)

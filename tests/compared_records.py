@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import random
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
+from reports.comparison.reading import read_sides
+from reports.comparison.terminal import render_page_terminal
+from reports.comparison.together import Comparison, compare
 from reports.record import RecordWriter
 from reports.schema import (
     AccuracyRow,
@@ -186,3 +192,18 @@ def write(path: Path, head: RunHeader, rows: Sequence[Row]) -> Path:
             )
         )
     return path
+
+
+def compared(folder: Path, *records: tuple[RunHeader, Sequence[Row]]) -> Comparison:
+    """Write the records and compare them."""
+    paths = [
+        write(folder / f"{number}.jsonl", head, rows) for number, (head, rows) in enumerate(records)
+    ]
+    return compare([side for path in paths for side in read_sides(path)])
+
+
+def text_of(found: Comparison, width: int = 200) -> str:
+    """The comparison in the terminal."""
+    console = Console(width=width, file=io.StringIO(), record=True)
+    render_page_terminal(found.page, console, every_row=True)
+    return console.export_text()

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-import io
-import math
 import re
-import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from reports.comparison.generations import geometric_mean
 from reports.comparison.pairs import pair_speeds
 from reports.comparison.reading import read_sides
 from reports.comparison.rule import Verdict
 from reports.comparison.speed import hold
-from reports.comparison.terminal import render_page_terminal
-from reports.comparison.together import Comparison, compare
+from reports.comparison.together import Comparison
 from reports.record import RecordError
-from reports.schema import PROTOCOL, BenchRow, Row, RunHeader
+from reports.schema import PROTOCOL, BenchRow, Row
 from tests.compared_records import (
-    A100,
-    H100,
     H200,
     accuracy_row,
     bench_row,
     case,
+    compared,
     header,
     profile_row,
     samples,
+    text_of,
     write,
 )
-
-
-def compared(folder: Path, *records: tuple[RunHeader, Sequence[Row]]) -> Comparison:
-    """Write the records and compare them."""
-    paths = [
-        write(folder / f"{number}.jsonl", head, rows) for number, (head, rows) in enumerate(records)
-    ]
-    return compare([side for path in paths for side in read_sides(path)])
-
-
-def text_of(found: Comparison, width: int = 200) -> str:
-    """The comparison in the terminal."""
-    console = Console(width=width, file=io.StringIO(), record=True)
-    render_page_terminal(found.page, console, every_row=True)
-    return console.export_text()
 
 
 def two(folder: Path, ours: BenchRow, theirs: BenchRow, protocol: int = PROTOCOL) -> Comparison:
@@ -249,121 +227,6 @@ def test_baseline_that_got_slower_does_not_shut_the_gate(tmp_path: Path) -> None
     found = two(tmp_path, bench_row(seed=1), bench_row(105.0, seed=2, gates=False))
     assert found.held[0].judgement.verdict is Verdict.SLOWER
     assert found.broken is None
-
-
-def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
-    """Measured, measured, published: ratios and shares, a mean with its interval, no verdict."""
-    cases = [case(m=each) for each in (1024, 2048, 4096)]
-
-    def rows(factor: float, changes: dict[str, Any]) -> list[Row]:
-        scaled = [factor * 100.0 * (1 + 0.05 * place) for place in range(3)]
-        return [
-            bench_row(time, noise=0, case=each, **changes)
-            for place, (time, each) in enumerate(zip(scaled, cases, strict=True))
-        ]
-
-    published: dict[str, Any] = {"processes": (), "accuracy": None, "share_of_ceiling": None}
-    found = compared(
-        tmp_path,
-        (header(), rows(1.0, {})),
-        (header(machine=H100), rows(1.25, {})[:2]),
-        (header(machine=A100, figures="published"), rows(2.0, published)),
-    )
-    assert found.held == []
-    assert found.broken is None
-    shown = text_of(found)
-    assert "B: H100 80GB HBM3" in shown
-    assert "C: A100-SXM4-80GB, published" in shown
-    assert "0.800x" in shown
-    assert "0.500x" in shown
-    assert "not in B" in shown
-    assert "70/-/75 %" in shown
-    for word in ("regress", "SLOWER", "FASTER", "gate"):
-        assert word not in shown
-
-
-def test_fastest_of_each_record_compares_where_kernels_differ(tmp_path: Path) -> None:
-    """Generations have kernels of their own; the best of each stand beside one another."""
-    found = compared(
-        tmp_path,
-        (header(), [bench_row(each * 100.0, kernel=f"a{each}", noise=0) for each in (1, 2)]),
-        (
-            header(machine=H100),
-            [bench_row(each * 100.0, kernel=f"b{each}", noise=0) for each in (2, 3)],
-        ),
-    )
-    shown = text_of(found)
-    assert "The fastest of each record: 1 row" in shown
-    assert "b2 2,013 GB/s 0.500x" in shown
-
-
-def test_geometric_mean_has_a_t_interval_over_cases() -> None:
-    """2, 2 and 16 by hand: 4 in the middle, t of two degrees of freedom 4.303; one has none."""
-    mean = geometric_mean([2.0, 2.0, 16.0])
-    assert mean.value == pytest.approx(4.0)
-    assert mean.interval is not None
-    reach = 4.30265 * statistics.stdev(map(math.log, (2, 2, 16))) / math.sqrt(3)
-    low, high = mean.interval
-    assert math.log(high) - math.log(4) == pytest.approx(reach, rel=1e-5)
-    assert low * high == pytest.approx(16.0)
-    assert geometric_mean([2.0]).interval is None
-
-
-def test_kernels_of_one_case_count_as_one_case(tmp_path: Path) -> None:
-    """Ten kernels on one case are no ten cases: the mean has no interval."""
-    rows = [bench_row(100.0, kernel=f"kernel{number}") for number in range(10)]
-    shown = text_of(compared(tmp_path, (header(), rows), (header(machine=H100), rows)))
-    (line,) = [each for each in shown.splitlines() if "all rows" in each]
-    assert line.split()[-3:] == ["one", "case", "1"]
-
-
-@pytest.mark.parametrize(
-    ("machine", "why"),
-    [
-        (H100, "NVIDIA H200 and NVIDIA H100 80GB HBM3"),
-        (H200 | {"multiprocessors": 16}, "NVIDIA H200 with 132 and 16 SMs"),
-        (H200 | {"power_limit_w": 500.0}, "NVIDIA H200 held to 700 W and 500 W"),
-    ],
-)
-def test_model_is_name_sms_and_power_limit(
-    tmp_path: Path, machine: dict[str, Any], why: str
-) -> None:
-    """A card that is cut in parts, or held to less power, is another machine."""
-    found = compared(
-        tmp_path, (header(), [bench_row()]), (header(machine=machine), [bench_row(200.0)])
-    )
-    assert found.held == []
-    assert f"another machine: {why}" in text_of(found)
-
-
-def test_energy_of_two_boards_is_within_seven_per_cent_at_best(tmp_path: Path) -> None:
-    """The same energy but for 4 % is MORE on one board, and open on two."""
-    other_board = H200 | {"gpu_uuid": "GPU-9999"}
-    rows = [profile_row(0.050)], [profile_row(0.052)]
-    one = compared(tmp_path, *((header("profile"), list(each)) for each in rows))
-    assert "1.04x +-0.01 MORE" in text_of(one)
-    assert "one board" in text_of(one)
-    (tmp_path / "two").mkdir()
-    two_boards = compared(
-        tmp_path / "two",
-        (header("profile"), [*rows[0]]),
-        (header("profile", machine=other_board), [*rows[1]]),
-    )
-    assert "1.04x +-0.07 OPEN" in text_of(two_boards)
-    assert "+-7 % before" in text_of(two_boards)
-
-
-def test_energy_that_is_missing_is_refused_with_its_reason(tmp_path: Path) -> None:
-    """Neither zero nor a blank: the record's own reason."""
-    missing = profile_row(1.0, energy_j=None, missing={"energy_j": "not supported: no counter"})
-    found = compared(
-        tmp_path,
-        (header("profile"), [profile_row(), profile_row(case=case(m=1))]),
-        (header("profile"), [missing, profile_row(case=case(m=1), validity="invalid")]),
-    )
-    shown = text_of(found, 300)
-    assert "no energy in B (measured): not supported: no counter" in shown
-    assert "its windows in B aren't valid" in shown
 
 
 def test_weighted_total_follows_the_weights(tmp_path: Path) -> None:

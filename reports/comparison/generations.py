@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 _OfCase = tuple[str, float]  # a case, and the ratio of a row of it
 _LEVEL = 0.95
+_MOST_SOURCES = 4
 _SHARES = (
     "Shares of the datasheet's roof / of the roof measured in the run / of the datasheet's at the "
     "clock that it ran at; -: the record doesn't have it."
 )
 _FASTEST = (
-    "Whichever kernel of a record was the fastest on a case: across generations kernels differ. "
+    "Whichever of a record's kernels was the fastest on a case: across generations kernels differ. "
     "The fastest of many is flattered by noise."
 )
 
@@ -73,6 +74,8 @@ def generations_part(
     ]
     tables.append(_fastest(base, others))
     notes = [f"{named(each)}: {reason}" for each, reason in zip(others, reasons, strict=True)]
+    for side in (base, *others):
+        notes += _sources(side)
     for side, pairs in zip(others, paired, strict=True):
         notes += [
             f"{op}: {its} of {side.letter} is held against {mine} of {base.letter}"
@@ -94,6 +97,16 @@ def generations_part(
     kept = [each for each in tables if each.rows]
     part = Part("Speed across machines", "SIDE BY SIDE", "", sentence, notes, items=kept)
     return part, len(rows)
+
+
+def _sources(side: Side) -> list[str]:
+    """Where figures that weren't measured are from."""
+    sources = list(dict.fromkeys(each.source for each in side.speeds.values() if each.source))
+    told = [f"{side.letter} is from: {source}" for source in sources[:_MOST_SOURCES]]
+    if len(sources) > _MOST_SOURCES:
+        more = count(len(sources) - _MOST_SOURCES, "more source")
+        told.append(f"{side.letter} is from {more}, which its rows name")
+    return told
 
 
 def _ratio(base: Timed, other: Timed) -> float:

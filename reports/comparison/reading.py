@@ -126,6 +126,7 @@ def _timed(row: BenchRow) -> Timed:
         share_of_ceiling=_figure(row.share_of_ceiling),
         share_of_clocked_peak=_figure(row.share_of_clocked_peak),
         weight=_figure(row.weight),
+        source=row.source,
     )
 
 

@@ -69,6 +69,7 @@ class Timed:
     share_of_ceiling: float | None = None
     share_of_clocked_peak: float | None = None
     weight: float | None = None
+    source: str | None = None
 
     @property
     def rate(self) -> tuple[float, str] | None:

@@ -150,11 +150,14 @@ def _wrapped(title: str, width: int) -> str:
     return "\n".join(lines)
 
 
+_TITLE = 12  # up to which a title isn't wrapped, however narrow its figures
 _NAME = 19  # columns in which a folded name still reads
 
 
 def _widest(place: int, table: Table, rows: Sequence[Sequence[Cell | str]]) -> int:
     """A figure's column is as wide as its widest cell, and as the longest word of its title."""
     texts = (cell if isinstance(cell, str) else cell.text for cell in (row[place] for row in rows))
-    words = max(map(cell_len, table.columns[place].title.split()), default=0)
+    title = table.columns[place].title
+    words = max(map(cell_len, title.split()), default=0)
+    words = max(words, min(cell_len(title), _TITLE))
     return max(words, max((cell_len(shown(each)) for each in texts), default=0))

@@ -115,7 +115,7 @@ def _speeds(base: Side, others: Sequence[Side], found: Comparison) -> list[Part]
 
 def _no_verdict(base: Side, other: Side) -> str | None:
     """Why two sides are laid side by side only; None: a verdict can be given."""
-    for side in (base, other):
+    for side in (other, base):
         if side.figures in ("predicted", "published"):
             return f"figures of {side.letter} are {side.figures}, not measured here"
     unlike = base.machine.unlike(other.machine)

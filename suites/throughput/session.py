@@ -48,6 +48,8 @@ class ThroughputSession:
         self.cache = config.getoption("--cache")
         self.row_s = config.getoption("--row-time") * (_QUICK if config.getoption("--quick") else 1)
         _check(config, self.device)
+        # Inductor's own processes, a pool for each of ours that compiles, would only be in the way.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         torch.set_num_threads(1)
         if self.device.type == "cuda":
             major, minor = torch.cuda.get_device_capability()
@@ -283,6 +285,8 @@ class ThroughputSession:
         console = Console(width=width)
         console.print()
         render(read(self.path), console)
+        if not timed and self.rows:
+            print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)
