@@ -132,6 +132,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="bench: time another commit's kernels too, or with --kernels an older file's, in turn",
     )
     group.addoption(
+        "--no-baselines",
+        action="store_true",
+        help="bench: no peers beside ours; so does --against REF, unless --kernel names some",
+    )
+    group.addoption(
         "--rounds",
         metavar="N",
         type=int,

@@ -14,7 +14,7 @@ from reports.comparison.rule import Verdict
 from reports.comparison.speed import hold
 from reports.comparison.together import Comparison
 from reports.record import RecordError
-from reports.schema import PROTOCOL, BenchRow, Row
+from reports.schema import PROTOCOL, BenchRow, KernelInfo, Row, RunHeader
 from tests.compared_records import (
     H200,
     accuracy_row,
@@ -174,6 +174,32 @@ def test_one_kernel_of_either_side_is_held_against_the_other(tmp_path: Path) -> 
     )
     assert found.held[0].judgement.verdict is Verdict.SLOWER
     assert "mine_too of B is held against mine of A" in text_of(found)
+
+
+def test_case_that_dispatch_gives_to_another_kernel_is_compared(tmp_path: Path) -> None:
+    """Ours of before and of now are held against one another, a baseline against itself alone."""
+
+    def of(kernel: str, times: float) -> tuple[RunHeader, list[Row]]:
+        infos = [
+            KernelInfo(op=case().op, name=name, origin=origin, priority=0, path="", numerics={})
+            for name, origin in (
+                (kernel, "ours"),
+                ("torch", "baseline"),
+                (f"old_{kernel}", "baseline"),
+            )
+        ]
+        rows: list[Row] = [
+            bench_row(times, kernel=kernel, noise=0),
+            bench_row(100.0, kernel="torch", noise=0),
+            bench_row(100.0, kernel=f"old_{kernel}", noise=0),
+        ]
+        return header(kernels=tuple(infos)), rows
+
+    found = compared(tmp_path, of("narrow", 100.0), of("wide", 90.0))
+    told = {each.pair.key.kernel: each.judgement.verdict for each in found.held}
+    assert told == {"narrow, then wide": Verdict.FASTER, "torch": Verdict.SAME}
+    shown = text_of(found)
+    assert shown.count("not in B") == shown.count("not in A") == 1
 
 
 def test_accuracy_comes_before_speed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from reports.comparison.sides import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from reports.comparison.sides import Powered, Side, Timed
     from reports.schema import CaseInfo, Status
@@ -64,8 +64,12 @@ class Pairs(Generic[_Row]):
     renamed: dict[str, tuple[str, str]]
 
 
-def pair_speeds(base: Side, other: Side) -> Pairs[Timed]:
-    """The rows of two sides of speeds."""
+def pair_speeds(base: Side, other: Side, *, dispatched: bool = False) -> Pairs[Timed]:
+    """The rows of two sides of speeds.
+
+    dispatched: where either side timed one kernel of its own on a case, these are a pair, by
+    whatever names: dispatch takes another one now.
+    """
 
     def untimed(row: Timed, side: Side) -> str | None:
         if row.evidence is not None:
@@ -73,7 +77,7 @@ def pair_speeds(base: Side, other: Side) -> Pairs[Timed]:
         why = f": {row.reason}" if row.reason else ""
         return f"not timed in {side.letter} ({row.status}){why}"
 
-    return _paired(base, other, base.speeds, other.speeds, untimed)
+    return _paired(base, other, base.speeds, other.speeds, untimed, dispatched=dispatched)
 
 
 def pair_energies(base: Side, other: Side) -> Pairs[Powered]:
@@ -98,6 +102,8 @@ def _paired(
     ours: Mapping[Key, _Row],
     theirs: Mapping[Key, _Row],
     lacks: Callable[[_Row, Side], str | None],
+    *,
+    dispatched: bool = False,
 ) -> Pairs[_Row]:
     renamed = _renamed(ours, theirs)
     found = {
@@ -106,15 +112,23 @@ def _paired(
     }
     pairs: list[Pair[_Row]] = []
     refused: list[Dropped] = []
-    for key, row in ours.items():
-        if key not in found:
-            continue
-        reason = _refusal(row, found[key], base, other, lacks)
+    matches = {key: key for key in ours if key in found}
+    if dispatched:
+        matches |= _handed_over(ours, found, base, other)
+    for key, its in matches.items():
+        reason = _refusal(ours[key], found[its], base, other, lacks)
+        named = key if key == its else key._replace(kernel=f"{key.kernel}, then {its.kernel}")
         if reason is None:
-            pairs.append(Pair(key, row, found[key]))
+            pairs.append(Pair(named, ours[key], found[its]))
         else:
-            refused.append(Dropped(key, reason))
-    apart, unmatched = _apart(ours, found, base, other)
+            refused.append(Dropped(named, reason))
+    taken = set(matches.values())
+    apart, unmatched = _apart(
+        [key for key in ours if key not in matches],
+        [key for key in found if key not in taken],
+        base,
+        other,
+    )
     return Pairs(
         pairs=tuple(pairs),
         refused=(*refused, *apart),
@@ -136,22 +150,39 @@ def _renamed(ours: Mapping[Key, _Row], theirs: Mapping[Key, _Row]) -> dict[str, 
     }
 
 
-def _apart(
+def _handed_over(
     ours: Mapping[Key, _Row], theirs: Mapping[Key, _Row], base: Side, other: Side
+) -> dict[Key, Key]:
+    """Keys of the base and, of the same case, the other's: either side's one kernel of its own."""
+    alone: list[dict[Key, list[Key]]] = []
+    for keys, rest, side in ((ours, theirs, base), (theirs, ours, other)):
+        own = {(each.op, each.name) for each in side.header.kernels if each.origin != "baseline"}
+        of_case: dict[Key, list[Key]] = defaultdict(list)
+        for key in keys:
+            if key not in rest and (key.op, key.kernel) in own:
+                of_case[key._replace(kernel="")].append(key)
+        alone.append(of_case)
+    mine, its = alone
+    return {
+        keys[0]: its[case][0]
+        for case, keys in mine.items()
+        if len(keys) == 1 and len(its.get(case, ())) == 1
+    }
+
+
+def _apart(
+    ours: Sequence[Key], theirs: Sequence[Key], base: Side, other: Side
 ) -> tuple[list[Dropped], tuple[Dropped, ...]]:
     """Rows of one side: those that the other has under another distribution or cache, and the rest.
 
-    Both sides may have a case under several distributions; then each finds its own.
+    ours, theirs: without those that found one another.
     """
     near: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
     for key in theirs:
-        if key not in ours:
-            near[key.op, key.kernel, key.case].append(key)
+        near[key.op, key.kernel, key.case].append(key)
     differing: list[Dropped] = []
     unmatched: list[Dropped] = []
     for key in ours:
-        if key in theirs:
-            continue
         candidates = near[key.op, key.kernel, key.case]
         if not candidates:
             unmatched.append(Dropped(key, f"not in {other.letter}"))

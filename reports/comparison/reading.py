@@ -190,11 +190,12 @@ def _cycles(timed: TimedProcess) -> list[float]:
     """Microseconds times megahertz are cycles; a sample whose clock wasn't read has none."""
     if len(timed.clocks_mhz) != len(timed.times_us):
         return []
-    return [
+    cycles = [
         time * clock
         for time, clock in zip(timed.times_us, timed.clocks_mhz, strict=True)
-        if clock is not None and math.isfinite(clock) and clock > 0
+        if clock is not None
     ]
+    return cycles if math.isfinite(sum(cycles)) else []
 
 
 def _sane(interval: Interval) -> bool:

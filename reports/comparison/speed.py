@@ -56,7 +56,7 @@ class Speeds:
 
 def hold(base: Side, other: Side) -> Speeds:
     """Hold every row of `other` against the base's."""
-    pairs = pair_speeds(base, other)
+    pairs = pair_speeds(base, other, dispatched=True)
     held = []
     for pair in pairs.pairs:
         assert pair.base.evidence is not None

@@ -25,6 +25,7 @@ import pytest
 
 from reports.comparison.__main__ import main as compare
 from reports.record import Record, RecordError, read
+from suites.options import DEVICE
 from suites.throughput.merged import write_merged
 from suites.throughput.worktrees import TreeError, commit_of, is_dirty, tree_of
 
@@ -79,7 +80,7 @@ def run_against(config: pytest.Config, against: str) -> int:
     asked = Asked(
         against=against,
         files=tuple(config.getoption("--kernels")),
-        arguments=tuple(_absolute(_without(given, _OWN), directory)),
+        arguments=(*_absolute(_without(given, _OWN), directory), *_ours_alone(config)),
         directory=directory,
         results=Path(config.getoption("--results")).resolve(),
         command=_command(given),
@@ -93,6 +94,16 @@ def run_against(config: pytest.Config, against: str) -> int:
     except KeyboardInterrupt:
         print("bench: interrupted before any process had begun", file=sys.stderr)
         return int(pytest.ExitCode.INTERRUPTED)
+
+
+def _ours_alone(config: pytest.Config) -> tuple[str, ...]:
+    """The option that leaves peers out, which no commit of this checkout changes.
+
+    On a CPU they are all that there is to time.
+    """
+    named = config.getoption("--kernel") or config.getoption("--kernels")
+    told = named or config.getoption("--no-baselines") or config.stash[DEVICE].type == "cpu"
+    return () if told else ("--no-baselines",)
 
 
 def time_both(asked: Asked, root: Path = _ROOT) -> int:

@@ -50,6 +50,7 @@ class Pairs:
             (kernel, case)
             for case in cases
             for kernel in _of(case, kernels, named, device.type, sm)
+            if kernel.origin != "baseline" or not config.getoption("--no-baselines")
         ]
         if not planned:
             raise pytest.UsageError(
