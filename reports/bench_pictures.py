@@ -86,7 +86,8 @@ def draw_roofline(record: Record, prefix: str) -> str:
         axes.grid(visible=True, which="major")
         legend(axes)
 
-    return drawn(draw, prefix, about, inches=(10.0, 4.8))
+    entries = min(len(points), _MOST_NAMES) + len(record.header.roofs)
+    return drawn(draw, prefix, about, inches=(10.4, max(4.8, 0.8 + 0.18 * entries)))
 
 
 def _looks(record: Record) -> dict[Key, int]:
@@ -195,4 +196,6 @@ def draw_shares(cases: Sequence[CaseRows], roof: str, looks: dict[Key, int], pre
         legend(axes)
 
     about = f"Share of the roof of {len(kernels)} kernels on {len(cases)} cases"
-    return drawn(draw, prefix, about, inches=(10.0, 1.4 + 0.24 * len(cases)))
+    return drawn(
+        draw, prefix, about, inches=(10.4, max(1.4 + 0.24 * len(cases), 0.8 + 0.18 * len(kernels)))
+    )
