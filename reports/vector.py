@@ -29,7 +29,7 @@ COLOURS = (
     *("#7a8594", "#b0a030"),
 )
 MARKS = "os^Dv<>PX*"
-_LEGEND_INCHES = 2.9
+_LEGEND_INCHES = 3.3
 _SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _KEPT_OF_STYLE = re.compile(
