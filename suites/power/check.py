@@ -136,7 +136,7 @@ def _measured(seconds: float, sampling: Sampling) -> tuple[Figures, Trace, Reply
         reply = Reply.model_validate(loop([multiply], device, seconds, _BATCH_S).message)
     idle = measure(taken.trace, begin_s, end_s)
     with sampling.during(ALTERNATE_S) as alternating:
-        rests = Reply.model_validate(loop([multiply], device, seconds, _BATCH_S).message)
+        rests = Reply.model_validate(loop([multiply], device, 2 * seconds, _BATCH_S).message)
     return idle, taken.trace, reply, slowdown(alternating.trace, rests)
 
 
