@@ -146,8 +146,14 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["environment"])
 def report(session: nox.Session) -> None:
-    """Show a record, by default the latest: `-- [FILE] --markdown PATH --junit PATH`."""
+    """Show records, by default the latest: `-- [FILE ...] --html PATH --markdown PATH`."""
     _run(session, "report", "reports", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["environment"])
+def compare(session: nox.Session) -> None:
+    """Lay records beside one another: `-- A B [C ...] --gate --markdown PATH --html PATH`."""
+    _run(session, "report", "reports.comparison", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

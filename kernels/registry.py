@@ -21,11 +21,14 @@ from kernels.domain import Domain
 from oracles.op import Case, Numerics, Op
 
 __all__ = [
+    "Absent",
     "Domain",
     "Kernel",
     "KernelError",
     "NoKernelError",
     "Origin",
+    "absent",
+    "all_absent",
     "all_kernels",
     "choose",
     "kernel",
@@ -73,7 +76,17 @@ class Kernel:
     wraps: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A peer that there is no kernel of here, and why, with what to do."""
+
+    op: Op
+    name: str
+    reason: str
+
+
 _registered: dict[tuple[str, str], Kernel] = {}
+_absent: dict[tuple[str, str], Absent] = {}
 _loading: list[Path] = []  # the user's file that is being imported
 _HOME = Path(__file__).resolve().parent
 
@@ -137,6 +150,17 @@ def kernel(
         return function
 
     return register
+
+
+def absent(op: Op, name: str, reason: str) -> None:
+    """Say that `op` would have a kernel `name` too, and why it hasn't, as `not installed: ...`."""
+    _absent[op.name, name] = Absent(op, name, reason)
+
+
+def all_absent() -> tuple[Absent, ...]:
+    """Every peer that is absent here, in the order of ops and names."""
+    all_kernels()
+    return tuple(_absent[key] for key in sorted(_absent))
 
 
 def all_kernels() -> tuple[Kernel, ...]:

@@ -93,6 +93,7 @@ class Case:
 
     sizes         in the order of the id; a size that only an option has stands in it only then
     weight_dtype  of the affine parameters, where the op has them; else the dtype again
+    weight        how often a model makes the call, where a user said so; nothing depends on it
     """
 
     op: str
@@ -105,6 +106,7 @@ class Case:
     seed: int = 0
     tier: Tier = "ci"
     why: str = ""
+    weight: float | None = None
 
     def size(self, name: str) -> int:
         """The size called `name`, as in `case.size("m")`."""
@@ -218,6 +220,22 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowed:
+    """Which cases an op could have besides its own.
+
+    sizes         those that every case has, in the order of its id
+    option_sizes  those that an option brings, after them in the id
+    implied       (sizes) -> the options that follow from them alone
+    objection     (case) -> why there can be no such case, in one sentence; None where there can
+    """
+
+    sizes: tuple[str, ...]
+    option_sizes: tuple[str, ...]
+    implied: Callable[[Mapping[str, int]], frozenset[str]]
+    objection: Callable[[Case], str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """What an op computes, for which cases, and how well it can be known.
 
@@ -236,6 +254,7 @@ class Op:
     emulate    (case, inputs, numerics) -> what an idealised kernel with these numerics returns, in
                the outputs' dtypes: the same roundings, none of its indexing; without one None
     relations  (case) -> the metamorphic relations that the case is good for
+    allowed    which cases a user may ask for; None: the op's own alone
     """
 
     name: str
@@ -253,3 +272,4 @@ class Op:
     updates: tuple[str, ...] = field(default=())
     emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
     relations: Callable[[Case], Relations] | None = None
+    allowed: Allowed | None = None

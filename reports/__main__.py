@@ -1,4 +1,7 @@
-"""`python -m reports [FILE]`: show a record, by default the latest, and write its other forms.
+"""`python -m reports [FILE ...]`: show records, by default the latest, and write their other forms.
+
+A record of any suite: the table of `reports.forms` says what renders it. Several are shown one
+after another, and `--html` makes one page of them.
 
 Exit status: 0 for the record of a run that finished, whatever its verdict; 1 for one that is
 incomplete, with the problem on stderr; 2 where there is no record to show, with the reason.
@@ -9,24 +12,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from reports.accuracy import render, render_outline
+from reports.forms import forms_of, page_of, roofline_svg
 from reports.junit import render_junit
-from reports.markdown import render_markdown
+from reports.page import render_page
 from reports.picture import render_svg
 from reports.record import RecordError, latest, read, shown
-from reports.resources import render as render_resources
-from reports.resources import render_outline as render_resources_outline
-from reports.resources_markdown import render_resources_markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-from reports.record import Record
+    from reports.record import Record
 
 _WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
 
@@ -39,18 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # Under LC_ALL=C a name that isn't ASCII is spelled out, rather than a traceback.
             stream.reconfigure(errors="backslashreplace")
     try:
-        record = read(options.file or latest(options.results))
-        _write(record, options)
+        records = [read(path) for path in options.files or [latest(options.results)]]
+        _write(records, options)
     except RecordError as error:
         print(error, file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader (`| head`) has enough. Python would complain once more when flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if record.problem is not None:
-        print(record.problem, file=sys.stderr)
-        return 1
-    return 0
+    problems = [record.problem for record in records if record.problem is not None]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return int(bool(problems))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m reports", description="Show the record of a run."
     )
     parser.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE", help="the record; by default the latest"
+        "files", nargs="*", type=Path, metavar="FILE", help="records; by default the latest"
     )
     parser.add_argument(
         "--results",
@@ -73,6 +74,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--junit", type=Path, metavar="PATH", help="also as JUnit XML")
     parser.add_argument(
         "--svg", type=Path, metavar="PATH", help="also a picture of the report's head"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="PATH", help="also as one HTML page, which needs no other file"
+    )
+    parser.add_argument(
+        "--roofline", type=Path, metavar="PATH", help="of timed kernels: also a picture, as SVG"
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="of timed kernels: also how long each took of this one's time",
     )
     parser.add_argument(
         "--against",
@@ -97,29 +109,41 @@ def _columns(text: str) -> int:
     return int(text)
 
 
-def _write(record: Record, options: argparse.Namespace) -> None:
+def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
     """Write the forms that were asked for; files first, so that a closed pipe loses none."""
     if options.check:
         return
-    compiled = record.header.suite == "compile"
+    alone = ("markdown", "junit", "svg", "roofline", "against")
+    asked = [name for name in alone if getattr(options, name) is not None]
+    if asked and len(records) > 1:
+        raise RecordError(
+            f"--{asked[0]} takes one record and {len(records)} are named; --html makes one page of "
+            "several"
+        )
+    record = records[0]
     against = None if options.against is None else _against(record, options.against)
+    forms = [forms_of(each, against=against, baseline=options.baseline) for each in records]
+    if options.html is not None:
+        parts = [form.part(each) for form, each in zip(forms, records, strict=True)]
+        _save(options.html, render_page(page_of(parts)).encode())
     if options.junit is not None:
-        if compiled:
+        if record.header.suite != "accuracy":
             raise RecordError(
-                f"{shown(record.path)}: a record of nox -s compile has no form as JUnit; use "
-                "--markdown"
+                f"{shown(record.path)}: a record of nox -s {record.header.suite} has no form as "
+                "JUnit; use --markdown"
             )
         _save(options.junit, render_junit(record))
     if options.svg is not None:
-        outline = render_resources_outline if compiled else render_outline
-        _save(options.svg, render_svg(record, outline).encode())
-    markdown = render_resources_markdown if compiled else render_markdown
+        _save(options.svg, render_svg(record, forms[0].outline).encode())
+    if options.roofline is not None:
+        _save(options.roofline, roofline_svg(record).encode())
     if options.markdown is not None and options.markdown != "-":
-        _save(Path(options.markdown), markdown(record).encode())
+        _save(Path(options.markdown), forms[0].markdown(record).encode())
     if options.markdown == "-":
-        text = markdown(record)
+        text = forms[0].markdown(record)
     else:
-        text = _terminal(record, options.width, against)
+        shows = (partial(form.terminal, each) for form, each in zip(forms, records, strict=True))
+        text = "\n\n".join(_terminal(show, options.width) for show in shows)
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -136,16 +160,13 @@ def _against(record: Record, path: Path) -> Record:
     return other
 
 
-def _terminal(record: Record, width: int | None, against: Record | None) -> str:
+def _terminal(show: Callable[[Console], None], width: int | None) -> str:
     if width is None and not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         width = _WIDTH_OF_NO_TERMINAL
     console = Console(width=width)
     # Captured, not printed: rich ends the process with status 1 at a broken pipe.
     with console.capture() as captured:
-        if record.header.suite == "compile":
-            render_resources(record, console, against=against)
-        else:
-            render(record, console)
+        show(console)
     return captured.get()
 
 

@@ -107,17 +107,20 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
             machine.cuda and f"CUDA {machine.cuda}",
         )
         device = ", ".join(part for part in parts if part)
-    packages = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
+    versions = {} if "python" in machine.missing else {"Python": machine.python}
+    versions |= machine.packages
+    host = f"{machine.hostname}, {machine.cpu}, {count(machine.cpu_count, 'core')}"
     commit = machine.git_commit and machine.git_commit[:12] + (
         " and changes that are not committed" if machine.git_dirty else ""
     )
     lines = (
         ("command", header.command),
         ("device", device),
-        ("host", f"{machine.hostname}, {machine.cpu}, {count(machine.cpu_count, 'core')}"),
-        ("system", machine.platform),
-        ("software", f"Python {machine.python}" + (f", {packages}" if packages else "")),
+        ("host", "" if "hostname" in machine.missing else host),
+        ("system", "" if "platform" in machine.missing else machine.platform),
+        ("software", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("commit", commit or ""),
+        ("absent", "; ".join(f"{each.name}, {each.reason}" for each in header.absent)),
         ("started", f"{header.started_at}, protocol {header.protocol}"),
         ("record", str(record.path)),
     )

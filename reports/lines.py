@@ -47,9 +47,12 @@ class RecordError(Exception):
 
 def shown(text: object) -> str:
     """`text` on one line, with what a terminal obeys (escapes, direction marks) spelled out."""
+    line = str(text)
+    if line.isprintable():
+        return line
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in str(text)
+        for each in line
     )
 
 

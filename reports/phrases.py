@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+_COUNTED = 1e10  # a figure above it is shown by its power of ten
 _DEFAULT_DIGITS = 7  # a float32 has 7.2 decimal digits
 
 
@@ -20,6 +21,8 @@ def duration(seconds: float) -> str:
         return f"{seconds:.2f} s"
     if seconds < 60:
         return f"{seconds:.1f} s"
+    if seconds > _COUNTED:
+        return f"{number(seconds)} s"
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
@@ -71,3 +74,33 @@ def numerics_value(name: str, value: object) -> str:
             return f"{name} 2^{exponent - 1}"
         return f"{name} {number(value)}"
     return f"{name} {value}"
+
+
+def microseconds(value: float | None) -> str:
+    """A time in about four digits: `4.312`, `47.31`, `146.2`, `2,225.7`, `12,114`; `-` for none."""
+    if value is None:
+        return "-"
+    if not abs(value) < _COUNTED:
+        return number(value)
+    digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
+    return f"{value:,.{digits}f}"
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A figure in so many digits, never cut before its point: `4,390`, `512`, `0.0213`; or `-`."""
+    if value is None:
+        return "-"
+    if not 0 < abs(value) < _COUNTED:
+        return number(value)
+    after = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{after}f}" if after <= 6 else f"{value:.{digits}g}"
+
+
+def part(value: float | None) -> str:
+    """A share in per cent, or `-` where there is none."""
+    return "-" if value is None else share(value) if math.isfinite(value) else number(value)
+
+
+def times(value: float | None) -> str:
+    """How many times as long: `1.00 x`, `12.3 x`; `-` where there is none."""
+    return "-" if value is None else f"{ratio(value) if value >= 100 else f'{value:.2f}'} x"

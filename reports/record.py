@@ -28,7 +28,7 @@ from reports.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Record", "RecordError", "RecordWriter", "latest", "new_path", "read", "shown"]
 
+_MOST_BYTES = 2**29  # of a file: fifty times a long run's, and no device that never ends
 _STAMP = "%Y%m%dT%H%M%SZ"
 _STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
 
@@ -171,9 +172,11 @@ class RecordWriter:
             self._descriptor = -1
 
 
-def read(path: Path) -> Record:
+def read(path: Path, *, into: Callable[[Row], None] | None = None) -> Record:
     """Read a record, also that of a run that was killed.
 
+    into: takes each row as it is read, and the record then holds none: raw samples of several
+    records needn't be in memory at one time.
     Raises RecordError, in one sentence, where the file isn't a record that this program reads.
     """
     data = _bytes(path)
@@ -182,6 +185,7 @@ def read(path: Path) -> Record:
         lines.pop()  # a whole file ends with a newline
     header = header_of(path, lines[0], alone=len(lines) == 1)
     rows: list[Row] = []
+    keep, found = rows.append if into is None else into, 0
     end: RunEnd | None = None
     start = len(lines[0]) + 1
     for number, line in enumerate(lines[1:], 2):
@@ -194,7 +198,7 @@ def read(path: Path) -> Record:
         if value is None and number == len(lines):
             problem = (
                 f"{shown(path)}: the last line is cut at byte {start + len(line):,}; "
-                f"{len(rows):,} of {header.planned_rows:,} rows are whole"
+                f"{found:,} of {header.planned_rows:,} rows are whole"
             )
             return _record(path, header, rows, None, problem)
         if value is None:
@@ -205,14 +209,15 @@ def read(path: Path) -> Record:
         if isinstance(value, RunEnd):
             end = value
         else:
-            rows.append(value)
+            keep(value)
+            found += 1
         start += len(line) + 1
-    if end is not None and end.rows != len(rows):
+    if end is not None and end.rows != found:
         raise RecordError(
             f"{shown(path)}, line {len(lines)}: the end line counts {end.rows} rows and the file "
-            f"has {len(rows)}, so lines were lost or added; run again"
+            f"has {found}, so lines were lost or added; run again"
         )
-    return _record(path, header, rows, end, _problem(path, header, len(rows), end))
+    return _record(path, header, rows, end, _problem(path, header, found, end))
 
 
 def _record(
@@ -290,13 +295,19 @@ def _give_name(aside: Path, path: Path) -> bool:
 
 def _bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise RecordError(
             f"{shown(path)}: there is no such file; `nox -s accuracy` makes a record"
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise RecordError(f"{shown(path)}: can't be read ({_why(error)})") from error
+    if len(data) > _MOST_BYTES:
+        raise RecordError(
+            f"{shown(path)}: larger than {_MOST_BYTES >> 20:,} MiB, so it is no record; name "
+            "another file"
+        )
     if not data.strip():
         raise RecordError(f"{shown(path)}: the file is empty, so it is no record; run again")
     where = data.find(b"\0")

@@ -17,13 +17,21 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from reports.schema_bench import BenchRow, FlushProbe, Roof
-from reports.schema_line import CaseInfo, Environment, KernelInfo, SchemaLine, Status
+from reports.schema_line import (
+    AbsentKernel,
+    CaseInfo,
+    Environment,
+    KernelInfo,
+    SchemaLine,
+    Status,
+)
 from reports.schema_profile import ProfileRow
 
 __all__ = [
     "PROTOCOL",
     "SCHEMA_VERSION",
     "ULP_EDGES",
+    "AbsentKernel",
     "AccuracyRow",
     "BenchRow",
     "BrokenExpectation",
@@ -95,6 +103,9 @@ class RunHeader(SchemaLine):
     figures: Literal["measured", "published", "imported"] = Field(
         default="measured",
         description="measured by this suite, taken from a publication, or from another program",
+    )
+    absent: tuple[AbsentKernel, ...] = Field(
+        default=(), description="peers that aren't installed, of the ops that were run"
     )
     roofs: tuple[Roof, ...] = Field(default=(), description="what the GPU could do at most")
     flush: FlushProbe | None = Field(

@@ -84,6 +84,14 @@ class KernelInfo(SchemaLine):
     )
 
 
+class AbsentKernel(SchemaLine):
+    """A peer that the run would have tried too, had it been there."""
+
+    op: str
+    name: str
+    reason: str = Field(description="why it isn't there, and what to do: not installed: ...")
+
+
 class CaseInfo(SchemaLine):
     """A case, spelled out."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 _PADDING = 2
+_LONGEST = 600  # characters
 GAP = _PADDING + 1  # columns from one cell to the next: the padding, and the box's divider
 
 
@@ -70,18 +71,30 @@ class Folded:
     text: str
     style: str = ""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def lines(self, width: int) -> list[str]:
+        """The text in lines of at most `width` columns, but where one part alone is wider."""
         lines = [""]
         for part in _parts(self.text):
-            if lines[-1] and cell_len(lines[-1] + part.rstrip()) > options.max_width:
+            if lines[-1] and cell_len(lines[-1] + part.rstrip()) > width:
                 lines[-1] = lines[-1].rstrip()
                 lines.append("")
             lines[-1] += part
+        return lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = self.lines(options.max_width)
         yield Text("\n".join(lines), style=self.style, overflow="fold")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = max(map(cell_len, _parts(self.text)), default=0)
         return Measurement(widest, cell_len(self.text)).with_maximum(options.max_width)
+
+
+def cut(text: str) -> str:
+    """`text` shown literally, cut where no name is as long: a damaged record's fills no screen."""
+    line = shown(text)
+    more = len(line) - _LONGEST
+    return line if more <= 0 else f"{line[:_LONGEST]}... ({more:,} more characters)"
 
 
 def _parts(text: str) -> list[str]:

@@ -49,6 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--case", action="append", metavar="ID", help="only the case of this exact id")
     group.addoption(
+        "--cases",
+        action="append",
+        metavar="FILE",
+        default=[],
+        help="cases of your own, a JSON object a line; they run alone; may be repeated",
+    )
+    group.addoption(
         "--device",
         metavar="cpu|cuda",
         default="auto",
@@ -118,6 +125,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--gpus-together", action="store_true", help="bench: on all of --gpus at the same time"
+    )
+    group.addoption(
+        "--against",
+        metavar="REF|FILE",
+        help="bench: time another commit's kernels too, or with --kernels an older file's, in turn",
+    )
+    group.addoption(
+        "--rounds",
+        metavar="N",
+        type=int,
+        default=1,
+        help="bench: of --against, so many times four processes: A B B A (default 1)",
+    )
+    group.addoption(
+        "--gate",
+        action="store_true",
+        help="bench: of --against, exit status 1 where a row is slower or less accurate",
     )
     # Of a process that another one started: which share of the cases it tries.
     group.addoption("--shard", default="", help=argparse.SUPPRESS)

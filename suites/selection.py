@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from kernels import Kernel, KernelError, all_kernels
-from kernels.registry import resolved
+from kernels.registry import all_absent, resolved
 from oracles import OPS
 from oracles.op import Case, dtype_name
+from reports.schema import AbsentKernel
+from suites.user_cases import DTYPES, hint, user_cases
 
-_DTYPES = ("float32", "float16", "bfloat16")
 _SEED = re.compile(r"-seed(-?\d+)$")
 
 
@@ -23,9 +24,9 @@ def _known(option: str, wanted: Sequence[str] | None, known: Iterable[str]) -> N
     names = sorted(known)
     for each in wanted or ():
         if each not in names:
-            close = difflib.get_close_matches(each, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-            raise pytest.UsageError(f"{option} {each}: there is no such {option[2:]}; {hint}")
+            raise pytest.UsageError(
+                f"{option} {each}: there is no such {option[2:]}; {hint(each, names)}"
+            )
 
 
 def kernel_files(config: pytest.Config) -> tuple[Path, ...]:
@@ -52,7 +53,11 @@ def selected_kernels(
     except KernelError as error:
         raise pytest.UsageError(str(error)) from error
     registered = (own | {(each.op.name, each.name): each for each in from_files}).values()
-    _known("--kernel", names, {each.name for each in registered})
+    known = {each.name for each in registered}
+    for each in all_absent():
+        if each.name in (names or ()) and each.name not in known:
+            raise pytest.UsageError(f"--kernel {each.name}: {each.reason}")
+    _known("--kernel", names, known)
     chosen = [
         each
         for each in registered
@@ -64,6 +69,17 @@ def selected_kernels(
     return tuple(chosen)
 
 
+def absent_kernels(config: pytest.Config, ops: Collection[str]) -> tuple[AbsentKernel, ...]:
+    """The peers of `ops` that a run of all kernels would have tried, had they been installed."""
+    if config.getoption("--kernel") or config.getoption("--kernels"):
+        return ()
+    return tuple(
+        AbsentKernel(op=each.op.name, name=each.name, reason=each.reason)
+        for each in all_absent()
+        if each.op.name in ops
+    )
+
+
 def selected_cases(
     config: pytest.Config,
     kernels: Iterable[Kernel],
@@ -71,16 +87,18 @@ def selected_cases(
 ) -> tuple[Case, ...]:
     """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op.
 
-    listed_for: a suite's own cases of an op, of which no tier is asked; by default the op's.
+    listed_for: a suite's own cases of an op, of which no tier is asked; by default the op's. Those
+    of --cases' files, where there are any, take the place of either.
     """
     tier, dtypes = config.getoption("--tier"), config.getoption("--dtype")
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
-    _known("--dtype", dtypes, _DTYPES)
+    _known("--dtype", dtypes, DTYPES)
+    theirs = user_cases(config)
     known = {
         case.id(): case
         for op in dict.fromkeys(each.op.name for each in kernels)
-        for case in (OPS[op].cases() if listed_for is None else listed_for(op))
+        for case in _listed(op, theirs, listed_for)
     }
     wanted = config.getoption("--case")
     seeds = _seeds(config.getoption("--seed"))
@@ -96,8 +114,20 @@ def selected_cases(
         if not dtypes or dtype_name(case.dtype) in dtypes
     )
     if not chosen:
-        raise pytest.UsageError("--case and --dtype together leave no case to run")
+        options = "--case and --dtype" if theirs is None else "--cases and the other options"
+        raise pytest.UsageError(f"{options} together leave no case to run")
     return chosen
+
+
+def _listed(
+    op: str,
+    theirs: Iterable[Case] | None,
+    listed_for: Callable[[str], Iterable[Case]] | None,
+) -> Iterable[Case]:
+    """The cases to choose from: a user's, a suite's, or the op's."""
+    if theirs is not None:
+        return [case for case in theirs if case.op == op]
+    return OPS[op].cases() if listed_for is None else listed_for(op)
 
 
 def _seeds(text: str) -> range:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernels import all_kernels, registry
+from oracles import LAYER_NORM_BACKWARD
 
 ROOT = Path(__file__).resolve().parents[1]
 OP = "layer_norm_backward"
@@ -123,3 +124,12 @@ def test_option_that_means_nothing_is_refused(name: str, refusal: Callable[..., 
     """In one line that says what there is."""
     options, sentence = _WRONG_OPTIONS[name]
     assert refusal(*options.split()).startswith(f"ERROR: {sentence}")
+
+
+def test_peer_that_is_not_installed_is_refused_with_the_reason(
+    refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than as a name that nobody knows."""
+    peer = registry.Absent(LAYER_NORM_BACKWARD, "quick", "not installed: pip install quick")
+    monkeypatch.setattr(registry, "_absent", {(OP, "quick"): peer})
+    assert refusal("--kernel=quick") == "ERROR: --kernel quick: not installed: pip install quick"

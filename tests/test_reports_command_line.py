@@ -12,6 +12,8 @@ import pytest
 
 from reports.__main__ import main
 from reports.example import example_rows, write_example
+from reports.example_bench import bench_rows, write_bench
+from reports.example_profile import profile_rows, write_profile
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -94,6 +96,62 @@ def test_command_line_honours_no_color_and_columns(tmp_path: Path) -> None:
     _, narrow, _ = run(str(record), COLUMNS="70")
     tables = [line for line in narrow.splitlines() if "nox -s accuracy -- " not in line]
     assert max(map(len, tables)) == 70
+
+
+def test_command_line_shows_several_records_and_makes_one_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is shown in turn and has a part of the page; an incomplete one sets the status."""
+    paths = [
+        write_example(tmp_path / "a.jsonl", example_rows(failing=False)),
+        write_bench(tmp_path / "b.jsonl", bench_rows(failing=False)),
+        write_profile(tmp_path / "c.jsonl", profile_rows(failing=False), whole=False),
+    ]
+    page = tmp_path / "new" / "page.html"
+    assert main([*map(str, paths), "--html", str(page)]) == 1
+    shown, errors = capsys.readouterr()
+    assert [shown.count(f" {each} ") for each in ("PASSED", "TIMED", "INCOMPLETE")] == [1, 1, 1]
+    assert errors.count("\n") == 1
+    assert page.read_text().count("<section id=") == 3
+
+
+def test_command_line_refuses_what_a_record_has_no_form_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence each, which names what would do, and nothing is shown or written."""
+    accuracy = str(write_example(tmp_path / "a.jsonl", example_rows()))
+    bench = str(write_bench(tmp_path / "b.jsonl", bench_rows()))
+    file = str(tmp_path / "file")
+    for arguments, words in (
+        ([bench, "--junit", file], "a record of nox -s bench has no form as JUnit"),
+        ([accuracy, "--baseline", "x"], "--baseline takes one of nox -s bench"),
+        ([bench, "--baseline", "x"], "no row is of a kernel 'x'"),
+        ([accuracy, "--roofline", file], "there is no roofline"),
+        ([accuracy, bench, "--markdown", file], "--markdown takes one record and 2 are named"),
+        ([bench, "--against", bench], "--against takes two of nox -s compile"),
+    ):
+        assert main(arguments) == 2
+        shown, errors = capsys.readouterr()
+        assert shown == ""
+        assert words in errors
+        assert errors.count("\n") == 1
+        assert not Path(file).exists()
+
+
+def test_command_line_draws_the_roofline_as_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An SVG of its own: roofs and kernels by name, nothing from outside."""
+    record = write_bench(tmp_path / "b.jsonl", bench_rows())
+    picture = tmp_path / "roofline.svg"
+    assert main([str(record), "--roofline", str(picture), "--baseline", "torch_native"]) == 0
+    text = picture.read_text()
+    assert ET.fromstring(text).tag.endswith("svg")
+    for name in ("memory 4,800 GB/s, datasheet", "add 4,390 GB/s, measured", "flash_wide"):
+        assert name in text
+    assert "@import" not in text
+    assert "xlink" not in text
+    assert "x torch_native" in capsys.readouterr().out
 
 
 def test_check_says_only_whether_a_record_is_whole(

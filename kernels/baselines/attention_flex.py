@@ -10,17 +10,15 @@ Source: pytorch/pytorch, torch/nn/attention/flex_attention.py and torch/_inducto
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _python_dispatch
 
 from kernels.baselines.attention_call import Gradients, Options
 from kernels.baselines.attention_flash import HALVES, SM
 from kernels.baselines.attention_sdpa import differentiate
+from kernels.baselines.compiled import compiled, unwatched
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, ATTENTION_GRADIENTS
 from oracles.op import Case, Numerics
@@ -86,18 +84,10 @@ def _mask_mod(options: Options, s_q: int, s_kv: int, shift: int) -> Callable[...
     return attended
 
 
-@lru_cache(maxsize=1)
-def _compiled(*_specialised_to: object) -> Callable[..., Any]:
-    """The compiled function; everything compiled before is dropped, before dynamo counts it."""
+def _compiled(*specialised_to: object) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415  (takes a second)
 
-    torch.compiler.reset()
-    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
-
-
-def _unwatched() -> AbstractContextManager[object]:
-    """No dispatch mode inside: under one, as the suite's is, torch.compile runs its input as is."""
-    return _python_dispatch._disable_current_modes()  # noqa: SLF001  (has no public name)
+    return compiled(flex_attention, *specialised_to)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
@@ -133,7 +123,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, **given: object) -> tuple[Tensor, Tensor]:
     """out and lse, compiled."""
     q, k, v = (each.transpose(1, 2) for each in (q, k, v))
-    with _unwatched():
+    with unwatched():
         out, lse = _attend(q, k, v, Options.of(given))
     return out.transpose(1, 2), lse
 
@@ -146,5 +136,5 @@ def flex_gradients(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object)
     def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
         return _attend(q, k, v, options)[0]
 
-    with _unwatched():
+    with unwatched():
         return differentiate(attend, do, q, k, v)

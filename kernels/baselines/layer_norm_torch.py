@@ -11,19 +11,19 @@ from oracles.op import Numerics
 
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @kernel(
     LAYER_NORM_BACKWARD,
-    Domain(dtypes=_DTYPES, features=frozenset({"no_weight", "no_bias"}), devices=("cuda",)),
+    Domain(dtypes=DTYPES, features=frozenset({"no_weight", "no_bias"}), devices=("cuda",)),
     priority=-10,
     name="torch_native",
 )
 @kernel(
     LAYER_NORM_BACKWARD,
     Domain(
-        dtypes=_DTYPES,
+        dtypes=DTYPES,
         # With weights in the half it asks for statistics in the half too, and those would be
         # another computation; without weights it asks the same of half activations.
         weight_dtypes=(torch.float32,),
@@ -64,8 +64,8 @@ def torch_native(
 @kernel(
     LAYER_NORM_BACKWARD,
     Domain(
-        dtypes=_DTYPES,
-        weight_dtypes=_DTYPES,
+        dtypes=DTYPES,
+        weight_dtypes=DTYPES,
         features=frozenset(LAYER_NORM_BACKWARD.options) - {"device_independent"},
     ),
     priority=-20,

@@ -60,6 +60,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from oracles.attention.allowed import allowed
 from oracles.attention.bounds_forward import bound_forward
 from oracles.attention.bounds_gradients import bound_backward, bound_delta, bound_gradients
 from oracles.attention.cases import cases
@@ -122,6 +123,7 @@ def _op(
         cases=partial(cases, name),
         emulate=emulate,
         relations=relations,
+        allowed=allowed(name),
     )
 
 

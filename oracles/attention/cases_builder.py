@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from oracles.attention.allowed import DELTA_SIZES, implied
 from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
 from oracles.op import CONTIGUOUS, Case, Layout, TensorLayout, Tier
 
@@ -39,16 +40,9 @@ def attention_case(
     """
     b, h_q, h_kv, s_q, s_kv, d, d_v = sizes
     named = {"b": b, "h_q": h_q, "h_kv": h_kv, "s_q": s_q, "s_kv": s_kv, "d": d, "d_v": d_v}
-    wanted = set(options.split())
     if op == DELTA:
-        named = {name: named[name] for name in ("b", "h_q", "s_q", "d_v")}
-    else:
-        if h_q != h_kv:
-            wanted.add("gqa")
-        if d != d_v:
-            wanted.add("unequal_d")
+        named = {name: named[name] for name in DELTA_SIZES}
     if window is not None:
-        wanted.add("window")
         for name, limit in zip(("window_left", "window_right"), window, strict=True):
             if limit is not None:
                 named[name] = limit
@@ -59,7 +53,7 @@ def attention_case(
         weight_dtype=dtype,
         layout=layout,
         distribution=distribution,
-        options=frozenset(wanted),
+        options=implied(named).union(options.split()),
         seed=seed,
         tier=tier,
         why=why,

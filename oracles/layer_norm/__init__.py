@@ -7,6 +7,7 @@ Outputs dx like x; dweight, dbias [n] in the weight's dtype (dgamma and dbeta in
 from __future__ import annotations
 
 from oracles.layer_norm import bounds
+from oracles.layer_norm.allowed import ALLOWED
 from oracles.layer_norm.cases import cases
 from oracles.layer_norm.closed_form import (
     OPTIONS,
@@ -45,4 +46,5 @@ LAYER_NORM_BACKWARD = Op(
     updates=("dweight", "dbias"),
     emulate=emulate,
     relations=relations,
+    allowed=ALLOWED,
 )

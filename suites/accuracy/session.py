@@ -31,7 +31,13 @@ from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEFAULT_SM, DEVICE
-from suites.selection import kernel_files, selected_cases, selected_kernels
+from suites.selection import (
+    absent_kernels,
+    kernel_files,
+    selected_cases,
+    selected_kernels,
+)
+from suites.user_cases import cases_options
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _REDRAW_EVERY_S = 0.1
@@ -129,7 +135,7 @@ class AccuracySession:
 
     def _reproduce_options(self, sm: int) -> tuple[str, ...]:
         """What a command has to repeat so that a row comes out as it did in this run."""
-        options = []
+        options = [*cases_options(self.config)]
         if self.device.type == "cpu" and sm != DEFAULT_SM:
             options.append(f"--sm {sm}")
         if self.strict is False:
@@ -183,6 +189,7 @@ class AccuracySession:
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
         results = Path(self.config.getoption("--results"))
         self.path = new_path(results, "accuracy", now, header.environment.device_name)

@@ -175,6 +175,10 @@ class Workers:
         if self.server is None:
             self.server = ForkServer.start(self.device, strict=self.strict, tasks=self.tasks)
 
+    def renew(self) -> None:
+        """End the worker; the next call gets another one."""
+        self._end()
+
     def close(self) -> None:
         """End the worker, the server and everything that they left."""
         if self._worker is not None:

@@ -45,7 +45,12 @@ _PEERS = {
 
 
 def profiled_cases(config: pytest.Config, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
-    """This list's, of the kernels' ops; with --case any of bench's and of the op's own too."""
+    """This list's, of the kernels' ops; with --case any of bench's and of the op's own too.
+
+    Those of --cases' files, where there are any, take the place of all.
+    """
+    if config.getoption("--cases"):
+        return selected_cases(config, kernels)
     named = bool(config.getoption("--case"))
 
     def of_op(op: str) -> tuple[Case, ...]:

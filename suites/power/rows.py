@@ -71,6 +71,7 @@ def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> Profil
         missing=missing,
         windows=tuple(entry.windows),
         captured=entry.captured,
+        weight=entry.case.weight,
         gates=gates,
         reproduce=reproduce,
         duration_s=entry.duration_s,

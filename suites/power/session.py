@@ -33,7 +33,8 @@ from suites.power.cases import distributions_of, profiled_cases, profiled_kernel
 from suites.power.looping import LOOP, Card, Looping, card_of
 from suites.power.rows import Board, row_of
 from suites.power.trials import Entry, Trials
-from suites.selection import kernel_files, selected_kernels
+from suites.selection import absent_kernels, kernel_files, selected_kernels
+from suites.user_cases import cases_options
 
 _DROPPED_S = 1.0  # of a trial: clocks and power settle
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
@@ -71,7 +72,7 @@ class PowerSession:
             sm=self.card.sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(config.getoption("--kernel") or ()),
-            reproduce_options=(),
+            reproduce_options=cases_options(config),
             workers=self.workers,
             signs=config.getoption("--signs"),
             two_calls_alone=True,
@@ -165,6 +166,7 @@ class PowerSession:
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
         results = Path(self.config.getoption("--results"))
         self.path = new_path(results, "profile", now, environment.device_name)
@@ -251,6 +253,7 @@ class PowerSession:
                     "accuracy": None if accuracy is None else accuracy.status,
                     "variant": None if accuracy is None else accuracy.variant,
                     "validity": "invalid",
+                    "weight": case.weight,
                     "gates": self.run.gates(kernel),
                     "reproduce": self._reproduce(kernel, case, distribution),
                 }
@@ -266,11 +269,11 @@ class PowerSession:
         self.rows.append(row)
 
     def _reproduce(self, kernel: Kernel, case: Case, distribution: str) -> str:
-        parts = ["nox", "-s", "profile", "--"]
+        parts: list[str] = []
         if kernel.origin == "user":
             parts.append(f"--kernels={shortest(Path(kernel.path))}")
         parts += ["--kernel", kernel.name, "--case", case.id(), "--distribution", distribution]
-        return shlex.join(parts)
+        return " ".join(["nox -s profile --", *self.run.reproduce_options, shlex.join(parts)])
 
     def _typed(self) -> list[str]:
         given = map(str, self.config.invocation_params.args)

@@ -11,6 +11,7 @@ import torch
 
 from suites.options import DEVICE
 from suites.throughput import gpus
+from suites.throughput.against import run_against
 from suites.throughput.session import SESSION, ThroughputSession
 
 # With one of these pytest-benchmark's own table was asked for.
@@ -19,16 +20,20 @@ _TABLE = re.compile(r"--benchmark-(columns|sort|group-by|name|verbose|histogram|
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """With --gpus: a run for each GPU, in processes of their own."""
-    wanted = config.getoption("--gpus")
-    return None if wanted is None else gpus.run_each(config, wanted)
+    """With --gpus a run for each GPU, with --against for each side, in processes of their own."""
+    wanted, other = config.getoption("--gpus"), config.getoption("--against")
+    if wanted is not None:
+        return gpus.run_each(config, wanted)
+    return None if other is None else run_against(config, other)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start a session: it writes the record, shows the progress and says where the record is."""
-    if config.getoption("--gpus") is not None:
+    if config.getoption("--gpus") is not None or config.getoption("--against") is not None:
         return
+    # A row without a figure leaves the fixture alone, as does one that is interrupted.
+    config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")
     device = config.stash[DEVICE]
     arguments = list(map(str, config.invocation_params.args))
     if not any(map(_TABLE.match, arguments)):

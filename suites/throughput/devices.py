@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import torch
+import triton
 
 from suites.throughput.protocol import Hold, Sample
 from suites.throughput.stamps import Stamper
@@ -37,8 +38,8 @@ _spin: Callable[[int], None] = torch.cuda._sleep  # noqa: SLF001  (no public cal
 _LEAST_FLUSH_BYTES = 256 * 2**20  # over four times an H200's L2
 _CACHES = 4  # of the cache that is flushed
 _CPU_CACHE_BYTES = 32 * 2**20  # where the system doesn't say
-_SPIN_CYCLES = 2_000_000  # about a millisecond, to learn how long a cycle is
-_MARGIN = 0.8  # of a hold: the clock may rise after it was measured
+_SPIN_CYCLES = 200_000  # about 0.1 ms
+_NO_FASTER_MHZ = 3500.0  # than any GPU's SMs
 
 
 class Device(Protocol):
@@ -74,6 +75,13 @@ def cpu_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> 
     return max(sizes, default=_CPU_CACHE_BYTES)
 
 
+def driver_clock_mhz() -> float:
+    """The highest clock of the SMs, as CUDA's driver tells it; 0 where it doesn't."""
+    current = torch.cuda.current_device()
+    told = triton.runtime.driver.active.utils.get_device_properties(current)
+    return float(told.get("sm_clock_rate", 0)) / 1e3
+
+
 class CudaDevice:
     """The current GPU."""
 
@@ -85,20 +93,14 @@ class CudaDevice:
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._stamper = Stamper(device)
         self._hold = Hold()
-        for place in (0, 1, 0, 1):  # compile, and let the clock rise
-            self._stamper.stamp(place)
-            _spin(_SPIN_CYCLES)
-        self._cycle_us = min(self._spin_us() for _ in range(5)) / _SPIN_CYCLES
+        # At the highest clock that there is: at any lower one a hold is longer.
+        self._cycles_a_us = driver_clock_mhz() or _NO_FASTER_MHZ
+        self._stamper.stamp(0)  # compiles it
+        _spin(_SPIN_CYCLES)
+        self._stamper.stamp(1)
         self.clock_reason = (
             None if self._stamper.clock_mhz() else "the SMs' stamps have no cycles in them"
         )
-
-    def _spin_us(self) -> float:
-        _record(self._start)
-        _spin(_SPIN_CYCLES)
-        _record(self._end)
-        _synchronize()
-        return 1e3 * float(_elapsed(self._start, self._end))
 
     def flush(self) -> None:
         """Read the buffer."""
@@ -113,7 +115,7 @@ class CudaDevice:
 
         def once(hold_us: float) -> tuple[Sample, float]:
             call = self._prepared(prepare)
-            cycles = math.ceil(hold_us / (self._cycle_us * _MARGIN))
+            cycles = math.ceil(hold_us * self._cycles_a_us)
             self._stamper.stamp(0)
             launched = _now()
             _spin(cycles)

@@ -16,8 +16,7 @@ from oracles import OPS
 from oracles.op import Case
 from suites.selection import selected_cases
 from suites.throughput.cases import bench_cases
-
-_INTERPRETED = "interpreted: its time says nothing"
+from suites.throughput.rows import INTERPRETED
 
 
 @dataclass(slots=True)
@@ -44,9 +43,9 @@ class Pairs:
             op: bench_cases(op, device.type, quick=quick)
             for op in dict.fromkeys(each.op.name for each in kernels)
         }
-        cases = selected_cases(
-            config, [each for each in kernels if with_cases[each.op.name]], with_cases.__getitem__
-        )
+        theirs = bool(config.getoption("--cases"))
+        timed = [each for each in kernels if theirs or with_cases[each.op.name]]
+        cases = selected_cases(config, timed, with_cases.__getitem__)
         planned = [
             (kernel, case)
             for case in cases
@@ -70,7 +69,7 @@ class Pairs:
     def refusal(self, kernel: Kernel) -> str | None:
         """Why a kernel isn't timed on this device, whatever its domain says."""
         if self.device == "cpu" and kernel.origin == "ours":
-            return _INTERPRETED
+            return INTERPRETED
         return None
 
 

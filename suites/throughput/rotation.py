@@ -1,10 +1,11 @@
 """Inputs for one sample after the other: fresh pointers, and values that were never there before.
 
-The same values in several buffers, taken in turn. Before each sample one of a dozen changes of
-signs (signs.py) is made in its buffer, in the order of a Gray code: so a buffer holds 4,096
-different values before one comes again, and which changes are in it follows from the sample's
-number. A kernel that keeps outputs by the inputs' addresses, or by a glance at them, returns those
-of other values; the changes of a correct kernel's outputs are known, and the judge undoes them.
+Several buffers are taken in turn; each after the first has one change of signs (signs.py) that no
+other has. Before each sample one of a dozen more is made in its buffer, in the order of a Gray
+code: so a buffer holds 4,096 different values before one comes again, and which changes are in it
+follows from the sample's number. A kernel that keeps outputs by the inputs' addresses, or by a
+glance at them, returns those of other values; how a correct kernel's outputs change is known, and
+the judge undoes it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def changes_in(number: int, buffers: int) -> tuple[int, ...]:
     made = [0] * CHANGES
     for turn in range(number // buffers + 1):
         made[changed_at(turn * buffers, buffers)] ^= 1
-    return tuple(index for index, each in enumerate(made) if each)
+    changes = [index for index, each in enumerate(made) if each]
+    of_buffer = number % buffers
+    return tuple([*changes, CHANGES + of_buffer - 1] if of_buffer else changes)
 
 
 class Rotation:
@@ -50,7 +53,7 @@ class Rotation:
                 for name, factors in flips(case, seed + index).of_inputs.items()
                 if isinstance(inputs[0].get(name), Tensor)
             ]
-            for index in range(CHANGES)
+            for index in range(CHANGES + len(inputs) - 1)
         ]
         # What a call adds to is put back before the next one.
         self._kept = [
@@ -61,6 +64,11 @@ class Rotation:
             }
             for given in inputs
         ]
+        for given, kept, changes in zip(
+            inputs[1:], self._kept[1:], self._changes[CHANGES:], strict=True
+        ):
+            for change in changes:
+                change.make(given, kept)
 
     def next(self) -> Inputs:
         """The inputs of the next sample, changed; asynchronous on a GPU."""

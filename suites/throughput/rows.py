@@ -37,6 +37,7 @@ from suites.throughput.figures import Roofs, Spread, past_belief, rates
 from suites.throughput.rotation import changes_in
 
 TASK = "suites.throughput.task"
+INTERPRETED = "interpreted: its time says nothing"
 
 _BUFFERS = 2
 _MOST_BYTES_TWICE = 2**32  # a larger case has one buffer
@@ -114,6 +115,8 @@ class Bench:
             raise DeviceLostError(self._wrong(kernel, case, judged)) from lost
         if accuracy.status != "passed":
             row = self._wrong(kernel, case, accuracy)
+        elif self.roofs.device == "cpu" and accuracy.launches:
+            row = self._row(kernel, case, "refused", INTERPRETED, accuracy)
         else:
             row = self._timed(kernel, case, accuracy)
         return row.model_copy(update={"duration_s": time.perf_counter() - started})
@@ -215,6 +218,7 @@ class Bench:
         try:
             said, _ = self.workers.task(kernel, case, [parcel], TASK, settings, self.limit_s)
         except TaskError:
+            self.workers.renew()  # what a capture leaves when it fails may fail the next call
             return None
         count = said.get("launches")
         return count if isinstance(count, int) and count > 0 else None
@@ -296,6 +300,7 @@ class Bench:
             reason=reason,
             cache=self.cache,
             distribution=case.distribution,
+            weight=case.weight,
             gates=self.run.gates(kernel),
             reproduce=self.run.command("bench", kernel, case),
             **told,

@@ -27,10 +27,12 @@ from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEVICE
-from suites.selection import kernel_files, selected_kernels
+from suites.selection import absent_kernels, kernel_files, selected_kernels
+from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
 from suites.throughput.rows import TASK, Bench
 from suites.throughput.survey import survey
+from suites.user_cases import cases_options
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _QUICK = 0.2  # of a row's time
@@ -45,22 +47,15 @@ class ThroughputSession:
         self.cache = config.getoption("--cache")
         self.row_s = config.getoption("--row-time") * (_QUICK if config.getoption("--quick") else 1)
         _check(config, self.device)
+        # Inductor's own processes, a pool for each of ours that compiles, would only be in the way.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         torch.set_num_threads(1)
         if self.device.type == "cuda":
             major, minor = torch.cuda.get_device_capability()
             self.sm = 10 * major + minor
         else:
             self.sm = int(config.getoption("--sm"))
-        most = config.getoption("--memory-limit")
-        self.workers = Workers(
-            self.device,
-            self.sm,
-            strict=False,  # a kernel that is interpreted isn't timed
-            files=kernel_files(config),
-            tasks=(TASK,),
-            time_limit_s=config.getoption("--time-limit"),
-            memory_limit=None if most is None else int(most * 2**30),
-        )
+        self.workers = self._new_workers()
         # From here on what fails has to end the workers too.
         config.add_cleanup(self._end_workers)
         self.workers.prepare()
@@ -74,7 +69,10 @@ class ThroughputSession:
             sm=self.sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(config.getoption("--kernel") or ()),
-            reproduce_options=() if self.cache == "cold" else (f"--cache {self.cache}",),
+            reproduce_options=(
+                *cases_options(config),
+                *(() if self.cache == "cold" else (f"--cache {self.cache}",)),
+            ),
             workers=self.workers,
             signs=config.getoption("--signs"),
             two_calls_alone=True,
@@ -89,6 +87,18 @@ class ThroughputSession:
         self.suite_errors: list[str] = []
         self.progress: Progress | None = None
         self.started = self.last_line = time.monotonic()
+
+    def _new_workers(self) -> Workers:
+        most = self.config.getoption("--memory-limit")
+        return Workers(
+            self.device,
+            self.sm,
+            strict=False,  # a kernel that is interpreted isn't timed
+            files=kernel_files(self.config),
+            tasks=(TASK,),
+            time_limit_s=self.config.getoption("--time-limit"),
+            memory_limit=None if most is None else int(most * 2**30),
+        )
 
     def _end_workers(self) -> None:
         self.workers.close()
@@ -161,6 +171,7 @@ class ThroughputSession:
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for _, case in self.pairs.planned}),
             roofs=ground.told,
             flush=ground.probe,
         )
@@ -175,8 +186,14 @@ class ThroughputSession:
         self.rows.append(row)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self) -> Iterator[None]:
-        """Show progress while the tests run."""
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """Compile ahead, then show progress while the tests run."""
+        if self.bench is not None:
+            self.bench.first_calls |= compile_ahead(
+                [self.pair(item) for item in session.items],
+                self.device,
+                self._new_workers,
+            )
         console = Console(stderr=True)
         if console.is_terminal:
             # pytest captures both streams while a test runs, so the bar is drawn between tests.
@@ -263,6 +280,8 @@ class ThroughputSession:
             exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
         self._end_workers()
+        if not timed and self.rows:
+            print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
         print(f"\n{self.path}")
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)

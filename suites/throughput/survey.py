@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import triton
 
-from profiles.peaks import peak_of
+from profiles.peaks import Peak, peak_of
 from reports.schema import Environment, FlushProbe, Roof
-from suites.throughput.devices import device_of, forget_device
+from suites.throughput.devices import device_of, driver_clock_mhz, forget_device
 from suites.throughput.figures import Roofs
 from suites.throughput.roofs import datasheet_roofs, flush_probe, measured_roofs
 
@@ -33,20 +32,14 @@ def survey(device: torch.device, machine: Environment) -> Ground:
     cache_bytes = on.cache_bytes
     del on
     forget_device()
-    peak, clock_mhz = None, None
+    peak: Peak | None = None
+    clock_mhz: float | None = None
     kind: Literal["cpu", "cuda"] = "cpu"
     if device.type == "cuda":
         kind = "cuda"
         torch.cuda.empty_cache()
-        clock_mhz = float(machine.default_sm_clock_mhz or _driver_clock_mhz())
+        clock_mhz = float(machine.default_sm_clock_mhz or driver_clock_mhz()) or None
         if machine.multiprocessors is not None and machine.power_limit_w is not None:
             peak = peak_of(machine.device_name, machine.multiprocessors, machine.power_limit_w)
     told = measured if peak is None else (*measured, *datasheet_roofs(peak))
     return Ground(Roofs(kind, cache_bytes, peak, measured), told, probe, clock_mhz)
-
-
-def _driver_clock_mhz() -> float:
-    """The SMs' clock as CUDA's driver tells it, where NVML doesn't."""
-    current = torch.cuda.current_device()
-    told = triton.runtime.driver.active.utils.get_device_properties(current)
-    return float(told["sm_clock_rate"]) / 1e3

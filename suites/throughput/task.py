@@ -12,6 +12,7 @@ import hashlib
 import re
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,10 +29,13 @@ from suites.throughput.rotation import Rotation
 
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
 
+_now: Callable[[], float] = time.perf_counter
+
 _WARM_UP = 3
 _HOST_CALLS, _FEW_HOST_CALLS = 10, 3
 _LONG_US = 20_000.0
 _DENOMINATOR = 2**64
+_KERNEL_NODE = re.compile(r'label="\{\s*KERNEL')  # as CUDA prints a graph
 
 
 def is_kept(pick: str, number: int) -> bool:
@@ -52,12 +56,12 @@ def kept_of(pick: str, count: int) -> int:
 def run_task(
     kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
 ) -> Answer:
-    """What `settings["do"]` says: "time", "loop", "launches" or "warm up"."""
+    """What `settings["do"]` says: "time", "loop", "launches" or "first call"."""
     todo: dict[str, Callable[[], Answer]] = {
         "time": lambda: _time(kernel, case, inputs, device, settings),
         "loop": lambda: _loop(kernel, inputs, device, settings["calls"]),
         "launches": lambda: _launches(kernel, inputs[0]),
-        "warm up": lambda: _loop(kernel, inputs, device, 1),
+        "first call": lambda: _first_call(kernel, inputs[0], device),
     }
     return todo[settings["do"]]()
 
@@ -165,6 +169,15 @@ def _loop(kernel: Kernel, inputs: list[Inputs], device: torch.device, calls: int
     return {"calls": calls}, {}
 
 
+def _first_call(kernel: Kernel, inputs: Inputs, device: torch.device) -> Answer:
+    """Seconds that it takes."""
+    started = _now()
+    kernel.function(**inputs)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return {"seconds": _now() - started}, {}
+
+
 def _launches(kernel: Kernel, inputs: Inputs) -> Answer:
     """Kernels on the device of one call, counted in a CUDA graph that it is captured to."""
     kernel.function(**inputs)
@@ -182,5 +195,4 @@ def _launches(kernel: Kernel, inputs: Inputs) -> Answer:
         path = Path(folder) / "graph"
         graph.debug_dump(str(path))
         dumped = path.read_text(errors="replace")
-    nodes = re.findall(r'^"graph_\d+_node_\d+"\s*\[.*?\];', dumped, re.MULTILINE | re.DOTALL)
-    return {"launches": sum("KERNEL" in each for each in nodes)}, {}
+    return {"launches": len(_KERNEL_NODE.findall(dumped))}, {}

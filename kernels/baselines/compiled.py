@@ -1,0 +1,23 @@
+"""What `torch.compile` makes of a function: for the peers that are PyTorch's own generated code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils import _python_dispatch
+
+
+@lru_cache(maxsize=1)
+def compiled(function: Callable[..., Any], *_specialised_to: object) -> Callable[..., Any]:
+    """The compiled function; everything compiled before is dropped, before dynamo counts it."""
+    torch.compiler.reset()
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+def unwatched() -> AbstractContextManager[object]:
+    """No dispatch mode inside: under one, as the suite's is, torch.compile runs its input as is."""
+    return _python_dispatch._disable_current_modes()  # noqa: SLF001  (has no public name)

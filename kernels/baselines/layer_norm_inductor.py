@@ -1,0 +1,52 @@
+"""Layer-norm backward as PyTorch's compiler, inductor, makes it of the closed form.
+
+Compiled for each shape, dtype and set of options anew, which takes seconds: so its domain are the
+large cases alone, of which the op has some twenty.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from kernels.baselines.compiled import compiled, unwatched
+from kernels.baselines.layer_norm_torch import DTYPES, Gradients, torch_eager
+from kernels.registry import Domain, kernel
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case
+
+# 128 x 65536, the smallest of the shapes that peers are compared on; and what 32 bits index.
+_LEAST, _MOST = 2**23, 2**31 - 1
+
+
+def _reject(case: Case) -> str | None:
+    elements = case.size("m") * case.size("n")
+    if _LEAST <= elements <= _MOST:
+        return None
+    return f"is compiled for {_LEAST:,} to {_MOST:,} elements alone, got {elements:,}"
+
+
+@kernel(
+    LAYER_NORM_BACKWARD,
+    Domain(
+        dtypes=DTYPES,
+        weight_dtypes=DTYPES,
+        strides="rows",
+        features=frozenset({"no_weight", "no_bias", "zero_centred", "rms_norm", "residual"}),
+        devices=("cuda",),
+        also=_reject,
+    ),
+    priority=-15,
+)
+def inductor(
+    dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor, **given: object
+) -> Gradients:
+    """The closed form in fp32, compiled."""
+    tensors = (dy, x, weight, mean, rstd, given.get("dresidual"))
+    laid_out = tuple(
+        (tuple(each.shape), each.stride(), each.dtype) if isinstance(each, Tensor) else None
+        for each in tensors
+    )
+    flags = given.get("has_bias", True), given.get("zero_centred", False)
+    with unwatched():
+        made: Gradients = compiled(torch_eager, laid_out, flags)(dy, x, weight, mean, rstd, **given)
+    return made

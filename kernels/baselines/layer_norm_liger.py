@@ -1,0 +1,46 @@
+"""Liger's layer-norm backward, where the package liger-kernel is installed.
+
+Triton kernels too: a program for each SM sums dweight and dbias of its share of the rows in fp32,
+PyTorch adds the programs' sums up. Source: linkedin/Liger-Kernel, liger_kernel/ops/layer_norm.py.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from torch import Tensor
+
+from kernels.baselines.layer_norm_torch import DTYPES, Gradients
+from kernels.registry import Domain, absent, kernel
+from oracles import LAYER_NORM_BACKWARD
+
+_DOMAIN = Domain(
+    dtypes=DTYPES,
+    weight_dtypes=DTYPES,
+    strides="rows",
+    sizes={"n": (1, 65536)},  # a row is one block, of no more than Triton allows a tensor here
+    features=frozenset({"no_bias"}),
+    # Under the interpreter it is right too, but for rows 2^31 elements apart: there a loop from one
+    # 64-bit number to another counts in 32 bits, which on a GPU it doesn't.
+    devices=("cuda",),
+)
+
+
+def liger(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, *, has_bias: bool = True
+) -> Gradients:
+    """Its own function of a backward, which asks for the bias for its dtype alone."""
+    from liger_kernel.ops.layer_norm import (  # noqa: PLC0415  (takes seconds)
+        layer_norm_backward,
+    )
+
+    dx, dweight, dbias = layer_norm_backward(
+        dy, x, weight, weight, mean, rstd, needs_dw=True, needs_db=has_bias
+    )
+    return dx, dweight, dbias
+
+
+if find_spec("liger_kernel") is None:
+    absent(LAYER_NORM_BACKWARD, "liger", "not installed: pip install liger-kernel")
+else:
+    kernel(LAYER_NORM_BACKWARD, _DOMAIN, priority=-12)(liger)

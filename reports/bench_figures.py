@@ -1,0 +1,361 @@
+"""The rows of a record of `nox -s bench`, grouped and compared, for every kind of report.
+
+Every ratio is of times: 2 took twice as long. Rows are compared where they are of one case, cache
+and distribution. A total with weights counts the cases on which each kernel of the op has a time,
+since one that skips the slow ones is no faster. Texts are as the record has them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reports.headline import environment_lines, total_duration
+from reports.phrases import count, figure, share
+from reports.record import RecordError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reports.page import Tone
+    from reports.record import Record
+    from reports.schema import BenchRow, Roof
+
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")  # whole words: not of float16
+_TONES: dict[str, Tone] = {
+    "TIMED": "good",
+    "PUBLISHED": "doubtful",
+    "IMPORTED": "doubtful",
+    "FAILED": "bad",
+    "INCOMPLETE": "doubtful",
+    "NOTHING TIMED": "bad",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A row with what it is next to the others of its case; None where there is no figure."""
+
+    row: BenchRow
+    to_best: float | None
+    to_baseline: float | None
+
+    @property
+    def is_best(self) -> bool:
+        """Whether no row of its case took less time."""
+        return self.to_best == 1
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRows:
+    """The rows of one case, the fastest first and those without a figure last."""
+
+    op: str
+    title: str
+    weight: float | None
+    rows: tuple[Timed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRows:
+    """One kernel over the cases of its op. Ratios and totals are None where no case has them."""
+
+    op: str
+    kernel: str
+    origin: str
+    timed: int
+    fastest: int
+    to_best: float | None
+    to_baseline: float | None
+    share: float | None
+    share_of: str
+    without: str
+    weighted_us: float | None
+    weighted_cases: int
+
+
+def verdict_of(record: Record) -> tuple[str, Tone]:
+    """The verdict and its tone; TIMED needs a whole record and nothing against it."""
+    rows = record.benches
+    gated = any(row.status in {"wrong", "failed"} and row.gates for row in rows)
+    status = 0 if record.end is None else record.end.exit_status
+    if record.problem is not None:
+        verdict = "INCOMPLETE"
+    elif gated or status or not believed(record):
+        verdict = "FAILED"
+    elif not any(row.status == "timed" for row in rows):
+        verdict = "NOTHING TIMED"
+    else:
+        verdict = {"published": "PUBLISHED", "imported": "IMPORTED"}.get(
+            record.header.figures, "TIMED"
+        )
+    return verdict, _TONES[verdict]
+
+
+def believed(record: Record) -> bool:
+    """Whether cold rows were cold: False where the flush was seen not to evict."""
+    flush = record.header.flush
+    cold = any(row.status == "timed" and row.cache == "cold" for row in record.benches)
+    return flush is None or flush.evicts or not cold
+
+
+def summary_of(record: Record) -> str:
+    """What was timed, in one sentence."""
+    rows = record.benches
+    statuses: Counter[str] = Counter(row.status for row in rows)
+    kernels = {(row.op, row.kernel) for row in rows}
+    cases = {(row.op, row.case.id) for row in rows}
+    counted = [f"{statuses['timed']:,} timed"]
+    without = ("wrong", "failed", "refused", "absent")
+    counted += [f"{statuses[each]:,} {each}" for each in without if statuses[each]]
+    caches = Counter(row.cache for row in rows if row.status == "timed")
+    cached = {1: f", {next(iter(caches), '')} cache", 2: ", cold and warm cache"}.get(
+        len(caches), ""
+    )
+    return (
+        f"{count(len(rows), 'row')} ({count(len(kernels), 'kernel')}, "
+        f"{count(len(cases), 'case')}): {', '.join(counted)}{cached}, in {total_duration(record)}"
+    )
+
+
+def notes_of(record: Record) -> tuple[str, ...]:
+    """What a reader must know besides: problems, what isn't believed, what was discarded."""
+    notes = [] if record.problem is None else [record.problem]
+    notes += [] if record.end is None else record.end.problems
+    rows, header = record.benches, record.header
+    if not believed(record):
+        notes.append("the flush leaves data in the cache, so no cold figure is believed")
+    gating = [row for row in rows if row.status in {"wrong", "failed"} and row.gates]
+    if gating:
+        which = (
+            "1 row that gates has" if len(gating) == 1 else f"{len(gating):,} rows that gate have"
+        )
+        notes.append(f"{which} no figure: wrong or failed")
+    if header.figures == "published":
+        notes.append("taken from publications: measured neither here nor by this workbench")
+    if header.figures == "imported":
+        notes.append("imported from another program's record: its rules aren't this workbench's")
+    timed = [row for row in rows if row.status == "timed"]
+    unchecked = sum(row.accuracy != "passed" for row in timed)
+    if unchecked:
+        notes.append(f"{count(unchecked, 'row')} timed of outputs that were not found right")
+    processes = [each for row in timed for each in row.processes]
+    taken = sum(len(each.times_us) for each in processes)
+    throttled = sum(each.throttled for each in processes)
+    if throttled:
+        part = share(throttled / (taken + throttled))
+        notes.append(
+            f"{count(throttled, 'sample')} discarded since the clock was low, {part} of all"
+        )
+    limited = sum(any(each.stopped == "time limit" for each in row.processes) for row in timed)
+    if limited:
+        notes.append(f"{count(limited, 'row')} stopped by the time limit, still noisy")
+    if header.roofs and not any(not roof.measured for roof in header.roofs):
+        notes.append("no datasheet of this GPU is known, so shares are of what was measured here")
+    return tuple(notes)
+
+
+def facts_of(record: Record) -> tuple[tuple[str, str], ...]:
+    """What was run where, under which roofs, as (label, text)."""
+    header, machine = record.header, record.header.environment
+    facts = list(environment_lines(record))
+    if machine.power_limit_w is not None or machine.max_sm_clock_mhz is not None:
+        parts = (
+            machine.power_limit_w and f"{figure(machine.power_limit_w)} W enforced",
+            machine.default_sm_clock_mhz and f"SM clock {machine.default_sm_clock_mhz:,} MHz",
+            machine.max_sm_clock_mhz and f"at most {machine.max_sm_clock_mhz:,} MHz",
+        )
+        facts.insert(2, ("limits", ", ".join(part for part in parts if part)))
+    for label, measured in (("datasheet", False), ("measured", True)):
+        roofs = [roof for roof in header.roofs if roof.measured is measured]
+        if roofs:
+            facts.append((label, ", ".join(map(roof_text, roofs))))
+    if header.flush is not None:
+        word = "evicts" if header.flush.evicts else "DOES NOT EVICT"
+        facts.append(("L2 flush", f"{word}: {header.flush.reason}"))
+    if machine.missing:
+        facts.append(
+            ("not read", "; ".join(f"{name} ({why})" for name, why in machine.missing.items()))
+        )
+    return tuple(facts)
+
+
+def roof_text(roof: Roof) -> str:
+    """`add 4,390 GB/s`, with the clock that the SMs ran at where it is known."""
+    clock = "" if roof.clock_mhz is None else f" at {figure(roof.clock_mhz)} MHz"
+    return f"{roof.name} {figure(roof.value)} {roof.unit}{clock}"
+
+
+def short_case(row: BenchRow) -> str:
+    """The case's id without its op's name, and what of it the id doesn't say."""
+    text = row.case.id.removeprefix(f"{row.op}-")
+    besides: list[str] = [row.cache] if row.cache != "cold" else []
+    if row.distribution not in {"normal", row.case.distribution}:
+        besides.append(row.distribution)
+    return f"{text} ({', '.join(besides)})" if besides else text
+
+
+def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...]:
+    """The rows case by case, op by op, each in the order in which it came first."""
+    groups: dict[tuple[str, str], list[BenchRow]] = {}
+    for row in record.benches:
+        groups.setdefault((row.op, short_case(row)), []).append(row)
+    ops = list(dict.fromkeys(op for op, _ in groups))
+    found = []
+    for (op, title), rows in sorted(groups.items(), key=lambda item: ops.index(item[0][0])):
+        best = min(filter(None, map(time_us, rows)), default=None)
+        base = next((time_us(row) for row in rows if row.kernel == baseline), None)
+        timed = [Timed(row, _over(time_us(row), best), _over(time_us(row), base)) for row in rows]
+        timed.sort(key=lambda each: math.inf if each.to_best is None else each.to_best)
+        weight = next((row.weight for row in rows if row.weight is not None), None)
+        found.append(CaseRows(op, title, weight, tuple(timed)))
+    return tuple(found)
+
+
+def check_baseline(record: Record, baseline: str | None) -> None:
+    """Raise RecordError where no row of the record is of the kernel named."""
+    if baseline is None:
+        return
+    names = sorted({row.kernel for row in record.benches})
+    if baseline not in names:
+        known = ", ".join(map(shown, names[:12])) or "none"
+        raise RecordError(
+            f"{shown(record.path)}: no row is of a kernel {shown(baseline)!r}, so it can't be the "
+            f"baseline; the record has {known}"
+        )
+
+
+def time_us(row: BenchRow) -> float | None:
+    """The row's median, where it is one that can be compared."""
+    us = row.median_us
+    return us if row.status == "timed" and us is not None and 0 < us < math.inf else None
+
+
+def roof_of(cases: Sequence[CaseRows]) -> str:
+    """What shares are of: the datasheet's `peak`, or the measured `ceiling` where none is known."""
+    rows = (each.row for case in cases for each in case.rows)
+    return "peak" if any(row.share_of_peak is not None for row in rows) else "ceiling"
+
+
+def rate_text(row: BenchRow) -> str:
+    """What the row achieved of what limits it: `2,621 GB/s`, `520.3 TFLOP/s`."""
+    if row.limit == "memory" or row.tflops is None:
+        return "-" if row.gb_s is None else f"{figure(row.gb_s, 3)} GB/s   "
+    return f"{figure(row.tflops, 4)} TFLOP/s"
+
+
+def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, ...]:
+    """Each kernel over the cases of its op, by the geometric mean of its ratios to the best."""
+    origins = {(each.op, each.name): each.origin for each in record.header.kernels}
+    rows: dict[tuple[str, str], list[tuple[CaseRows, Timed]]] = {}
+    for case in cases:
+        for each in case.rows:
+            rows.setdefault((case.op, each.row.kernel), []).append((case, each))
+    totals = _weighted(cases)
+    roof = roof_of(cases)
+    found = []
+    for (op, kernel), pairs in rows.items():
+        timed = [each for _, each in pairs if each.to_best is not None]
+        shares = (
+            each.row.share_of_peak if roof == "peak" else each.row.share_of_ceiling
+            for each in timed
+        )
+        values = sorted(each for each in shares if each is not None and math.isfinite(each))
+        statuses = Counter(each.row.status for _, each in pairs if each.row.status != "timed")
+        total, counted = totals.get((op, kernel), (None, 0))
+        found.append(
+            KernelRows(
+                op=op,
+                kernel=kernel,
+                origin=origins.get((op, kernel), "not listed"),
+                timed=len(timed),
+                fastest=sum(each.is_best for each in timed),
+                to_best=_geometric_mean([each.to_best for each in timed]),
+                to_baseline=_geometric_mean([each.to_baseline for each in timed]),
+                share=values[len(values) // 2] if values else None,
+                share_of=roof,
+                without=", ".join(f"{times:,} {status}" for status, times in statuses.items()),
+                weighted_us=total,
+                weighted_cases=counted,
+            )
+        )
+    ops = list(dict.fromkeys(each.op for each in found))
+    found.sort(key=lambda each: (ops.index(each.op), each.to_best or math.inf))
+    return tuple(found)
+
+
+def _weighted(cases: Sequence[CaseRows]) -> dict[tuple[str, str], tuple[float, int]]:
+    """By op and kernel: weight x time, and the number of cases, which have all times they could.
+
+    A kernel with no time on any case with a weight takes no part: it would leave none in common.
+    """
+    times: dict[str, list[tuple[float, dict[str, float]]]] = {}
+    for case in cases:
+        if case.weight is not None:
+            known = ((each.row.kernel, time_us(each.row)) for each in case.rows)
+            taken = {kernel: time for kernel, time in known if time is not None}
+            times.setdefault(case.op, []).append((case.weight, taken))
+    found = {}
+    for op, of_op in times.items():
+        everyone = {kernel for _, taken in of_op for kernel in taken}
+        common = [(weight, taken) for weight, taken in of_op if everyone <= taken.keys()]
+        if common:
+            for kernel in everyone:
+                total = sum(weight * taken[kernel] for weight, taken in common)
+                found[op, kernel] = total, len(common)
+    return found
+
+
+def _over(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value / other
+
+
+def _geometric_mean(ratios: Sequence[float | None]) -> float | None:
+    known = [each for each in ratios if each is not None]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class NoFigure:
+    """Rows of one kernel without a figure for one reason, and one of their cases."""
+
+    op: str
+    kernel: str
+    status: str
+    gates: bool
+    reason: str
+    rows: int
+    case: str
+    reproduce: str
+
+
+def reasons_of(record: Record) -> tuple[NoFigure, ...]:
+    """Why rows have no figure: what gates first, then wrong, failed, absent and refused."""
+    groups: dict[tuple[str, str, str, bool, str], list[BenchRow]] = {}
+    for row in record.benches:
+        if row.status != "timed":
+            alike = _NUMBER.sub("N", row.reason or "no reason given")
+            key = (row.op, row.kernel, row.status, row.gates, alike)
+            groups.setdefault(key, []).append(row)
+    found = [
+        NoFigure(
+            op=op,
+            kernel=kernel,
+            status=status,
+            gates=gates,
+            reason=alike if len({row.reason for row in rows}) > 1 else rows[0].reason or alike,
+            rows=len(rows),
+            case=short_case(rows[0]),
+            reproduce=rows[0].reproduce,
+        )
+        for (op, kernel, status, gates, alike), rows in groups.items()
+    ]
+    ranks = {"wrong": 0, "failed": 1, "absent": 2, "refused": 3}
+    bad = {"wrong", "failed"}
+    found.sort(
+        key=lambda each: (not (each.gates and each.status in bad), ranks[each.status], -each.rows)
+    )
+    return tuple(found)

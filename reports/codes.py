@@ -1,0 +1,30 @@
+"""What the codes of a profile's rows mean: why a window isn't valid, or what it lacks."""
+
+from __future__ import annotations
+
+MEANINGS = {
+    "averaged power": "the driver has no instant power, so power is a mean over the last second",
+    "clock drifts": "the SM clock had a slope over the window: no steady state",
+    "counter off": "energy by the counter and by sampled power are further apart than they may be",
+    "gap": "nothing was sampled for so long that sampled power can't be summed",
+    "gpu lost": "the GPU fell off the bus or had to be reset",
+    "gpu not found": "NVML knows no GPU of this UUID",
+    "mig": "the board's power is shared by its MIG instances, so it is no one's own",
+    "no data": "the driver had no value at the time",
+    "no driver": "NVIDIA's driver isn't loaded, or isn't of NVML's version",
+    "no library": "NVML isn't installed",
+    "no permission": "this user may not read it",
+    "no ticks": "the energy counter hardly moved in the window: it is too short",
+    "not supported": "this GPU or its driver doesn't tell it",
+    "power drifts": "power had a slope over the window: no steady state",
+    "sampler slows": "a call takes over 0.5 % longer while it is sampled",
+    "temperature drifts": "the temperature had a slope over the window: no steady state",
+    "transient": "no steady state: the figures are of a board on its way to one",
+    "vgpu": "the host doesn't tell a vGPU what its board draws",
+    "went back": "a counter went back, so it was reset or the driver reloaded",
+}
+
+
+def meaning(code: str) -> str:
+    """What the code means; empty for one that isn't known here."""
+    return MEANINGS.get(code.strip().lower(), "")

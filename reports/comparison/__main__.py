@@ -1,0 +1,145 @@
+"""`python -m reports.comparison A B [C ...]`: lay records beside one another, A the base.
+
+Exit status: 0 where they could be compared, whatever came of it; 1 under --gate where a row of one
+model is slower or less accurate, or where no row was compared; 2 where there is nothing to compare,
+with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from reports.comparison.reading import read_sides
+from reports.comparison.terminal import render_page_terminal
+from reports.comparison.together import Comparison, compare
+from reports.page import render_page
+from reports.page_markdown import render_page_markdown
+from reports.record import RecordError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    options = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # Under LC_ALL=C a name that isn't ASCII is spelled out, rather than a traceback.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        found = _compared(options)
+        _write(found, options)
+    except RecordError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader (`| head`) has enough. Python would complain once more when flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if options.gate and found.broken is not None:
+        print(found.broken, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _compared(options: argparse.Namespace) -> Comparison:
+    """Read all and compare. Rows are many and hold no cycles, so collecting them is put off."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return compare([side for path in options.records for side in read_sides(path, options.gpu)])
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nox -s compare --",
+        description="Lay records beside one another. The first of each suite is the base: of one "
+        "GPU model the others are FASTER, SLOWER, SAME or AMBIGUOUS; other GPUs, and figures that "
+        "were published or predicted, stand beside it with ratios.",
+    )
+    parser.add_argument(
+        "records",
+        nargs="+",
+        type=Path,
+        metavar="RECORD",
+        help="records of bench, accuracy, profile or compile, or JSON files of pytest-benchmark",
+    )
+    parser.add_argument(
+        "--gate",
+        action="store_true",
+        help="exit status 1 where a row is SLOWER or less accurate; baselines don't count",
+    )
+    parser.add_argument(
+        "--markdown", metavar="PATH", help="also as Markdown; - for stdout, and only that"
+    )
+    parser.add_argument("--html", type=Path, metavar="PATH", help="also as one HTML page")
+    parser.add_argument(
+        "--gpu",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of a record of nox -s compile, only predictions for GPUs of this name",
+    )
+    parser.add_argument("--all", action="store_true", help="every row, however many")
+    parser.add_argument(
+        "--width", type=_columns, metavar="N", help="columns of the terminal report"
+    )
+    return parser
+
+
+def _columns(text: str) -> int:
+    if not text.isdecimal() or not 20 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of columns from 20 to 10000")
+    return int(text)
+
+
+def _write(found: Comparison, options: argparse.Namespace) -> None:
+    """Write the forms that were asked for; files first, so that a closed pipe loses none."""
+    page = found.page
+    if options.html is not None:
+        _save(options.html, render_page(page).encode())
+    if options.markdown is not None and options.markdown != "-":
+        _save(Path(options.markdown), render_page_markdown(page).encode())
+    if options.markdown == "-":
+        text = render_page_markdown(page)
+    else:
+        width = options.width
+        if (
+            width is None
+            and not sys.stdout.isatty()
+            and not os.environ.get("COLUMNS", "").isdecimal()
+        ):
+            width = _WIDTH_OF_NO_TERMINAL
+        console = Console(width=width)
+        # Captured, not printed: rich ends the process with status 1 at a broken pipe.
+        with console.capture() as captured:
+            render_page_terminal(page, console, every_row=options.all)
+        text = captured.get()
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _save(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise RecordError(
+            f"{shown(path)}: the report can't be written ({error.strerror}); name another path"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

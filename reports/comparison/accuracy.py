@@ -1,0 +1,136 @@
+"""What became less accurate, or more: shown before any speed.
+
+Inputs are the same at every run, so a kernel's errors repeat, but for what atomics or another
+version of a compiler move. Errors that grow by more than a tenth are a change.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from reports.comparison.words import names
+from reports.page import Cell, Column, Part, Table
+from reports.phrases import count, number, ratio
+
+if TYPE_CHECKING:
+    from reports.comparison.sides import Judged, Key, Side
+    from reports.page import Tone
+
+GROWTH = 1.1
+Kind = Literal["LESS ACCURATE", "MORE ACCURATE", "OTHER STATUS"]
+# Statuses that say how right a kernel was; of others (refused, not checked) nothing is known.
+_RANKS = {"passed": 0, "failed": 1}
+_TONES: dict[Kind, Tone] = {
+    "LESS ACCURATE": "bad",
+    "MORE ACCURATE": "good",
+    "OTHER STATUS": "doubtful",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyChange:
+    """How a row's accuracy changed from the base to the other side."""
+
+    key: Key
+    kind: Kind
+    before: str
+    after: str
+    gates: bool
+
+
+def accuracy_changes(base: Side, other: Side) -> tuple[list[AccuracyChange], int]:
+    """The changes, and how many rows both sides have."""
+    found = []
+    common = 0
+    for key, before in base.judged.items():
+        after = other.judged.get(key)
+        if after is None:
+            continue
+        common += 1
+        change = _change(before, after)
+        if change is not None:
+            found.append(change)
+    return found, common
+
+
+def accuracy_part(base: Side, other: Side) -> tuple[Part | None, list[AccuracyChange]]:
+    """The part of a report; None where the sides share no row whose accuracy is known."""
+    changes, common = accuracy_changes(base, other)
+    if not common:
+        return None, []
+    tables = []
+    for kind, tone in _TONES.items():
+        rows = [each for each in changes if each.kind == kind]
+        if rows:
+            tables.append(
+                Table(
+                    kind.capitalize(),
+                    (Column("kernel"), Column("case"), Column(base.letter), Column(other.letter)),
+                    [
+                        (*names(each.key), each.before, Cell(each.after, None, tone))
+                        for each in rows
+                    ],
+                )
+            )
+    numbers = {kind: sum(each.kind == kind for each in changes) for kind in _TONES}
+    worse, better, other_status = numbers.values()
+    verdict = "LESS ACCURATE" if worse else "MORE ACCURATE" if better else "AS ACCURATE"
+    sentence = (
+        f"of {count(common, 'row')} that both have, {worse:,} less accurate, {better:,} more, "
+        f"{other_status:,} of another status, {common - len(changes):,} as before"
+    )
+    title = f"Accuracy: {other.letter} beside {base.letter}"
+    return Part(title, verdict, "bad" if worse else "good", sentence, items=tables), changes
+
+
+def _change(before: Judged, after: Judged) -> AccuracyChange | None:
+    kind: Kind | None = None
+    told = _told(before), _told(after)
+    if before.status != after.status:
+        ranks = _RANKS.get(before.status), _RANKS.get(after.status)
+        if None in ranks:
+            kind = "OTHER STATUS"
+        else:
+            kind = "LESS ACCURATE" if after.status == "failed" else "MORE ACCURATE"
+    else:
+        grown = _growth(before.worst_ratio, after.worst_ratio)
+        name = None
+        for output, error in before.rmse.items():
+            growth = _growth(error, after.rmse.get(output))
+            if _extent(growth) > _extent(grown):
+                grown, name = growth, output
+        if _extent(grown) > GROWTH:
+            kind = "LESS ACCURATE" if grown > 1 else "MORE ACCURATE"
+            if name is not None:
+                told = (
+                    f"{told[0]}, rmse of {name} {number(before.rmse[name])}",
+                    f"{told[1]}, rmse of {name} {number(after.rmse[name])}",
+                )
+    if kind is None:
+        return None
+    return AccuracyChange(after.key, kind, *told, gates=after.gates)
+
+
+def _growth(before: float | None, after: float | None) -> float:
+    """How many times as large an error became, NaN being the largest; 1 where one isn't known."""
+    if before is None or after is None:
+        return 1.0
+    before, after = (math.inf if math.isnan(each) else each for each in (before, after))
+    if before == after:
+        return 1.0
+    return math.inf if before == 0 or math.isinf(after) else after / before
+
+
+def _extent(growth: float) -> float:
+    """How far from 1 a factor is, either way."""
+    if growth == 0:
+        return math.inf
+    return max(growth, 1 / growth)
+
+
+def _told(row: Judged) -> str:
+    rule = f" by {row.rule}" if row.rule else ""
+    worst = "" if row.worst_ratio is None else f", worst {ratio(row.worst_ratio)}"
+    return f"{row.status}{rule}{worst}"

@@ -1,0 +1,258 @@
+"""A record of `nox -s profile` as a part of a page: tables that sort, and timelines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports.codes import meaning
+from reports.page import Cell, Column, Figure, Part, Table
+from reports.phrases import duration, figure, microseconds, part, times
+from reports.profile import LEGEND
+from reports.profile_figures import (
+    beside,
+    codes_of,
+    counter_apart,
+    efficiency_text,
+    energy_text,
+    error_text,
+    facts_of,
+    held_by,
+    held_text,
+    highest_of,
+    mean_of,
+    missing_of,
+    named,
+    notes_of,
+    of_limit,
+    over,
+    reasons_of,
+    short_case,
+    summary_of,
+    verdict_of,
+)
+from reports.profile_pictures import timelines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reports.page import Tone
+    from reports.record import Record
+    from reports.schema import ProfileRow
+
+_TONES: dict[str, Tone] = {
+    "valid": "good",
+    "transient": "doubtful",
+    "invalid": "bad",
+    "wrong": "bad",
+    "failed": "bad",
+    "absent": "doubtful",
+    "refused": "dim",
+}
+
+
+def profile_part(record: Record) -> Part:
+    """The record's part of a page."""
+    verdict, tone = verdict_of(record)
+    return Part(
+        title=f"Power: {record.path.name}",
+        verdict=verdict,
+        tone=tone,
+        sentence=summary_of(record),
+        notes=notes_of(record),
+        facts=facts_of(record),
+        items=tuple(_items(record)),
+    )
+
+
+def _items(record: Record) -> Iterator[Table | Figure]:
+    yield _rows(record)
+    yield _not_measured(record)
+    yield _beside(record)
+    yield from timelines(record)
+    yield _held(record)
+    yield _validity(record)
+    yield _missing(record)
+    yield _windows(record)
+
+
+def _rows(record: Record) -> Table:
+    columns = (
+        *(Column("kernel"), Column("inputs"), Column("state"), Column("case")),
+        Column("energy", "number", "of a call, of the whole board"),
+        Column("±", "number", "95 %, of the trials and the counter"),
+        Column("W", "number", "mean over the trials"),
+        Column("of limit", "share", "of the power limit in force"),
+        Column("us", "number", "of a call in the loop"),
+        Column("a watt buys", "number"),
+        Column("SM MHz", "number", "mean"),
+        Column("held by", note="what kept the clock down longest, and its share of the windows"),
+        Column("°C", "number", "the highest"),
+        Column("net", "number", "energy less idle power"),
+        Column("J/TFLOP", "number"),
+        Column("integral", "number", "energy by sampled power over that by the counter, less 1"),
+        Column("idle W", "number", "before and after"),
+        Column("sampler", "number", "by how much it slows a call"),
+        Column("op"),
+    )
+    rows = [_row(row) for row in record.profiles]
+    return Table("Energy, power and clocks", columns, rows, LEGEND)
+
+
+def _row(row: ProfileRow) -> tuple[Cell | str, ...]:
+    state = row.validity if row.status == "measured" else row.status
+    names: tuple[Cell | str, ...] = (
+        *(row.kernel, row.distribution, Cell(state, None, _TONES[state]), short_case(row)),
+    )
+    if row.status != "measured":
+        return *names, *("",) * 14, row.op
+    limit, apart = of_limit(row), counter_apart(row)
+    clock, warmest = mean_of(row, "sm_clock_mhz"), highest_of(row, "temperature_c")
+    error = over(row.energy_error_j, row.energy_j)
+    buys = row.gb_s_per_w if "GB" in efficiency_text(row) else row.tflops_per_w
+    idle = [each for each in (row.idle_before_w, row.idle_after_w) if each is not None]
+    slower = row.sampler_slowdown
+    return (
+        *names,
+        Cell(energy_text(row.energy_j), row.energy_j),
+        Cell(error_text(row), error),
+        Cell(figure(row.power_w), row.power_w),
+        Cell(part(limit), limit),
+        Cell(microseconds(row.device_us), row.device_us),
+        Cell(efficiency_text(row), buys),
+        Cell(figure(clock, 4), clock),
+        held_text(row),
+        Cell("-" if warmest is None else f"{warmest:.0f}", warmest),
+        Cell(energy_text(row.net_energy_j), row.net_energy_j),
+        Cell(figure(row.joules_per_tflop), row.joules_per_tflop),
+        Cell("-" if apart is None else f"{100 * apart:+.1f} %", apart),
+        Cell(" to ".join(f"{each:,.0f}" for each in idle) or "-", idle[0] if idle else None),
+        Cell("-" if slower is None else f"{100 * slower:+.2f} %", slower),
+        row.op,
+    )
+
+
+def _not_measured(record: Record) -> Table:
+    columns = (
+        *(Column("kernel, inputs, case"), Column("status"), Column("reason")),
+        Column("reproduce", "command"),
+    )
+    rows = [
+        (
+            f"{row.op} {named(row)}",
+            Cell(row.status, None, _TONES[row.status]),
+            (row.reason or "no reason given") + ("" if row.gates else " (not gating)"),
+            row.reproduce,
+        )
+        for row in reasons_of(record)
+    ]
+    return Table("Not measured", columns, rows)
+
+
+def _beside(record: Record) -> Table:
+    columns = (
+        *(Column("kernel"), Column("case"), Column("inputs")),
+        *(Column("us", "number"), Column("time", "number"), Column("W", "number")),
+        *(Column("power", "number"), Column("SM MHz", "number"), Column("energy", "number")),
+        Column("energy over", "number", "that of the first inputs"),
+    )
+    rows = []
+    for group in beside(record):
+        first = group[0]
+        for row in group:
+            clock = mean_of(row, "sm_clock_mhz")
+            longer = over(row.device_us, first.device_us)
+            drawn, spent = over(row.power_w, first.power_w), over(row.energy_j, first.energy_j)
+            rows.append(
+                (
+                    *(row.kernel, short_case(row), row.distribution),
+                    Cell(microseconds(row.device_us), row.device_us),
+                    Cell(times(longer), longer),
+                    Cell(figure(row.power_w), row.power_w),
+                    Cell(times(drawn), drawn),
+                    Cell(figure(clock, 4), clock),
+                    Cell(energy_text(row.energy_j), row.energy_j),
+                    Cell(times(spent), spent),
+                )
+            )
+    note = "The same kernel and case with other values: what the values alone change."
+    return Table("Inputs side by side", columns, rows, note)
+
+
+def _held(record: Record) -> Table:
+    columns = (
+        *(Column("kernel, inputs, case"), Column("reason"), Column("time", "number")),
+        Column("of the windows", "share", "by the driver's counter"),
+        Column("polled beside", "number", "share of the samples that had it"),
+    )
+    rows = [
+        (
+            named(row),
+            each.reason,
+            Cell("-" if each.seconds is None else duration(each.seconds), each.seconds),
+            Cell(part(each.share), each.share),
+            Cell(part(each.polled), each.polled),
+        )
+        for row in record.profiles
+        for each in held_by(row)
+    ]
+    return Table("What held clocks down, over all trials", columns, rows)
+
+
+def _validity(record: Record) -> Table:
+    columns = (Column("kernel, inputs, case"), Column("state"), Column("code"), Column("meaning"))
+    rows = [
+        (named(row), Cell(row.validity, None, _TONES[row.validity]), code, meaning(code))
+        for row in record.profiles
+        if row.status == "measured"
+        for code in codes_of(row)
+    ]
+    return Table("Not valid, or less than whole", columns, rows)
+
+
+def _missing(record: Record) -> Table:
+    columns = (Column("figures"), Column("reason"), Column("rows", "number"), Column("as"))
+    rows = [
+        (", ".join(each.fields), each.reason, Cell(f"{each.rows:,}", each.rows), each.example)
+        for each in missing_of(record)
+    ]
+    return Table("Figures that are missing, and why", columns, rows)
+
+
+def _windows(record: Record) -> Table:
+    columns = (
+        *(Column("kernel, inputs, case"), Column("trial", "number"), Column("state")),
+        *(Column("seconds", "number"), Column("calls", "number"), Column("W", "number")),
+        Column("W, 95th", "number", "95th percentile"),
+        *(Column("W, highest", "number"), Column("SM MHz", "number")),
+        *(Column("°C", "number", "mean"), Column("°C a minute", "number", "slope")),
+        Column("counter", "number", "energy of the window by the counter"),
+        Column("integral", "number", "energy of the window by sampled power"),
+        *(Column("samples", "number"), Column("period, ms", "number")),
+        Column("largest gap, ms", "number"),
+    )
+    rows: list[Sequence[Cell | str]] = []
+    for row in record.profiles:
+        for number, each in enumerate(row.windows, 1):
+            power, clock, warmth = each.power_w, each.sm_clock_mhz, each.temperature_c
+            figures: tuple[float | None, ...] = (
+                each.duration_s,
+                each.calls,
+                *((None,) * 3 if power is None else (power.mean, power.p95, power.highest)),
+                None if clock is None else clock.mean,
+                None if warmth is None else warmth.mean,
+                each.slopes.get("temperature_c"),
+            )
+            energies = (each.energy_counter_j, each.energy_integral_j)
+            rows.append(
+                (
+                    named(row),
+                    Cell(f"{number}", number),
+                    Cell(each.validity, None, _TONES[each.validity]),
+                    *(Cell(figure(value, 4), value) for value in figures),
+                    *(Cell(energy_text(joules), joules) for joules in energies),
+                    Cell(f"{each.samples:,}", each.samples),
+                    Cell(figure(each.period_ms), each.period_ms),
+                    Cell(figure(each.largest_gap_ms), each.largest_gap_ms),
+                )
+            )
+    return Table("Windows", columns, rows, folded=True)

@@ -1,0 +1,124 @@
+"""On a machine with a GPU: do other ways of timing agree with this suite's medians?
+
+    python -m suites.throughput.agreement
+
+A dozen calls, of both ops, ours and peers', from microseconds to milliseconds. Each is timed by the
+suite, in a worker, and then here: calls over 1 ms by triton.testing.do_bench, which launches one
+after the other and flushes by zeroing; shorter ones by replaying a CUDA graph (graph_replay.py), in
+which no launch costs anything. Exit status 1 where a difference passes 2 %.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+import torch
+import triton.testing
+from rich.console import Console
+from rich.table import Table
+
+from kernels.registry import Kernel, all_kernels, choose
+from oracles import OPS
+from oracles.op import Case
+from suites.accuracy.run import Run
+from suites.accuracy.workers import Workers
+from suites.described import describe_machine
+from suites.throughput.cases import bench_cases
+from suites.throughput.graph_replay import device_times_us
+from suites.throughput.rows import TASK, Bench
+from suites.throughput.survey import survey
+
+_ROW_S, _LIMIT_S = 1.0, 300.0
+_LONG_US = 1_000.0
+_AGREES = 0.02
+
+# A kernel's name, "" for the one of ours that dispatch takes, and the beginning of a case's id.
+_CALLS = (
+    ("", "layer_norm_backward-m16384-n1024-bfloat16"),
+    ("", "layer_norm_backward-m8192-n8192-bfloat16"),
+    ("", "layer_norm_backward-m2048-n65536-float32"),
+    ("", "layer_norm_backward-m16384-n4095-bfloat16"),
+    ("torch_native", "layer_norm_backward-m16384-n4096-bfloat16"),
+    ("torch_native", "layer_norm_backward-m1048576-n64-float32"),
+    ("", "attention_forward-b16-h_q32-h_kv32-s_q1024-s_kv1024-d64-d_v64"),
+    ("", "attention_forward-b1-h_q16-h_kv16-s_q16384-s_kv16384-d128-d_v128"),
+    ("torch_cudnn", "attention_forward-b4-h_q16-h_kv16-s_q4096-s_kv4096-d128-d_v128"),
+    ("torch_flash", "attention_forward-b2-h_q8-h_kv8-s_q197-s_kv197"),
+    ("", "attention_backward-b4-h_q16-h_kv16-s_q4096-s_kv4096-d128-d_v128"),
+    ("torch_flash", "attention_backward-b16-h_q32-h_kv32-s_q1024-s_kv1024-d64-d_v64"),
+)
+
+
+def _pair(name: str, case_id: str, sm: int) -> tuple[Kernel, Case]:
+    op = OPS[case_id.partition("-")[0]]
+    case = next(each for each in bench_cases(op.name, "cuda") if each.id().startswith(case_id))
+    if not name:
+        return choose(op, case, sm), case
+    mine = (each for each in all_kernels() if each.op.name == op.name)
+    return next(each for each in mine if each.name == name), case
+
+
+def _timed_here(kernel: Kernel, case: Case, median_us: float) -> tuple[float, str]:
+    """Median device time in microseconds, and what told it."""
+    inputs = kernel.op.inputs(case, torch.device("cuda"))
+
+    def call() -> object:
+        return kernel.function(**inputs)
+
+    if median_us > _LONG_US:
+        return 1e3 * float(triton.testing.do_bench(call, return_mode="median")), "do_bench"
+    return statistics.median(device_times_us(call)), "graph replay"
+
+
+def main() -> int:
+    """Print the table; 1 where a difference is too large or a call has no figure."""
+    if not torch.cuda.is_available():
+        print("agreement: torch sees no CUDA device here; run this where there is one")
+        return 2
+    device = torch.device("cuda")
+    major, minor = torch.cuda.get_device_capability()
+    sm = 10 * major + minor
+    workers = Workers(device, sm, strict=False, tasks=(TASK,))
+    run = Run(
+        device=device,
+        sm=sm,
+        gate_baselines=False,
+        named=frozenset(),
+        reproduce_options=(),
+        workers=workers,
+        two_calls_alone=True,
+    )
+    ground = survey(device, describe_machine(device, sm, strict=None))
+    bench = Bench(run, workers, ground.roofs, "cold", _ROW_S, ground.default_clock_mhz, _LIMIT_S)
+    table = Table(title="the suite's medians beside other ways of timing")
+    for column in ("call", "suite us", "other us", "by", "difference"):
+        table.add_column(column, justify="left" if column in ("call", "by") else "right")
+    apart = 0
+    try:
+        for name, case_id in _CALLS:
+            kernel, case = _pair(name, case_id, sm)
+            row = bench.row(kernel, case)
+            if row.median_us is None:
+                apart += 1
+                table.add_row(case.id(kernel.name), "-", "-", "", f"{row.status}: {row.reason}")
+                continue
+            other_us, by = _timed_here(kernel, case, row.median_us)
+            difference = row.median_us / other_us - 1.0
+            apart += abs(difference) > _AGREES
+            table.add_row(
+                case.id(kernel.name),
+                f"{row.median_us:,.2f}",
+                f"{other_us:,.2f}",
+                by,
+                f"{difference:+.2%}",
+            )
+    finally:
+        workers.close()
+    Console(width=max(Console().width, 150)).print(table)
+    print(f"{apart} of {len(_CALLS)} differ by more than {_AGREES:.0%}")
+    return int(apart > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,422 @@
+"""What a comparison says of records of one model, of several, and of rows that don't compare."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from reports.comparison.generations import geometric_mean
+from reports.comparison.pairs import pair_speeds
+from reports.comparison.reading import read_sides
+from reports.comparison.rule import Verdict
+from reports.comparison.speed import hold
+from reports.comparison.terminal import render_page_terminal
+from reports.comparison.together import Comparison, compare
+from reports.record import RecordError
+from reports.schema import PROTOCOL, BenchRow, Row, RunHeader
+from tests.compared_records import (
+    A100,
+    H100,
+    H200,
+    accuracy_row,
+    bench_row,
+    case,
+    header,
+    profile_row,
+    samples,
+    write,
+)
+
+
+def compared(folder: Path, *records: tuple[RunHeader, Sequence[Row]]) -> Comparison:
+    """Write the records and compare them."""
+    paths = [
+        write(folder / f"{number}.jsonl", head, rows) for number, (head, rows) in enumerate(records)
+    ]
+    return compare([side for path in paths for side in read_sides(path)])
+
+
+def text_of(found: Comparison, width: int = 200) -> str:
+    """The comparison in the terminal."""
+    console = Console(width=width, file=io.StringIO(), record=True)
+    render_page_terminal(found.page, console, every_row=True)
+    return console.export_text()
+
+
+def two(folder: Path, ours: BenchRow, theirs: BenchRow, protocol: int = PROTOCOL) -> Comparison:
+    """One row on either side, of one model."""
+    return compared(folder, (header(), [ours]), (header(protocol=protocol), [theirs]))
+
+
+def refusals(folder: Path, ours: BenchRow, theirs: BenchRow) -> list[str]:
+    """Why the one row of either record isn't compared."""
+    paths = [
+        write(folder / f"{name}.jsonl", header(), [row])
+        for name, row in (("a", ours), ("b", theirs))
+    ]
+    base, other = (read_sides(path)[0] for path in paths)
+    base.letter, other.letter = "A", "B"
+    found = pair_speeds(base, other)
+    assert not found.pairs
+    return [each.reason for each in found.refused]
+
+
+@pytest.mark.parametrize(
+    ("centre", "noise", "verdict"),
+    [
+        (100.0, 0.002, Verdict.SAME),
+        (102.0, 0.002, Verdict.SLOWER),
+        (98.0, 0.002, Verdict.FASTER),
+        (102.0, 0.03, Verdict.AMBIGUOUS),
+    ],
+)
+def test_records_of_one_model_get_each_verdict(
+    tmp_path: Path, centre: float, noise: float, verdict: Verdict
+) -> None:
+    """A planted change of 2 % is found at 0.2 % of noise, and left open at 3 %."""
+    found = two(tmp_path, bench_row(100.0, seed=1), bench_row(centre, seed=2, noise=noise))
+    assert [each.judgement.verdict for each in found.held] == [verdict]
+    assert found.parts[0].verdict == verdict
+    assert f"{verdict}, B beside A: 1 row" in text_of(found)
+
+
+def test_two_runs_of_one_machine_are_the_same(tmp_path: Path) -> None:
+    """96 rows with noise of 0.2 % in their samples: SAME in 95 % and more, and no false alarm."""
+    cases = [case(m=1000 + number) for number in range(96)]
+    runs = [
+        [bench_row(100.0, seed=200 * run + place, case=each) for place, each in enumerate(cases)]
+        for run in range(2)
+    ]
+    found = compared(tmp_path, *((header(), list(rows)) for rows in runs))
+    verdicts = [each.judgement.verdict for each in found.held]
+    assert verdicts.count(Verdict.SAME) >= 0.95 * len(cases)
+    assert not {Verdict.FASTER, Verdict.SLOWER} & set(verdicts)
+
+
+def test_rows_of_several_processes_are_known_by_the_processes_medians(tmp_path: Path) -> None:
+    """Samples that spread by 3 % hide no change that four processes agree on."""
+    sides = [
+        bench_row(processes=tuple(samples(centre, 0.03, seed=10 * of + each, rounds=400)
+                  for each in range(4)))
+        for of, centre in ((1, 100.0), (2, 102.0))
+    ]  # fmt: skip
+    found = two(tmp_path, sides[0], sides[1])
+    (held,) = found.held
+    assert held.judgement.verdict is Verdict.SLOWER
+    assert held.judgement.confirmed is True
+    assert "timed: A by 4 processes, B by 4 processes" in text_of(found)
+
+
+def test_slowdown_of_the_clock_alone_is_ambiguous(tmp_path: Path) -> None:
+    """More time in as many cycles: the row says that the clock differs."""
+    found = two(
+        tmp_path, bench_row(100.0, seed=1), bench_row(103.0, seed=2, mhz=1800 / 1.03)
+    )  # fmt: skip
+    assert found.held[0].judgement.verdict is Verdict.AMBIGUOUS
+    assert "not so in cycles" in text_of(found)
+
+
+def test_record_without_clocks_is_unconfirmed(tmp_path: Path) -> None:
+    """The verdict stands, and the report says that no cycles confirm it."""
+    found = two(tmp_path, bench_row(100.0, seed=1), bench_row(103.0, seed=2, mhz=0))
+    assert found.held[0].judgement.verdict is Verdict.SLOWER
+    assert "1 row unconfirmed in cycles" in text_of(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"distribution": "zeros"}, "the distribution of inputs is normal in A and zeros in B"),
+        ({"cache": "warm"}, "the cache is cold in A and warm in B"),
+        (
+            {"case": case(sizes={"m": 8192, "n": 8193})},
+            "other inputs: sizes m=8192 n=8192 in A and m=8192 n=8193 in B",
+        ),
+        ({"case": case(seed=3)}, "other inputs: seed 0 in A and 3 in B"),
+        (
+            {"status": "wrong", "accuracy": "failed", "processes": (), "median_us": None},
+            "its accuracy failed in B",
+        ),
+        ({"accuracy": None}, "its accuracy was never checked in B"),
+        ({"accuracy": "no power"}, "its accuracy is told as: no power in B"),
+        (
+            {"status": "absent", "reason": "not installed", "processes": (), "median_us": None},
+            "not timed in B (absent): not installed",
+        ),
+        (
+            {"processes": (), "median_us": float("nan")},
+            "not timed in B (timed): it has no time that a call could take",
+        ),
+        ({"flops": 5}, "not the same work: 603,979,776 flops are counted in A and 5 in B"),
+    ],
+)
+def test_rows_that_do_not_compare_are_refused_with_the_reason(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """Other inputs, a failed accuracy, no time: never a verdict, always a sentence."""
+    assert refusals(tmp_path, bench_row(seed=1), bench_row(seed=2, **changes)) == [reason]
+
+
+def test_records_of_two_protocols_are_refused(tmp_path: Path) -> None:
+    """The rules behind the figures differ, so none of them compare."""
+    with pytest.raises(RecordError, match=r"its protocol is 1 and that of .* is 2"):
+        two(tmp_path, bench_row(), bench_row(), protocol=1)
+
+
+def test_records_of_different_suites_are_refused(tmp_path: Path) -> None:
+    """A record of bench and one of profile hold nothing that compares."""
+    with pytest.raises(RecordError, match="name two of one suite"):
+        compared(tmp_path, (header(), [bench_row()]), (header("profile"), [profile_row()]))
+
+
+def test_rows_of_one_side_are_listed(tmp_path: Path) -> None:
+    """What only one record has is told, either way."""
+    found = compared(
+        tmp_path,
+        (header(), [bench_row(), bench_row(case=case(m=1))]),
+        (header(), [bench_row(), bench_row(case=case(m=2))]),
+    )
+    shown = text_of(found)
+    assert re.search(r"m1-n8192-bfloat16-contiguous +not in B", shown)
+    assert re.search(r"m2-n8192-bfloat16-contiguous +not in A", shown)
+
+
+def test_one_kernel_of_either_side_is_held_against_the_other(tmp_path: Path) -> None:
+    """Two files of one kernel each compare, whatever the kernels are called, and it is said."""
+    found = two(
+        tmp_path, bench_row(seed=1, kernel="mine"), bench_row(102.0, seed=2, kernel="mine_too")
+    )
+    assert found.held[0].judgement.verdict is Verdict.SLOWER
+    assert "mine_too of B is held against mine of A" in text_of(found)
+
+
+def test_accuracy_comes_before_speed(tmp_path: Path) -> None:
+    """A kernel that got faster and less accurate is told as less accurate, first."""
+    found = two(tmp_path, bench_row(seed=1), bench_row(90.0, seed=2, worst_ratio=0.8))
+    assert [part.verdict for part in found.parts] == ["LESS ACCURATE", "LESS ACCURATE", "FASTER"]
+    assert found.broken == "the gate is shut: 0 rows slower, 1 row less accurate"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ({}, {}, "AS ACCURATE"),
+        ({}, {"ratio": 0.52}, "AS ACCURATE"),
+        ({}, {"ratio": 0.9}, "LESS ACCURATE"),
+        ({"ratio": 0.9}, {}, "MORE ACCURATE"),
+        ({}, {"rmse": 5e-4}, "LESS ACCURATE"),
+        ({}, {"ratio": float("nan")}, "LESS ACCURATE"),
+        ({"ratio": float("nan")}, {"ratio": float("inf")}, "AS ACCURATE"),
+        ({"ratio": 0.0}, {"ratio": 0.1}, "LESS ACCURATE"),
+        ({}, {"status": "failed", "rule": "deterministic bound"}, "LESS ACCURATE"),
+        ({"status": "failed"}, {}, "MORE ACCURATE"),
+    ],
+)
+def test_records_of_accuracy_compare(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any], verdict: str
+) -> None:
+    """A status that changes, or errors that grow by more than a tenth, NaN the largest."""
+    found = compared(
+        tmp_path,
+        (header("accuracy"), [accuracy_row(**before)]),
+        (header("accuracy"), [accuracy_row(**after)]),
+    )
+    assert found.parts[0].verdict == verdict
+    assert (found.broken is not None) == (verdict == "LESS ACCURATE")
+
+
+def test_kernel_that_refuses_now_is_of_another_status(tmp_path: Path) -> None:
+    """Served and not served says nothing of accuracy, and isn't passed over."""
+    found = compared(
+        tmp_path,
+        (header("accuracy"), [accuracy_row()]),
+        (header("accuracy"), [accuracy_row(status="refused", outputs=())]),
+    )
+    assert "1 of another status" in text_of(found)
+    assert found.broken is None
+
+
+def test_baseline_that_got_slower_does_not_shut_the_gate(tmp_path: Path) -> None:
+    """It is told, and what doesn't gate in a suite doesn't here."""
+    found = two(tmp_path, bench_row(seed=1), bench_row(105.0, seed=2, gates=False))
+    assert found.held[0].judgement.verdict is Verdict.SLOWER
+    assert found.broken is None
+
+
+def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
+    """Measured, measured, published: ratios and shares, a mean with its interval, no verdict."""
+    cases = [case(m=each) for each in (1024, 2048, 4096)]
+
+    def rows(factor: float, changes: dict[str, Any]) -> list[Row]:
+        scaled = [factor * 100.0 * (1 + 0.05 * place) for place in range(3)]
+        return [
+            bench_row(time, noise=0, case=each, **changes)
+            for place, (time, each) in enumerate(zip(scaled, cases, strict=True))
+        ]
+
+    published: dict[str, Any] = {
+        "processes": (),
+        "accuracy": None,
+        "share_of_ceiling": None,
+        "source": "a paper, table 2",
+    }
+    found = compared(
+        tmp_path,
+        (header(), rows(1.0, {})),
+        (header(machine=H100), rows(1.25, {})[:2]),
+        (header(machine=A100, figures="published"), rows(2.0, published)),
+    )
+    assert found.held == []
+    assert found.broken is None
+    shown = text_of(found)
+    assert "B: H100 80GB HBM3" in shown
+    assert "C: A100-SXM4-80GB, published" in shown
+    assert "0.800x" in shown
+    assert "0.500x" in shown
+    assert "C is from: a paper, table 2" in shown
+    assert "not in B" in shown
+    assert "70/-/75 %" in shown
+    for word in ("regress", "SLOWER", "FASTER", "gate"):
+        assert word not in shown
+
+
+def test_fastest_of_each_record_compares_where_kernels_differ(tmp_path: Path) -> None:
+    """Generations have kernels of their own; the best of each stand beside one another."""
+    found = compared(
+        tmp_path,
+        (header(), [bench_row(each * 100.0, kernel=f"a{each}", noise=0) for each in (1, 2)]),
+        (
+            header(machine=H100),
+            [bench_row(each * 100.0, kernel=f"b{each}", noise=0) for each in (2, 3)],
+        ),
+    )
+    shown = text_of(found)
+    assert "The fastest of each record: 1 row" in shown
+    assert "b2 2,013 GB/s 0.500x" in shown
+
+
+def test_geometric_mean_has_a_t_interval_over_cases() -> None:
+    """2, 2 and 16 by hand: 4 in the middle, t of two degrees of freedom 4.303; one has none."""
+    mean = geometric_mean([2.0, 2.0, 16.0])
+    assert mean.value == pytest.approx(4.0)
+    assert mean.interval is not None
+    reach = 4.30265 * statistics.stdev(map(math.log, (2, 2, 16))) / math.sqrt(3)
+    low, high = mean.interval
+    assert math.log(high) - math.log(4) == pytest.approx(reach, rel=1e-5)
+    assert low * high == pytest.approx(16.0)
+    assert geometric_mean([2.0]).interval is None
+
+
+def test_kernels_of_one_case_count_as_one_case(tmp_path: Path) -> None:
+    """Ten kernels on one case are no ten cases: the mean has no interval."""
+    rows = [bench_row(100.0, kernel=f"kernel{number}") for number in range(10)]
+    shown = text_of(compared(tmp_path, (header(), rows), (header(machine=H100), rows)))
+    (line,) = [each for each in shown.splitlines() if "all rows" in each]
+    assert line.split()[-3:] == ["one", "case", "1"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        (H100, "NVIDIA H200 and NVIDIA H100 80GB HBM3"),
+        (H200 | {"multiprocessors": 16}, "NVIDIA H200 with 132 and 16 SMs"),
+        (H200 | {"power_limit_w": 500.0}, "NVIDIA H200 held to 700 W and 500 W"),
+    ],
+)
+def test_model_is_name_sms_and_power_limit(
+    tmp_path: Path, machine: dict[str, Any], why: str
+) -> None:
+    """A card that is cut in parts, or held to less power, is another machine."""
+    found = compared(
+        tmp_path, (header(), [bench_row()]), (header(machine=machine), [bench_row(200.0)])
+    )
+    assert found.held == []
+    assert f"another machine: {why}" in text_of(found)
+
+
+def test_energy_of_two_boards_is_within_seven_per_cent_at_best(tmp_path: Path) -> None:
+    """The same energy but for 4 % is MORE on one board, and open on two."""
+    other_board = H200 | {"gpu_uuid": "GPU-9999"}
+    rows = [profile_row(0.050)], [profile_row(0.052)]
+    one = compared(tmp_path, *((header("profile"), list(each)) for each in rows))
+    assert "1.04x +-0.01 MORE" in text_of(one)
+    assert "one board" in text_of(one)
+    (tmp_path / "two").mkdir()
+    two_boards = compared(
+        tmp_path / "two",
+        (header("profile"), [*rows[0]]),
+        (header("profile", machine=other_board), [*rows[1]]),
+    )
+    assert "1.04x +-0.07 OPEN" in text_of(two_boards)
+    assert "+-7 % before" in text_of(two_boards)
+
+
+def test_energy_that_is_missing_is_refused_with_its_reason(tmp_path: Path) -> None:
+    """Neither zero nor a blank: the record's own reason."""
+    missing = profile_row(1.0, energy_j=None, missing={"energy_j": "not supported: no counter"})
+    found = compared(
+        tmp_path,
+        (header("profile"), [profile_row(), profile_row(case=case(m=1))]),
+        (header("profile"), [missing, profile_row(case=case(m=1), validity="invalid")]),
+    )
+    shown = text_of(found, 300)
+    assert "no energy in B (measured): not supported: no counter" in shown
+    assert "its windows in B aren't valid" in shown
+
+
+def test_weighted_total_follows_the_weights(tmp_path: Path) -> None:
+    """Three calls of 100 us and one of 200 make 500; a row without a weight isn't in it."""
+    rows: list[list[Row]] = [
+        [
+            bench_row(f * 100.0, noise=0, weight=3.0),
+            bench_row(f * 200.0, noise=0, weight=1.0, case=case(m=1)),
+            bench_row(f * 900.0, noise=0, case=case(m=2)),
+        ]
+        for f in (1.0, 2.0)
+    ]
+    shown = text_of(compared(tmp_path, *((header(), each) for each in rows)))
+    assert "Weighted total: 1 row" in shown
+    (line,) = [each for each in shown.splitlines() if " 500.0 " in each]
+    assert "1,000" in line
+    assert "+100.0 %" in line
+
+
+def test_side_names_software_that_differs(tmp_path: Path) -> None:
+    """A change of compiler is seen before a kernel is blamed."""
+    newer = H200 | {"packages": {"torch": "2.13.0", "triton": "3.8.0"}}
+    found = compared(
+        tmp_path, (header(), [bench_row()]), (header(machine=newer), [bench_row(seed=1)])
+    )
+    assert "triton differs: 3.7.1 in A, 3.8.0 in B" in text_of(found)
+
+
+def test_row_that_a_record_has_twice_is_told(tmp_path: Path) -> None:
+    """The first is taken, and the report says so."""
+    found = compared(
+        tmp_path, (header(), [bench_row(), bench_row(200.0)]), (header(), [bench_row()])
+    )
+    assert "A has 1 row more than once" in text_of(found)
+
+
+def test_hold_orders_rows_by_change(tmp_path: Path) -> None:
+    """The largest change comes first."""
+    paths = [
+        write(
+            tmp_path / f"{name}.jsonl",
+            header(),
+            [bench_row(time, noise=0.0001, case=case(m=m)) for m, time in enumerate(times)],
+        )
+        for name, times in (("a", (100.0, 100.0, 100.0)), ("b", (102.0, 110.0, 105.0)))
+    ]
+    base, other = (read_sides(path)[0] for path in paths)
+    changes = [each.judgement.change for each in hold(base, other).of(Verdict.SLOWER)]
+    assert changes == sorted(changes, reverse=True)
+    assert len(changes) == 3

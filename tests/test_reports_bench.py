@@ -1,0 +1,295 @@
+"""Reports of timed kernels hold what the record says, at every width and without colour."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from reports.bench import MOST_CASES, render
+from reports.bench_figures import cases_of, kernels_of, reasons_of, verdict_of
+from reports.bench_page import bench_part
+from reports.example_bench import (
+    bench_row,
+    bench_rows,
+    example_bench_header,
+    many_bench_rows,
+    norm_case,
+    write_bench,
+    wrong_row,
+)
+from reports.forms import forms_of
+from reports.page import Page
+from reports.page_markdown import render_page_markdown
+from reports.phrases import figure, microseconds, times
+from reports.picture import render_svg
+from reports.record import Record, RecordError, read
+from reports.schema import BenchRow, FlushProbe, RunHeader
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ("us", "±", "x best", "rate", "of peak", "of ceiling", "MHz", "host us", "first call")
+
+
+def record_of(
+    tmp_path: Path, rows: list[BenchRow], *, header: RunHeader | None = None, whole: bool = True
+) -> Record:
+    """Write `rows` and read them back."""
+    return read(write_bench(tmp_path / "run.jsonl", rows, header=header, whole=whole))
+
+
+def terminal(record: Record, width: int = 120, *, baseline: str | None = None) -> str:
+    """Return what a terminal without colour is sent."""
+    file = io.StringIO()
+    render(record, Console(file=file, width=width), baseline=baseline)
+    return file.getvalue()
+
+
+def line_of(text: str, *words: str) -> str:
+    """Return the first line that begins with these words."""
+    lines = text.splitlines()
+    return next(line for line in lines if tuple(line.split()[: len(words)]) == words)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_bench_report_fits_its_width_and_cuts_no_figure(tmp_path: Path, width: int) -> None:
+    """Columns are left out, and named; what is left stands whole in its line."""
+    text = terminal(record_of(tmp_path, bench_rows()), width)
+    wide = [line for line in text.splitlines() if cell_len(line.rstrip()) > width]
+    assert all(line.startswith("    nox -s bench -- ") for line in wide)
+    assert "…" not in text
+    line = line_of(text, "sdpa_cudnn", "913.8")
+    assert {"913.8", "601.6", "TFLOP/s", "60.8"} <= set(line.split())
+    heads = [line for line in text.splitlines() if line.startswith("  kernel") and " us " in line]
+    told = " ".join(re.findall(r"Left out at \d+ columns: ([^\n]*(?:\n  [^\n]*)?)", text))
+    for title in FIGURES:
+        assert all(title in head for head in heads) or title in " ".join(told.split())
+
+
+def test_bench_report_of_a_narrow_console_still_shows(tmp_path: Path) -> None:
+    """Twenty columns are served without an error, if not prettily."""
+    assert "FAILED" in terminal(record_of(tmp_path, bench_rows()), 20)
+
+
+def test_bench_report_reads_alike_without_colour(tmp_path: Path) -> None:
+    """Colours add nothing that words don't say."""
+    record = record_of(tmp_path, bench_rows())
+    plain = terminal(record)
+    file = io.StringIO()
+    render(record, Console(file=file, width=120, force_terminal=True, color_system="truecolor"))
+    assert "\x1b[" in file.getvalue()
+    assert re.sub("\x1b\\[[0-9;]*m", "", file.getvalue()) == plain
+
+
+def test_bench_report_of_an_ascii_terminal_is_ascii(tmp_path: Path) -> None:
+    """Bars, rules and signs have a spelling without Unicode, in the same columns."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
+    render(record_of(tmp_path, bench_rows()), Console(file=file, width=120))
+    file.flush()
+    assert b"####" in file.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def test_bench_verdict_needs_every_gating_row(tmp_path: Path) -> None:
+    """TIMED: whole, and no row that gates is wrong; a baseline's failure costs nothing."""
+    good = bench_rows(failing=False)
+    failing_baseline = [each for each in bench_rows() if each.status == "failed"]
+    assert [each.gates for each in failing_baseline] == [False]
+    for number, (rows, whole, verdict) in enumerate(
+        (
+            (good, True, "TIMED"),
+            ([*good, *failing_baseline], True, "TIMED"),
+            ([*good, wrong_row()], True, "FAILED"),
+            (good, False, "INCOMPLETE"),
+            (failing_baseline, True, "NOTHING TIMED"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        assert verdict_of(record_of(folder, rows, whole=whole))[0] == verdict
+
+
+def test_bench_verdict_believes_no_cold_figure_of_a_flush_that_keeps(tmp_path: Path) -> None:
+    """A flush that leaves data in the cache fails the run, and the report says why."""
+    rows = bench_rows(failing=False)
+    warm = FlushProbe(bytes=1, warm_us=3.9, cold_us=4.0, evicts=False, reason="as fast as warm")
+    header = example_bench_header(len(rows)).model_copy(update={"flush": warm})
+    record = record_of(tmp_path, rows, header=header)
+    assert verdict_of(record)[0] == "FAILED"
+    text = terminal(record)
+    assert "no cold figure is believed" in text
+    assert "DOES NOT EVICT: as fast as warm" in text
+
+
+def test_bench_ratios_are_of_the_case_and_the_baseline(tmp_path: Path) -> None:
+    """A row's ratio is its time over the fastest of its case, and over the baseline's."""
+    rows = [
+        bench_row("row_persistent_aligned", norm_case(8, 64), 10.0),
+        bench_row("torch_native", norm_case(8, 64), 25.0),
+        bench_row("liger", norm_case(8, 64), 20.0),
+        bench_row("liger", norm_case(16, 64), 99.0),
+    ]
+    first, second = cases_of(record_of(tmp_path, rows), "liger")
+    assert [each.row.kernel for each in first.rows] == [
+        "row_persistent_aligned", "liger", "torch_native",
+    ]  # fmt: skip
+    assert [each.to_best for each in first.rows] == [1.0, 2.0, 2.5]
+    assert [each.to_baseline for each in first.rows] == [0.5, 1.0, 1.25]
+    assert [(each.to_best, each.to_baseline) for each in second.rows] == [(1.0, 1.0)]
+
+
+def test_bench_ratios_keep_caches_and_inputs_apart(tmp_path: Path) -> None:
+    """A warm row and one of zeros aren't compared with a cold row of normal inputs."""
+    row = bench_row("liger", norm_case(8, 64), 10.0)
+    warm = row.model_copy(update={"kernel": "torch_native", "cache": "warm", "median_us": 5.0})
+    zeros = row.model_copy(update={"kernel": "torch_native", "distribution": "zeros"})
+    cases = cases_of(record_of(tmp_path, [row, warm, zeros]))
+    assert [len(case.rows) for case in cases] == [1, 1, 1]
+    assert [case.title.partition(" ")[2] for case in cases] == ["", "(warm)", "(zeros)"]
+
+
+def test_bench_weighted_total_counts_cases_that_all_kernels_have(tmp_path: Path) -> None:
+    """A kernel that refuses the slow case is no faster for it; one without any takes no part."""
+    small, large = norm_case(8, 64), norm_case(8, 4096)
+    rows = [
+        bench_row("row_persistent_aligned", small, 10.0, weight=3.0),
+        bench_row("row_persistent_aligned", large, 100.0, weight=2.0),
+        bench_row("torch_native", small, 20.0, weight=3.0),
+        bench_row("inductor", norm_case(9, 64), 1.0),
+    ]
+    record = record_of(tmp_path, rows)
+    found = {each.kernel: each for each in kernels_of(record, cases_of(record))}
+    assert found["row_persistent_aligned"].weighted_us == 30.0
+    assert found["torch_native"].weighted_us == 60.0
+    assert found["inductor"].weighted_us is None
+    assert "totals are of 1 of 2 cases with a weight" in terminal(record)
+
+
+def test_bench_report_refuses_a_baseline_that_no_row_is_of(tmp_path: Path) -> None:
+    """One sentence names the kernels that the record has."""
+    record = record_of(tmp_path, bench_rows())
+    with pytest.raises(RecordError, match=r"no row is of a kernel 'nvfuser'.*flex.*torch_native"):
+        terminal(record, baseline="nvfuser")
+    assert "x torch_native" in terminal(record, baseline="torch_native")
+
+
+def test_bench_report_of_an_unknown_gpu_draws_the_measured_ceiling(tmp_path: Path) -> None:
+    """Without a datasheet the bars are of what was measured, and a note says so."""
+    rows = bench_rows(known_gpu=False, failing=False)
+    header = example_bench_header(len(rows), known_gpu=False)
+    text = terminal(record_of(tmp_path, rows, header=header))
+    assert "no datasheet of this GPU is known" in " ".join(text.split())
+    assert "of peak" not in text.partition("cases\n")[2].partition("us: median")[0]
+    line = line_of(text, "sdpa_cudnn", "913.8")
+    assert "85.8 %" in line
+    assert "█" in line
+
+
+def test_bench_report_lists_what_has_no_figure_with_reason_and_command(tmp_path: Path) -> None:
+    """Wrong, failed, refused and absent rows are told, alike ones once, gating ones first."""
+    rows = bench_rows()
+    refused = [
+        bench_row("liger", norm_case(m, 65536), 1.0).model_copy(
+            update={"status": "refused", "reason": f"serves n up to 32,768, got {m}"}
+        )
+        for m in (40_000, 50_000)
+    ]
+    record = record_of(tmp_path, [*rows, *refused])
+    found = reasons_of(record)
+    assert (found[0].status, found[0].gates) == ("wrong", True)
+    alike = next(each for each in found if each.rows > 1)
+    assert (alike.kernel, alike.rows, alike.reason) == ("liger", 3, "serves n up to N, got N")
+    text = terminal(record)
+    assert f"    {found[0].reproduce}" in text.splitlines()
+    assert "not installed: liger-kernel" in text
+
+
+def test_bench_report_shows_a_missing_figure_as_missing(tmp_path: Path) -> None:
+    """None is a dash, not a zero, and NaN is NaN; neither takes part in a ratio."""
+    row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0)
+    bare = row.model_copy(
+        update={
+            "kernel": "liger", "median_us": math.nan, "low_us": None, "clock_mhz": None,
+            "share_of_peak": math.nan, "share_of_ceiling": None, "host_us": None,
+        }
+    )  # fmt: skip
+    record = record_of(tmp_path, [row, bare])
+    line = line_of(terminal(record, 200), "liger", "NaN")
+    assert "  -  " in line
+    assert " 0.000" not in line
+    assert [each.to_best for each in cases_of(record)[0].rows] == [1.0, None]
+
+
+def test_published_figures_say_that_they_are(tmp_path: Path) -> None:
+    """A record of publications is PUBLISHED, never TIMED."""
+    rows = bench_rows(failing=False)
+    header = example_bench_header(len(rows)).model_copy(update={"figures": "published"})
+    record = record_of(tmp_path, rows, header=header)
+    assert verdict_of(record)[0] == "PUBLISHED"
+    assert "measured neither here nor by this workbench" in terminal(record)
+
+
+def test_bench_markdown_keeps_to_its_budget_and_its_columns(tmp_path: Path) -> None:
+    """Rows are left out from the end, the last sentence says so, and every row has its cells."""
+    record = record_of(tmp_path, many_bench_rows(400, samples=2))
+    page = Page("", (bench_part(record),))
+    text = render_page_markdown(page, 20_000)
+    assert len(text.encode()) <= 20_000
+    assert "Left out, to stay within 20,000 bytes:" in text
+    bars = 0
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            bars = 0
+        elif bars:
+            assert line.count("|") == bars
+        else:
+            bars = line.count("|")
+    assert render_page_markdown(page).count("-bfloat16-contiguous |") == 400
+
+
+def test_bench_picture_has_no_font_or_file_from_outside(tmp_path: Path) -> None:
+    """The SVG of the report's head is XML that refers to nothing else."""
+    record = record_of(tmp_path, bench_rows())
+    svg = render_svg(record, forms_of(record).outline)
+    assert ET.fromstring(svg).tag.endswith("svg")
+    assert "@font-face" not in svg
+    assert "url(" not in re.sub(r"url\(#[\w-]+\)", "", svg)
+
+
+def test_figures_keep_their_digits() -> None:
+    """A figure has about as many digits whatever its size, and none is cut before its point."""
+    told = [microseconds(us) for us in (4.3124, 47.312, 146.21, 2225.71, 12113.7, None)]
+    assert told == ["4.312", "47.31", "146.2", "2,225.7", "12,114", "-"]
+    assert [figure(value) for value in (4390.4, 0.02134, 512.0, None)] == [
+        "4,390", "0.0213", "512", "-",
+    ]  # fmt: skip
+    assert [times(value) for value in (1.0, 12.345, 1234.5, None)] == [
+        "1.00 x", "12.35 x", "1234 x", "-",
+    ]  # fmt: skip
+
+
+def test_bench_report_of_5000_rows_is_quick_and_small(tmp_path: Path) -> None:
+    """Terminal and page of 5,000 rows: under 3 s of processor time and 300 MB."""
+    path = write_bench(tmp_path / "run.jsonl", many_bench_rows(5000, samples=40))
+    page = tmp_path / "page.html"
+    # Its own peak: what the system counts as a child's begins with this process's, as a fork's.
+    watched = (
+        "import resource, sys; from pathlib import Path; from reports.__main__ import main\n"
+        "status = main(sys.argv[1:]); used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "peak = Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0]\n"
+        "print(used.ru_utime + used.ru_stime, peak, file=sys.stderr); sys.exit(status)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", watched, str(path), "--html", str(page)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    seconds, peak_kib = map(float, done.stderr.split())
+    assert f"{5000 // 4 - MOST_CASES:,} more cases not shown" in done.stdout
+    assert page.read_text().count("<td>m1-n1024-bfloat16-contiguous</td>") == 4
+    assert seconds < 3
+    assert peak_kib < 300 * 1024

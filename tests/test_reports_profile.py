@@ -1,0 +1,160 @@
+"""Reports of profiles hold what the record says, and a missing figure is never a zero."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from reports.codes import MEANINGS
+from reports.example_bench import norm_case
+from reports.example_profile import profile_row, profile_rows, write_profile
+from reports.forms import forms_of
+from reports.grid import sparkline
+from reports.profile import render
+from reports.profile_figures import (
+    beside,
+    counter_apart,
+    energy_text,
+    held_by,
+    missing_of,
+    of_limit,
+    verdict_of,
+)
+from reports.profile_page import profile_part
+from reports.record import Record, read
+from reports.schema import ProfileRow
+
+
+def record_of(tmp_path: Path, rows: list[ProfileRow], *, whole: bool = True) -> Record:
+    """Write `rows` and read them back."""
+    return read(write_profile(tmp_path / "run.jsonl", rows, whole=whole))
+
+
+def terminal(record: Record, width: int = 120) -> str:
+    """Return what a terminal without colour is sent."""
+    file = io.StringIO()
+    render(record, Console(file=file, width=width))
+    return file.getvalue()
+
+
+def line_of(text: str, *words: str) -> str:
+    """Return the first line that begins with these words."""
+    lines = text.splitlines()
+    return next(line for line in lines if tuple(line.split()[: len(words)]) == words)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_profile_report_fits_its_width_and_cuts_no_figure(tmp_path: Path, width: int) -> None:
+    """Columns are left out, and named; energy and its error stand whole at any width."""
+    text = terminal(record_of(tmp_path, profile_rows()), width)
+    wide = [line for line in text.splitlines() if cell_len(line.rstrip()) > width]
+    assert all(line.startswith("    nox -s profile -- ") for line in wide)
+    assert "…" not in text
+    line = line_of(text, "flash_wide", "normal", "752.0")
+    assert {"752.0", "mJ", "1.1", "688", "valid"} <= set(line.split())
+    if width < 200:
+        assert f"Left out at {width} columns: " in text
+
+
+def test_profile_report_reads_alike_without_colour(tmp_path: Path) -> None:
+    """Colours add nothing that words don't say."""
+    record = record_of(tmp_path, profile_rows())
+    file = io.StringIO()
+    render(record, Console(file=file, width=120, force_terminal=True, color_system="truecolor"))
+    assert "\x1b[" in file.getvalue()
+    assert re.sub("\x1b\\[[0-9;]*m", "", file.getvalue()) == terminal(record)
+
+
+def test_profile_verdict_needs_every_gating_row(tmp_path: Path) -> None:
+    """MEASURED: whole and none wrong; a transient row is a measurement that says what it is."""
+    for number, (rows, whole, verdict) in enumerate(
+        (
+            (profile_rows(failing=False), True, "MEASURED"),
+            (profile_rows(), True, "FAILED"),
+            (profile_rows(), False, "INCOMPLETE"),
+            ([], True, "NOTHING MEASURED"),
+        )
+    ):
+        record = record_of(tmp_path / str(number), rows, whole=whole)
+        assert verdict_of(record)[0] == verdict
+    assert "7 measured (1 transient, 1 invalid), 1 wrong" in terminal(
+        record_of(tmp_path, profile_rows()), 200
+    )
+
+
+def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
+    """The share of the limit, the counter against the integral, seconds and share of a reason."""
+    row = profile_row("flash_wide", norm_case(8, 64), 100.0, power_w=350.0, capped=0.25)
+    assert of_limit(row) == 0.5
+    assert counter_apart(row) == pytest.approx(0.006)
+    (held,) = held_by(row)
+    assert held.reason == "SW power cap"
+    assert held.seconds == pytest.approx(0.25 * 4.1 * 4)
+    assert held.share == pytest.approx(0.25)
+    assert held.polled == pytest.approx(0.25 * 0.996)
+    told = [energy_text(joules) for joules in (1.2345, 0.0267, 8.12e-4, 2.5e-6, None)]
+    assert told == ["1.234 J", "26.70 mJ", "812.0 uJ", "2.500 uJ", "-"]
+    text = terminal(record_of(tmp_path, [row]))
+    assert "25.0 %         24.9 %" in text
+
+
+def test_profile_report_lays_inputs_side_by_side(tmp_path: Path) -> None:
+    """Zeros stand beside normal inputs of the same kernel and case, as ratios to them."""
+    record = record_of(tmp_path, profile_rows())
+    groups = beside(record)
+    assert [[row.distribution for row in rows] for rows in groups] == [["normal", "zeros"]] * 2
+    text = terminal(record).partition("Inputs side by side")[2]
+    assert "0.64 x" in line_of(text, "zeros", "921.0")
+
+
+def test_profile_report_says_why_a_figure_is_missing(tmp_path: Path) -> None:
+    """Dashes in the table, and below it each reason once with what it is missing from."""
+    record = record_of(tmp_path, profile_rows())
+    text = terminal(record, 200)
+    line = line_of(text, "sdpa_flash", "normal")
+    assert line.split()[2:5] == ["-", "-", "-"]
+    found = {each.reason: each for each in missing_of(record)}
+    denied = found["no permission: this user may not read it"]
+    assert denied.fields == ("energy_j", "power_w", "energy_counter_j", "energy_integral_j")
+    assert (denied.rows, "sdpa_flash" in denied.example) == (1, True)
+    assert "energy_j, power_w, energy_counter_j, energy_integral_j: no permission: " in text
+    assert re.search(r"power +not read", text)
+
+
+def test_profile_report_explains_its_codes(tmp_path: Path) -> None:
+    """A code stands with its meaning; one that the report doesn't know stands alone."""
+    rows = profile_rows()
+    rows[0] = rows[0].model_copy(update={"validity": "invalid", "codes": ("cosmic rays",)})
+    text = " ".join(terminal(record_of(tmp_path, rows)).split())
+    assert f"power drifts: {MEANINGS['power drifts']}" in text
+    assert "invalid: row_persistent_aligned, normal, m8192-n8192-bfloat16-contiguous" in text
+    assert "contiguous cosmic rays " in text
+
+
+def test_sparkline_keeps_a_steady_line_level() -> None:
+    """Noise below `least` fills no height, what was not read is a gap, and ASCII does as well."""
+    console = Console(file=io.StringIO())
+    steady = sparkline(console, [700.0, 700.5, 699.5, 700.0], 4, least=70.0)
+    assert set(steady) <= {"▄", "▅"}
+    rising = sparkline(console, [0.0, None, 50.0, 100.0], 4, least=1.0)
+    assert (rising[0], rising[1], rising[3]) == ("▁", " ", "█")
+    assert sparkline(console, [float(each) for each in range(100)], 10, least=1.0)[0] == "▁"
+    assert sparkline(console, [None, None], 4, least=1.0) == ""
+    plain = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert sparkline(plain, [0.0, 1.0], 2, least=0.1).isascii()
+
+
+def test_profile_markdown_and_page_hold_every_window(tmp_path: Path) -> None:
+    """The page lists each trial, and the Markdown of a step summary has the same tables."""
+    record = record_of(tmp_path, profile_rows())
+    tables = {item.title: item for item in profile_part(record).items}
+    windows = tables["Windows"]
+    assert len(windows.rows) == sum(len(row.windows) for row in record.profiles)  # type: ignore[union-attr]
+    markdown = forms_of(record).markdown(record)
+    assert markdown.startswith("## FAILED: 8 rows")
+    assert "| flash_wide | normal | valid |" in markdown
