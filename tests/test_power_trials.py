@@ -16,6 +16,7 @@ from kernels.registry import all_kernels
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case
 from profiles.traces import FIELDS, Missing, Trace, save
+from reports.codes import meaning
 from reports.schema import AccuracyRow, ProfileRow
 from reports.schema_profile import Window
 from suites.accuracy.workers import TaskError
@@ -282,6 +283,8 @@ def test_fault_of_nvml_is_a_reason_in_the_row_and_the_rest_goes_on(
     lost = fault.startswith(("no library", "gpu lost"))
     assert row.validity == ("invalid" if lost else "valid")
     assert (row.energy_j is None) == lost
+    assert ("energy by samples" in row.codes) == (lacks == "energy_counter_j" and not lost)
+    assert all(map(meaning, row.codes))
     if lost:
         assert row.missing["energy_j"]
         assert 0 not in (row.power_w, row.energy_j, row.net_energy_j)
