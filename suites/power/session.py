@@ -22,7 +22,7 @@ from oracles.op import Case, Numerics
 from profiles.traces import Missing
 from reports.profile import render
 from reports.record import RecordError, RecordWriter, new_path, read
-from reports.schema import AccuracyRow, ProfileRow, RunEnd, RunHeader
+from reports.schema import AccuracyRow, Environment, ProfileRow, RunEnd, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import DeviceLostError, Run
 from suites.accuracy.shards import RECORD_NOTE
@@ -153,6 +153,7 @@ class PowerSession:
         self.board = Board(
             environment.power_limit_w, self.board.idle_before_w, self.board.idle_after_w
         )
+        self._warn(environment)
         try:
             infos = tuple(kernel_info(each, self.run.sm) for each in chosen.values())
         except KernelError as error:
@@ -176,6 +177,14 @@ class PowerSession:
             raise pytest.UsageError(f"--results {results}: {error}") from error
         if note := os.environ.get(RECORD_NOTE):
             Path(note).write_text(str(self.path.resolve()))
+
+    def _warn(self, environment: Environment) -> None:
+        """Say before minutes pass that there will be no energy."""
+        why = environment.missing.get("gpu_uuid")
+        if environment.mig:
+            why = "mig: the board's power is shared by its MIG instances"
+        if why is not None:
+            print(f"profile: rows will have times and no energy ({why})", file=sys.stderr)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
