@@ -120,8 +120,9 @@ def placed(figure: Figure, rows: int = 1, *, left_inches: float = 0.8) -> list[A
 
 
 def legend(axes: Axes) -> None:
-    """Put the legend beside the axes, where it hides nothing."""
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8.5)
+    """Put the legend beside the axes, where it hides nothing; none where nothing has a name."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8.5)
 
 
 def _clean(root: ET.Element, prefix: str) -> None:

@@ -103,8 +103,10 @@ def _listed(
     others = [each for each in mine if each.origin != "ours"]
     if named:
         return [*ours, *others]
+    # A kernel for another kind of device has nothing to be refused for, case by case.
+    others = [each for each in others if each.origin == "user" or device in each.domain.devices]
     if device == "cpu":
-        return [each for each in others if each.origin == "user" or "cpu" in each.domain.devices]
+        return others
     try:
         first = [choose(OPS[case.op], case, sm, among=ours)]
     except NoKernelError:
