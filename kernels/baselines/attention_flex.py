@@ -23,8 +23,8 @@ from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, ATTENTION_GRADIENTS
 from oracles.op import Case, Numerics
 
-# Five cases of `full` or so for each op, of some ten seconds.
-_LENGTHS = (4096, 8192)
+# Those of the throughput suite, and some ten cases of `full` for each op, of some ten seconds.
+_LENGTHS = (1024, 16384)
 _HEADS = frozenset({16, 32, 64, 128, 256})
 
 # Its tiles are the generator's choice; none has fewer keys than a tensor core's product.
