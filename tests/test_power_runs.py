@@ -131,10 +131,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     folder = tmp_path_factory.mktemp("power")
     save(synthetic(constant(600.0), seconds=5.0), folder / "recorded.jsonl")
     (folder / "mine.py").write_text(textwrap.dedent(KERNELS))
+    both = ("--distribution=normal", "--distribution=zeros")
     mine, eager = f"--kernels={folder / 'mine.py'}", "--kernel=torch_eager"
     started = Runs(
         whole=_start(folder, "whole", mine, "--trials=2", "--distribution=normal"),
-        no_library=_start(folder, "no_library", eager, "--trials=1", faults=";no library"),
+        no_library=_start(folder, "no_library", eager, "--trials=2", *both, faults=";no library"),
         lost=_start(folder, "lost", eager, "--trials=1", faults=";gpu lost@1.2"),
         cut=_start(folder, "cut", eager, "--trials=50"),
     )
@@ -185,7 +186,7 @@ def test_run_with_a_wrong_kernel_fails_and_says_where_its_record_is(runs: Runs) 
 
 def test_run_without_nvml_has_times_and_reasons(runs: Runs) -> None:
     """No library: the loop's times are there, and every figure of NVML's has its reason."""
-    (row,) = runs.no_library.record.profiles
+    row, beside = runs.no_library.record.profiles
     assert runs.no_library.process.returncode == 1  # nothing was measured of power
     assert (row.status, row.validity) == ("measured", "invalid")
     assert row.energy_j is None
@@ -194,6 +195,10 @@ def test_run_without_nvml_has_times_and_reasons(runs: Runs) -> None:
         assert row.missing[name].startswith("no library: ")
     assert row.windows[0].device_us == pytest.approx(500)
     assert "no library" in row.codes
+    assert (row.distribution, len(row.windows)) == ("normal", 2)
+    assert (beside.distribution, len(beside.windows)) == ("zeros", 1)
+    assert beside.sampler_slowdown is None
+    assert beside.missing["sampler_slowdown"].startswith("not tried: ")
 
 
 def test_run_on_a_gpu_that_is_lost_keeps_what_was_seen(runs: Runs) -> None:

@@ -50,7 +50,7 @@ BOARD = Board(700.0, 100.0, 110.0)
 RECORDED = synthetic(constant(POWER_W), seconds=4.0)
 
 
-def _entry() -> Entry:
+def _entry(trials: int = 2) -> Entry:
     row = AccuracyRow(
         kernel=KERNEL.name,
         case=case_info(CASE),
@@ -59,7 +59,7 @@ def _entry() -> Entry:
         reproduce="",
         duration_s=0.0,
     )
-    return Entry(KERNEL, CASE, "normal", row)
+    return Entry(KERNEL, CASE, "normal", row, trials)
 
 
 def _reply(began_s: float, seconds: float, call_us: float = CALL_US) -> Reply:
@@ -86,7 +86,6 @@ def _trials(
     *faults: str,
     loop: Callable[[Entry, float], Reply] = _looped,
     trace: Trace = RECORDED,
-    trials: int = 2,
 ) -> Trials:
     save(trace, folder / "recorded.jsonl")
     instead = ("--replay", str(folder / "recorded.jsonl"), *(f"--fault={each}" for each in faults))
@@ -95,7 +94,6 @@ def _trials(
         loop=loop,
         seconds=1.2,
         dropped_s=0.2,
-        trials=trials,
         advance=lambda _: None,
         order=random.Random(1),
         settle_s=0.0,
@@ -131,7 +129,7 @@ def test_energy_of_a_call_is_power_times_its_time() -> None:
     assert row.power_w is not None
     assert row.joules_per_tflop == pytest.approx(row.energy_j / row.flops * 1e12)
     assert row.gb_s_per_w == pytest.approx(row.bytes / CALL_US * 1e-3 / row.power_w)
-    assert row.missing == {}
+    assert row.missing.keys() == {"sampler_slowdown"}
 
 
 def test_calls_of_a_window_are_those_between_its_ends() -> None:
@@ -240,14 +238,14 @@ def test_sampler_that_took_nothing_has_no_cost_but_a_reason() -> None:
 
 def test_rounds_try_every_row_once_in_changing_order(tmp_path: Path) -> None:
     """Every row in each round, after one loop each for the sampler; the order isn't the plan's."""
-    entries = [replace(_entry(), kernel=replace(KERNEL, name=name)) for name in "abcde"]
+    entries = [replace(_entry(3), kernel=replace(KERNEL, name=name)) for name in "abcde"]
     seen: list[str] = []
 
     def loop(entry: Entry, seconds: float) -> Reply:
         seen.append(entry.kernel.name)
         return _reply(time.monotonic() - seconds, seconds)
 
-    trials = _trials(tmp_path, loop=loop, trials=3)
+    trials = _trials(tmp_path, loop=loop)
     trials.run(entries)
     assert trials.count(entries) == len(seen) == 20
     rounds = ["".join(seen[start : start + 5]) for start in range(0, 20, 5)]
@@ -274,8 +272,8 @@ def test_fault_of_nvml_is_a_reason_in_the_row_and_the_rest_goes_on(
 ) -> None:
     """Each of them: the row is there, with its device time, and its reason by a code."""
     lacks, code = FAULTS[fault]
-    entry = _entry()
-    _trials(tmp_path, fault, trials=1, trace=TRACES[name]).run([entry])
+    entry = _entry(1)
+    _trials(tmp_path, fault, trace=TRACES[name]).run([entry])
     row = _row(entry)
     assert row.status == "measured"
     (window,) = row.windows

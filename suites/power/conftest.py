@@ -18,7 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="S",
         help="seconds of a trial, of which the first is dropped (default 5)",
     )
-    group.addoption("--trials", type=int, default=4, metavar="N", help="of each row (default 4)")
+    group.addoption(
+        "--trials",
+        type=int,
+        default=4,
+        metavar="N",
+        help="of each row (default 4); one less of what stands beside it on other inputs",
+    )
     group.addoption(
         "--distribution",
         action="append",

@@ -27,12 +27,14 @@ ALTERNATE_S = 0.25  # a few batches to a stretch
 _ALTERNATE_SHARE = 0.8  # of a trial's seconds
 _SETTLE_S = 2.0  # after a loop the clocks come down before a GPU is called idle
 IDLE_S = 4.0
+_TRIED_ONCE = Missing("not tried", "the sampler's cost is measured once for a kernel and a case")
 
 
 @dataclass(slots=True)
 class Entry:
     """A row on its way: what is looped, and what was found so far.
 
+    trials  how many it is to have
     failed  why its loop failed, after which it isn't looped again
     """
 
@@ -40,8 +42,9 @@ class Entry:
     case: Case
     distribution: Distribution
     accuracy: AccuracyRow
+    trials: int
     windows: list[Window] = field(default_factory=list)
-    slowdown: float | Missing | None = None
+    slowdown: float | Missing = _TRIED_ONCE
     failed: str | None = None
     captured: bool | None = None
     why_not_captured: str | None = None
@@ -61,7 +64,6 @@ class Trials:
     loop: Callable[[Entry, float], Reply]
     seconds: float
     dropped_s: float
-    trials: int
     advance: Callable[[str], None]
     order: random.Random = field(default_factory=random.Random)
     settle_s: float = _SETTLE_S
@@ -69,14 +71,14 @@ class Trials:
 
     def count(self, entries: Sequence[Entry]) -> int:
         """How many loops `run` makes at most."""
-        return len(entries) * self.trials + len(_first_of_each(entries))
+        return sum(entry.trials for entry in entries) + len(_first_of_each(entries))
 
     def run(self, entries: Sequence[Entry]) -> None:
         """Try all; what is found is left in the entries, also where this is interrupted."""
         for entry in _first_of_each(entries):
             self._timed(entry, self._try_sampler)
-        for _ in range(self.trials):
-            shuffled = list(entries)
+        for number in range(max((entry.trials for entry in entries), default=0)):
+            shuffled = [entry for entry in entries if number < entry.trials]
             self.order.shuffle(shuffled)
             for entry in shuffled:
                 self._timed(entry, self._try)
