@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
-from reports.record import RecordError, RecordWriter, new_path
+from reports.bench import render
+from reports.record import RecordError, RecordWriter, new_path, read
 from reports.schema import BenchRow, Environment, RunEnd, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import Run
@@ -282,7 +283,11 @@ class ThroughputSession:
         self._end_workers()
         if not timed and self.rows:
             print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
-        print(f"\n{self.path}")
+        console = (
+            Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=120)
+        )
+        console.print()
+        render(read(self.path), console)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)
