@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,18 @@ import suites.throughput.survey as ground
 from suites.throughput.roofs import judged_probe
 
 survey = ground.survey
-probe = judged_probe(2**23, 100.0, 101.0, 400.0)
+probe = judged_probe(2**23, 100.0, 101.0, 400.0, least_way=0.5)
 ground.survey = lambda *given: dataclasses.replace(survey(*given), probe=probe)
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+# A host of two GPUs, of which neither is needed.
+_TWO_GPUS = """
+import sys
+import pytest
+import suites.throughput.gpus as gpus
+
+gpus.visible_gpus = lambda: ("GPU-a", "GPU-b")
 sys.exit(pytest.main(sys.argv[1:]))
 """
 
@@ -137,6 +148,19 @@ def test_option_that_bench_cannot_use_is_refused(
     assert "Traceback" not in done.stderr + done.stdout
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_gpus_have_a_run_each(tmp_path: Path, *, together: bool) -> None:
+    """Two runs, two records, and the status of both."""
+    command = [sys.executable, "-c", _TWO_GPUS, *_COMMAND[3:]]
+    options = [*_BRIEF, "--kernel=torch_eager", "--gpus=all", f"--results={tmp_path}"]
+    done = _run(*options, *(["--gpus-together"] if together else []), command=command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("bench: GPU-") == 2
+    records = [read(path) for path in tmp_path.glob("bench-*.jsonl")]
+    assert len(records) == 2
+    assert all(each.benches[0].status == "timed" for each in records)
+
+
 def test_gpus_are_named_by_number_or_uuid() -> None:
     """All, some of them once, and a number that there isn't."""
     visible = ("GPU-a", "GPU-b")
@@ -148,9 +172,11 @@ def test_gpus_are_named_by_number_or_uuid() -> None:
 
 def test_flush_is_judged_by_a_read_of_untouched_memory() -> None:
     """As slow as that: cold. Where the cache is no faster than memory there is nothing to evict."""
-    assert judged_probe(2**23, 5.0, 10.0, 10.0).evicts
-    assert judged_probe(2**23, 10.0, 10.0, 10.0).evicts
-    assert not judged_probe(2**23, 5.0, 6.0, 10.0).evicts
+    judged = partial(judged_probe, 2**23, least_way=0.75)
+    assert judged(5.0, 10.0, 10.0).evicts
+    assert judged(5.0, 9.0, 10.0).evicts
+    assert judged(10.0, 10.0, 10.0).evicts
+    assert not judged(5.0, 6.0, 10.0).evicts
 
 
 def test_bench_cases_are_those_of_the_peers_figures_and_others() -> None:

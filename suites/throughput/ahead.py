@@ -17,9 +17,10 @@ from queue import Empty, SimpleQueue
 
 import torch
 
-from kernels.registry import Kernel
+from kernels.registry import Kernel, KernelError
 from oracles.op import Case
 from suites.accuracy.parcels import Parcel
+from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import TaskError, Workers
 from suites.throughput.rows import TASK
 
@@ -83,6 +84,8 @@ class _Ahead:
                 self._stopped.set()
                 for workers in several:
                     workers.close()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
         return self._made
 
     def _work(self, workers: Workers) -> None:
@@ -98,7 +101,9 @@ class _Ahead:
             try:
                 said, _ = workers.task(kernel, case, [parcel], TASK, {"do": "first call"}, _LIMIT_S)
             except TaskError:
-                continue
+                continue  # as it will say in its row
+            except (KernelError, WorkersError):
+                return
             seconds = said.get("seconds")
             if isinstance(seconds, float):
                 self._made[kernel.op.name, kernel.name, case.id()] = seconds

@@ -44,7 +44,7 @@ _BUFFERS = 2
 _MOST_BYTES_TWICE = 2**32  # a larger case has one buffer
 # The loop on the judge's clock: so long by the median, with room for what a message costs, for a
 # clock that falls under a lasting load (1980 to 1365 MHz), and for a host that does other things.
-_LOOP_S = {"cuda": 0.08, "cpu": 0.1}
+_LOOP_S = {"cuda": 0.06, "cpu": 0.1}
 _MOST_LOOPED = 400
 _LOOP_ROOM, _LOOP_SLACK_S = 1.8, 0.03
 _LOOP_TRIES = 3

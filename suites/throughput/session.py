@@ -281,12 +281,13 @@ class ThroughputSession:
             exitstatus = exitstatus or 1
         session.exitstatus = exitstatus
         self._end_workers()
-        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-        console = Console(width=width)
-        console.print()
-        render(read(self.path), console)
         if not timed and self.rows:
             print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
+        console = (
+            Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=120)
+        )
+        console.print()
+        render(read(self.path), console)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)
