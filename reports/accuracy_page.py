@@ -84,10 +84,10 @@ def _share(text: str) -> Cell:
 
 def _kernels(record: Record) -> Table:
     columns = (
-        *(Column("op"), Column("kernel"), Column("origin")),
+        *(Column("kernel"), Column("origin")),
         *(Column(each, "number") for each in ("ran", "passed", "failed", "no power", "refused")),
         *(Column(each, "number") for each in ("deterministic", "probabilistic", "emulation")),
-        Column("declares"),
+        *(Column("declares"), Column("op")),
     )
     rows: list[Sequence[Cell | str]] = []
     for each in kernel_summaries(record):
@@ -96,10 +96,10 @@ def _kernels(record: Record) -> Table:
         found = (each.deterministic, each.probabilistic, each.emulation)
         rows.append(
             (
-                *(each.op, each.name, origin),
+                *(each.name, origin),
                 *(Cell(f"{number:,}", number) for number in counts),
                 *map(_worst, found),
-                each.declares,
+                *(each.declares, each.op),
             )
         )
     note = "The largest error / bound of each kernel, and block / what an emulation allows."
@@ -115,11 +115,9 @@ def _ratio(value: float) -> Cell:
 
 
 def _matrix(matrix: Matrix) -> Table:
-    columns = (
-        Column("kernel"),
-        Column("dtype"),
-        *(Column(each, "number") for each in matrix.families),
-    )
+    alone = all(dtypes == ("",) for _, dtypes in matrix.kernels)
+    named = (Column("kernel"),) if alone else (Column("kernel"), Column("dtype"))
+    columns = (*named, *(Column(each, "number") for each in matrix.families))
     rows: list[Sequence[Cell | str]] = []
     for name, dtypes in matrix.kernels:
         for dtype in dtypes:
@@ -128,7 +126,7 @@ def _matrix(matrix: Matrix) -> Table:
                 Cell("-") if each is None else Cell(each.text, each.ratio, _TONES[each.status])
                 for each in found
             )
-            rows.append((name, dtype, *cells))
+            rows.append((name, *(() if alone else (dtype,)), *cells))
     return Table(f"{matrix.op}: {matrix.title}", columns, rows, LEGEND)
 
 

@@ -21,6 +21,7 @@ from reports.bench_figures import (
     rate_text,
     reasons_of,
     roof_of,
+    sources_of,
     summary_of,
     verdict_of,
 )
@@ -60,6 +61,7 @@ def render(record: Record, console: Console, *, baseline: str | None = None) -> 
     _head(record, console, cases, baseline)
     _cases(console, cases, baseline)
     _reasons(record, console)
+    _sources(record, console)
 
 
 def render_outline(record: Record, console: Console, *, baseline: str | None = None) -> None:
@@ -226,6 +228,14 @@ def samples_text(row: BenchRow) -> str:
     text = f"{len(taken)} x {min(taken)}" if len(taken) > 1 else f"{taken[0]}"
     throttled = sum(each.throttled for each in row.processes)
     return f"{text}, {throttled:,} discarded" if throttled else text
+
+
+def _sources(record: Record, console: Console) -> None:
+    found = sources_of(record)
+    if found:
+        heading(console, "Sources")
+    for source, rows in list(found.items())[:MOST_CASES]:
+        indented(console, f"{cut(source)} ({count(rows, 'row')})")
 
 
 def _reasons(record: Record, console: Console) -> None:

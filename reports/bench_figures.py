@@ -115,9 +115,10 @@ def summary_of(record: Record) -> str:
     cached = {1: f", {next(iter(caches), '')} cache", 2: ", cold and warm cache"}.get(
         len(caches), ""
     )
+    here = f"{cached}, in {total_duration(record)}" if record.header.figures == "measured" else ""
     return (
         f"{count(len(rows), 'row')} ({count(len(kernels), 'kernel')}, "
-        f"{count(len(cases), 'case')}): {', '.join(counted)}{cached}, in {total_duration(record)}"
+        f"{count(len(cases), 'case')}): {', '.join(counted)}{here}"
     )
 
 
@@ -140,7 +141,9 @@ def notes_of(record: Record) -> tuple[str, ...]:
         notes.append("imported from another program's record: its rules aren't this workbench's")
     timed = [row for row in rows if row.status == "timed"]
     unchecked = sum(row.accuracy != "passed" for row in timed)
-    if unchecked:
+    if unchecked and header.figures != "measured":
+        notes.append(f"nothing is told of the accuracy of {count(unchecked, 'row')}")
+    elif unchecked:
         notes.append(f"{count(unchecked, 'row')} timed of outputs that were not found right")
     processes = [each for row in timed for each in row.processes]
     taken = sum(len(each.times_us) for each in processes)
@@ -149,6 +152,12 @@ def notes_of(record: Record) -> tuple[str, ...]:
         part = share(throttled / (taken + throttled))
         notes.append(
             f"{count(throttled, 'sample')} discarded since the clock was low, {part} of all"
+        )
+    queued = sum(any(each.held is False for each in row.processes) for row in timed)
+    if queued:
+        notes.append(
+            f"{count(queued, 'row')} whose calls took longer to queue than the device could be "
+            "held: host time may be in their samples"
         )
     limited = sum(any(each.stopped == "time limit" for each in row.processes) for row in timed)
     if limited:
@@ -162,6 +171,11 @@ def facts_of(record: Record) -> tuple[tuple[str, str], ...]:
     """What was run where, under which roofs, as (label, text)."""
     header, machine = record.header, record.header.environment
     facts = list(environment_lines(record))
+    if machine.device == "cpu":  # nothing is interpreted here: what runs is timed as it is
+        facts = [
+            (label, f"no GPU: {machine.device_name}" if label == "device" else text)
+            for label, text in facts
+        ]
     if machine.power_limit_w is not None or machine.max_sm_clock_mhz is not None:
         parts = (
             machine.power_limit_w and f"{figure(machine.power_limit_w)} W enforced",
@@ -316,6 +330,11 @@ def _over(value: float | None, other: float | None) -> float | None:
 def _geometric_mean(ratios: Sequence[float | None]) -> float | None:
     known = [each for each in ratios if each is not None]
     return math.exp(sum(map(math.log, known)) / len(known)) if known else None
+
+
+def sources_of(record: Record) -> dict[str, int]:
+    """What figures that weren't measured here are of, and how many rows are of each."""
+    return dict(Counter(row.source for row in record.benches if row.source is not None))
 
 
 @dataclass(frozen=True, slots=True)

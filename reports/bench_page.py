@@ -17,6 +17,7 @@ from reports.bench_figures import (
     rate_text,
     reasons_of,
     roof_of,
+    sources_of,
     summary_of,
     verdict_of,
 )
@@ -60,6 +61,8 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
     for op in dict.fromkeys(case.op for case in cases):
         yield _rows([case for case in cases if case.op == op], op, roof_of(cases), baseline)
     yield _roofs(record)
+    rows = [(each, Cell(f"{number:,}", number)) for each, number in sources_of(record).items()]
+    yield Table("Sources", (Column("source"), Column("rows", "number")), rows)
 
 
 def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) -> Table:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MOST_POINTS = 1500  # a picture of more is slow to show, and no clearer
 MOST_CASES = 40
 _MOST_NAMES = 16
+_MOST_ROOFS = 10  # of a datasheet, and measured
 _LABEL, _LABEL_INCHES = 48, 3.4  # characters of a case's name, and the room that they take
 _PEAK_WIDTHS = (2.0, 1.2, 0.7)  # of lines that share dashes and colour
 
@@ -86,7 +87,8 @@ def draw_roofline(record: Record, prefix: str) -> str:
         axes.grid(visible=True, which="major")
         legend(axes)
 
-    return drawn(draw, prefix, about, inches=(10.0, 4.8))
+    entries = min(len(points), _MOST_NAMES) + min(len(record.header.roofs), 2 * _MOST_ROOFS)
+    return drawn(draw, prefix, about, inches=(10.4, max(4.8, 0.8 + 0.18 * entries)))
 
 
 def _looks(record: Record) -> dict[Key, int]:
@@ -114,6 +116,7 @@ def _draw_roofs(axes: Axes, roofs: Sequence[Roof], left: float, right: float) ->
     """
     for measured, dashes, alpha in ((False, "-", 0.9), (True, (0, (5, 3)), 0.6)):
         kind = [roof for roof in roofs if roof.measured is measured and drawable(roof.value)]
+        kind = kind[:_MOST_ROOFS]
         slopes = [roof for roof in kind if roof.unit == "GB/s"]
         peaks = [roof for roof in kind if roof.unit == "TFLOP/s"]
         slope = max(slopes, key=lambda roof: roof.value, default=None)
@@ -194,5 +197,8 @@ def draw_shares(cases: Sequence[CaseRows], roof: str, looks: dict[Key, int], pre
         axes.grid(visible=True)
         legend(axes)
 
+    named = min(len(kernels), _MOST_NAMES)
     about = f"Share of the roof of {len(kernels)} kernels on {len(cases)} cases"
-    return drawn(draw, prefix, about, inches=(10.0, 1.4 + 0.24 * len(cases)))
+    return drawn(
+        draw, prefix, about, inches=(10.4, max(1.4 + 0.24 * len(cases), 0.8 + 0.18 * named))
+    )

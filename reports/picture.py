@@ -10,6 +10,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from reports.accuracy import render_outline
+from reports.record import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,4 +34,4 @@ def render_svg(record: Record, outline: Callable[[Record, Console], None] = rend
         color_system="truecolor",
     )
     outline(record, console)
-    return console.export_svg(title=record.header.command, code_format=_FORMAT)
+    return console.export_svg(title=shown(record.header.command), code_format=_FORMAT)

@@ -75,4 +75,4 @@ def draw_timelines(rows: Sequence[ProfileRow], prefix: str) -> str:
         legend(panels[0])
 
     about = f"Power, SM clock and temperature of {len(rows)} rows over time"
-    return drawn(draw, prefix, about, inches=(10.0, 5.4))
+    return drawn(draw, prefix, about, inches=(10.4, 5.4))

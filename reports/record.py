@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Record", "RecordError", "RecordWriter", "latest", "new_path", "read", "shown"]
 
+_MOST_BYTES = 2**29  # of a file: fifty times a long run's, and no device that never ends
 _STAMP = "%Y%m%dT%H%M%SZ"
 _STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
 
@@ -178,8 +179,7 @@ def read(path: Path, *, into: Callable[[Row], None] | None = None) -> Record:
     records needn't be in memory at one time.
     Raises RecordError, in one sentence, where the file isn't a record that this program reads.
     """
-    data = _bytes(path)
-    lines = data.split(b"\n")
+    lines = _bytes(path).split(b"\n")  # the whole isn't kept beside its lines
     if lines[-1] == b"":
         lines.pop()  # a whole file ends with a newline
     header = header_of(path, lines[0], alone=len(lines) == 1)
@@ -294,13 +294,19 @@ def _give_name(aside: Path, path: Path) -> bool:
 
 def _bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise RecordError(
             f"{shown(path)}: there is no such file; `nox -s accuracy` makes a record"
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise RecordError(f"{shown(path)}: can't be read ({_why(error)})") from error
+    if len(data) > _MOST_BYTES:
+        raise RecordError(
+            f"{shown(path)}: larger than {_MOST_BYTES >> 20:,} MiB, so it is no record; name "
+            "another file"
+        )
     if not data.strip():
         raise RecordError(f"{shown(path)}: the file is empty, so it is no record; run again")
     where = data.find(b"\0")

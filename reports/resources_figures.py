@@ -29,13 +29,14 @@ def short_label(label: str, function: str) -> str:
 
 def variants_in_order(record: Record) -> list[Variant]:
     """The variants of a record: kernel by kernel as its header has them, sizes by their value."""
-    kernels = [(each.op, each.name) for each in record.header.kernels]
+    places = {(each.op, each.name): place for place, each in enumerate(record.header.kernels)}
 
-    def order(variant: Variant) -> tuple[int, list[tuple[int, str]], str]:
+    def order(variant: Variant) -> tuple[int, str, str, list[tuple[int, str]], str]:
         op, kernel, label, function = variant
-        parts = re.findall(r"\d+|\D+", label)
-        numbers = [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
-        return kernels.index((op, kernel)), numbers, function
+        parts = (part.lstrip("0") for part in re.findall(r"\d+|\D+", label))
+        # Of two numbers the one with more digits is larger, however many they are.
+        numbers = [(len(part) if part.isdecimal() else 0, part) for part in parts]
+        return places.get((op, kernel), len(places)), op, kernel, numbers, function
 
     return sorted({variant_of(row) for row in record.resources}, key=order)
 

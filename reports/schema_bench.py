@@ -111,3 +111,6 @@ class BenchRow(SchemaLine):
     gates: bool = Field(default=True, description="a failure sets the run's exit status")
     reproduce: str = ""
     duration_s: float = 0.0
+    accuracy_s: float | None = Field(
+        default=None, description="of the duration, for its accuracy: the case's truth, if first"
+    )

@@ -29,7 +29,7 @@ COLOURS = (
     *("#7a8594", "#b0a030"),
 )
 MARKS = "os^Dv<>PX*"
-_LEGEND_INCHES = 2.9
+_LEGEND_INCHES = 3.3
 _SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _KEPT_OF_STYLE = re.compile(
@@ -120,8 +120,9 @@ def placed(figure: Figure, rows: int = 1, *, left_inches: float = 0.8) -> list[A
 
 
 def legend(axes: Axes) -> None:
-    """Put the legend beside the axes, where it hides nothing."""
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8.5)
+    """Put the legend beside the axes, where it hides nothing; none where nothing has a name."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=8.5)
 
 
 def _clean(root: ET.Element, prefix: str) -> None:

@@ -94,15 +94,12 @@ def selected_cases(
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
     _known("--dtype", dtypes, DTYPES)
-    ops = dict.fromkeys(each.op.name for each in kernels)
     theirs = user_cases(config)
-
-    def listed_of(op: str) -> Iterable[Case]:
-        if theirs is not None:
-            return theirs
-        return OPS[op].cases() if listed_for is None else listed_for(op)
-
-    known = {case.id(): case for op in ops for case in listed_of(op) if case.op in ops}
+    known = {
+        case.id(): case
+        for op in dict.fromkeys(each.op.name for each in kernels)
+        for case in _listed(op, theirs, listed_for)
+    }
     wanted = config.getoption("--case")
     seeds = _seeds(config.getoption("--seed"))
     listed = (
@@ -120,6 +117,17 @@ def selected_cases(
         options = "--case and --dtype" if theirs is None else "--cases and the other options"
         raise pytest.UsageError(f"{options} together leave no case to run")
     return chosen
+
+
+def _listed(
+    op: str,
+    theirs: Iterable[Case] | None,
+    listed_for: Callable[[str], Iterable[Case]] | None,
+) -> Iterable[Case]:
+    """The cases to choose from: a user's, a suite's, or the op's."""
+    if theirs is not None:
+        return [case for case in theirs if case.op == op]
+    return OPS[op].cases() if listed_for is None else listed_for(op)
 
 
 def _seeds(text: str) -> range:

@@ -87,11 +87,6 @@ def cases_options(config: pytest.Config) -> tuple[str, ...]:
     return tuple(f"--cases={shlex.quote(shortest(each.resolve()))}" for each in _files(config))
 
 
-def weight_of(case: Case) -> float | None:
-    """How often a model makes the call; None where nobody said."""
-    return case.weight
-
-
 def _files(config: pytest.Config) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(Path(each) for each in config.getoption("--cases")))
 

@@ -94,7 +94,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Gpu:
             gpu.queue(self.calls)
 
     @contextmanager
-    def capture(graph: Graph) -> Iterator[None]:
+    def capture(graph: Graph, **_: str) -> Iterator[None]:
         gpu.capturing, gpu.in_capture = [], 0
         try:
             yield

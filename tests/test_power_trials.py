@@ -16,6 +16,7 @@ from kernels.registry import all_kernels
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case
 from profiles.traces import FIELDS, Missing, Trace, save
+from reports.codes import meaning
 from reports.schema import AccuracyRow, ProfileRow
 from reports.schema_profile import Window
 from suites.accuracy.workers import TaskError
@@ -31,6 +32,7 @@ from suites.power.figures import (
 from suites.power.rows import Board, row_of
 from suites.power.sampling import Sampling
 from suites.power.trials import Entry, Trials
+from tests.known_traces import TRACES, mean_power_w
 from tests.synthetic_traces import UUID, changed, constant, synthetic, without
 
 POWER_W = 600.0
@@ -265,15 +267,15 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_of_nvml_is_a_reason_in_the_row_and_the_rest_goes_on(
-    fault: str, tmp_path: Path
+    fault: str, name: str, tmp_path: Path
 ) -> None:
     """Each of them: the row is there, with its device time, and its reason by a code."""
     lacks, code = FAULTS[fault]
     entry = _entry()
-    trials = _trials(tmp_path, fault, trials=1)
-    trials.run([entry])
+    _trials(tmp_path, fault, trials=1, trace=TRACES[name]).run([entry])
     row = _row(entry)
     assert row.status == "measured"
     (window,) = row.windows
@@ -281,11 +283,14 @@ def test_fault_of_nvml_is_a_reason_in_the_row_and_the_rest_goes_on(
     lost = fault.startswith(("no library", "gpu lost"))
     assert row.validity == ("invalid" if lost else "valid")
     assert (row.energy_j is None) == lost
+    assert ("energy by samples" in row.codes) == (lacks == "energy_counter_j" and not lost)
+    assert all(map(meaning, row.codes))
     if lost:
         assert row.missing["energy_j"]
         assert 0 not in (row.power_w, row.energy_j, row.net_energy_j)
     else:
-        assert row.energy_j == pytest.approx(POWER_W * CALL_US * 1e-6, rel=0.05)
+        expected_j = mean_power_w(TRACES[name]) * CALL_US * 1e-6
+        assert row.energy_j == pytest.approx(expected_j, rel=0.05)
     assert ProfileRow.model_validate_json(row.model_dump_json()) == row
 
 

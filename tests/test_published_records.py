@@ -12,9 +12,11 @@ from oracles.op import Case
 from profiles.peaks import PEAKS
 from reports.record import Record, read
 from reports.schema import BenchRow
+from suites.user_cases import read_cases
 
 _GALLERY = Path(__file__).resolve().parents[1] / "docs" / "gallery"
-_FILES = sorted(_GALLERY.glob("published-*.jsonl"))
+_CASES = _GALLERY / "published-cases.jsonl"
+_FILES = sorted(set(_GALLERY.glob("published-*.jsonl")) - {_CASES})
 _RECORDS = pytest.mark.parametrize(
     "record", [read(each) for each in _FILES], ids=lambda r: r.path.stem
 )
@@ -84,3 +86,9 @@ def test_published_case_is_one_that_the_op_could_have(record: Record) -> None:
         assert row.bytes == OPS[row.op].bytes(case)
         assert allowed is not None
         assert allowed.objection(case) is None
+
+
+def test_file_of_cases_has_what_was_published() -> None:
+    """So that `nox -s bench -- --cases FILE` times on a GPU at hand what the records hold."""
+    published = {row.case.id for each in _FILES for row in read(each).benches}
+    assert {case.id() for case in read_cases([_CASES], 2**37)} == published

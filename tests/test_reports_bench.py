@@ -225,13 +225,38 @@ def test_bench_report_shows_a_missing_figure_as_missing(tmp_path: Path) -> None:
     assert [each.to_best for each in cases_of(record)[0].rows] == [1.0, None]
 
 
+def test_bench_report_says_where_host_time_may_be_in_samples(tmp_path: Path) -> None:
+    """A row whose device couldn't be held is counted; one of which nobody knows isn't."""
+    row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0)
+    leaking = tuple(each.model_copy(update={"held": False}) for each in row.processes)
+    rows = [row, row.model_copy(update={"kernel": "liger", "processes": leaking})]
+    assert "1 row whose calls took longer to queue" in terminal(record_of(tmp_path, rows))
+    assert "to queue" not in terminal(record_of(tmp_path / "held", [row]))
+
+
+def test_bench_report_of_a_cpu_names_it_and_no_interpreter(tmp_path: Path) -> None:
+    """On a CPU baselines run as they are: the report doesn't speak of an interpreter."""
+    rows = [bench_row("torch_native", norm_case(8, 64), 10.0)]
+    header = example_bench_header(1)
+    machine = header.environment.model_copy(update={"device": "cpu", "device_name": "A CPU"})
+    text = terminal(
+        record_of(tmp_path, rows, header=header.model_copy(update={"environment": machine}))
+    )
+    assert "no GPU: A CPU" in text
+    assert "interpreter" not in text
+
+
 def test_published_figures_say_that_they_are(tmp_path: Path) -> None:
     """A record of publications is PUBLISHED, never TIMED."""
-    rows = bench_rows(failing=False)
+    told = {"source": "A paper, table 3", "accuracy": None}
+    rows = [row.model_copy(update=told) for row in bench_rows(failing=False)]
     header = example_bench_header(len(rows)).model_copy(update={"figures": "published"})
     record = record_of(tmp_path, rows, header=header)
     assert verdict_of(record)[0] == "PUBLISHED"
-    assert "measured neither here nor by this workbench" in terminal(record)
+    text = terminal(record)
+    assert "measured neither here nor by this workbench" in text
+    assert "nothing is told of the accuracy of 34 rows" in text
+    assert f"A paper, table 3 ({len(rows)} rows)" in text
 
 
 def test_bench_markdown_keeps_to_its_budget_and_its_columns(tmp_path: Path) -> None:

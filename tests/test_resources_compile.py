@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -228,3 +230,44 @@ def test_missing_tools_are_told_and_the_rest_is_read(
     assert isinstance(blind["unread"], list)
     assert any("nvdisasm" in str(text) for text in blind["unread"])
     assert any("cuobjdump" in str(text) for text in blind["unread"])
+
+
+def test_ctrl_c_leaves_the_rows_that_were_compiled(tmp_path: Path) -> None:
+    """A row is in the record as soon as it is measured, not when all are."""
+    environment = {name: each for name, each in os.environ.items() if name != "TRITON_INTERPRET"}
+    places = ("--results", str(tmp_path), "--cache", str(tmp_path / "cache"))
+    command = (
+        sys.executable,
+        "-m",
+        "suites.resources",
+        "--kernel",
+        "delta",
+        "--jobs",
+        "1",
+        *places,
+    )
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        _wait_for_a_row(tmp_path, process)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    finally:
+        process.kill()
+    (path,) = tmp_path.glob("*.jsonl")
+    record = read(path)
+    assert process.returncode == 1
+    assert record.end is not None
+    assert record.end.interrupted
+    assert 0 < len(record.resources) == record.end.rows < record.header.planned_rows
+
+
+def _wait_for_a_row(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list(folder.glob("*.jsonl"))
+        if found and found[0].read_bytes().count(b"\n") > 1:
+            return
+        time.sleep(0.02)
+    pytest.fail("no row came")

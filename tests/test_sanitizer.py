@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from suites.accuracy.sanitizer import judged
+
 _ROOT = Path(__file__).resolve().parent.parent
 # Stands in the program's place: it runs nothing, and finds something by one of its tools.
 _PROGRAM = """#!/bin/sh
@@ -42,6 +44,29 @@ def test_each_tool_runs_the_selected_cases_and_one_finding_fails(tmp_path: Path)
     assert "2 hazards displayed" in ran.stdout
     assert [each.split()[2] for each in calls] == ["memcheck", "racecheck", "initcheck"]
     assert all(each.startswith("1 ") and each.endswith("--kernel flash") for each in calls)
+
+
+_RACE = """========= Error: Race reported between Read access at {}+0x9b0
+=========     and Write access at {}+0x3eb0 [64480 hazards]
+=========
+"""
+_RACES = "========= RACECHECK SUMMARY: {} hazards displayed ({} errors, 0 warnings)\n"
+
+
+def test_races_in_a_librarys_own_kernels_are_told_and_fail_nothing() -> None:
+    """cuBLAS synchronises by barriers that racecheck doesn't follow."""
+    ours, library = "_forward_kernel", "nvjet_sm90_hsh_256x128_coopA_NNT"
+    of_library = "========= COMPUTE-SANITIZER\n" + 2 * _RACE.format(library, library)
+    found = judged(86, of_library + _RACES.format(2, 2))
+    assert found.status == 0
+    assert found.libraries == ((library, 2),)
+    assert f"2 in {library}" in found.text
+    both = judged(86, of_library + _RACE.format(ours, ours) + _RACES.format(3, 3))
+    assert both.status == 86
+    mixed = judged(86, _RACE.format(library, ours) + _RACES.format(1, 1))
+    assert (mixed.status, mixed.libraries) == (86, ())
+    assert judged(86, of_library + _RACES.format(2, 3)).status == 86  # one wasn't shown
+    assert judged(86, _RACES.format(1, 1)).status == 86
 
 
 @pytest.mark.skipif(

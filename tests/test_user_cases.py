@@ -15,7 +15,7 @@ import torch
 from oracles import OPS
 from oracles.op import Case
 from reports.record import latest, read
-from suites.user_cases import CasesError, read_cases, weight_of
+from suites.user_cases import CasesError, read_cases
 
 _ROOT = Path(__file__).resolve().parents[1]
 _ENOUGH = 2**37
@@ -65,7 +65,7 @@ def test_line_becomes_the_case_that_it_says(tmp_path: Path) -> None:
         "causal-gqa-window-seed3"
     )
     assert second.id() == "layer_norm_backward-m7-n264-bfloat16_float32weight-offset1"
-    assert (weight_of(first), weight_of(second)) == (2.5, None)
+    assert (first.weight, second.weight) == (2.5, None)
     assert second.why == "a user's: line 3 of mine.jsonl"
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from profiles.traces import ENERGY, Missing, Trace, TraceError, load, save
-from profiles.windows import at_time, counted_s, energy_ticks, fitted_slope, integral, measure
+from profiles.windows import NS, at_time, counted_s, energy_ticks, fitted_slope, integral, measure
+from tests.known_traces import TRACES
 from tests.synthetic_traces import CAP_COUNTER, changed, constant, synthetic, without
 
 BEGAN_S = 1000.0  # of the synthetic traces
@@ -295,3 +296,16 @@ def test_file_that_is_no_trace_is_refused_in_a_sentence(content: bytes, tmp_path
         path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
         with pytest.raises(TraceError, match=r"wrong\.jsonl"):
             load(path)
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_sustained_load_is_a_valid_window(name: str) -> None:
+    """Counter and integral agree within 2 %, counted and polled reasons within 2 % of the time."""
+    trace = TRACES[name]
+    figures = measure(trace, trace.samples[0].at_ns * NS, trace.samples[-1].done_ns * NS)
+    assert not figures.broken
+    assert figures.energy_counter_j is not None
+    assert figures.energy_integral_j == pytest.approx(figures.energy_counter_j, rel=0.02)
+    for reason, seconds in figures.reasons_s.items():
+        polled_s = figures.reasons_polled[reason] * figures.duration_s
+        assert seconds == pytest.approx(polled_s, abs=0.02 * figures.duration_s)

@@ -84,6 +84,9 @@ def compare(sides: Sequence[Side]) -> Comparison:
             speeds.append(part)
             found.compared |= rows > 0
     found.parts += speeds
+    if not found.parts:
+        empty = ", ".join(shown(each.path) for each in sides)
+        raise RecordError(f"{empty}: no row that both have was tried; run them again")
     found.parts.insert(0, _heads(sides, found))
     return found
 

@@ -52,11 +52,7 @@ def test_kernel_is_within_its_bound_of_the_truth(
         # The judge's own. Whoever keeps the error keeps its frames, and with them what they hold.
         traceback.clear_frames(error.__traceback__)
         text = " ".join(str(error).split())[:300]
-        problem = f"truth and bounds don't fit into the GPU's memory: {text}"
-    else:
-        problem = None
-    if problem is not None:
-        pytest.fail(problem, pytrace=False)
+        pytest.fail(f"truth and bounds don't fit into the GPU's memory: {text}", pytrace=False)
     accuracy.add(row)
     if row.status == "failed":
         request.node.user_properties.append(("judged", True))

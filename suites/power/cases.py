@@ -45,14 +45,17 @@ _PEERS = {
 
 
 def profiled_cases(config: pytest.Config, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
-    """This list's, of the kernels' ops; with --case any of bench's and of the op's own too."""
-    named = bool(config.getoption("--case"))
+    """This list's, of the kernels' ops; with --case any of bench's and of the op's own too.
+
+    --cases' files take the place of all of these.
+    """
+    named, theirs = bool(config.getoption("--case")), bool(config.getoption("--cases"))
 
     def of_op(op: str) -> tuple[Case, ...]:
         mine = tuple(case for case in CASES if case.op == op)
         return (*mine, *bench_cases(op, "cuda"), *OPS[op].cases()) if named else mine
 
-    with_cases = [each for each in kernels if of_op(each.op.name)]
+    with_cases = [each for each in kernels if theirs or of_op(each.op.name)]
     if not with_cases:
         ops = ", ".join(sorted({each.op.name for each in kernels}))
         raise pytest.UsageError(f"no case of {ops} is profiled by default; name one by --case")

@@ -26,12 +26,12 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from profiles import environment
 from profiles.traces import Missing, Trace, save
 from profiles.windows import NS, Figures, measure
 from reports.schema_profile import Window
+from reports.tables import new_table
 from suites.described import pci_bus_id
 from suites.power.figures import (
     MOST_DISAGREEMENT,
@@ -136,8 +136,17 @@ def _measured(seconds: float, sampling: Sampling) -> tuple[Figures, Trace, Reply
         reply = Reply.model_validate(loop([multiply], device, seconds, _BATCH_S).message)
     idle = measure(taken.trace, begin_s, end_s)
     with sampling.during(ALTERNATE_S) as alternating:
-        rests = Reply.model_validate(loop([multiply], device, seconds, _BATCH_S).message)
+        rests = Reply.model_validate(loop([multiply], device, 2 * seconds, _BATCH_S).message)
     return idle, taken.trace, reply, slowdown(alternating.trace, rests)
+
+
+def _told(window: Window) -> str:
+    codes = f" ({', '.join(window.codes)})" if window.codes else ""
+    if window.period_ms is None or window.largest_gap_ms is None:
+        return f"{window.validity}{codes}; {window.samples} samples"
+    slopes = ", ".join(f"{name} {slope:+.1f}" for name, slope in window.slopes.items())
+    period = f"every {window.period_ms:.1f} ms, at most {window.largest_gap_ms:.1f} ms apart"
+    return f"{window.validity}{codes}; {window.samples} samples, {period}; a minute: {slopes}"
 
 
 def main() -> int:
@@ -159,20 +168,15 @@ def main() -> int:
         save(trace, options.save_trace)
     loaded = window_of(trace, reply, _DROPPED_S)
     console = Console()
-    table = Table(title=f"{properties.name}, bf16 matmul of {_SIZE}, {loaded.duration_s:.2f} s")
+    console.print(f"{properties.name}: bf16 matmul of {_SIZE}, {loaded.duration_s:.2f} s of it")
+    table = new_table()
     for title in ("what", "found", "limit", "holds"):
         table.add_column(title, overflow="fold")
     found = [_same_board(torch.device("cuda")), *checks(loaded, idle, slower)]
     for each in found:
         table.add_row(each.name, each.found, each.limit, "yes" if each.holds else "NO")
     console.print(table)
-    console.print(
-        f"window {loaded.validity} ({', '.join(loaded.codes) or 'no remarks'}); "
-        f"{loaded.samples} samples, period {loaded.period_ms} ms, "
-        f"largest gap {loaded.largest_gap_ms} ms; slopes a minute {loaded.slopes}",
-        markup=False,
-        highlight=False,
-    )
+    console.print(f"the window: {_told(loaded)}", markup=False, highlight=False)
     return int(not all(each.holds for each in found))
 
 

@@ -149,7 +149,8 @@ def _captured(
         _current_stream().wait_stream(stream)
         _synchronize()
         graph = _Graph()
-        with _graph(graph):
+        # Autograd's own threads launch too, and only this one's calls are to be held to a capture.
+        with _graph(graph, capture_error_mode="thread_local"):
             directly()
         graph.replay()
         _synchronize()

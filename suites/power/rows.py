@@ -51,6 +51,8 @@ def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> Profil
             missing = dict(each.missing) | missing
     told |= _energies(windows, told, missing)
     told |= _work(entry, told)
+    if told["energy_j"] is not None and all(each.energy_counter_j is None for each in windows):
+        codes.append("energy by samples")
     if told["sampler_slowdown"] is not None and told["sampler_slowdown"] > MOST_SLOWDOWN:
         codes.append("sampler slows")
     if entry.captured is False:

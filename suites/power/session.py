@@ -22,7 +22,7 @@ from oracles.op import Case, Numerics
 from profiles.traces import Missing
 from reports.profile import render
 from reports.record import RecordError, RecordWriter, new_path, read
-from reports.schema import AccuracyRow, ProfileRow, RunEnd, RunHeader
+from reports.schema import AccuracyRow, Environment, ProfileRow, RunEnd, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import DeviceLostError, Run
 from suites.accuracy.shards import RECORD_NOTE
@@ -34,7 +34,8 @@ from suites.power.cases import distributions_of, profiled_cases, profiled_kernel
 from suites.power.looping import LOOP, Card, Looping, card_of
 from suites.power.rows import Board, row_of
 from suites.power.trials import Entry, Trials
-from suites.selection import kernel_files, selected_kernels
+from suites.selection import absent_kernels, kernel_files, selected_kernels
+from suites.user_cases import cases_options
 
 _DROPPED_S = 1.0  # of a trial: clocks and power settle
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
@@ -72,7 +73,7 @@ class PowerSession:
             sm=self.card.sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(config.getoption("--kernel") or ()),
-            reproduce_options=(),
+            reproduce_options=cases_options(config),
             workers=self.workers,
             signs=config.getoption("--signs"),
             two_calls_alone=True,
@@ -152,6 +153,7 @@ class PowerSession:
         self.board = Board(
             environment.power_limit_w, self.board.idle_before_w, self.board.idle_after_w
         )
+        self._warn(environment)
         try:
             infos = tuple(kernel_info(each, self.run.sm) for each in chosen.values())
         except KernelError as error:
@@ -165,6 +167,7 @@ class PowerSession:
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
         results = Path(self.config.getoption("--results"))
         self.path = new_path(results, "profile", now, environment.device_name)
@@ -174,6 +177,14 @@ class PowerSession:
             raise pytest.UsageError(f"--results {results}: {error}") from error
         if note := os.environ.get(RECORD_NOTE):
             Path(note).write_text(str(self.path.resolve()))
+
+    def _warn(self, environment: Environment) -> None:
+        """Say before minutes pass that there will be no energy."""
+        why = environment.missing.get("gpu_uuid")
+        if environment.mig:
+            why = "mig: the board's power is shared by its MIG instances"
+        if why is not None:
+            print(f"profile: rows will have times and no energy ({why})", file=sys.stderr)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
@@ -243,6 +254,7 @@ class PowerSession:
                     "accuracy": None if accuracy is None else accuracy.status,
                     "variant": None if accuracy is None else accuracy.variant,
                     "validity": "invalid",
+                    "weight": case.weight,
                     "gates": self.run.gates(kernel),
                     "reproduce": self._reproduce(kernel, case, distribution),
                 }
@@ -258,11 +270,11 @@ class PowerSession:
         self.rows.append(row)
 
     def _reproduce(self, kernel: Kernel, case: Case, distribution: str) -> str:
-        parts = ["nox", "-s", "profile", "--"]
+        parts: list[str] = []
         if kernel.origin == "user":
             parts.append(f"--kernels={shortest(Path(kernel.path))}")
         parts += ["--kernel", kernel.name, "--case", case.id(), "--distribution", distribution]
-        return shlex.join(parts)
+        return " ".join(["nox -s profile --", *self.run.reproduce_options, shlex.join(parts)])
 
     def _typed(self) -> list[str]:
         given = map(str, self.config.invocation_params.args)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -89,7 +90,7 @@ class Session:
             with self._writer(now, rows, tools) as writer:
                 predicted, interrupted = 0, False
                 try:
-                    for row in (*planned.failures, *self._compiled(workers, tools)):
+                    for row in chain(planned.failures, self._compiled(workers, tools)):
                         writer.write(row)
                         self.rows.append(row)
                     predicted = self._predict(writer, benches)

@@ -32,6 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start a session: it writes the record, shows the progress and says where the record is."""
     if config.getoption("--gpus") is not None or config.getoption("--against") is not None:
         return
+    # A row without a figure leaves the fixture alone, as does one that is interrupted.
+    config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")
     device = config.stash[DEVICE]
     arguments = list(map(str, config.invocation_params.args))
     if not any(map(_TABLE.match, arguments)):

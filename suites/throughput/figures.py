@@ -29,10 +29,16 @@ from reports.schema import Roof
 
 Limit = Literal["memory", "matrix", "arithmetic"]
 
-_RESAMPLES = 2000
+_RESAMPLES = 1000
 _CONFIDENCE = 0.95
 # A roof that was measured isn't the hardware's: another kernel may come somewhat higher.
 _MEASURED_ROOM = {"cuda": 1.25, "cpu": 3.0}
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """First, median and third."""
+    first, median, third = np.percentile(np.asarray(values, dtype=np.float64), (25, 50, 75))
+    return float(first), float(median), float(third)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         """Of samples as they came; the interval's resampling has a fixed seed."""
         data = np.asarray(values, dtype=np.float64)
-        first, median, third = (float(each) for each in np.percentile(data, (25, 50, 75)))
+        first, median, third = quartiles(values)
         if len(set(values)) < 2:  # nothing to resample
             return cls(median, median, median, first, third)
         interval = stats.bootstrap(

@@ -13,7 +13,7 @@ import torch
 
 from kernels.registry import Kernel, NoKernelError, choose
 from oracles import OPS
-from oracles.op import Case
+from oracles.op import Case, Numerics
 from suites.selection import selected_cases
 from suites.throughput.cases import bench_cases
 from suites.throughput.rows import INTERPRETED
@@ -43,9 +43,9 @@ class Pairs:
             op: bench_cases(op, device.type, quick=quick)
             for op in dict.fromkeys(each.op.name for each in kernels)
         }
-        cases = selected_cases(
-            config, [each for each in kernels if with_cases[each.op.name]], with_cases.__getitem__
-        )
+        theirs = bool(config.getoption("--cases"))
+        timed = [each for each in kernels if theirs or with_cases[each.op.name]]
+        cases = selected_cases(config, timed, with_cases.__getitem__)
         planned = [
             (kernel, case)
             for case in cases
@@ -81,14 +81,32 @@ def _name(kernel: Kernel) -> str:
 def _of(
     case: Case, kernels: Sequence[Kernel], named: Sequence[str], device: str, sm: int
 ) -> list[Kernel]:
-    """A case's kernels, the one of ours first."""
+    """A case's kernels, ours first, those that declare the same numerics in a row.
+
+    They share a large case's bounds, of which one set is kept at a time.
+    """
+    return _alike_together(_listed(case, kernels, named, device, sm))
+
+
+def _alike_together(kernels: Sequence[Kernel]) -> list[Kernel]:
+    groups: dict[Numerics, list[Kernel]] = {}
+    for each in kernels:
+        groups.setdefault(each.numerics, []).append(each)
+    return [each for alike in groups.values() for each in alike]
+
+
+def _listed(
+    case: Case, kernels: Sequence[Kernel], named: Sequence[str], device: str, sm: int
+) -> list[Kernel]:
     mine = [each for each in kernels if each.op.name == case.op]
     ours = [each for each in mine if each.origin == "ours"]
     others = [each for each in mine if each.origin != "ours"]
     if named:
         return [*ours, *others]
+    # A kernel for another kind of device has nothing to be refused for, case by case.
+    others = [each for each in others if each.origin == "user" or device in each.domain.devices]
     if device == "cpu":
-        return [each for each in others if each.origin == "user" or "cpu" in each.domain.devices]
+        return others
     try:
         first = [choose(OPS[case.op], case, sm, among=ours)]
     except NoKernelError:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
@@ -33,7 +34,7 @@ from suites.accuracy.wire import Message
 from suites.accuracy.workers import TaskError, Workers
 from suites.described import case_info
 from suites.throughput.devices import Cache
-from suites.throughput.figures import Roofs, Spread, past_belief, rates
+from suites.throughput.figures import Roofs, Spread, past_belief, quartiles, rates
 from suites.throughput.rotation import changes_in
 
 TASK = "suites.throughput.task"
@@ -129,6 +130,8 @@ class Bench:
 
     def _timed(self, kernel: Kernel, case: Case, accuracy: AccuracyRow) -> BenchRow:
         parcel = self.run.parcel(kernel, case)
+        if self.roofs.device == "cuda":
+            torch.cuda.empty_cache()  # what the truth took is the worker's to have
         few = self.cache == "warm" or parcel.nbytes * _BUFFERS > _MOST_BYTES_TWICE
         parcels = [parcel] * (1 if few else _BUFFERS)
         try:
@@ -238,7 +241,7 @@ class Bench:
             for time_us, clock in zip(timed.times_us, timed.clocks_mhz, strict=True)
             if clock is not None
         ]
-        in_cycles = Spread.of(cycles) if cycles else None
+        in_cycles = quartiles(cycles) if cycles else (None, None, None)
         rate = rates(kernel, case, spread.median, clock_mhz, self.roofs)
         process = TimedProcess(
             times_us=tuple(timed.times_us),
@@ -257,9 +260,9 @@ class Bench:
             "third_quartile_us": spread.third_quartile,
             "clock_mhz": clock_mhz,
             "clock_reason": None if clocks else timed.clock_reason,
-            "median_cycles": None if in_cycles is None else in_cycles.median,
-            "first_quartile_cycles": None if in_cycles is None else in_cycles.first_quartile,
-            "third_quartile_cycles": None if in_cycles is None else in_cycles.third_quartile,
+            "first_quartile_cycles": in_cycles[0],
+            "median_cycles": in_cycles[1],
+            "third_quartile_cycles": in_cycles[2],
             "flops": rate.flops,
             "bytes": rate.bytes,
             "tflops": rate.tflops,
@@ -291,6 +294,7 @@ class Bench:
                 "worst_ratio": _worst_ratio(accuracy),
                 "first_call_s": accuracy.call_s if ahead is None else ahead,
                 "workspace_bytes": accuracy.workspace_bytes,
+                "accuracy_s": accuracy.duration_s,
             }
         return BenchRow(
             op=kernel.op.name,

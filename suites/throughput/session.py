@@ -33,6 +33,7 @@ from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
 from suites.throughput.rows import TASK, Bench
 from suites.throughput.survey import survey
+from suites.user_cases import cases_options
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _QUICK = 0.2  # of a row's time
@@ -47,6 +48,8 @@ class ThroughputSession:
         self.cache = config.getoption("--cache")
         self.row_s = config.getoption("--row-time") * (_QUICK if config.getoption("--quick") else 1)
         _check(config, self.device)
+        # Inductor's own processes, a pool for each of ours that compiles, would only be in the way.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         torch.set_num_threads(1)
         if self.device.type == "cuda":
             major, minor = torch.cuda.get_device_capability()
@@ -67,7 +70,10 @@ class ThroughputSession:
             sm=self.sm,
             gate_baselines=config.getoption("--gate-baselines"),
             named=frozenset(config.getoption("--kernel") or ()),
-            reproduce_options=() if self.cache == "cold" else (f"--cache {self.cache}",),
+            reproduce_options=(
+                *cases_options(config),
+                *(() if self.cache == "cold" else (f"--cache {self.cache}",)),
+            ),
             workers=self.workers,
             signs=config.getoption("--signs"),
             two_calls_alone=True,
@@ -279,6 +285,8 @@ class ThroughputSession:
         console = Console(width=width)
         console.print()
         render(read(self.path), console)
+        if not timed and self.rows:
+            print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
         for each in self.suite_errors:
             print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
             print(each, file=sys.stderr)

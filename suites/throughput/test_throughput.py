@@ -10,11 +10,7 @@ from suites.accuracy.run import DeviceLostError
 from suites.throughput.clock import CLOCK
 from suites.throughput.session import SESSION, ThroughputSession
 
-# A row without a figure leaves the fixture alone, and its reason is in the record.
-pytestmark = [
-    pytest.mark.benchmark(timer=CLOCK, warmup=False),
-    pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"),
-]
+pytestmark = pytest.mark.benchmark(timer=CLOCK, warmup=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,0 +1,166 @@
+"""`nox -s bench` from end to end, on the CPU, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reports.record import Record, read
+from suites.throughput.cases import bench_cases
+from suites.throughput.gpus import wanted_gpus
+from suites.throughput.roofs import judged_probe
+
+ROOT = Path(__file__).resolve().parent.parent
+_SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
+_COMMAND = [sys.executable, "-m", "pytest", "suites/throughput", "-qq", "-p", "no:cacheprovider"]
+_BRIEF = ["--device=cpu", "--row-time=0.1", f"--case={_SMALL}"]
+
+# As the session's own survey, but for a flush that left everything in the cache.
+_WARM_FLUSH = """
+import dataclasses, sys
+import pytest
+import suites.throughput.survey as ground
+from suites.throughput.roofs import judged_probe
+
+survey = ground.survey
+probe = judged_probe(2**23, 100.0, 101.0, 400.0)
+ground.survey = lambda *given: dataclasses.replace(survey(*given), probe=probe)
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def _run(*arguments: str, command: list[str] = _COMMAND) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def _record(folder: Path) -> Record:
+    (path,) = folder.glob("bench-*.jsonl")
+    return read(path)
+
+
+def test_bench_writes_roofs_flush_rows_and_what_pytest_benchmark_has(tmp_path: Path) -> None:
+    """The same medians in the record and in pytest-benchmark's JSON, and none for a refused row."""
+    made = tmp_path / "made.json"
+    kernels = [f"--kernel={each}" for each in ("torch_eager", "torch_native_cpu", "row_persistent")]
+    done = _run(*_BRIEF, *kernels, f"--results={tmp_path}", f"--benchmark-json={made}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = _record(tmp_path)
+    assert record.end is not None and not record.end.interrupted
+    assert record.header.flush is not None and record.header.flush.evicts
+    assert {"copy", "add", "matmul float32"} <= {each.name for each in record.header.roofs}
+    rows = {each.kernel: each for each in record.benches}
+    assert rows["row_persistent"].status == "refused"
+    assert rows["row_persistent"].reason == "interpreted: its time says nothing"
+    benchmarks = json.loads(made.read_text())["benchmarks"]
+    medians = {each["params"]["kernel"]: each["stats"]["median"] for each in benchmarks}
+    assert medians.keys() == {"torch_eager", "torch_native_cpu"}
+    for kernel, median_s in medians.items():
+        row = rows[kernel]
+        (process,) = row.processes
+        assert row.median_us == pytest.approx(statistics.median(process.times_us), rel=1e-9)
+        assert row.median_us is not None
+        assert 1e6 * median_s == pytest.approx(row.median_us, rel=1e-6)
+        assert row.accuracy == "passed"
+        assert row.gb_s == pytest.approx((row.bytes or 0) / row.median_us * 1e-3)
+        assert row.share_of_peak is None and row.share_of_ceiling is not None
+
+
+def test_bench_without_a_gpu_says_so_in_one_sentence(tmp_path: Path) -> None:
+    """Nothing is timed by mistake, and no record is begun."""
+    done = _run(f"--results={tmp_path}")
+    assert done.returncode != 0
+    told = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(told) == 1
+    assert "bench: torch sees no GPU here" in told[0]
+    assert "--device cpu" in told[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_bench_whose_cold_reads_are_warm_is_refused(tmp_path: Path) -> None:
+    """A session that would call warm samples cold has none."""
+    command = [sys.executable, "-c", _WARM_FLUSH, *_COMMAND[3:]]
+    done = _run(*_BRIEF, f"--results={tmp_path}", command=command)
+    assert done.returncode != 0
+    assert "the flush left it in the cache, so no sample would be cold" in done.stderr
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_bench_that_is_interrupted_keeps_what_it_timed(tmp_path: Path) -> None:
+    """Ctrl-C after the first row: a whole record, of what there is."""
+    options = ["--device=cpu", "--op=layer_norm_backward", "--row-time=0.3"]
+    with subprocess.Popen(
+        [*_COMMAND, *options, f"--results={tmp_path}"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = list(tmp_path.glob("bench-*.jsonl"))
+            if found and len(found[0].read_bytes().splitlines()) >= 2:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    record = _record(tmp_path)
+    assert record.end is not None and record.end.interrupted
+    timed = [each for each in record.benches if each.status == "timed"]
+    assert 1 <= len(timed) < record.header.planned_rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--cache=hot"], "--cache hot: use cold or warm"),
+        (["--row-time=0"], "--row-time must be more than 0 seconds"),
+        (["--in-process"], "--in-process: bench times kernels in a process apart"),
+        (["--kernel=flash"], "bench: nothing was timed: interpreted: its time says nothing"),
+        (["--gpus=0"], "--gpus 0: torch sees no GPU here"),
+    ],
+)
+def test_option_that_bench_cannot_use_is_refused(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    """In one sentence."""
+    done = _run("--device=cpu", f"--results={tmp_path}", *arguments)
+    assert done.returncode != 0
+    assert sentence in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_gpus_are_named_by_number_or_uuid() -> None:
+    """All, some of them once, and a number that there isn't."""
+    visible = ("GPU-a", "GPU-b")
+    assert wanted_gpus("all", visible) == visible
+    assert wanted_gpus("1, GPU-b,0", visible) == ("GPU-b", "GPU-a")
+    with pytest.raises(pytest.UsageError, match="there is no GPU 2; there are 0 to 1, or all"):
+        wanted_gpus("0,2", visible)
+
+
+def test_flush_is_judged_by_a_read_of_untouched_memory() -> None:
+    """As slow as that: cold. Where the cache is no faster than memory there is nothing to evict."""
+    assert judged_probe(2**23, 5.0, 10.0, 10.0).evicts
+    assert judged_probe(2**23, 10.0, 10.0, 10.0).evicts
+    assert not judged_probe(2**23, 5.0, 6.0, 10.0).evicts
+
+
+def test_bench_cases_are_those_of_the_peers_figures_and_others() -> None:
+    """Each shape of the peers' files once, and at most a dozen beside."""
+    for op, peers, device in (
+        ("layer_norm_backward", 22, "cuda"),
+        ("attention_forward", 18, "cuda"),
+        ("attention_backward", 18, "cuda"),
+    ):
+        ids = [each.id() for each in bench_cases(op, device)]
+        assert len(set(ids)) == len(ids)
+        assert peers < len(ids) <= peers + 12
+        assert len(bench_cases(op, device, quick=True)) < len(ids) / 3
