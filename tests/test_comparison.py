@@ -180,20 +180,18 @@ def test_case_that_dispatch_gives_to_another_kernel_is_compared(tmp_path: Path) 
     """Ours of before and of now are held against one another, a baseline against itself alone."""
 
     def of(kernel: str, times: float) -> tuple[RunHeader, list[Row]]:
-        infos = [
-            KernelInfo(op=case().op, name=name, origin=origin, priority=0, path="", numerics={})
-            for name, origin in (
-                (kernel, "ours"),
-                ("torch", "baseline"),
-                (f"old_{kernel}", "baseline"),
-            )
-        ]
+        known: dict[str, Any] = {"op": case().op, "priority": 0, "path": "", "numerics": {}}
+        infos = (
+            KernelInfo(name=kernel, origin="ours", **known),
+            KernelInfo(name="torch", origin="baseline", **known),
+            KernelInfo(name=f"of_{kernel}", origin="baseline", **known),
+        )
         rows: list[Row] = [
             bench_row(times, kernel=kernel, noise=0),
             bench_row(100.0, kernel="torch", noise=0),
             bench_row(100.0, kernel=f"old_{kernel}", noise=0),
         ]
-        return header(kernels=tuple(infos)), rows
+        return header(kernels=infos), rows
 
     found = compared(tmp_path, of("narrow", 100.0), of("wide", 90.0))
     told = {each.pair.key.kernel: each.judgement.verdict for each in found.held}

@@ -156,6 +156,12 @@ def _heads(sides: Sequence[Side], found: Comparison) -> Part:
         for each in sides
         if each.twice
     ]
+    compiled = list(dict.fromkeys(each.path for each in sides if each.header.suite == "compile"))
+    if len(compiled) > 1:
+        notes.append(
+            "what changed in compiled code is told by: nox -s report -- "
+            f"{compiled[1]} --against {compiled[0]}"
+        )
     notes += _imported(sides)
     notes += _differing(sides)
     worst = min(found.parts, key=lambda each: _WORST.index(each.verdict))
