@@ -15,7 +15,7 @@ from tests.synthetic_traces import constant, synthetic
 
 FOLDER = Path(__file__).resolve().parent / "data" / "traces"
 _LOADED = 0.6  # of the highest power
-_SETTLING_NS = 1_500_000_000
+_SETTLING_NS = 2_000_000_000
 _CUT = 5  # samples at the end, where the matmul may be over
 
 

@@ -279,7 +279,9 @@ def test_fault_of_nvml_is_a_reason_in_the_row_and_the_rest_goes_on(
     (window,) = row.windows
     assert window.missing[lacks].startswith(f"{code}: ")
     lost = fault.startswith(("no library", "gpu lost"))
-    assert row.validity == ("invalid" if lost else "valid")
+    # What was recorded may have begun before the board was warm.
+    steady = {"valid"} if name == "synthetic" else {"valid", "transient"}
+    assert row.validity in ({"invalid"} if lost else steady)
     assert (row.energy_j is None) == lost
     assert ("energy by samples" in row.codes) == (lacks == "energy_counter_j" and not lost)
     assert all(map(meaning, row.codes))
