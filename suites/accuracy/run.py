@@ -75,7 +75,8 @@ class Run:
     workers: where kernels are called; None: in this process, for a debugger and for tests, on the
     same values both times. signs: what the signs of second calls' values are drawn from; None: a
     secret and the case, so that no kernel can know what it will be asked. every_configuration: try
-    autotuned kernels with each of theirs. two_calls_alone: leave out what thorough.py asks besides.
+    autotuned kernels with each of theirs. two_calls_alone: judge them by the bounds, and leave out
+    the emulation and what thorough.py asks besides.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -147,7 +148,7 @@ class Run:
                 bounds=bounds,
                 numerics=kernel.numerics,
                 declared_bytes=declared.workspace_bytes,
-                emulation=self._emulation(kernel, known),
+                emulation=None if self.two_calls_alone else self._emulation(kernel, known),
             )
             known.judged = kernel.name, first, of_kernel
             verdict = of_kernel(first, second)

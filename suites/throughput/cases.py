@@ -34,7 +34,7 @@ _LAYER_NORM = (
 )
 _TOKENS, _COLUMNS = 16384, 2048
 _LENGTHS, _HEADS = (1024, 4096, 16384), (64, 128, 256)
-_GRADIENTS_LENGTH = 4096
+_GRADIENTS_LENGTH, _GRADIENTS = 4096, ((64, "causal"), (128, ""))
 _OFF = Layout("offset1", tuple((name, TensorLayout(offset=1)) for name in ("dy", "x", "weight")))
 
 # (m, n), layout, dtype, why
@@ -97,9 +97,8 @@ def anchors(op: str) -> Iterator[Case]:
                     yield _attention_at_length(op, d, s, options)
     elif op == ATTENTION_GRADIENTS.name:
         # What autograd's peers do in one call, forward and backward; at one length.
-        for d in _HEADS:
-            for options in ("", "causal"):
-                yield _attention_at_length(op, d, _GRADIENTS_LENGTH, options)
+        for d, options in _GRADIENTS:
+            yield _attention_at_length(op, d, _GRADIENTS_LENGTH, options)
 
 
 def _others(op: str) -> Iterator[Case]:
