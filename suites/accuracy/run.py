@@ -124,6 +124,7 @@ class Run:
             verdict = Verdict("raised", declared.problem, ())
             return self._row(kernel, case, declared, verdict, started, ())
         known, asked = self._known_of(kernel, case), Asked()
+        known.judged = None  # which holds on to the truth
         self._leave_room(kernel, known)
         first = self._call(kernel, known, "nan")
         second = first

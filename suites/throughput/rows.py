@@ -36,6 +36,7 @@ from suites.described import case_info
 from suites.throughput.devices import Cache
 from suites.throughput.figures import Roofs, Spread, past_belief, quartiles, rates
 from suites.throughput.rotation import changes_in
+from suites.throughput.task import kept_of
 
 TASK = "suites.throughput.task"
 INTERPRETED = "interpreted: its time says nothing"
@@ -60,6 +61,7 @@ class _Timed(BaseModel):
     held: bool
     throttled: int = Field(ge=0)
     stopped: Stop
+    kept: int
     number: int = Field(ge=0)
     enqueue_us: float = Field(ge=0)
     host_us: float = Field(ge=0)
@@ -67,8 +69,10 @@ class _Timed(BaseModel):
     started_at: str
     clock_reason: str | None
 
-    def problem(self) -> str | None:
-        """What no worker says."""
+    def problem(self, pick: str) -> str | None:
+        """What no worker says that was told `pick`."""
+        if self.kept != kept_of(pick, len(self.times_us) + self.throttled):
+            return "its outputs are of another sample than was asked for"
         numbers = [*self.times_us, *(each for each in self.clocks_mhz if each is not None)]
         if not all(0 < each < math.inf for each in numbers):
             return "a sample's time or clock isn't a positive number"
@@ -163,7 +167,7 @@ class Bench:
             timed = _Timed.model_validate(said)
         except ValidationError as error:
             raise UnbelievedError("failed", "its process sent what no worker sends") from error
-        problem = timed.problem()
+        problem = timed.problem(pick)
         if problem is not None:
             raise UnbelievedError("failed", f"its process sent what no worker sends: {problem}")
         made = _undone(case, seed, changes_in(timed.number, len(parcels)), outputs)
