@@ -116,8 +116,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--row-time",
         metavar="S",
         type=float,
-        default=0.6,
-        help="bench: seconds of sampling for a row, at most (default 0.6)",
+        default=0.4,
+        help="bench: seconds of sampling for a row, at most (default 0.4)",
     )
     group.addoption("--quick", action="store_true", help="bench: one case in four, a fifth as long")
     group.addoption(
