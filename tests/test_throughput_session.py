@@ -96,6 +96,16 @@ def test_bench_without_a_gpu_says_so_in_one_sentence(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_bench_helps_without_a_gpu() -> None:
+    """And times nothing where cases are only to be listed."""
+    done = _run("--help")
+    assert done.returncode == 0
+    assert "--row-time" in done.stdout
+    listed = _run("--device=cpu", "--collect-only", f"--case={_SMALL}")
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    assert "test_throughput.py: 2" in listed.stdout
+
+
 def test_bench_whose_cold_reads_are_warm_is_refused(tmp_path: Path) -> None:
     """A session that would call warm samples cold has none."""
     command = [sys.executable, "-c", _WARM_FLUSH, *_COMMAND[3:]]

@@ -30,7 +30,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start a session: it writes the record, shows the progress and says where the record is."""
-    if config.getoption("--gpus") is not None or config.getoption("--against") is not None:
+    apart = any(config.getoption(each) is not None for each in ("--gpus", "--against"))
+    if apart or config.getoption("help"):
         return
     # A row without a figure leaves the fixture alone, as does one that is interrupted.
     config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")
