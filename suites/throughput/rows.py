@@ -49,6 +49,8 @@ _LOOP_S = {"cuda": 0.06, "cpu": 0.1}
 _MOST_LOOPED = 400
 _LOOP_ROOM, _LOOP_SLACK_S = 1.8, 0.03
 _LOOP_TRIES = 3
+# After so many the driver is what can't, and not the kernels: each failure costs a process.
+_MOST_UNCOUNTED = 4
 
 
 class _Timed(BaseModel):
@@ -94,6 +96,7 @@ class Bench:
     """What the rows of a run share.
 
     first_calls: seconds of each pair's first call, where it was made ahead of the run
+    uncounted: calls in a row whose launches couldn't be counted
     """
 
     run: Run
@@ -104,6 +107,7 @@ class Bench:
     default_clock_mhz: float | None
     limit_s: float
     first_calls: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    uncounted: int = 0
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> BenchRow:
         """The row of a pair that isn't timed."""
@@ -219,14 +223,16 @@ class Bench:
 
     def _launches(self, kernel: Kernel, case: Case, parcel: Parcel) -> int | None:
         """Kernels on the device; None where a call can't be captured."""
-        if self.roofs.device == "cpu":
+        if self.roofs.device == "cpu" or self.uncounted >= _MOST_UNCOUNTED:
             return None
         settings: Message = {"do": "launches"}
         try:
             said, _ = self.workers.task(kernel, case, [parcel], TASK, settings, self.limit_s)
         except TaskError:
             self.workers.renew()  # what a capture leaves when it fails may fail the next call
+            self.uncounted += 1
             return None
+        self.uncounted = 0
         count = said.get("launches")
         return count if isinstance(count, int) and count > 0 else None
 
