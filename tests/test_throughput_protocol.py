@@ -127,6 +127,21 @@ def test_hold_that_was_too_short_is_made_longer_and_the_sample_taken_again() -> 
     assert not hold.host_bound
 
 
+def test_hold_follows_what_the_host_takes_and_forgets_a_slow_call() -> None:
+    """One call of 20 ms, a compilation say, doesn't hold the device for 40 ms ever after."""
+    sample, asked = _host(100.0, 20_000.0, *[100.0] * 20)
+    hold = Hold()
+    for _ in range(20):
+        assert hold.take(sample).held
+    assert asked[:3] == [150.0, 250.0, 40_000.0]
+    assert asked[4:] == [250.0] * len(asked[4:])
+    slower, asked = _host(*[400.0] * 12)
+    hold = Hold()
+    for _ in range(11):
+        assert hold.take(slower).held
+    assert asked == [150.0, 800.0, *[1000.0] * 10]
+
+
 def test_call_that_waits_for_its_device_is_not_held_and_says_so() -> None:
     """It takes as long as any hold; from then on it is held no longer than at first."""
     asked: list[float] = []

@@ -4,14 +4,20 @@
 
 A dozen calls, of both ops, ours and peers', from microseconds to milliseconds. Each is timed by the
 suite, in a worker, and then here: calls over 1 ms by triton.testing.do_bench, which launches one
-after the other and flushes by zeroing; shorter ones by replaying a CUDA graph (graph_replay.py), in
-which no launch costs anything. Exit status 1 where a difference passes 2 %.
+after the other and flushes by zeroing; shorter ones by replaying a CUDA graph (graph_replay.py).
+
+Two differences are none of the method's. do_bench leaves a GPU no pause, so a product runs at a
+lower clock under its power cap (H200, attention at d 128: 5.6 and 5.9 % slower): times are compared
+at one clock too, each way's own by the SMs' stamps. And kernels of one call follow one another
+faster in a graph, by 1.6 to 1.9 us each there: so much is allowed. Exit status 1 where more than
+2 % is left.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from dataclasses import dataclass
 
 import torch
 import triton.testing
@@ -21,17 +27,20 @@ from rich.table import Table
 from kernels.registry import Kernel, all_kernels, choose
 from oracles import OPS
 from oracles.op import Case
+from reports.schema import BenchRow
 from suites.accuracy.run import Run
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine
 from suites.throughput.cases import bench_cases
 from suites.throughput.graph_replay import device_times_us
 from suites.throughput.rows import TASK, Bench
+from suites.throughput.stamps import Stamper
 from suites.throughput.survey import survey
 
 _ROW_S, _LIMIT_S = 1.0, 300.0
 _LONG_US = 1_000.0
 _AGREES = 0.02
+_GAP_US = 2.0  # between two kernels of a call, outside a graph
 
 # A kernel's name, "" for the one of ours that dispatch takes, and the beginning of a case's id.
 _CALLS = (
@@ -59,16 +68,40 @@ def _pair(name: str, case_id: str, sm: int) -> tuple[Kernel, Case]:
     return next(each for each in mine if each.name == name), case
 
 
-def _timed_here(kernel: Kernel, case: Case, median_us: float) -> tuple[float, str]:
-    """Median device time in microseconds, and what told it."""
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """Median device time in microseconds by another way; clock_mhz: of the SMs meanwhile."""
+
+    time_us: float
+    by: str
+    clock_mhz: float | None = None
+
+    def left(self, row: BenchRow) -> tuple[float, float]:
+        """The suite's median over this one, less 1: as it is, and what nothing known explains."""
+        assert row.median_us is not None
+        raw = row.median_us / self.time_us - 1.0
+        if self.clock_mhz is None or row.clock_mhz is None:
+            gaps_us = _GAP_US * ((row.launches or 1) - 1)
+            nearest_us = min(max(self.time_us, row.median_us - gaps_us), row.median_us)
+            return raw, nearest_us / self.time_us - 1.0
+        cycles = row.median_us * row.clock_mhz / (self.time_us * self.clock_mhz) - 1.0
+        return raw, min(raw, cycles, key=abs)
+
+
+def _timed_here(kernel: Kernel, case: Case, median_us: float, stamper: Stamper) -> Otherwise:
     inputs = kernel.op.inputs(case, torch.device("cuda"))
 
     def call() -> object:
         return kernel.function(**inputs)
 
-    if median_us > _LONG_US:
-        return 1e3 * float(triton.testing.do_bench(call, return_mode="median")), "do_bench"
-    return statistics.median(device_times_us(call)), "graph replay"
+    if median_us <= _LONG_US:
+        return Otherwise(statistics.median(device_times_us(call)), "graph replay")
+    call()
+    stamper.stamp(0)
+    time_us = 1e3 * float(triton.testing.do_bench(call, return_mode="median"))
+    stamper.stamp(1)
+    torch.cuda.synchronize()
+    return Otherwise(time_us, "do_bench", stamper.clock_mhz())
 
 
 def main() -> int:
@@ -92,7 +125,8 @@ def main() -> int:
     ground = survey(device, describe_machine(device, sm, strict=None))
     bench = Bench(run, workers, ground.roofs, "cold", _ROW_S, ground.default_clock_mhz, _LIMIT_S)
     table = Table(title="the suite's medians beside other ways of timing")
-    for column in ("call", "suite us", "other us", "by", "difference"):
+    stamper = Stamper(device)
+    for column in ("call", "suite us", "other us", "by", "difference", "unexplained"):
         table.add_column(column, justify="left" if column in ("call", "by") else "right")
     apart = 0
     try:
@@ -101,17 +135,18 @@ def main() -> int:
             row = bench.row(kernel, case)
             if row.median_us is None:
                 apart += 1
-                table.add_row(case.id(kernel.name), "-", "-", "", f"{row.status}: {row.reason}")
+                table.add_row(case.id(kernel.name), "-", "-", "", f"{row.status}: {row.reason}", "")
                 continue
-            other_us, by = _timed_here(kernel, case, row.median_us)
-            difference = row.median_us / other_us - 1.0
-            apart += abs(difference) > _AGREES
+            other = _timed_here(kernel, case, row.median_us, stamper)
+            difference, left = other.left(row)
+            apart += abs(left) > _AGREES
             table.add_row(
                 case.id(kernel.name),
                 f"{row.median_us:,.2f}",
-                f"{other_us:,.2f}",
-                by,
+                f"{other.time_us:,.2f}",
+                other.by,
                 f"{difference:+.2%}",
+                f"{left:+.2%}",
             )
     finally:
         workers.close()

@@ -50,6 +50,9 @@ class Device(Protocol):
     flush_bytes: int
     clock_reason: str | None
 
+    def begin(self) -> None:
+        """Another kernel is going to be called: forget what the last one took."""
+
     def flush(self) -> None:
         """Read memory until nothing else is in the cache."""
 
@@ -101,6 +104,10 @@ class CudaDevice:
         self.clock_reason = (
             None if self._stamper.clock_mhz() else "the SMs' stamps have no cycles in them"
         )
+
+    def begin(self) -> None:
+        """Hold for as long as at first."""
+        self._hold = Hold()
 
     def flush(self) -> None:
         """Read the buffer."""
@@ -160,6 +167,9 @@ class CpuDevice:
         self.flush_bytes = _CACHES * self.cache_bytes
         self._buffer = _ones(self.flush_bytes // 4, dtype=torch.float32)
         self.clock_reason: str | None = "a CPU's cores aren't stamped"
+
+    def begin(self) -> None:
+        """A CPU isn't held."""
 
     def flush(self) -> None:
         """Read the buffer."""

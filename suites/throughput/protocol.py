@@ -14,7 +14,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,6 +37,9 @@ _PLATEAU, _PLATEAU_FROM = 0.05, 40
 _LEAST_SHARE = 0.3  # of a row's time
 _OVERTIME = 15  # row times, for the first ten samples of a slow call
 REDOS = 4
+_LEAST_HOLD_US = 150.0
+_ROOM = 2.5  # of what the host takes as a rule
+_REMEMBERED = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +142,16 @@ def _enough(noise: Noise, elapsed_s: float, row_s: float) -> Stop | None:
 
 @dataclass(slots=True)
 class Hold:
-    """How long the device is held while the host enqueues. host_bound: no hold was long enough."""
+    """How long the device is held while the host enqueues.
 
-    us: float = 150.0
+    host_bound: no hold was long enough. Between samples it follows what the host takes as a rule,
+    so that a slow first call doesn't keep the device idle before every later one.
+    """
+
+    us: float = _LEAST_HOLD_US
     most_us: float = 50_000.0
     host_bound: bool = False
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def take(self, sample: Callable[[float], tuple[Sample, float]]) -> Sample:
         """A sample under a hold that was long enough; after some tries as it is, and not held.
@@ -150,7 +160,10 @@ class Hold:
         """
         for _ in range(REDOS):
             made, enqueued_us = sample(self.us)
+            self._recent.append(enqueued_us)
             if enqueued_us < self.us:
+                usual_us = _ROOM * statistics.median(self._recent)
+                self.us = min(max(_LEAST_HOLD_US, usual_us), self.most_us)
                 return made
             if self.host_bound:
                 break
@@ -159,5 +172,5 @@ class Hold:
             # The host varies: room for twice what it took.
             self.us = min(2.0 * enqueued_us, self.most_us)
         if not self.host_bound:
-            self.host_bound, self.us = True, 150.0
+            self.host_bound, self.us = True, _LEAST_HOLD_US
         return Sample(made.time_us, made.clock_mhz, held=False)

@@ -68,6 +68,7 @@ def _time(
     kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
 ) -> Answer:
     on = device_of(device, settings["cache"])
+    on.begin()
     if settings["cache"] == "warm":
         inputs = inputs[:1]  # what the call before it left in the cache is what it reads
     rotation = Rotation(case, inputs, settings["seed"], kernel.op.updates)
