@@ -7,9 +7,11 @@ header and whole rows; after a full disk or a lost machine the last line may be 
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import re
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -293,12 +295,17 @@ def _give_name(aside: Path, path: Path) -> bool:
 
 
 def _bytes(path: Path) -> bytes:
+    """What the file holds, unpacked where its name ends in .gz: large records are kept so."""
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise RecordError(
             f"{shown(path)}: there is no such file; `nox -s accuracy` makes a record"
+        ) from error
+    except (EOFError, zlib.error) as error:
+        raise RecordError(
+            f"{shown(path)}: it is cut or damaged and can't be unpacked; copy it again"
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise RecordError(f"{shown(path)}: can't be read ({_why(error)})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import math
@@ -66,6 +67,23 @@ def test_record_reads_back_as_it_was_written(small: Path) -> None:
     assert record.header == example_header(3)
     assert record.end is not None
     assert record.problem is None
+
+
+def test_packed_record_reads_as_it_was_and_a_damaged_one_is_refused(small: Path) -> None:
+    """A record that gzip made small, and one of which a part is missing or changed."""
+    packed = small.with_name("packed.jsonl.gz")
+    data = gzip.compress(small.read_bytes())
+    packed.write_bytes(data)
+    assert read(packed).rows == read(small).rows
+    middle = len(data) // 2
+    for damaged in (
+        data[:middle],
+        data[:-6],
+        data[:middle] + b"\0\0\0" + data[middle + 3 :],
+        b"no",
+    ):
+        packed.write_bytes(damaged)
+        assert str(packed) in refusal(packed)
 
 
 def test_killed_writer_leaves_readable_records(tmp_path: Path) -> None:
