@@ -69,12 +69,16 @@ def render(record: Record, console: Console, *, most_failures: int = 10) -> None
 
 
 def render_outline(record: Record, console: Console) -> None:
-    """Print the report's head: the verdict, the environment, the kernels and the matrices."""
+    """Print the report's head: the verdict, the environment, the kernels; of one op its matrices.
+
+    Those of several ops are hundreds of lines, which no picture holds.
+    """
     summaries = kernel_summaries(record)
     _headline(record, console)
     labelled(console, environment_lines(record))
     _kernels(record, console, summaries)
-    render_matrices(record, console, summaries)
+    if not several_ops(record):
+        render_matrices(record, console, summaries)
 
 
 def _headline(record: Record, console: Console) -> None:
