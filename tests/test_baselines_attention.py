@@ -151,7 +151,7 @@ def test_flex_compiles_for_a_dozen_cases_at_most() -> None:
     for op in (FORWARD, GRADIENTS):
         domain = _kernel(op, "flex_attention").domain
         served = [case for case in OPS[op].cases() if domain.reject(case, SM) is None]
-        assert 1 <= len(served) <= 6
+        assert 1 <= len(served) <= 12
         assert all(case.tier == "full" for case in served)
 
 

@@ -153,7 +153,7 @@ _REFUSALS = (
     ("torch_cudnn", _case(options="causal bottom_right"), "from the top left alone"),
     ("torch_cudnn", _case(BACKWARD, d=160, d_v=160), "heads up to 128, (192, 128) and 256"),
     ("torch_cudnn", _case(BACKWARD, "bias"), "doesn't serve bias"),
-    ("flex_attention", _case(), "s_q of 4096 to 8192"),
+    ("flex_attention", _case(), "s_q of 1024 to 16384"),
     ("flex_attention", _case(s_q=4096, s_kv=4096, d=80, d_v=80), "got d 80 and d_v 80"),
 )
 
