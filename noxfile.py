@@ -183,8 +183,12 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["environment"])
 def tests(session: nox.Session) -> None:
-    """Test the workbench itself, under the interpreter; options and paths go to pytest."""
-    _run(session, "test", "pytest", "--device=cpu", *session.posargs)
+    """Test the workbench itself, under the interpreter; options and paths go to pytest.
+
+    File by file in as many processes as there are cores; `-- -n0` keeps them in one.
+    """
+    spread = ("-n=auto", "--maxprocesses=8", "--dist=loadfile")
+    _run(session, "test", "pytest", "--device=cpu", *spread, *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["environment"])
