@@ -56,7 +56,8 @@ _VERDICT_STYLE: dict[Verdict, str] = {
 def render(record: Record, console: Console, *, most_failures: int = 10) -> None:
     """Print the report. Commands to reproduce a row are not wrapped, so that they can be copied."""
     summaries = kernel_summaries(record)
-    render_outline(record, console)
+    _head(record, console, summaries)
+    render_matrices(record, console, summaries)
     _variants(record, console)
     _margins(record, console, summaries)
     render_ulps(record, console)
@@ -74,11 +75,15 @@ def render_outline(record: Record, console: Console) -> None:
     Those of several ops are hundreds of lines, which no picture holds.
     """
     summaries = kernel_summaries(record)
+    _head(record, console, summaries)
+    if not several_ops(record):
+        render_matrices(record, console, summaries)
+
+
+def _head(record: Record, console: Console, summaries: Sequence[KernelSummary]) -> None:
     _headline(record, console)
     labelled(console, environment_lines(record))
     _kernels(record, console, summaries)
-    if not several_ops(record):
-        render_matrices(record, console, summaries)
 
 
 def _headline(record: Record, console: Console) -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from suites.accuracy import interpreter, strict
 from suites.options import DEVICE
+
+
+def pytest_configure() -> None:
+    """A run that a test starts is no part of one that is spread over processes.
+
+    pytest-benchmark would measure nothing there.
+    """
+    for name in [each for each in os.environ if each.startswith("PYTEST_XDIST_")]:
+        del os.environ[name]
 
 
 @pytest.fixture(scope="session")
