@@ -86,6 +86,7 @@ class Expectation:
     sizes      for a size of the case, its smallest and largest
     options    a case may have these options and no others; None: any
     sm         compute capabilities, both ends included
+    stands     whether what stands for the rest has it; else only `nox -s compile -- --all` does
     """
 
     says: str
@@ -97,3 +98,4 @@ class Expectation:
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     options: frozenset[str] | None = None
     sm: tuple[int, int] = (0, 999)
+    stands: bool = True

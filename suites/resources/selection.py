@@ -7,7 +7,7 @@ options, packed, the widest heads or rows, no size of 1, then the least memory.
 
 All classes are the whole product. These stand for the rest:
 - aligned cases without options that dispatch would give to the kernel, every class, in bfloat16 (in
-  float16 on an sm that has none); in float32 of those that dispatch tells apart every other width;
+  float16 on an sm that has none); in float32 of those that dispatch tells apart the narrowest;
 - of those that aren't aligned, in a half, for each width of load the class with the most cases;
 - in a half, of the options that dispatch tells from none the class that has most of them;
 - of a kernel that dispatch never takes, because another one of ours serves all its cases first, the
@@ -193,7 +193,7 @@ def _standing_classes(
     whole = [each for each in dispatched if each.width == _WHOLE]
     chosen = [each for each in whole if each.is_half or kernel.variant is None]
     single = [each for each in whole if not each.is_half and kernel.variant is not None]
-    chosen += sorted(single, key=lambda each: max(_widths(each.case).values(), default=0))[::2]
+    chosen += sorted(single, key=lambda each: max(_widths(each.case).values(), default=0))[:1]
     by_width: dict[tuple[torch.dtype, int], _Class] = {}
     for each in dispatched:
         if each.width < _WHOLE and (each.is_half or not whole):

@@ -236,7 +236,7 @@ class Session:
             each.says: name
             for (_, name), expectations in self._expectations.items()
             for each in expectations
-            if id(each) not in self._met
+            if id(each) not in self._met and (each.stands or self.asked.everything)
         }
         self.problems += [
             f"an expectation beside {name} is about nothing that was compiled: {says}"
