@@ -24,38 +24,40 @@ _BOTH = frozenset({"bias", "dropout"})
 # In float32 heads to 64 stand for wider ones: those of 256 take a tenth of a run's time.
 _ALL_ALONE = (("flash_fp32", _D256), ("two_pass_fp32", _D256))
 
-# Kernel, function, heads, options, aligned: bytes spilled on sm 75, 80, 86, 89, 90, 100 and 120.
+# Kernel, function, heads, options, aligned: bytes spilled on sm 75, 80, 86, 89, 90, 100 and 120, by
+# Triton 3.6.0 or 3.7.1, whichever spills more.
 _SPILLED = (
     ("flash", "forward", _D64, _NONE, True, (884, 28, 28, 28, 0, 0, 0)),
-    ("flash", "forward", _D64, _NONE, False, (1976, 252, 252, 252, 76, 96, 252)),
-    ("flash", "forward", _D64, _BOTH, True, (1864, 1124, 1216, 1216, 0, 0, 180)),
-    ("flash", "forward", _D128, _NONE, True, (16488, 20, 28, 28, 0, 0, 120)),
-    ("flash", "forward", _D256, _NONE, True, (17416, 100, 88, 88, 40, 68, 680)),
-    ("flash", "forward_wide", _D512, _NONE, True, (380, 0, 0, 0, 0, 0, 0)),
+    ("flash", "forward", _D64, _NONE, False, (2184, 632, 488, 488, 76, 96, 252)),
+    ("flash", "forward", _D64, _BOTH, True, (1864, 1144, 1216, 1216, 0, 0, 180)),
+    ("flash", "forward", _D128, _NONE, True, (16596, 20, 28, 28, 0, 0, 120)),
+    ("flash", "forward", _D256, _NONE, True, (17644, 124, 124, 124, 40, 72, 680)),
+    ("flash", "forward_wide", _D512, _NONE, True, (412, 0, 0, 0, 0, 0, 0)),
     ("flash_fp32", "forward", _D256, _NONE, True, (24, 24, 24, 24, 40, 0, 0)),
-    ("split_keys", "forward", _D64, _NONE, True, (884, 0, 4, 4, 0, 0, 0)),
-    ("split_queries", "key_gradients", _D64, _NONE, True, (0, 36, 36, 36, 388, 216, 112)),
+    ("flash_tf32", "forward", _D64, _NONE, True, (0, 0, 0, 0, 0, 128, 0)),
+    ("split_keys", "forward", _D64, _NONE, True, (884, 4, 4, 4, 0, 0, 0)),
+    ("split_queries", "key_gradients", _D64, _NONE, True, (0, 56, 44, 44, 388, 852, 464)),
     ("two_pass", "query_gradients", _D64, _NONE, True, (2336, 48, 68, 68, 48, 24, 176)),
     ("two_pass", "key_gradients", _D64, _NONE, True, (1604, 0, 4, 4, 12, 0, 8)),
-    ("two_pass", "query_gradients", _D64, _NONE, False, (2796, 148, 136, 136, 1008, 716, 1288)),
-    ("two_pass", "key_gradients", _D64, _NONE, False, (1628, 144, 156, 156, 468, 280, 1192)),
-    ("two_pass", "query_gradients", _D64, _BOTH, True, (2788, 340, 260, 260, 1656, 604, 2664)),
-    ("two_pass", "key_gradients", _D64, _BOTH, True, (1632, 1416, 1364, 1364, 704, 956, 1700)),
+    ("two_pass", "query_gradients", _D64, _NONE, False, (2796, 236, 152, 152, 1008, 992, 1376)),
+    ("two_pass", "key_gradients", _D64, _NONE, False, (1636, 252, 416, 416, 468, 540, 1396)),
+    ("two_pass", "query_gradients", _D64, _BOTH, True, (2788, 356, 272, 272, 1656, 604, 2664)),
+    ("two_pass", "key_gradients", _D64, _BOTH, True, (1632, 1416, 1364, 1364, 704, 1272, 1700)),
     ("two_pass", "bias_gradient", _D64, _BOTH, True, (8724, 44, 48, 48, 0, 76, 24)),
     ("two_pass", "query_gradients", _D128, _NONE, True, (13572, 0, 0, 0, 0, 0, 116)),
-    ("two_pass", "key_gradients", _D128, _NONE, True, (5448, 12, 24, 24, 188, 20, 548)),
-    ("two_pass", "query_gradients", _D256, _NONE, True, (15072, 48, 48, 48, 348, 0, 9956)),
-    ("two_pass", "key_gradients", _D256, _NONE, True, (9824, 0, 0, 0, 588, 424, 280)),
-    ("two_pass", "key_gradients 2", _D256, _NONE, True, (1664, 0, 0, 0, 44, 8, 36)),
-    ("two_pass", "query_gradients_wide", _D512, _NONE, True, (556, 0, 0, 0, 0, 0, 0)),
-    ("two_pass", "key_gradients_wide", _D512, _NONE, True, (596, 44, 16, 16, 0, 288, 28)),
-    ("two_pass_fp32", "query_gradients", _D64, _NONE, True, (584, 580, 564, 564, 580, 708, 712)),
+    ("two_pass", "key_gradients", _D128, _NONE, True, (5456, 24, 24, 24, 188, 20, 548)),
+    ("two_pass", "query_gradients", _D256, _NONE, True, (15096, 180, 100, 100, 348, 0, 9956)),
+    ("two_pass", "key_gradients", _D256, _NONE, True, (9852, 0, 0, 0, 588, 424, 280)),
+    ("two_pass", "key_gradients 2", _D256, _NONE, True, (1696, 0, 0, 0, 44, 8, 64)),
+    ("two_pass", "query_gradients_wide", _D512, _NONE, True, (564, 0, 0, 0, 0, 0, 0)),
+    ("two_pass", "key_gradients_wide", _D512, _NONE, True, (628, 44, 16, 16, 0, 288, 28)),
+    ("two_pass_fp32", "query_gradients", _D64, _NONE, True, (588, 588, 568, 568, 580, 708, 712)),
     (
         *("two_pass_fp32", "query_gradients", _D256, _NONE, True),
         (7052, 16248, 6904, 6904, 16732, 5188, 5208),
     ),
     ("two_pass_tf32", "query_gradients", _D64, _NONE, True, (0, 0, 0, 0, 0, 0, 20)),
-    ("two_pass_tf32", "key_gradients", _D64, _NONE, True, (0, 0, 0, 0, 0, 0, 12)),
+    ("two_pass_tf32", "key_gradients", _D64, _NONE, True, (0, 0, 0, 0, 0, 0, 40)),
 )
 
 # Kernel, function, heads, generations: more shared memory than a block may have.
@@ -87,8 +89,9 @@ _WIDTHS = (
         options=_NONE,
     ),
     Expectation(
+        # Triton 3.6 on sm 100: 39 % of the bytes; a stride that isn't known leaves none.
         says="aligned heads come 16 bytes at a time, but for lse and delta of many rows",
-        claim=Loads(16, share=0.5),
+        claim=Loads(16, share=0.35),
         functions=("key_gradients*", "query_gradients_wide"),
         aligned=True,
         options=_NONE,
