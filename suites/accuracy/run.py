@@ -203,7 +203,7 @@ class Run:
                 made = Originals(kernel.op, case, self.device, changed)
                 return call_here(kernel, case, made.give(), "nan", how)
             parcel = Parcel.of(changed, self._handed_over_on(known))
-            return self.workers.call(kernel, case, parcel, "nan", how)
+            return self._in_worker(kernel, case, parcel, "nan", how)
 
         def bounds(case: Case, changed: Inputs) -> dict[str, Bound]:
             if changed is inputs:
@@ -244,11 +244,17 @@ class Run:
     def _call(self, kernel: Kernel, known: _Known, fill: Fill, how: How = PLAIN) -> Call:
         if self.workers is None:
             return call_here(kernel, known.case, known.originals.give(), fill, how)
-        parcel = self._parcel(known)
-        if not self._is_large(kernel, known.case):
-            return self.workers.call(kernel, known.case, parcel, fill, how)
+        return self._in_worker(kernel, known.case, self._parcel(known), fill, how)
+
+    def _in_worker(
+        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How = PLAIN
+    ) -> Call:
+        """A call; of a large case, which leaves none of the card's memory taken."""
+        assert self.workers is not None
+        if not self._is_large(kernel, case):
+            return self.workers.call(kernel, case, parcel, fill, how)
         torch.cuda.empty_cache()
-        call = self.workers.call(kernel, known.case, parcel, fill, how)
+        call = self.workers.call(kernel, case, parcel, fill, how)
         # What the worker and the memory that it shares still hold is what the truth will need.
         self.workers.renew()
         torch.cuda.ipc_collect()
@@ -283,7 +289,7 @@ class Run:
             return self._call(kernel, known, fill)
         parcel = self._parcel(known)
         parcel.change(known.flips.apply_)
-        call = self.workers.call(kernel, known.case, parcel, fill)
+        call = self._in_worker(kernel, known.case, parcel, fill)
         parcel.change(known.flips.apply_)  # which undoes itself
         return replace(call, outputs=known.flips.outputs(call.outputs))
 
