@@ -266,10 +266,7 @@ class Run:
         return large and self.device.type == "cuda"
 
     def _leave_room(self, kernel: Kernel, known: _Known) -> None:
-        """Forget a large case's truth and bounds where they leave a worker under half a card.
-
-        Half is what the largest call of `full` takes: its inputs and outputs twice, and workspace.
-        """
+        """Forget a large case's truth and bounds where they leave a worker under half a card."""
         if not self._is_large(kernel, known.case):
             return
         torch.cuda.empty_cache()
