@@ -10,14 +10,18 @@ incomplete, with the problem on stderr; 2 where there is no record to show, with
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from reports.command_line import (
+    columns,
+    save,
+    spell_out_streams,
+    terminal_text,
+    until_the_reader_has_enough,
+)
 from reports.forms import forms_of, page_of, roofline_svg
 from reports.junit import render_junit
 from reports.page import render_page
@@ -25,29 +29,22 @@ from reports.picture import render_svg
 from reports.record import RecordError, latest, read, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from reports.record import Record
-
-_WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # Under LC_ALL=C a name that isn't ASCII is spelled out, rather than a traceback.
-            stream.reconfigure(errors="backslashreplace")
+    spell_out_streams()
     try:
         records = [read(path) for path in options.files or [latest(options.results)]]
-        _write(records, options)
+        with until_the_reader_has_enough():
+            _write(records, options)
     except RecordError as error:
         print(error, file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader (`| head`) has enough. Python would complain once more when flushing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     problems = [record.problem for record in records if record.problem is not None]
     for problem in problems:
         print(problem, file=sys.stderr)
@@ -97,16 +94,8 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show nothing; only say on stderr whether the record is incomplete",
     )
-    parser.add_argument(
-        "--width", type=_columns, metavar="N", help="columns of the terminal report"
-    )
+    parser.add_argument("--width", type=columns, metavar="N", help="columns of the terminal report")
     return parser
-
-
-def _columns(text: str) -> int:
-    if not text.isdecimal() or not 20 <= int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of columns from 20 to 10000")
-    return int(text)
 
 
 def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
@@ -125,25 +114,25 @@ def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
     forms = [forms_of(each, against=against, baseline=options.baseline) for each in records]
     if options.html is not None:
         parts = [form.part(each) for form, each in zip(forms, records, strict=True)]
-        _save(options.html, render_page(page_of(parts)).encode())
+        save(options.html, render_page(page_of(parts)).encode())
     if options.junit is not None:
         if record.header.suite != "accuracy":
             raise RecordError(
                 f"{shown(record.path)}: a record of nox -s {record.header.suite} has no form as "
                 "JUnit; use --markdown"
             )
-        _save(options.junit, render_junit(record))
+        save(options.junit, render_junit(record))
     if options.svg is not None:
-        _save(options.svg, render_svg(record, forms[0].outline).encode())
+        save(options.svg, render_svg(record, forms[0].outline).encode())
     if options.roofline is not None:
-        _save(options.roofline, roofline_svg(record).encode())
+        save(options.roofline, roofline_svg(record).encode())
     if options.markdown is not None and options.markdown != "-":
-        _save(Path(options.markdown), forms[0].markdown(record).encode())
+        save(Path(options.markdown), forms[0].markdown(record).encode())
     if options.markdown == "-":
         text = forms[0].markdown(record)
     else:
         shows = (partial(form.terminal, each) for form, each in zip(forms, records, strict=True))
-        text = "\n\n".join(_terminal(show, options.width) for show in shows)
+        text = "\n\n".join(terminal_text(show, options.width) for show in shows)
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -158,26 +147,6 @@ def _against(record: Record, path: Path) -> Record:
                 "of nox -s compile"
             )
     return other
-
-
-def _terminal(show: Callable[[Console], None], width: int | None) -> str:
-    if width is None and not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
-        width = _WIDTH_OF_NO_TERMINAL
-    console = Console(width=width)
-    # Captured, not printed: rich ends the process with status 1 at a broken pipe.
-    with console.capture() as captured:
-        show(console)
-    return captured.get()
-
-
-def _save(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as error:
-        raise RecordError(
-            f"{shown(path)}: the report can't be written ({error.strerror}); name another path"
-        ) from error
 
 
 if __name__ == "__main__":

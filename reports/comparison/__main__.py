@@ -9,42 +9,40 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from reports.command_line import (
+    columns,
+    save,
+    spell_out_streams,
+    terminal_text,
+    until_the_reader_has_enough,
+)
 from reports.comparison.reading import read_sides
 from reports.comparison.terminal import render_page_terminal
 from reports.comparison.together import Comparison, compare
 from reports.page import render_page
 from reports.page_markdown import render_page_markdown
-from reports.record import RecordError, shown
+from reports.record import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # Under LC_ALL=C a name that isn't ASCII is spelled out, rather than a traceback.
-            stream.reconfigure(errors="backslashreplace")
+    spell_out_streams()
     try:
         found = _compared(options)
-        _write(found, options)
+        with until_the_reader_has_enough():
+            _write(found, options)
     except RecordError as error:
         print(error, file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader (`| head`) has enough. Python would complain once more when flushing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if options.gate and found.broken is not None:
         print(found.broken, file=sys.stderr)
         return 1
@@ -93,52 +91,24 @@ def _parser() -> argparse.ArgumentParser:
         help="of a record of nox -s compile, only predictions for GPUs of this name",
     )
     parser.add_argument("--all", action="store_true", help="every row, however many")
-    parser.add_argument(
-        "--width", type=_columns, metavar="N", help="columns of the terminal report"
-    )
+    parser.add_argument("--width", type=columns, metavar="N", help="columns of the terminal report")
     return parser
-
-
-def _columns(text: str) -> int:
-    if not text.isdecimal() or not 20 <= int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of columns from 20 to 10000")
-    return int(text)
 
 
 def _write(found: Comparison, options: argparse.Namespace) -> None:
     """Write the forms that were asked for; files first, so that a closed pipe loses none."""
     page = found.page
     if options.html is not None:
-        _save(options.html, render_page(page).encode())
+        save(options.html, render_page(page).encode())
     if options.markdown is not None and options.markdown != "-":
-        _save(Path(options.markdown), render_page_markdown(page).encode())
+        save(Path(options.markdown), render_page_markdown(page).encode())
     if options.markdown == "-":
         text = render_page_markdown(page)
     else:
-        width = options.width
-        if (
-            width is None
-            and not sys.stdout.isatty()
-            and not os.environ.get("COLUMNS", "").isdecimal()
-        ):
-            width = _WIDTH_OF_NO_TERMINAL
-        console = Console(width=width)
-        # Captured, not printed: rich ends the process with status 1 at a broken pipe.
-        with console.capture() as captured:
-            render_page_terminal(page, console, every_row=options.all)
-        text = captured.get()
+        show = partial(render_page_terminal, page, every_row=options.all)
+        text = terminal_text(show, options.width)
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _save(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as error:
-        raise RecordError(
-            f"{shown(path)}: the report can't be written ({error.strerror}); name another path"
-        ) from error
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""What the commands that show records share: width, streams, and the files that are written."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from reports.lines import RecordError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
+
+
+def spell_out_streams() -> None:
+    """Under LC_ALL=C a name that isn't ASCII is spelled out, rather than a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def until_the_reader_has_enough() -> Iterator[None]:
+    """A closed pipe (`| head`) ends what is inside, and is no error."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Python would complain once more when flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def columns(text: str) -> int:
+    """A width, as an option gives it."""
+    if not text.isdecimal() or not 20 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of columns from 20 to 10000")
+    return int(text)
+
+
+def terminal_text(show: Callable[[Console], None], width: int | None) -> str:
+    """What `show` prints; width: in columns, None for the terminal's."""
+    if width is None and not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+        width = _WIDTH_OF_NO_TERMINAL
+    console = Console(width=width)
+    # Captured, not printed: rich ends the process with status 1 at a broken pipe.
+    with console.capture() as captured:
+        show(console)
+    return captured.get()
+
+
+def save(path: Path, data: bytes) -> None:
+    """Write a file, and its folder. Raises RecordError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise RecordError(
+            f"{shown(path)}: the report can't be written ({error.strerror}); name another path"
+        ) from error
