@@ -11,7 +11,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,8 +21,8 @@ from kernels.device import SIMULATED_SM_VARIABLE
 from kernels.registry import Kernel, KernelError, load_file
 from oracles.op import Case, Numerics
 from reports.accuracy import render
-from reports.record import RecordError, RecordWriter, new_path, read
-from reports.schema import AccuracyRow, KernelInfo, RunEnd, RunHeader
+from reports.record import read
+from reports.schema import AccuracyRow, KernelInfo, RunHeader
 from suites.accuracy import interpreter, resumed, shards, strict, watching
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import Run
@@ -31,6 +30,7 @@ from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEFAULT_SM, DEVICE
+from suites.recorded_run import RecordedRun, report_console
 from suites.selection import (
     absent_kernels,
     kernel_files,
@@ -43,11 +43,11 @@ _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _REDRAW_EVERY_S = 0.1
 
 
-class AccuracySession:
+class AccuracySession(RecordedRun[AccuracyRow]):
     """A pytest plugin for one run: refused pairs go to the record, the rest run as tests."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.config = config
+        super().__init__(config, "accuracy", "suites/accuracy")
         self.device = config.stash[DEVICE]
         self.strict: bool | None = None
         # A case's tensors are too small to share: with two threads oracle, bound and verdict of
@@ -101,12 +101,7 @@ class AccuracySession:
         tried = {case.op for case in self.cases}
         self.kernels = tuple(each for each in kernels if each.op.name in tried)
         self.started = time.monotonic()
-        self.rows: list[AccuracyRow] = []
-        self.planned = self.to_run = self.ran = self.failed = 0
-        self.writer: RecordWriter | None = None
-        self.path: Path | None = None
-        self.interrupted = False
-        self.suite_errors: list[str] = []
+        self.to_run = self.ran = self.failed = 0
         self.shards: shards.Shards | None = None
         self.share = self._share()
         self.parent = os.getppid()
@@ -158,12 +153,7 @@ class AccuracySession:
 
     def add(self, row: AccuracyRow) -> None:
         """Write a row to the record and count it; where it can't be written the run ends."""
-        assert self.writer is not None
-        try:
-            self.writer.write(row)
-        except RecordError as error:
-            pytest.exit(str(error), returncode=int(pytest.ExitCode.INTERRUPTED))
-        self.rows.append(row)
+        super().add(row)
         self.ran += row.status != "refused"
         self.failed += row.status == "failed"
 
@@ -177,7 +167,7 @@ class AccuracySession:
         header = RunHeader(
             suite="accuracy",
             started_at=now.isoformat(timespec="seconds"),
-            command=shlex.join(["nox", "-s", "accuracy", *_own_arguments(self.config)]),
+            command=self.command(),
             environment=describe_machine(
                 self.device,
                 self.run.sm,
@@ -191,14 +181,7 @@ class AccuracySession:
             gate_baselines=self.run.gate_baselines,
             absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
-        results = Path(self.config.getoption("--results"))
-        self.path = new_path(results, "accuracy", now, header.environment.device_name)
-        try:
-            self.writer = RecordWriter(self.path, header)
-        except RecordError as error:
-            raise pytest.UsageError(f"--results {results}: {error}") from error
-        if note := os.environ.get(shards.RECORD_NOTE):
-            Path(note).write_text(str(self.path.resolve()))
+        self.open_record(header, now)
         kept = []
         resume = self.config.getoption("--resume")
         done = resumed.rows_of(resume, header, pairs, whole=self.share is None)
@@ -282,25 +265,11 @@ class AccuracySession:
             line = f"accuracy: {self.ran:,} of {self.to_run:,} ran, {self.failed:,} failed"
             print(line, file=sys.stderr, flush=True)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
-        """Count each test, with no letter for it: the progress bar and the report say it."""
-        if hasattr(report, "wasxfail"):
-            return "xfailed", "", ""
-        counts = report.when == "call" or report.failed
-        return report.outcome if counts else "", "", ""
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Advance the bar; keep what went wrong in the suite itself, to be shown at the end."""
-        if report.failed and not any(key == "judged" for key, _ in report.user_properties):
-            self.suite_errors.append(f"{report.nodeid}\n{report.longreprtext}")
+        """Advance the bar, too."""
+        super().pytest_runtest_logreport(report)
         if report.when == "teardown":
             self.advance()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_keyboard_interrupt(self) -> None:
-        """Ctrl-C: what has run is reported all the same."""
-        self.interrupted = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -309,38 +278,18 @@ class AccuracySession:
             return
         ran = [row for row in self.rows if row.status != "refused"]
         failed = any(row.status == "failed" and row.gates for row in ran)
-        lost = len(self.rows) < self.planned
-        if exitstatus in (0, 1, 5):
-            exitstatus = int(failed or not ran or lost or bool(self.suite_errors))
-        try:
-            self.writer.close(
-                RunEnd(
-                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                    duration_s=time.monotonic() - self.started,
-                    rows=len(self.rows),
-                    interrupted=self.interrupted or lost,
-                    exit_status=int(exitstatus),
-                )
-            )
-        except RecordError as error:
-            print(error, file=sys.stderr)
-            exitstatus = exitstatus or 1
-        session.exitstatus = exitstatus
+        session.exitstatus = self.close_record(exitstatus, failed=failed, anything=bool(ran))
         self._end_workers()
-        console = (
-            Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else (Console(width=120))
-        )
+        console = report_console()
         console.print()
         render(read(self.path), console)
-        if (self.interrupted or lost) and self.share is None:
-            own = _own_arguments(self.config) or ["--"]
+        if (self.interrupted or self.lost) and self.share is None:
+            own = self.own_arguments() or ["--"]
             again = [each for each in own if not each.startswith("--resume")]
             again.append(f"--resume={self.path}")
             text = f"\nTo go on with it: {shlex.join(['nox', '-s', 'accuracy', *again])}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
-        for each in self.suite_errors:
-            console.print("\nThe suite itself failed, which is no verdict on the kernel:")
-            console.print(each, markup=False, highlight=False)
+        self.print_suite_errors(console)
 
 
 def _pair(item: pytest.Item) -> tuple[Kernel, Case]:
@@ -349,13 +298,6 @@ def _pair(item: pytest.Item) -> tuple[Kernel, Case]:
     assert isinstance(kernel, Kernel)
     assert isinstance(case, Case)
     return kernel, case
-
-
-def _own_arguments(config: pytest.Config) -> list[str]:
-    """What the user typed after nox's `--`, with it: the arguments less the path of this suite."""
-    given = map(str, config.invocation_params.args)
-    typed = [each for each in given if each.rstrip("/") != "suites/accuracy"]
-    return ["--", *typed] if typed else []
 
 
 SESSION: pytest.StashKey[AccuracySession] = pytest.StashKey()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import tempfile
@@ -21,11 +20,10 @@ from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
 from profiles.traces import Missing
 from reports.profile import render
-from reports.record import RecordError, RecordWriter, new_path, read
-from reports.schema import AccuracyRow, Environment, ProfileRow, RunEnd, RunHeader
+from reports.record import read
+from reports.schema import AccuracyRow, Environment, ProfileRow, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import DeviceLostError, Run
-from suites.accuracy.shards import RECORD_NOTE
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import TaskError, Workers
 from suites.described import case_info, describe_machine, kernel_info, shortest
@@ -34,6 +32,7 @@ from suites.power.cases import distributions_of, profiled_cases, profiled_kernel
 from suites.power.looping import LOOP, Card, Looping, card_of
 from suites.power.rows import Board, row_of
 from suites.power.trials import Entry, Trials
+from suites.recorded_run import RecordedRun, report_console
 from suites.selection import absent_kernels, kernel_files, selected_kernels
 from suites.user_cases import cases_options
 
@@ -41,11 +40,11 @@ _DROPPED_S = 1.0  # of a trial: clocks and power settle
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 
 
-class PowerSession:
+class PowerSession(RecordedRun[ProfileRow]):
     """A pytest plugin for one run: accuracy as tests, then the trials of what passed."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.config = config
+        super().__init__(config, "profile", "suites/power")
         self.device = config.stash[DEVICE]
         self.card = _card(config)
         self.seconds, self.trials = config.getoption("--window"), config.getoption("--trials")
@@ -82,15 +81,9 @@ class PowerSession:
         self.cases = profiled_cases(config, kernels)
         self.kernels_of = profiled_kernels(config, kernels, self.cases, self.run.sm)
         self.entries: list[Entry] = []
-        self.rows: list[ProfileRow] = []
-        self.planned = 0
         self.board = Board(None, *(Missing("not measured", "the run ended before"),) * 2)
-        self.writer: RecordWriter | None = None
-        self.path: Path | None = None
         self.progress: Progress | None = None
         self.started = self.last_line = time.monotonic()
-        self.interrupted = False
-        self.suite_errors: list[str] = []
 
     def _end_workers(self) -> None:
         self.workers.close()
@@ -165,7 +158,7 @@ class PowerSession:
         header = RunHeader(
             suite="profile",
             started_at=now.isoformat(timespec="seconds"),
-            command=shlex.join(["nox", "-s", "profile", *self._typed()]),
+            command=self.command(),
             environment=environment,
             kernels=infos,
             default_numerics=asdict(Numerics()),
@@ -173,14 +166,7 @@ class PowerSession:
             gate_baselines=self.run.gate_baselines,
             absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
-        results = Path(self.config.getoption("--results"))
-        self.path = new_path(results, "profile", now, environment.device_name)
-        try:
-            self.writer = RecordWriter(self.path, header)
-        except RecordError as error:
-            raise pytest.UsageError(f"--results {results}: {error}") from error
-        if note := os.environ.get(RECORD_NOTE):
-            Path(note).write_text(str(self.path.resolve()))
+        self.open_record(header, now)
 
     def _warn(self, environment: Environment) -> None:
         """Say before minutes pass that there will be no energy."""
@@ -227,7 +213,7 @@ class PowerSession:
     def _write(self) -> None:
         for entry in self.entries:
             if entry.windows or entry.failed is not None:
-                self._add(
+                self.add(
                     row_of(
                         entry,
                         self.board,
@@ -245,7 +231,7 @@ class PowerSession:
         reason: str,
         accuracy: AccuracyRow | None = None,
     ) -> None:
-        self._add(
+        self.add(
             ProfileRow.model_validate(
                 {
                     "op": kernel.op.name,
@@ -264,25 +250,12 @@ class PowerSession:
             )
         )
 
-    def _add(self, row: ProfileRow) -> None:
-        assert self.writer is not None
-        try:
-            self.writer.write(row)
-        except RecordError as error:
-            pytest.exit(str(error), returncode=int(pytest.ExitCode.INTERRUPTED))
-        self.rows.append(row)
-
     def _reproduce(self, kernel: Kernel, case: Case, distribution: str) -> str:
         parts: list[str] = []
         if kernel.origin == "user":
             parts.append(f"--kernels={shortest(Path(kernel.path))}")
         parts += ["--kernel", kernel.name, "--case", case.id(), "--distribution", distribution]
         return " ".join(["nox -s profile --", *self.run.reproduce_options, shlex.join(parts)])
-
-    def _typed(self) -> list[str]:
-        given = map(str, self.config.invocation_params.args)
-        typed = [each for each in given if each.rstrip("/") != "suites/power"]
-        return ["--", *typed] if typed else []
 
     def _start_progress(self, loops: int) -> None:
         console = Console(stderr=True)
@@ -313,24 +286,6 @@ class PowerSession:
             print(line, file=sys.stderr, flush=True)
         self.looped += 1
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
-        """Count each test, with no letter for it: the record says it."""
-        if hasattr(report, "wasxfail"):
-            return "xfailed", "", ""
-        counts = report.when == "call" or report.failed
-        return report.outcome if counts else "", "", ""
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what went wrong in the suite itself, to be shown at the end."""
-        if report.failed and not any(key == "judged" for key, _ in report.user_properties):
-            self.suite_errors.append(f"{report.nodeid}\n{report.longreprtext}")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_keyboard_interrupt(self) -> None:
-        """Ctrl-C: what has been measured is kept."""
-        self.interrupted = True
-
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Close the record, say where it is, and set the exit status."""
@@ -338,31 +293,12 @@ class PowerSession:
             return
         failed = any(row.gates and row.status in {"wrong", "failed"} for row in self.rows)
         measured = any(row.energy_j is not None for row in self.rows)
-        lost = len(self.rows) < self.planned
-        if exitstatus in (0, 1, 5):
-            exitstatus = int(failed or not measured or lost or bool(self.suite_errors))
-        try:
-            self.writer.close(
-                RunEnd(
-                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                    duration_s=time.monotonic() - self.started,
-                    rows=len(self.rows),
-                    interrupted=self.interrupted or lost,
-                    exit_status=int(exitstatus),
-                )
-            )
-        except RecordError as error:
-            print(error, file=sys.stderr)
-            exitstatus = exitstatus or 1
-        session.exitstatus = exitstatus
+        session.exitstatus = self.close_record(exitstatus, failed=failed, anything=measured)
         self._end_workers()
-        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-        console = Console(width=width)
+        console = report_console()
         console.print()
         render(read(self.path), console)
-        for each in self.suite_errors:
-            print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
-            print(each, file=sys.stderr)
+        self.print_suite_errors(Console(stderr=True, soft_wrap=True))
 
 
 def _card(config: pytest.Config) -> Card:

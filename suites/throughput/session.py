@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,15 +17,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
 from reports.bench import render
-from reports.record import RecordError, RecordWriter, new_path, read
-from reports.schema import BenchRow, Environment, RunEnd, RunHeader
+from reports.record import read
+from reports.schema import BenchRow, Environment, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import Run
-from suites.accuracy.shards import RECORD_NOTE
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEVICE
+from suites.recorded_run import RecordedRun, report_console
 from suites.selection import absent_kernels, kernel_files, selected_kernels
 from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
@@ -39,11 +37,11 @@ _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _QUICK = 0.2  # of a row's time
 
 
-class ThroughputSession:
+class ThroughputSession(RecordedRun[BenchRow]):
     """A pytest plugin for one run: refused pairs go to the record, the rest run as tests."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.config = config
+        super().__init__(config, "bench", "suites/throughput")
         self.device = config.stash[DEVICE]
         self.cache = config.getoption("--cache")
         self.row_s = config.getoption("--row-time") * (_QUICK if config.getoption("--quick") else 1)
@@ -80,12 +78,7 @@ class ThroughputSession:
         )
         self.machine: Environment | None = None
         self.bench: Bench | None = None
-        self.rows: list[BenchRow] = []
-        self.planned = self.to_run = self.ran = 0
-        self.writer: RecordWriter | None = None
-        self.path: Path | None = None
-        self.interrupted = False
-        self.suite_errors: list[str] = []
+        self.to_run = self.ran = 0
         self.progress: Progress | None = None
         self.started = self.last_line = time.monotonic()
 
@@ -113,14 +106,7 @@ class ThroughputSession:
         self.planned = len(chosen)
         now = datetime.now(UTC)
         header = self._header(now)
-        results = Path(self.config.getoption("--results"))
-        self.path = new_path(results, "bench", now, header.environment.device_name)
-        try:
-            self.writer = RecordWriter(self.path, header)
-        except RecordError as error:
-            raise pytest.UsageError(f"--results {results}: {error}") from error
-        if note := os.environ.get(RECORD_NOTE):
-            Path(note).write_text(str(self.path.resolve()))
+        self.open_record(header, now)
         kept = []
         assert self.bench is not None
         for item, (kernel, case) in zip(session.items, chosen, strict=True):
@@ -166,7 +152,7 @@ class ThroughputSession:
         return RunHeader(
             suite="bench",
             started_at=now.isoformat(timespec="seconds"),
-            command=shlex.join(["nox", "-s", "bench", *_own_arguments(self.config)]),
+            command=self.command(),
             environment=machine,
             kernels=infos,
             default_numerics=asdict(Numerics()),
@@ -176,15 +162,6 @@ class ThroughputSession:
             roofs=ground.told,
             flush=ground.probe,
         )
-
-    def add(self, row: BenchRow) -> None:
-        """Write a row to the record; where it can't be written the run ends."""
-        assert self.writer is not None
-        try:
-            self.writer.write(row)
-        except RecordError as error:
-            pytest.exit(str(error), returncode=int(pytest.ExitCode.INTERRUPTED))
-        self.rows.append(row)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
@@ -236,25 +213,11 @@ class ThroughputSession:
             line = f"bench: {self.ran:,} of {self.to_run:,}, {label}"
             print(line, file=sys.stderr, flush=True)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
-        """Count each test, with no letter for it: the progress bar and the record say it."""
-        if hasattr(report, "wasxfail"):
-            return "xfailed", "", ""
-        counts = report.when == "call" or report.failed
-        return report.outcome if counts else "", "", ""
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Advance the bar; keep what went wrong in the suite itself, to be shown at the end."""
-        if report.failed and not any(key == "judged" for key, _ in report.user_properties):
-            self.suite_errors.append(f"{report.nodeid}\n{report.longreprtext}")
+        """Advance the bar, too."""
+        super().pytest_runtest_logreport(report)
         if report.when == "teardown":
             self._advance()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_keyboard_interrupt(self) -> None:
-        """Ctrl-C: what has been timed is kept."""
-        self.interrupted = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -263,34 +226,14 @@ class ThroughputSession:
             return
         failed = any(row.gates and row.status in {"wrong", "failed"} for row in self.rows)
         timed = any(row.status == "timed" for row in self.rows)
-        lost = len(self.rows) < self.planned
-        if exitstatus in (0, 1, 5):
-            exitstatus = int(failed or not timed or lost or bool(self.suite_errors))
-        try:
-            self.writer.close(
-                RunEnd(
-                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                    duration_s=time.monotonic() - self.started,
-                    rows=len(self.rows),
-                    interrupted=self.interrupted or lost,
-                    exit_status=int(exitstatus),
-                )
-            )
-        except RecordError as error:
-            print(error, file=sys.stderr)
-            exitstatus = exitstatus or 1
-        session.exitstatus = exitstatus
+        session.exitstatus = self.close_record(exitstatus, failed=failed, anything=timed)
         self._end_workers()
         if not timed and self.rows:
             print(f"bench: nothing was timed: {self.rows[-1].reason}", file=sys.stderr)
-        console = (
-            Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=120)
-        )
+        console = report_console()
         console.print()
         render(read(self.path), console)
-        for each in self.suite_errors:
-            print("\nThe suite itself failed, which is no verdict on the kernel:", file=sys.stderr)
-            print(each, file=sys.stderr)
+        self.print_suite_errors(Console(stderr=True, soft_wrap=True))
 
 
 def _check(config: pytest.Config, device: torch.device) -> None:
@@ -307,13 +250,6 @@ def _check(config: pytest.Config, device: torch.device) -> None:
     for option in ("--in-process", "--resume"):
         if config.getoption(option):
             raise pytest.UsageError(f"{option}: bench times kernels in a process apart, in one go")
-
-
-def _own_arguments(config: pytest.Config) -> list[str]:
-    """What the user typed after nox's `--`, with it."""
-    given = map(str, config.invocation_params.args)
-    typed = [each for each in given if each.rstrip("/") != "suites/throughput"]
-    return ["--", *typed] if typed else []
 
 
 SESSION: pytest.StashKey[ThroughputSession] = pytest.StashKey()

@@ -1,0 +1,133 @@
+"""A run of a suite as pytest sees it: the record that it writes, its exit status, what went wrong.
+
+The plugins of accuracy, bench and profile are such runs. What they do between the record's first
+line and its last is their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import pytest
+from rich.console import Console
+
+from reports.record import RecordError, RecordWriter, new_path
+from reports.schema import Row, RunEnd, RunHeader
+from suites.accuracy.shards import RECORD_NOTE
+
+_WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+class RecordedRun(Generic[AnyRow]):
+    """What the plugins have in common. session: nox's name of it; folder: of the suite's tests.
+
+    planned        rows that the record is to have
+    interrupted    rows that were planned may be missing
+    suite_errors   what failed in the suite itself, which is no verdict on a kernel
+    """
+
+    def __init__(self, config: pytest.Config, session: str, folder: str) -> None:
+        self.config, self.session, self.folder = config, session, folder
+        self.started = time.monotonic()
+        self.rows: list[AnyRow] = []
+        self.planned = 0
+        self.writer: RecordWriter | None = None
+        self.path: Path | None = None
+        self.interrupted = False
+        self.suite_errors: list[str] = []
+
+    def own_arguments(self) -> list[str]:
+        """What the user typed after nox's `--`, with it: the arguments less the suite's path."""
+        given = map(str, self.config.invocation_params.args)
+        typed = [each for each in given if each.rstrip("/") != self.folder]
+        return ["--", *typed] if typed else []
+
+    def command(self) -> str:
+        """What would run it again."""
+        return shlex.join(["nox", "-s", self.session, *self.own_arguments()])
+
+    def open_record(self, header: RunHeader, now: datetime) -> None:
+        """Start the record, under a name of its own. Raises UsageError where it can't be."""
+        results = Path(self.config.getoption("--results"))
+        self.path = new_path(results, header.suite, now, header.environment.device_name)
+        try:
+            self.writer = RecordWriter(self.path, header)
+        except RecordError as error:
+            raise pytest.UsageError(f"--results {results}: {error}") from error
+        if note := os.environ.get(RECORD_NOTE):
+            Path(note).write_text(str(self.path.resolve()))
+
+    def add(self, row: AnyRow) -> None:
+        """Write a row to the record; where it can't be written the run ends."""
+        assert self.writer is not None
+        try:
+            self.writer.write(row)
+        except RecordError as error:
+            pytest.exit(str(error), returncode=int(pytest.ExitCode.INTERRUPTED))
+        self.rows.append(row)
+
+    @property
+    def lost(self) -> bool:
+        """Whether rows are missing."""
+        return len(self.rows) < self.planned
+
+    def close_record(self, exitstatus: int, *, failed: bool, anything: bool) -> int:
+        """Write the last line; the exit status: 0 where anything was measured, and nothing failed.
+
+        exitstatus: pytest's own, kept where it tells of something else than of tests.
+        """
+        assert self.writer is not None
+        if exitstatus in (0, 1, 5):
+            exitstatus = int(failed or not anything or self.lost or bool(self.suite_errors))
+        try:
+            self.writer.close(
+                RunEnd(
+                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    duration_s=time.monotonic() - self.started,
+                    rows=len(self.rows),
+                    interrupted=self.interrupted or self.lost,
+                    exit_status=int(exitstatus),
+                )
+            )
+        except RecordError as error:
+            print(error, file=sys.stderr)
+            exitstatus = exitstatus or 1
+        return exitstatus
+
+    def print_suite_errors(self, console: Console) -> None:
+        """Say what failed in the suite itself."""
+        for each in self.suite_errors:
+            console.print("\nThe suite itself failed, which is no verdict on the kernel:")
+            console.print(each, markup=False, highlight=False)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
+        """Count each test, with no letter for it: the progress bar and the report say it."""
+        if hasattr(report, "wasxfail"):
+            return "xfailed", "", ""
+        counts = report.when == "call" or report.failed
+        return report.outcome if counts else "", "", ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what went wrong in the suite itself, to be shown at the end."""
+        if report.failed and not any(key == "judged" for key, _ in report.user_properties):
+            self.suite_errors.append(f"{report.nodeid}\n{report.longreprtext}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ctrl-C: what there is by then is kept and reported."""
+        self.interrupted = True
+
+
+def report_console() -> Console:
+    """Where a run's report goes: the terminal, or a log that is wide enough for it."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if known else _WIDTH_OF_NO_TERMINAL)
