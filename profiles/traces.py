@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 ENERGY = "energy_mj"
 POWER = "power_instant_mw"
@@ -180,7 +180,7 @@ def _parsed(file: IO[str]) -> Iterator[Any]:
         yield json.loads(line)
 
 
-def _opened(path: Path, mode: str) -> IO[str]:
+def _opened(path: Path, mode: Literal["rt", "wt"]) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, mode, encoding="utf-8")  # type: ignore[return-value]
+        return gzip.open(path, mode, encoding="utf-8")
     return path.open(mode, encoding="utf-8")

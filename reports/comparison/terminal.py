@@ -106,9 +106,8 @@ def _columns_of(
 
 
 def _drawn(cell: Cell | str, column: Column) -> Text | Folded:
-    text, tone = (cell, "") if isinstance(cell, str) else (cell.text, cell.tone)
-    told = shown(text[:_LONGEST])
-    style = _STYLES[tone]  # type: ignore[index]
+    whole = Cell(cell) if isinstance(cell, str) else cell
+    told, style = shown(whole.text[:_LONGEST]), _STYLES[whole.tone]
     return Text(told, style=style) if _is_figure(column) else Folded(told, style)
 
 
