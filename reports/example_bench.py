@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from reports.record import RecordWriter
 from reports.schema import (
+    BENCH_PROTOCOL,
     BenchRow,
     CaseInfo,
     Environment,
@@ -74,6 +75,7 @@ def example_bench_header(planned_rows: int, *, known_gpu: bool = True) -> RunHea
     roofs = example_roofs()
     return RunHeader(
         suite="bench",
+        protocol=BENCH_PROTOCOL,
         started_at="2026-11-21T04:15:00Z",
         command="nox -s bench",
         environment=Environment(

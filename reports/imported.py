@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reports.record import Record, RecordError, shown
-from reports.schema import PROTOCOL, BenchRow, CaseInfo, Environment, RunHeader, Status
+from reports.schema import BENCH_PROTOCOL, BenchRow, CaseInfo, Environment, RunHeader, Status
 from reports.schema_bench import TimedProcess
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _header(file: _File) -> RunHeader:
     device: Literal["cpu", "cuda"] = "cpu" if gpu is None else "cuda"
     return RunHeader(
         suite="bench",
-        protocol=PROTOCOL,
+        protocol=BENCH_PROTOCOL,
         started_at=file.datetime,
         command=f"pytest-benchmark {file.version}",
         environment=Environment(

@@ -28,6 +28,7 @@ from reports.schema_line import (
 from reports.schema_profile import ProfileRow
 
 __all__ = [
+    "BENCH_PROTOCOL",
     "PROTOCOL",
     "SCHEMA_VERSION",
     "ULP_EDGES",
@@ -57,6 +58,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 PROTOCOL = 2
+BENCH_PROTOCOL = 3  # of `nox -s bench`: what it is to time a call
 
 # Upper edges of an output's histogram, in units of the last place; what is past them counts last.
 ULP_EDGES: tuple[float, ...] = (0.0, *(2.0**power for power in range(-1, 17)))

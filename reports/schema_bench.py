@@ -44,6 +44,11 @@ class TimedProcess(SchemaLine):
     clocks_mhz: tuple[float | None, ...] = Field(
         default=(), description="of the SMs, sample by sample: cycles over time, by the SMs' own"
     )
+    placements: tuple[int, ...] = Field(
+        default=(),
+        description="samples of each place in memory that the inputs were at, in their order; "
+        "none: they were at one",
+    )
     throttled: int = Field(default=0, description="samples discarded since the clock was low")
     stopped: Stop | None = Field(default=None, description="the rule that ended the sampling")
     started_at: str | None = None
@@ -73,7 +78,9 @@ class BenchRow(SchemaLine):
     distribution: str = "normal"
     processes: tuple[TimedProcess, ...] = ()
     median_us: float | None = None
-    low_us: float | None = Field(default=None, description="of the median: 95 %, bootstrapped")
+    low_us: float | None = Field(
+        default=None, description="of the median: 95 %, bootstrapped over places in memory"
+    )
     high_us: float | None = None
     first_quartile_us: float | None = None
     third_quartile_us: float | None = None

@@ -13,6 +13,8 @@ from reports.comparison.terminal import render_page_terminal
 from reports.comparison.together import Comparison, compare
 from reports.record import RecordWriter
 from reports.schema import (
+    BENCH_PROTOCOL,
+    PROTOCOL,
     AccuracyRow,
     BenchRow,
     CaseInfo,
@@ -61,6 +63,7 @@ def header(suite: str = "bench", machine: dict[str, Any] = H200, **changes: obje
     }
     known: dict[str, Any] = {
         "suite": suite,
+        "protocol": BENCH_PROTOCOL if suite == "bench" else PROTOCOL,
         "started_at": "2026-11-21T04:15:00Z",
         "command": f"nox -s {suite}",
         "environment": Environment(**software | machine),

@@ -14,7 +14,7 @@ from reports.comparison.rule import Verdict
 from reports.comparison.speed import hold
 from reports.comparison.together import Comparison
 from reports.record import RecordError
-from reports.schema import PROTOCOL, BenchRow, KernelInfo, Row, RunHeader
+from reports.schema import BENCH_PROTOCOL, BenchRow, KernelInfo, Row, RunHeader
 from tests.compared_records import (
     H200,
     accuracy_row,
@@ -29,7 +29,9 @@ from tests.compared_records import (
 )
 
 
-def two(folder: Path, ours: BenchRow, theirs: BenchRow, protocol: int = PROTOCOL) -> Comparison:
+def two(
+    folder: Path, ours: BenchRow, theirs: BenchRow, protocol: int = BENCH_PROTOCOL
+) -> Comparison:
     """One row on either side, of one model."""
     return compared(folder, (header(), [ours]), (header(protocol=protocol), [theirs]))
 
@@ -145,7 +147,7 @@ def test_rows_that_do_not_compare_are_refused_with_the_reason(
 
 def test_records_of_two_protocols_are_refused(tmp_path: Path) -> None:
     """The rules behind the figures differ, so none of them compare."""
-    with pytest.raises(RecordError, match=r"its protocol is 1 and that of .* is 2"):
+    with pytest.raises(RecordError, match=r"its protocol is 1 and that of .* is 3"):
         two(tmp_path, bench_row(), bench_row(), protocol=1)
 
 

@@ -46,6 +46,18 @@ def test_median_lies_in_its_interval_and_between_its_quartiles() -> None:
     assert Spread.of([5.0] * 12) == Spread(5.0, 5.0, 5.0, 5.0, 5.0)
 
 
+def test_interval_is_as_wide_as_places_in_memory_make_it() -> None:
+    """Ten places, half of them 5 % slower: forty samples of each don't make the median known."""
+    values = [100.0 + 5 * (number // 40 % 2) + (number * 37 % 40) / 100 for number in range(400)]
+    by_sample, by_place = Spread.of(values), Spread.of(values, [40] * 10)
+    assert by_place.median == by_sample.median
+    assert by_place.low < 101
+    assert by_place.high > 104
+    alike = [100.0 + (number * 37 % 40) / 100 for number in range(400)]
+    assert Spread.of(alike, [40] * 10).high - Spread.of(alike, [40] * 10).low < 0.1
+    assert Spread.of([1.0, 2.0, 3.0], [3]) == Spread.of([1.0, 2.0, 3.0])
+
+
 def test_attentions_flops_are_those_that_peers_count() -> None:
     """4 b h s s d forward, half of it causal but for the diagonal, 2.5 times that backward."""
     sizes = (4, 16, 16, 1024, 1024, 128, 128)

@@ -35,8 +35,8 @@ class _Simulated:
         self.waits.append(seconds)
         self.now_s += seconds
 
-    def collect(self, rule: Rule) -> Collected:
-        return collect(self.take, rule, now=lambda: self.now_s, wait=self.wait)
+    def collect(self, rule: Rule, move: Callable[[], None] | None = None) -> Collected:
+        return collect(self.take, rule, move=move, now=lambda: self.now_s, wait=self.wait)
 
 
 def _noisy(spread: float, clock_mhz: float | None = None) -> Iterator[Sample]:
@@ -104,6 +104,43 @@ def test_nothing_is_discarded_without_a_clock() -> None:
     """Neither where stamps can't be had, nor where the default clock isn't known."""
     assert _Simulated(_noisy(0.001)).collect(Rule(1.0, default_clock_mhz=1980.0)).throttled == 0
     assert _Simulated(_noisy(0.001, 300.0)).collect(Rule(1.0)).throttled == 0
+
+
+@pytest.mark.parametrize(("time_us", "each_place"), [(20.0, 4), (999.0, 4), (1001.0, 2)])
+def test_inputs_move_every_few_samples(time_us: float, each_place: int) -> None:
+    """Before the first sample too, and each place's samples are counted."""
+    moves: list[int] = []
+    samples = iter(lambda: Sample(time_us), None)
+    made = _Simulated(samples).collect(Rule(1.0), lambda: moves.append(1))
+    assert len(moves) == len(made.placements) >= 8
+    assert set(made.placements[:-1]) == {each_place}
+    assert sum(made.placements) == len(made.samples)
+
+
+def test_steady_samples_of_few_places_arent_enough() -> None:
+    """The same noise stops at 0.3 s without moves; with them only after eight places."""
+    still = _Simulated(_noisy(0.001), each_s=0.02).collect(Rule(1.0))
+    moved = _Simulated(_noisy(0.001), each_s=0.02).collect(Rule(1.0), lambda: None)
+    assert (len(still.samples), still.stopped) == (15, "steady")
+    assert (len(moved.samples), len(moved.placements)) == (29, 8)
+
+
+def test_discarded_sample_belongs_to_no_place() -> None:
+    """What a low clock took away doesn't count towards a place's four."""
+    low = [Sample(200.0, 1400.0)] * 2
+    simulated = _Simulated(itertools.chain(low, _noisy(0.001, 1900.0)))
+    made = simulated.collect(Rule(1.0, default_clock_mhz=1980.0), lambda: None)
+    assert made.throttled == 2
+    assert made.placements[0] == 4
+    assert sum(made.placements) == len(made.samples)
+
+
+@pytest.mark.parametrize(("time_us", "rest_s"), [(299.0, 0.0), (5000.0, 0.01)])
+def test_device_rests_after_a_long_call(time_us: float, rest_s: float) -> None:
+    """For twice its time; a call of microseconds heats nothing."""
+    simulated = _Simulated(iter(lambda: Sample(time_us), None))
+    made = simulated.collect(Rule(1.0, rest=2.0))
+    assert simulated.waits == ([rest_s] * len(made.samples) if rest_s else [])
 
 
 def _host(*enqueue_us: float) -> tuple[Callable[[float], tuple[Sample, float]], list[float]]:

@@ -11,7 +11,7 @@ from oracles import OPS
 from oracles.attention.cases_builder import attention_case
 from oracles.op import Case
 from suites.accuracy.signs import flips
-from suites.throughput.rotation import Rotation, changed_at, changes_in
+from suites.throughput.rotation import Rotation, changed_at, changes_in, moved
 from suites.throughput.stamps import effective_mhz
 from suites.throughput.task import is_kept, kept_of
 
@@ -97,6 +97,50 @@ def test_argument_that_calls_add_to_is_put_back() -> None:
         assert isinstance(given, Tensor)
         assert torch.equal(given.abs(), kept.abs())
         given.add_(1.0)  # as a kernel does
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "offset2", "rowpad3", "expanded_all"])
+def test_moved_inputs_are_the_same_elsewhere(layout: str) -> None:
+    """Values, strides, alignment and what shares memory; not one address."""
+    every = OPS["layer_norm_backward"].cases()
+    case = next(each for each in every if each.layout.name == layout and each.size("m") > 1)
+    before = OPS[case.op].inputs(case, CPU)
+    before["shared"] = before["x"]
+    after = moved(before)
+    assert list(after) == list(before)
+    for name, value in before.items():
+        now = after[name]
+        if not isinstance(value, Tensor):
+            assert now == value
+            continue
+        assert isinstance(now, Tensor)
+        assert torch.equal(now, value)
+        assert (now.shape, now.stride(), now.dtype) == (value.shape, value.stride(), value.dtype)
+        assert now.data_ptr() != value.data_ptr()
+        assert now.data_ptr() % 256 == value.data_ptr() % 256
+    x, shared = after["x"], after["shared"]
+    assert isinstance(x, Tensor)
+    assert isinstance(shared, Tensor)
+    assert x.data_ptr() == shared.data_ptr()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.op)
+def test_moving_changes_no_sample(case: Case) -> None:
+    """A rotation that moves gives the values of one that doesn't, with the same signs turned."""
+    still, moving = (
+        Rotation(case, [OPS[case.op].inputs(case, CPU) for _ in range(2)], seed=7) for _ in range(2)
+    )
+    places = set()
+    for number in range(24):
+        if number % 4 == 0:
+            moving.move()
+        here, there = still.next(), moving.next()
+        for name, value in here.items():
+            if isinstance(value, Tensor):
+                assert torch.equal(value, there[name])  # type: ignore[arg-type]
+        first = next(each for each in there.values() if isinstance(each, Tensor))
+        places.add(first.data_ptr())
+    assert len(places) > 4
 
 
 def test_kept_sample_may_be_any_of_them() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reports.comparison.rule import (
+    LEAST_PLACEMENTS,
     Evidence,
     Interval,
+    interval_of_placements,
     interval_of_processes,
     interval_of_samples,
     timer_step_us,
@@ -30,6 +33,7 @@ _Reduced = Timed | Judged | Powered | PredictionRow
 # What a damaged record may hold and no call takes: a nanosecond, and a week.
 _SHORTEST_US, _LONGEST_US = 1e-3, 6e11
 _LEAST_J = 1e-12
+_MOST_LAUNCHES = 10**6
 _LARGEST = 1e15  # of any other figure that is shown
 
 
@@ -145,29 +149,56 @@ def _evidence(row: BenchRow) -> Evidence | None:
     timed = [each for each in row.processes if each.times_us]
     found: Evidence | None = None
     if len(timed) > 1:
-        cycles = [interval_of_samples(each).centre for each in map(_cycles, timed) if each]
+        times = [_interval(each.times_us, each.placements) for each in timed]
+        cycles = [
+            _interval(in_cycles, each.placements)
+            for each, in_cycles in zip(timed, map(_cycles, timed), strict=True)
+            if in_cycles
+        ]
         found = Evidence(
-            time_us=interval_of_processes(
-                [interval_of_samples(each.times_us).centre for each in timed]
-            ),
-            cycles=interval_of_processes(cycles) if len(cycles) == len(timed) else None,
+            time_us=_together(times, timed),
+            cycles=_together(cycles, timed) if len(cycles) == len(timed) else None,
             processes=len(timed),
             step_us=max(timer_step_us(each.times_us) for each in timed),
         )
     elif timed:
-        cycles = _cycles(timed[0])
+        only = timed[0]
+        of_clock = _cycles(only)
         found = Evidence(
-            time_us=interval_of_samples(timed[0].times_us),
-            cycles=interval_of_samples(cycles) if cycles else None,
-            step_us=timer_step_us(timed[0].times_us),
+            time_us=_interval(only.times_us, only.placements),
+            cycles=_interval(of_clock, only.placements) if of_clock else None,
+            step_us=timer_step_us(only.times_us),
         )
     else:
         found = _figures(row)
     if found is None or not _sane(found.time_us):
         return None
+    if row.launches is not None and 0 < row.launches <= _MOST_LAUNCHES:
+        found = replace(found, launches=row.launches)
     if found.cycles is not None and not _ordered(found.cycles):
         return replace(found, cycles=None)
     return found
+
+
+def _interval(samples: Sequence[float], placements: Sequence[int]) -> Interval:
+    """Of one process: by its places in memory, where it has enough of them."""
+    if len(placements) < LEAST_PLACEMENTS or sum(placements) != len(samples):
+        return interval_of_samples(samples)
+    ends = list(itertools.accumulate(placements))
+    medians = [
+        interval_of_samples(samples[start:end]).centre
+        for start, end in itertools.pairwise([0, *ends])
+        if end > start
+    ]
+    finite = len(medians) >= LEAST_PLACEMENTS and all(map(math.isfinite, medians))
+    return interval_of_placements(medians) if finite else interval_of_samples(samples)
+
+
+def _together(intervals: Sequence[Interval], timed: Sequence[TimedProcess]) -> Interval:
+    """Of processes; how far each one's reaches counts where it is of places in memory."""
+    placed = all(len(each.placements) >= LEAST_PLACEMENTS for each in timed)
+    far = [(each.high - each.low) / 2 for each in intervals] if placed else []
+    return interval_of_processes([each.centre for each in intervals], far)
 
 
 def _figures(row: BenchRow) -> Evidence | None:

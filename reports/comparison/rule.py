@@ -1,14 +1,20 @@
 """Whether one side is faster than the other, or neither, or whether that can't be told.
 
-Samples of one process aren't independent: where its memory lies, how warm the card was, move them
-together. So a side of several processes is known by their medians, from the lowest to the highest
-once a quarter of them (rounded down) is left out at either end; a side of one process by the
-quartiles of its samples, which tell how noisy the kernel is and not where another process would
-have been. FASTER and SLOWER need the gap between the intervals to pass 0.5 %: room for what one
-process can't know. Simulated, with normal noise of 0.2 % from process to process and in its
-samples: a false FASTER or SLOWER in 0.8 % of rows with one process a side, 0.1 % with two, under
-0.1 % with four, and 2 % more is always found. With 0.5 % from process to process these are 28, 6
-and 6 %, with eight 0.1 %: such a kernel takes more processes, `--rounds`.
+Samples aren't independent: where a call's memory lies moves those that are taken there together,
+and how warm the card is all of a process's. So a side of one process is known by what its places in
+memory say (a record without them: by the quartiles of its samples), and a side of several by their
+medians, from the lowest to the highest once a quarter of them (rounded down) is left out at either
+end. FASTER and SLOWER need the gap between the intervals to pass a floor, and centres that differ
+by less are SAME: 0.5 % where both sides ran in several processes, in turn. Of two records, made one
+after the other, it is 1 %, or 0.2 us for each kernel that a call launches where that is more: what
+is between two kernels changes with what else the host does (docs/measured.md: by 0.12 to 0.18 us a
+launch, alike for calls of 2 to 53 launches).
+
+Simulated, with normal noise of 0.2 % from process to process and over ten places in memory: a
+false FASTER or SLOWER in under 0.1 % of rows with one, two or four processes a side; 2 % more is
+found in 97 % of rows with one, else AMBIGUOUS, and always with more. With 0.5 % from process to
+process there are 6, 5 and 4 % of false ones, and 0.1 % with eight: such a kernel takes more
+processes, `--rounds`.
 """
 
 from __future__ import annotations
@@ -22,7 +28,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FLOOR = 0.005
+FLOOR = 0.005  # where both sides ran in several processes, in turn
+FLOOR_APART = 0.01  # of two records that were made one after the other
+LAUNCH_APART_US = 0.2  # likewise: what is between two kernels of a call, or before the first
+LEAST_PLACEMENTS = 5
+_TRIMMED = 0.1  # of the places in memory, at either end
+_STANDARD_ERRORS = 2.5  # 95 % of the time, from six degrees of freedom on
 # Two times that differ by one step of the timer may be the same: half a step is each one's error.
 _STEPS = 1.5
 
@@ -54,6 +65,7 @@ class Evidence:
     spread     False: the centre alone is known
     processes  that were timed; 0: no samples are there, only figures made of them
     step_us    of the timer, as far as the samples show it
+    launches   kernels on the device that a call is; 0 where that isn't known
     """
 
     time_us: Interval
@@ -61,6 +73,7 @@ class Evidence:
     spread: bool = True
     processes: int = 1
     step_us: float = 0.0
+    launches: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +99,36 @@ def interval_of_samples(samples: Sequence[float]) -> Interval:
     return Interval(_at(ordered, 0.25), _at(ordered, 0.5), _at(ordered, 0.75))
 
 
-def interval_of_processes(medians: Sequence[float]) -> Interval:
-    """The median of processes' medians, and those next to a quarter left out at either end."""
+def interval_of_processes(centres: Sequence[float], each_far: Sequence[float] = ()) -> Interval:
+    """The median of processes' centres, and those next to a quarter left out at either end.
+
+    each_far: how far each process's own interval reaches, where that is known. Two processes that
+    agree by chance know no more than that: half widths as theirs, averaged, are the least.
+    """
+    ordered = sorted(centres)
+    left_out, centre = len(ordered) // 4, _at(ordered, 0.5)
+    least = math.sqrt(math.fsum(far**2 for far in each_far)) / max(len(each_far), 1)
+    low, high = ordered[left_out], ordered[-1 - left_out]
+    return Interval(min(low, centre - least), centre, max(high, centre + least))
+
+
+def interval_of_placements(medians: Sequence[float]) -> Interval:
+    """The mean of the medians at different places in memory, less a tenth of them at either end.
+
+    Their mean, since many kernels have two times, by where their memory lies (`torch_native` at
+    2048 x 768 on an H200: 19.8 and 20.8 us), and a median would be one of them or the other. The
+    interval is the mean's: 2.5 standard errors by Tukey and McLaughlin, with the ends drawn in.
+    """
     ordered = sorted(medians)
-    left_out = len(ordered) // 4
-    return Interval(ordered[left_out], _at(ordered, 0.5), ordered[-1 - left_out])
+    count = len(ordered)
+    ends = int(_TRIMMED * count)
+    kept = ordered[ends : count - ends]
+    centre = math.fsum(kept) / len(kept)
+    drawn_in = [min(max(each, kept[0]), kept[-1]) for each in ordered]
+    mean = math.fsum(drawn_in) / count
+    variance = math.fsum((each - mean) ** 2 for each in drawn_in) / (count - 1)
+    far = _STANDARD_ERRORS * math.sqrt(variance / count) / (1 - 2 * ends / count)
+    return Interval(max(centre - far, ordered[0]), centre, min(centre + far, ordered[-1]))
 
 
 def _at(ordered: Sequence[float], part: float) -> float:
@@ -121,8 +159,9 @@ def timer_step_us(samples: Sequence[float]) -> float:
 def judge(base: Evidence, other: Evidence) -> Judgement:
     """Hold `other` against `base`."""
     change = other.time_us.centre / base.time_us.centre - 1
+    least = _least(base, other)
     step = _STEPS * max(base.step_us, other.step_us) / base.time_us.centre
-    floor = max(FLOOR, step)
+    floor = max(least, step)
     in_cycles = None
     if base.cycles is not None and other.cycles is not None:
         in_cycles = other.cycles.centre / base.cycles.centre - 1
@@ -135,7 +174,7 @@ def judge(base: Evidence, other: Evidence) -> Judgement:
             return found
         return _ambiguous(found, f"{100 * abs(change):.1f} % apart, and the spreads reach as far")
     slower = change > 0
-    if in_cycles is not None and (in_cycles if slower else -in_cycles) <= FLOOR:
+    if in_cycles is not None and (in_cycles if slower else -in_cycles) <= least:
         clock = (1 + in_cycles) / (1 + change) - 1
         return _ambiguous(
             found,
@@ -148,6 +187,14 @@ def judge(base: Evidence, other: Evidence) -> Judgement:
         cycles_change=in_cycles,
         confirmed=None if in_cycles is None else True,
     )
+
+
+def _least(base: Evidence, other: Evidence) -> float:
+    """What two sides have to differ by, of the base's time."""
+    if base.processes > 1 and other.processes > 1:
+        return FLOOR
+    launches_us = LAUNCH_APART_US * max(base.launches, other.launches)
+    return max(FLOOR_APART, launches_us / base.time_us.centre)
 
 
 def _gap(one: Interval, other: Interval) -> float:

@@ -124,9 +124,11 @@ def _no_verdict(base: Side, other: Side) -> str | None:
 
 def _refuse(sides: Sequence[Side]) -> None:
     """Raise RecordError where the records have nothing that may be compared."""
-    measured = [each for each in sides if each.figures == "measured"]
-    for side in measured[1:]:
-        first = measured[0]
+    firsts: dict[str, Side] = {}
+    for side in sides:
+        if side.figures != "measured":
+            continue
+        first = firsts.setdefault(side.header.suite, side)
         if side.header.protocol != first.header.protocol:
             raise RecordError(
                 f"{shown(side.path)}: its protocol is {side.header.protocol} and that of "

@@ -157,8 +157,9 @@ def _check_suite(tree: Path, root: Path, named: str) -> None:
 
 
 def _protocol(tree: Path) -> str:
-    found = re.search(r"^PROTOCOL = (\d+)$", (tree / _SCHEMA).read_text(), re.MULTILINE)
-    return "unknown" if found is None else found[1]
+    text = (tree / _SCHEMA).read_text()
+    numbers = dict(re.findall(r"^(\w*PROTOCOL) = (\d+)\b", text, re.MULTILINE))
+    return str(numbers.get("BENCH_PROTOCOL", numbers.get("PROTOCOL", "unknown")))
 
 
 def _run(asked: Asked, sides: tuple[Side, Side]) -> int:

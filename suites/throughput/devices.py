@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 import torch
 import triton
 
-from suites.throughput.protocol import Hold, Sample
+from suites.throughput.protocol import REST, Hold, Sample
 from suites.throughput.stamps import Stamper
 
 Cache = Literal["cold", "warm"]
@@ -49,6 +49,7 @@ class Device(Protocol):
     cache_bytes: int
     flush_bytes: int
     clock_reason: str | None
+    rest: float
 
     def begin(self) -> None:
         """Another kernel is going to be called: forget what the last one took."""
@@ -87,6 +88,8 @@ def driver_clock_mhz() -> float:
 
 class CudaDevice:
     """The current GPU."""
+
+    rest = REST
 
     def __init__(self, device: torch.device) -> None:
         self.cache: Cache = "cold"
@@ -160,6 +163,8 @@ class CudaDevice:
 
 class CpuDevice:
     """One thread of the CPU."""
+
+    rest = 0.0
 
     def __init__(self) -> None:
         self.cache: Cache = "cold"

@@ -20,6 +20,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 
 from kernels.registry import Kernel
@@ -43,7 +44,11 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median with its 95 % interval, bootstrapped by percentiles, and the quartiles."""
+    """Median with its 95 % interval, bootstrapped by percentiles, and the quartiles.
+
+    Samples of one place in memory move together, so it is places that are drawn again: an
+    interval of single samples would come out four times too short where places differ.
+    """
 
     median: float
     low: float
@@ -52,21 +57,38 @@ class Spread:
     third_quartile: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Of samples as they came; the interval's resampling has a fixed seed."""
+    def of(cls, values: Sequence[float], placements: Sequence[int] = ()) -> Spread:
+        """Of samples as they came; the interval's resampling has a fixed seed.
+
+        placements: samples of each place in memory, in their order; none: each is by itself
+        """
         data = np.asarray(values, dtype=np.float64)
         first, median, third = quartiles(values)
         if len(set(values)) < 2:  # nothing to resample
             return cls(median, median, median, first, third)
+        table = _by_place(data, placements if len(placements) > 1 else [1] * len(data))
+
+        def medians(places: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+            drawn = table[places.astype(np.intp)]
+            return np.asarray(np.nanmedian(drawn, axis=(axis - 1, -1)))
+
         interval = stats.bootstrap(
-            (data,),
-            np.median,
+            (np.arange(len(table), dtype=np.float64),),
+            medians,
             n_resamples=_RESAMPLES,
             confidence_level=_CONFIDENCE,
             method="percentile",
             rng=np.random.default_rng(0),
         ).confidence_interval
         return cls(median, float(interval.low), float(interval.high), first, third)
+
+
+def _by_place(data: NDArray[np.float64], sizes: Sequence[int]) -> NDArray[np.float64]:
+    """A row for each place in memory: its samples, then NaN."""
+    table = np.full((len(sizes), max(sizes)), np.nan)
+    for row, end, size in zip(table, np.cumsum(sizes), sizes, strict=True):
+        row[:size] = data[end - size : end]
+    return table
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def _sampled(on: Device, call: Callable[[], object]) -> list[Sample]:
     for _ in range(3):
         call()
     on.wait()
-    return collect(lambda: on.sample(_prepared(call)), Rule(_ROOF_S)).samples
+    return collect(lambda: on.sample(_prepared(call)), Rule(_ROOF_S, rest=on.rest)).samples
 
 
 def _roof(name: str, unit: str, work: float, samples: list[Sample], source: str) -> Roof:

@@ -10,15 +10,22 @@ the judge undoes it.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from oracles.op import Case, Inputs
+from suites.accuracy.arena import ALIGNMENT
 from suites.accuracy.signs import flips
 
 CHANGES = 12
+# Larger inputs stay where they are: they reach every part of memory alike, and moving them is slow.
+_MOST_MOVED_BYTES = 2**32
+_LEAST_FREE = 4  # of the card's memory, in what moves
+_PAGE_BYTES = 2**21  # that CUDA takes memory by
+_MOST_APART_BYTES = 2**29
 _BITS = {2: (torch.int16, -(2**15)), 4: (torch.int32, -(2**31))}  # the sign's, of either width
 
 
@@ -45,8 +52,10 @@ class Rotation:
         self, case: Case, inputs: Sequence[Inputs], seed: int, updates: Sequence[str] = ()
     ) -> None:
         """Draw the changes from `seed`; updates: arguments that a kernel adds to in place."""
-        self._inputs = inputs
+        self._inputs = list(inputs)
         self._number = 0
+        self._places = random.Random(seed)  # noqa: S311  (places in memory, no secret)
+        self._apart: Tensor | None = None
         self._changes = [
             [
                 _Change(inputs[0], name, factors)
@@ -83,6 +92,70 @@ class Rotation:
             tensor.copy_(value)
         self._number += 1
         return given
+
+    @property
+    def first(self) -> Inputs:
+        """The first buffer's, as they are now."""
+        return self._inputs[0]
+
+    @property
+    def moves(self) -> bool:
+        """Whether its buffers are small enough to be moved about the card's memory."""
+        storages = {
+            each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
+            for given in self._inputs
+            for each in given.values()
+            if isinstance(each, Tensor)
+        }
+        size = sum(storages.values())
+        free, _ = torch.cuda.mem_get_info()
+        return size <= _MOST_MOVED_BYTES and free >= _LEAST_FREE * (size + _MOST_APART_BYTES)
+
+    def move(self) -> None:
+        """Copy every buffer to other memory of the GPU, past some that nobody uses.
+
+        What PyTorch keeps for later is given back before: else its next outputs and workspace
+        would lie where the last ones did.
+        """
+        device = next(each.device for each in self.first.values() if isinstance(each, Tensor))
+        self._apart = None
+        torch.cuda.empty_cache()
+        pages = self._places.randint(1, _MOST_APART_BYTES // _PAGE_BYTES)
+        self._apart = torch.empty(pages * _PAGE_BYTES, dtype=torch.uint8, device=device)
+        for number, given in enumerate(self._inputs):
+            self._inputs[number] = moved(given)
+
+
+def moved(inputs: Inputs) -> Inputs:
+    """The same arguments, their storages copied to fresh memory.
+
+    Tensors that share a storage go on sharing it, and each lies as many bytes past a multiple of
+    256 as before.
+    """
+    fresh: dict[int, Tensor] = {}
+    made: Inputs = {}
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor):
+            made[name] = value
+            continue
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in fresh:
+            fresh[storage.data_ptr()] = _copied(storage, value.device)
+        buffer = fresh[storage.data_ptr()]
+        start = buffer.storage_offset() // value.element_size() + int(value.storage_offset())
+        made[name] = torch.empty(0, dtype=value.dtype, device=value.device).set_(
+            buffer.untyped_storage(), start, value.shape, value.stride()
+        )
+    return made
+
+
+def _copied(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
+    """Its bytes, uint8, in other memory, as far past a multiple of 256 as they were."""
+    room = torch.empty(storage.nbytes() + ALIGNMENT, dtype=torch.uint8, device=device)
+    start = (storage.data_ptr() - room.data_ptr()) % ALIGNMENT
+    content = room[start : start + storage.nbytes()]
+    content.copy_(torch.empty(0, dtype=torch.uint8, device=device).set_(storage))
+    return content
 
 
 class _Change:

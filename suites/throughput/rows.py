@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -60,6 +60,7 @@ class _Timed(BaseModel):
 
     times_us: list[float] = Field(min_length=1)
     clocks_mhz: list[float | None]
+    placements: list[Annotated[int, Field(ge=1)]]
     held: bool
     throttled: int = Field(ge=0)
     stopped: Stop
@@ -80,6 +81,8 @@ class _Timed(BaseModel):
             return "a sample's time or clock isn't a positive number"
         if len(self.clocks_mhz) != len(self.times_us):
             return "there isn't a clock for each sample"
+        if self.placements and sum(self.placements) != len(self.times_us):
+            return "its samples aren't those of its places in memory"
         return None
 
 
@@ -144,7 +147,7 @@ class Bench:
         parcels = [parcel] * (1 if few else _BUFFERS)
         try:
             timed = self._samples(kernel, case, parcels)
-            spread = Spread.of(timed.times_us)
+            spread = Spread.of(timed.times_us, timed.placements)
             self._hold_to_roofs(kernel, case, spread.median)
             self._hold_to_clock(kernel, case, parcels, spread.median, timed.enqueue_us)
         except UnbelievedError as error:
@@ -256,6 +259,7 @@ class Bench:
         process = TimedProcess(
             times_us=tuple(timed.times_us),
             clocks_mhz=tuple(timed.clocks_mhz) if clocks else (),
+            placements=tuple(timed.placements),
             throttled=timed.throttled,
             stopped=timed.stopped,
             started_at=timed.started_at,

@@ -18,7 +18,7 @@ from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
 from reports.bench import render
 from reports.record import read
-from reports.schema import BenchRow, Environment, RunHeader
+from reports.schema import BENCH_PROTOCOL, BenchRow, Environment, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import Run
 from suites.accuracy.worker_process import WorkersError
@@ -151,6 +151,7 @@ class ThroughputSession(RecordedRun[BenchRow]):
         )
         return RunHeader(
             suite="bench",
+            protocol=BENCH_PROTOCOL,
             started_at=now.isoformat(timespec="seconds"),
             command=self.command(),
             environment=machine,

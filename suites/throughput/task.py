@@ -79,16 +79,18 @@ def _time(
     peak_bytes = _peak_bytes(kernel, inputs[0], device)
     host = _host_times(kernel, inputs, on)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    rule = Rule(settings["row_s"], settings["default_clock_mhz"])
+    rule = Rule(settings["row_s"], settings["default_clock_mhz"], on.rest)
+    move = timed.move if device.type == "cuda" and rotation.moves else None
     gc.disable()  # a collection takes longer than a hold
     try:
-        collected = collect(timed.sample, rule)
+        collected = collect(timed.sample, rule, move=move)
     finally:
         gc.enable()
     samples = collected.samples
     said = {
         "times_us": [each.time_us for each in samples],
         "clocks_mhz": [each.clock_mhz for each in samples],
+        "placements": collected.placements,
         "held": all(each.held for each in samples),
         "throttled": collected.throttled,
         "stopped": collected.stopped,
@@ -127,6 +129,12 @@ class _Timed:
         self._returned = None
         self._samples += 1
         return made
+
+    def move(self) -> None:
+        """The inputs elsewhere in memory, and a call there, so that its own memory is at hand."""
+        self._rotation.move()
+        self._kernel.function(**self._rotation.first)
+        self._on.wait()
 
     def _prepared(self) -> Callable[[], object]:
         arguments = self._rotation.next()
