@@ -254,6 +254,16 @@ def roof_of(cases: Sequence[CaseRows]) -> str:
     return "peak" if any(row.share_of_peak is not None for row in rows) else "ceiling"
 
 
+def share_of(row: BenchRow, roof: str) -> float | None:
+    """The row's share of `roof_of`."""
+    return row.share_of_peak if roof == "peak" else row.share_of_ceiling
+
+
+def past_belief(share: float | None, roof: str) -> bool:
+    """Whether no device has such a share: of roofs only a measured one can be passed."""
+    return share is not None and (not math.isfinite(share) or (roof == "peak" and share > 1))
+
+
 def rate_text(row: BenchRow) -> str:
     """What the row achieved of what limits it: `2,621 GB/s`, `520.3 TFLOP/s`."""
     if row.limit == "memory" or row.tflops is None:
@@ -273,10 +283,7 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
     found = []
     for (op, kernel), pairs in rows.items():
         timed = [each for _, each in pairs if each.to_best is not None]
-        shares = (
-            each.row.share_of_peak if roof == "peak" else each.row.share_of_ceiling
-            for each in timed
-        )
+        shares = (share_of(each.row, roof) for each in timed)
         values = sorted(each for each in shares if each is not None and math.isfinite(each))
         statuses = Counter(each.row.status for _, each in pairs if each.row.status != "timed")
         total, counted = totals.get((op, kernel), (None, 0))
