@@ -17,7 +17,6 @@ from reports.bench_figures import (
     check_baseline,
     facts_of,
     kernels_of,
-    notes_of,
     past_belief,
     rate_text,
     reasons_of,
@@ -27,6 +26,7 @@ from reports.bench_figures import (
     summary_of,
     verdict_of,
 )
+from reports.bench_notes import notes_of
 from reports.grid import GridColumn, bar, plain, print_grid
 from reports.phrases import count, duration, figure, memory, microseconds, part, times
 from reports.record import shown

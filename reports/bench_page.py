@@ -13,7 +13,6 @@ from reports.bench_figures import (
     check_baseline,
     facts_of,
     kernels_of,
-    notes_of,
     past_belief,
     rate_text,
     reasons_of,
@@ -23,6 +22,7 @@ from reports.bench_figures import (
     summary_of,
     verdict_of,
 )
+from reports.bench_notes import notes_of
 from reports.bench_pictures import roofline, shares
 from reports.page import Cell, Column, Figure, Part, Table
 from reports.phrases import count, duration, figure, memory, microseconds, part, times

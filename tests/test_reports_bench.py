@@ -27,12 +27,13 @@ from reports.example_bench import (
     wrong_row,
 )
 from reports.forms import forms_of
-from reports.page import Cell, Page, Table
+from reports.page import Cell, Page, Table, render_page
 from reports.page_markdown import render_page_markdown
 from reports.phrases import figure, microseconds, part, times
 from reports.picture import render_svg
 from reports.record import Record, RecordError, read
 from reports.schema import BenchRow, FlushProbe, RunHeader
+from reports.schema_bench import TimedProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ("us", "±", "x best", "rate", "of peak", "of ceiling", "MHz", "host us", "first call")
@@ -244,6 +245,16 @@ def test_bench_report_of_a_cpu_names_it_and_no_interpreter(tmp_path: Path) -> No
     )
     assert "no GPU: A CPU" in text
     assert "interpreter" not in text
+    unknown = example_bench_header(1, known_gpu=False).model_copy(update={"environment": machine})
+    record = record_of(tmp_path / "unknown", rows, header=unknown)
+    for width in (80, 200):
+        told = " ".join(terminal(record, width).split())
+        assert "no datasheet of this CPU is known, so shares are" in told
+        assert "this GPU" not in told
+    for form in (forms_of(record).markdown(record), render_page(Page("", (bench_part(record),)))):
+        assert "no GPU: A CPU" in str(form)
+        assert "interpreter" not in str(form)
+        assert "this GPU" not in str(form)
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -271,6 +282,29 @@ def _tones(record: Record, text: str) -> set[str]:
     tables = (item for item in bench_part(record).items if isinstance(item, Table))
     cells = (cell for table in tables for row in table.rows for cell in row)
     return {cell.tone for cell in cells if isinstance(cell, Cell) and cell.text == text}
+
+
+def test_bench_report_says_whose_time_was_up_while_samples_varied(tmp_path: Path) -> None:
+    """In words about samples; ten slow calls that are alike have their time up, and are steady."""
+    row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0)
+
+    def sampled(kernel: str, stopped: str, *times_us: float) -> BenchRow:
+        process = TimedProcess.model_validate({"times_us": times_us, "stopped": stopped})
+        return row.model_copy(update={"kernel": kernel, "processes": (process,)})
+
+    steady = [
+        sampled("slow", "time limit", *[10.0, 10.01] * 5),
+        sampled("plateaued", "noise plateau", *[10.0, 12.0] * 20),
+        sampled("single", "time limit", 10.0),
+    ]
+    assert "varied" not in terminal(record_of(tmp_path / "steady", steady))
+    record = record_of(tmp_path, [*steady, sampled("noisy", "time limit", *[10.0, 12.0] * 5)])
+    expected = (
+        "1 row still varied from call to call when the time for samples was up; a longer "
+        "--row-time makes medians surer"
+    )
+    for width in (80, 200):
+        assert expected in " ".join(terminal(record, width).split())
 
 
 def test_published_figures_say_that_they_are(tmp_path: Path) -> None:
