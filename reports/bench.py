@@ -17,14 +17,16 @@ from reports.bench_figures import (
     check_baseline,
     facts_of,
     kernels_of,
-    notes_of,
+    past_belief,
     rate_text,
     reasons_of,
     roof_of,
+    share_of,
     sources_of,
     summary_of,
     verdict_of,
 )
+from reports.bench_notes import notes_of
 from reports.grid import GridColumn, bar, plain, print_grid
 from reports.phrases import count, duration, figure, memory, microseconds, part, times
 from reports.record import shown
@@ -49,8 +51,9 @@ MOST_CASES = 120  # of an op; a page has them all, and sorts them
 _STATUS_STYLES = {"wrong": "bold red", "failed": "bold red", "refused": "dim", "absent": "yellow"}
 LEGEND = (
     "us: median device time; ±: the farther end of its 95 % interval; x best, x NAME: times as "
-    "long; of peak: of the datasheet's roof; of ceiling: of what this GPU was measured to do; at "
-    "its clock: of the datasheet's at the clock that it ran at; host: from the call to its end."
+    "long; of peak: of the datasheet's roof; of ceiling: of what this device was measured to do, "
+    "which a kernel may pass; at its clock: of the datasheet's at the clock that it ran at; host: "
+    "from the call to its end."
 )
 
 
@@ -188,9 +191,8 @@ def _cells(console: Console, each: Timed, roof: str) -> list[Styled]:
         nothing = [("", "")] * (len(_columns(None, roof)) - 2)
         return [(cut(row.kernel), ""), (row.status, _STATUS_STYLES[row.status]), *nothing]
     by_sheet = roof == "peak"
-    share = row.share_of_peak if by_sheet else row.share_of_ceiling
+    share = share_of(row, roof)
     drawn = f"{bar(console, share, _bar_width(console))} {part(share):>7}"
-    over = share is not None and not share <= 1
     return [
         (cut(row.kernel), "bold" if each.is_best else ""),
         (microseconds(row.median_us), "bold" if each.is_best else ""),
@@ -198,7 +200,7 @@ def _cells(console: Console, each: Timed, roof: str) -> list[Styled]:
         (times(each.to_best), "green" if each.is_best else ""),
         (times(each.to_baseline), ""),
         (rate_text(row), ""),
-        ("-" if share is None else drawn, "bold red" if over else ""),
+        ("-" if share is None else drawn, "bold red" if past_belief(share, roof) else ""),
         (part(row.share_of_ceiling) if by_sheet else "-", ""),
         (part(row.share_of_clocked_peak), ""),
         ("-" if row.clock_mhz is None else f"{row.clock_mhz:,.0f}", ""),

@@ -13,8 +13,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reports.bench_notes import believed
 from reports.headline import environment_lines, total_duration
-from reports.phrases import count, figure, share
+from reports.phrases import count, figure
 from reports.record import RecordError, shown
 
 if TYPE_CHECKING:
@@ -95,13 +96,6 @@ def verdict_of(record: Record) -> tuple[str, Tone]:
     return verdict, _TONES[verdict]
 
 
-def believed(record: Record) -> bool:
-    """Whether cold rows were cold: False where the flush was seen not to evict."""
-    flush = record.header.flush
-    cold = any(row.status == "timed" and row.cache == "cold" for row in record.benches)
-    return flush is None or flush.evicts or not cold
-
-
 def summary_of(record: Record) -> str:
     """What was timed, in one sentence."""
     rows = record.benches
@@ -120,51 +114,6 @@ def summary_of(record: Record) -> str:
         f"{count(len(rows), 'row')} ({count(len(kernels), 'kernel')}, "
         f"{count(len(cases), 'case')}): {', '.join(counted)}{here}"
     )
-
-
-def notes_of(record: Record) -> tuple[str, ...]:
-    """What a reader must know besides: problems, what isn't believed, what was discarded."""
-    notes = [] if record.problem is None else [record.problem]
-    notes += [] if record.end is None else record.end.problems
-    rows, header = record.benches, record.header
-    if not believed(record):
-        notes.append("the flush leaves data in the cache, so no cold figure is believed")
-    gating = [row for row in rows if row.status in {"wrong", "failed"} and row.gates]
-    if gating:
-        which = (
-            "1 row that gates has" if len(gating) == 1 else f"{len(gating):,} rows that gate have"
-        )
-        notes.append(f"{which} no figure: wrong or failed")
-    if header.figures == "published":
-        notes.append("taken from publications: measured neither here nor by this workbench")
-    if header.figures == "imported":
-        notes.append("imported from another program's record: its rules aren't this workbench's")
-    timed = [row for row in rows if row.status == "timed"]
-    unchecked = sum(row.accuracy != "passed" for row in timed)
-    if unchecked and header.figures != "measured":
-        notes.append(f"nothing is told of the accuracy of {count(unchecked, 'row')}")
-    elif unchecked:
-        notes.append(f"{count(unchecked, 'row')} timed of outputs that were not found right")
-    processes = [each for row in timed for each in row.processes]
-    taken = sum(len(each.times_us) for each in processes)
-    throttled = sum(each.throttled for each in processes)
-    if throttled:
-        part = share(throttled / (taken + throttled))
-        notes.append(
-            f"{count(throttled, 'sample')} discarded since the clock was low, {part} of all"
-        )
-    queued = sum(any(each.held is False for each in row.processes) for row in timed)
-    if queued:
-        notes.append(
-            f"{count(queued, 'row')} whose calls took longer to queue than the device could be "
-            "held: host time may be in their samples"
-        )
-    limited = sum(any(each.stopped == "time limit" for each in row.processes) for row in timed)
-    if limited:
-        notes.append(f"{count(limited, 'row')} stopped by the time limit, still noisy")
-    if header.roofs and not any(not roof.measured for roof in header.roofs):
-        notes.append("no datasheet of this GPU is known, so shares are of what was measured here")
-    return tuple(notes)
 
 
 def facts_of(record: Record) -> tuple[tuple[str, str], ...]:
@@ -254,6 +203,16 @@ def roof_of(cases: Sequence[CaseRows]) -> str:
     return "peak" if any(row.share_of_peak is not None for row in rows) else "ceiling"
 
 
+def share_of(row: BenchRow, roof: str) -> float | None:
+    """The row's share of `roof_of`."""
+    return row.share_of_peak if roof == "peak" else row.share_of_ceiling
+
+
+def past_belief(share: float | None, roof: str) -> bool:
+    """Whether no device has such a share: of roofs only a measured one can be passed."""
+    return share is not None and (not math.isfinite(share) or (roof == "peak" and share > 1))
+
+
 def rate_text(row: BenchRow) -> str:
     """What the row achieved of what limits it: `2,621 GB/s`, `520.3 TFLOP/s`."""
     if row.limit == "memory" or row.tflops is None:
@@ -273,10 +232,7 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
     found = []
     for (op, kernel), pairs in rows.items():
         timed = [each for _, each in pairs if each.to_best is not None]
-        shares = (
-            each.row.share_of_peak if roof == "peak" else each.row.share_of_ceiling
-            for each in timed
-        )
+        shares = (share_of(each.row, roof) for each in timed)
         values = sorted(each for each in shares if each is not None and math.isfinite(each))
         statuses = Counter(each.row.status for _, each in pairs if each.row.status != "timed")
         total, counted = totals.get((op, kernel), (None, 0))

@@ -13,14 +13,16 @@ from reports.bench_figures import (
     check_baseline,
     facts_of,
     kernels_of,
-    notes_of,
+    past_belief,
     rate_text,
     reasons_of,
     roof_of,
+    share_of,
     sources_of,
     summary_of,
     verdict_of,
 )
+from reports.bench_notes import notes_of
 from reports.bench_pictures import roofline, shares
 from reports.page import Cell, Column, Figure, Part, Table
 from reports.phrases import count, duration, figure, memory, microseconds, part, times
@@ -129,7 +131,11 @@ def _rows(cases: Sequence[CaseRows], op: str, roof: str, baseline: str | None) -
         *named,
         Column("rate", "number", "of what limits it"),
         Column(f"of {roof}", "share"),
-        Column("of ceiling", "number", "of what this GPU was measured to do"),
+        Column(
+            "of ceiling",
+            "number",
+            "of what this device was measured to do, which a kernel may pass",
+        ),
         Column("at its clock", "number", "of the datasheet's roof at the clock that it ran at"),
         Column("MHz", "number"),
         Column("host us", "number", "from the call to its end on the device"),
@@ -159,8 +165,7 @@ def _row(
         nothing: tuple[Cell | str, ...] = ("",) * (15 + named)
         return *names, Cell(row.status, None, _TONES[row.status]), *nothing
     best: Tone = "good" if each.is_best else ""
-    share = row.share_of_peak if roof == "peak" else row.share_of_ceiling
-    over = share is not None and not share <= 1
+    share = share_of(row, roof)
     wide = None
     if row.median_us and row.low_us is not None and row.high_us is not None:
         wide = max(row.median_us - row.low_us, row.high_us - row.median_us) / row.median_us
@@ -172,7 +177,7 @@ def _row(
         Cell(times(each.to_best), each.to_best, best),
         *((Cell(times(each.to_baseline), each.to_baseline),) * named),
         Cell(rate_text(row).rstrip(), row.gb_s if row.limit == "memory" else row.tflops),
-        Cell(part(share), share, "bad" if over else ""),
+        Cell(part(share), share, "bad" if past_belief(share, roof) else ""),
         Cell(part(row.share_of_ceiling), row.share_of_ceiling),
         Cell(part(row.share_of_clocked_peak), row.share_of_clocked_peak),
         Cell(figure(row.clock_mhz, 4), row.clock_mhz),

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from reports.bench_figures import roof_of, time_us
+from reports.bench_figures import roof_of, share_of, time_us
 from reports.page import Figure
 from reports.vector import COLOURS, INK, MARKS, drawable, drawn, label, legend, placed
 
@@ -159,7 +159,7 @@ def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
 
 def _share(each: Timed, roof: str) -> float:
     """The share of a row, for a picture: 0 where there is none that can be drawn."""
-    value = each.row.share_of_peak if roof == "peak" else each.row.share_of_ceiling
+    value = share_of(each.row, roof)
     return value if drawable(value, most=100) else 0.0
 
 

@@ -53,9 +53,16 @@ def ratio(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A part of a whole in per cent, never rounded to nothing or to all of it."""
+    """A share in per cent, never rounded to nothing or to all of it.
+
+    One of a roof that was measured may well be above all of it: `104.0 %`, `1250 %`.
+    """
     if value in (0, 1):
         return f"{100 * value:.0f} %"
+    if value > 1:
+        if value < 1.001:
+            return ">100 %"
+        return f"{100 * value:.1f} %" if value < 10 else f"{number(100 * value)} %"
     return "<0.1 %" if value < 0.001 else ">99.9 %" if value > 0.999 else f"{100 * value:.1f} %"
 
 

@@ -27,12 +27,13 @@ from reports.example_bench import (
     wrong_row,
 )
 from reports.forms import forms_of
-from reports.page import Page
+from reports.page import Cell, Page, Table, render_page
 from reports.page_markdown import render_page_markdown
-from reports.phrases import figure, microseconds, times
+from reports.phrases import figure, microseconds, part, times
 from reports.picture import render_svg
 from reports.record import Record, RecordError, read
 from reports.schema import BenchRow, FlushProbe, RunHeader
+from reports.schema_bench import TimedProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ("us", "±", "x best", "rate", "of peak", "of ceiling", "MHz", "host us", "first call")
@@ -244,6 +245,66 @@ def test_bench_report_of_a_cpu_names_it_and_no_interpreter(tmp_path: Path) -> No
     )
     assert "no GPU: A CPU" in text
     assert "interpreter" not in text
+    unknown = example_bench_header(1, known_gpu=False).model_copy(update={"environment": machine})
+    record = record_of(tmp_path / "unknown", rows, header=unknown)
+    for width in (80, 200):
+        told = " ".join(terminal(record, width).split())
+        assert "no datasheet of this CPU is known, so shares are" in told
+        assert "this GPU" not in told
+    for form in (forms_of(record).markdown(record), render_page(Page("", (bench_part(record),)))):
+        assert "no GPU: A CPU" in str(form)
+        assert "interpreter" not in str(form)
+        assert "this GPU" not in str(form)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_share_of_a_measured_ceiling_may_be_above_all_of_it(tmp_path: Path, width: int) -> None:
+    """A ceiling is what one kernel reached, so a better one's share is shown, not cut to 99.9 %."""
+    row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0, known_gpu=False)
+    over = row.model_copy(update={"share_of_ceiling": 1.0417})
+    header = example_bench_header(1, known_gpu=False)
+    record = record_of(tmp_path, [over], header=header)
+    text = terminal(record, width)
+    assert text.count("104.2 %") == 2  # of the kernel, and of the case
+    assert "99.9 %" not in text
+    file = io.StringIO()
+    render(record, Console(file=file, width=width, force_terminal=True, color_system="standard"))
+    assert "\x1b[1;31m" not in file.getvalue()  # nothing is wrong with it
+    assert _tones(record, "104.2 %") == {""}
+    beyond = row.model_copy(update={"share_of_peak": 1.0417})  # imported: ours fail such a row
+    known = record_of(tmp_path / "known", [beyond], header=example_bench_header(1))
+    assert "104.2 %" in terminal(known, width)
+    assert "bad" in _tones(known, "104.2 %")
+
+
+def _tones(record: Record, text: str) -> set[str]:
+    """Of the page's cells with this text."""
+    tables = (item for item in bench_part(record).items if isinstance(item, Table))
+    cells = (cell for table in tables for row in table.rows for cell in row)
+    return {cell.tone for cell in cells if isinstance(cell, Cell) and cell.text == text}
+
+
+def test_bench_report_says_whose_time_was_up_while_samples_varied(tmp_path: Path) -> None:
+    """In words about samples; ten slow calls that are alike have their time up, and are steady."""
+    row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0)
+
+    def sampled(kernel: str, stopped: str, *times_us: float) -> BenchRow:
+        process = TimedProcess.model_validate({"times_us": times_us, "stopped": stopped})
+        return row.model_copy(update={"kernel": kernel, "processes": (process,)})
+
+    steady = [
+        sampled("slow", "time limit", *[10.0, 10.01] * 5),
+        sampled("plateaued", "noise plateau", *[10.0, 12.0] * 20),
+        sampled("single", "time limit", 10.0),
+    ]
+    assert "varied" not in terminal(record_of(tmp_path / "steady", steady))
+    record = record_of(tmp_path, [*steady, sampled("noisy", "time limit", *[10.0, 12.0] * 5)])
+    expected = (
+        "1 row still varied from call to call when the time for samples was up; a longer "
+        "--row-time makes medians surer"
+    )
+    for width in (80, 200):
+        assert expected in " ".join(terminal(record, width).split())
 
 
 def test_published_figures_say_that_they_are(tmp_path: Path) -> None:
@@ -292,6 +353,12 @@ def test_figures_keep_their_digits() -> None:
     assert told == ["4.312", "47.31", "146.2", "2,225.7", "12,114", "-"]
     assert [figure(value) for value in (4390.4, 0.02134, 512.0, None)] == [
         "4,390", "0.0213", "512", "-",
+    ]  # fmt: skip
+    assert [part(value) for value in (0.0, 1e-5, 0.5, 0.9995, 1.0, None)] == [
+        "0 %", "<0.1 %", "50.0 %", ">99.9 %", "100 %", "-",
+    ]  # fmt: skip
+    assert [part(value) for value in (1.0004, 1.0417, 9.5, 12.5, 1e300, math.inf)] == [
+        ">100 %", "104.2 %", "950.0 %", "1250 %", "1e+302 %", "inf",
     ]  # fmt: skip
     assert [times(value) for value in (1.0, 12.345, 1234.5, None)] == [
         "1.00 x", "12.35 x", "1234 x", "-",

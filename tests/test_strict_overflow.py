@@ -62,6 +62,35 @@ def _narrowed_kernel(x_ptr, out_ptr, offset):
 
 
 @triton.jit
+def _loop_kernel(x_ptr, out_ptr, first, last, stride, WIDE: tl.constexpr, STEP: tl.constexpr):
+    if WIDE == "first":
+        first = first.to(tl.int64)
+    if WIDE == "last":
+        last = last.to(tl.int64)
+    for row in range(first, last, STEP):
+        tl.store(out_ptr + row, tl.load(x_ptr + row * stride))
+
+
+@triton.jit
+def _constants_kernel(x_ptr, out_ptr, first, last, STRIDE: tl.constexpr):
+    for row in tl.range(first, last):
+        tl.store(out_ptr + row - first, tl.load(x_ptr + row * STRIDE))
+
+
+@triton.jit
+def _past_kernel(x_ptr, out_ptr, first, last):
+    for place in range(first, last):
+        tl.store(out_ptr + (place - first), tl.load(x_ptr + place * 1))
+
+
+@triton.jit
+def _started_kernel(x_ptr, out_ptr, a, b):
+    start = a * b
+    for place in range(start, start + 2):
+        tl.store(out_ptr + tl.abs(place) % 2, tl.load(x_ptr + place))
+
+
+@triton.jit
 def _hash_kernel(x_ptr, out_ptr, seed, size, BLOCK: tl.constexpr):
     key = tl.arange(0, BLOCK) * 73856093 + seed * 19349663
     key = key ^ (key << 13)
@@ -152,6 +181,59 @@ def test_shift_and_cast_that_lose_bits_are_found() -> None:
     found = violation_of(lambda: _narrowed_kernel[(1,)](x, out, 2**32 + 8))
     assert found is not None
     assert "overflowed: 4294967304 cast to int32 is 4294967304, which int32 holds as 8" in found
+
+
+def _far_rows(rows: int, stride: int) -> torch.Tensor:
+    """Bytes 3, 4, ... at the rows' heads; nothing else is touched, so it takes little memory."""
+    wide = torch.empty((rows - 1) * stride + 8, dtype=torch.int8).as_strided((rows,), (stride,))
+    return wide.copy_(torch.arange(rows) + 3)
+
+
+@pytest.mark.parametrize(("first", "last", "step"), [(0, 3, 1), (0, 3, 2), (2, -1, -1)])
+@pytest.mark.parametrize("wide", ["first", "last"])
+def test_loops_with_a_bound_of_64_bits_do_not_overflow(
+    first: int, last: int, step: int, wide: str
+) -> None:
+    """One bound is enough, and the number is wide in its products; in 32 bits they don't fit."""
+    stride = 2**30
+    x, out = _far_rows(3, stride), torch.zeros(3)
+    call = lambda wide: _loop_kernel[(1,)](x, out, first, last, stride, WIDE=wide, STEP=step)  # noqa: E731
+    assert violation_of(lambda: call(wide)) is None
+    rows = range(first, last, step)
+    assert out.tolist() == [row + 3 if row in rows else 0 for row in range(3)]
+    found = violation_of(lambda: call(""))
+    assert found is not None
+    assert "overflowed: 2 * 1073741824 is 2147483648, which int32 holds as -2147483648" in found
+
+
+def test_loops_past_two_to_the_31_read_where_they_should() -> None:
+    """Bounds that are 64 bits wide since they are passed so."""
+    start, out = 2**31 + 1, torch.zeros(2)
+    x = torch.empty(start + 2, dtype=torch.int8)  # of which only the end is touched
+    x[start:] = torch.tensor([7, 8])
+    assert violation_of(lambda: _past_kernel[(1,)](x, out, start, start + 2)) is None
+    assert out.tolist() == [7, 8]
+
+
+def test_product_of_a_loops_number_and_a_constant_is_checked() -> None:
+    """Neither is a tensor in the stock interpreter, whose product of them is exact."""
+    x, out = torch.arange(8.0), torch.zeros(8)
+    call = lambda first, stride: _constants_kernel[(1,)](x, out, first, first + 2, STRIDE=stride)  # noqa: E731
+    assert violation_of(lambda: call(0, 4)) is None
+    assert out[:2].tolist() == [0, 4]
+    found = violation_of(lambda: call(LARGE, LARGE))
+    assert found is not None
+    assert "overflowed: 65536 * 65536 is 4294967296, which int32 holds as 0" in found
+
+
+def test_loop_from_a_start_that_overflowed_is_found() -> None:
+    """What the first number comes of, the others come of."""
+    x, out = torch.arange(8.0), torch.zeros(2)
+    assert violation_of(lambda: _started_kernel[(1,)](x, out, 2, 3)) is None
+    assert out.tolist() == [6, 7]
+    found = violation_of(lambda: _started_kernel[(1,)](x, out, LARGE, LARGE))
+    assert found is not None
+    assert "overflowed: 65536 * 65536 is 4294967296" in found
 
 
 def test_hashes_may_wrap() -> None:

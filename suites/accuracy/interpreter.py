@@ -6,7 +6,8 @@ whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. 
 rounding toward zero get it.
 
 An integer argument of 2^31 to 2^32 - 1 is 64 bits wide, as when compiled; the stock interpreter
-calls it that and computes with 32. A bool is an int1, which before Triton 3.9 it refuses.
+calls it that and computes with 32. A bool is an int1, which before Triton 3.9 it refuses. A loop
+counts in the type that it has when compiled, see interpreter_loops.py.
 
 Its tl.dot is exact fp32 whatever the input precision. Here fp32 operands of "tf32", the default,
 lose all but 10 bits of their fraction, by truncation: Triton hands the registers to the tensor
@@ -27,7 +28,7 @@ import torch
 import triton
 import triton.language as tl
 
-from suites.accuracy import interpreter_overhead
+from suites.accuracy import interpreter_loops, interpreter_overhead
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
@@ -61,6 +62,12 @@ _MENDED = (
     "_implicit_cvt",
     "_interpreter",
     "_ir",
+    "interpreter_builder",
+    "interpreter_semantic",
+    "_patch_lang_core",
+    "ASTTransformer",
+    "FunctionRewriter",
+    "InterpretedFunction",
 )
 
 
@@ -119,6 +126,7 @@ def install() -> None:
     _mend_atomics(interpreter)
     _mend_integers(interpreter)
     _mend_dot(interpreter)
+    interpreter_loops.mend(interpreter)
     interpreter_overhead.mend(interpreter)
     try:
         probe()
@@ -236,6 +244,14 @@ def _probe_integer_kernel(sum_ptr, number):
 
 
 @triton.jit
+def _probe_loop_kernel(sum_ptr, start, wide):
+    for number in range(start, start + 1):
+        tl.store(sum_ptr, number + number)
+    for number in tl.range(start, wide):
+        tl.store(sum_ptr + 1, number + number)
+
+
+@triton.jit
 def _probe_dot_kernel(x_ptr, half_ptr, tf32_ptr, ieee_ptr, SIZE: tl.constexpr):
     offs = tl.arange(0, SIZE)
     square = offs[:, None] * SIZE + offs[None, :]
@@ -259,6 +275,8 @@ def probe() -> None:
     truncated = (x.view(torch.int32) & -65536).view(torch.float32).bfloat16()
     wide = torch.zeros(1, dtype=torch.int64)
     _probe_integer_kernel[(1,)](wide, 2**31)
+    counted = torch.zeros(2, dtype=torch.int64)
+    _probe_loop_kernel[(1,)](counted, 2**31 - 2, 2**31)
     running = torch.zeros(1, dtype=torch.bfloat16)
     for each in y:
         running += each
@@ -268,6 +286,7 @@ def probe() -> None:
         ("multiplies or adds bfloat16 wrongly", total, y * y + 1.5),
         ("adds bfloat16 atomically wrongly", atomic, running),
         ("computes with 32 bits of an integer of 64", wide, torch.full_like(wide, 2**32)),
+        ("counts a loop in another type", counted, torch.tensor([-4, 2**32 - 2])),
         *_dots(),
     ]
     wrong = [what for what, got, expected in checks if not torch.equal(_bits(got), _bits(expected))]

@@ -8,8 +8,8 @@ it happened; the mark follows the value through arithmetic, casts, shapes and tl
 reads or writes by a marked pointer is an error, a lane that is masked off isn't.
 
 What wraps on purpose isn't: unsigned integers, and whatever goes through a bitwise operation, a
-right shift, a remainder or a comparison, which drop the mark, as do reductions. A product of two
-numbers of Python's own, say of a loop's counter and a constant, is exact here, and so isn't seen.
+right shift, a remainder or a comparison, which drop the mark, as do reductions. A loop's number is
+as wide as when compiled (interpreter_loops.py), and has the mark of the number it starts from.
 
 Nothing but the check of ranges runs until a first mark is made; from then to the end of the
 program the operations that pass marks on stand in the place of their plain ones.

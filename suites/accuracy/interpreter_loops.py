@@ -1,0 +1,99 @@
+"""Loops that count in the type they count in when compiled.
+
+The stock interpreter counts a jit function's loop with Python's own integers: arithmetic between
+two of them is exact and has no width, and next to a tensor each is as narrow as its value allows,
+32 bits for a row's number between two bounds of 64. A compiled loop has one type, that of start,
+end and step promoted; they are extended by its sign, not by their own; compared as signed integers
+whatever the type; and only a constant step counts down. Triton 3.6 and 3.7 do the same
+(`visit_For`; tests/test_interpreter_loops.py holds it against what they compile to).
+
+`tl.static_range` is unrolled, and its number a constant of Python's, also when compiled.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+_ENTRY = "interpreter_loop"  # what a rewritten kernel calls; the stock rewriter makes it a global
+
+
+def mend(interpreter: Any) -> None:
+    """Make `range` and `tl.range` count as compiled, in every jit function from here on."""
+    counted = _counting(interpreter)
+    stock_patch = interpreter._patch_lang_core
+
+    def loop(iterator: Any) -> Any:
+        return counted if iterator is builtins.range else iterator
+
+    def patch(language: Any, scope: Any) -> None:
+        stock_patch(language, scope)
+        scope.set_attr(language, "range", counted)
+
+    class Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
+        """The stock rewriting of a jit function, and of `range`, which isn't Triton's to patch."""
+
+        def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802 (ast's name)
+            self.generic_visit(node)
+            if isinstance(node.iter, ast.Call):
+                node.iter.func = ast.Call(ast.Name(_ENTRY, ast.Load()), [node.iter.func], [])
+            return node
+
+    setattr(interpreter, _ENTRY, loop)
+    interpreter._patch_lang_core = patch
+    interpreter.FunctionRewriter.ast_transformer = Transformer()
+    interpreter.InterpretedFunction.rewritten_fn.clear()
+
+
+def _counting(interpreter: Any) -> Any:
+    """`range` for jit functions of `triton.runtime.interpreter`."""
+    semantic, builder = interpreter.interpreter_semantic, interpreter.interpreter_builder
+
+    def counted(first: Any, second: Any = None, step: Any = None, **_: Any) -> Iterator[Any]:
+        """The numbers of a loop, each a scalar; what steers the compiler is ignored."""
+        start, end = (0, first) if second is None else (first, second)
+        step = 1 if step is None else getattr(step, "value", step)  # of a tl.constexpr
+        down = isinstance(step, int) and step < 0
+        bounds = [semantic.to_tensor(each) for each in (start, end, -step if down else step)]
+        for each in bounds:
+            if not each.dtype.is_int():
+                raise TypeError(f"a loop's bounds and its step are integers, not {each.dtype}")
+        kind = semantic.integer_promote_impl(bounds[0].dtype, bounds[1].dtype)
+        kind = semantic.integer_promote_impl(kind, bounds[2].dtype)
+        handles = [_extended(builder, each, kind) for each in bounds]
+        low, high, by = (_signed(each) for each in handles)
+        if not down and by <= 0 and low < high:
+            raise ValueError(
+                f"a loop from {low} to {high} by {by} doesn't end when compiled; give a step above "
+                "0, or a negative one that is a constant"
+            )
+        number = handles[0]
+        # A step of 0 and less that gets here leaves nothing to count.
+        for value in range(low, high, -by) if down else range(low, high, max(by, 1)):
+            if value != low:  # one number from the other, so that what is known of it is passed on
+                advance = builder.create_sub if down else builder.create_add
+                number = advance(number, handles[2])
+            yield tl.tensor(number, kind)
+
+    return counted
+
+
+def _extended(builder: Any, bound: Any, kind: Any) -> Any:
+    """The handle of a loop's bound in the loop's type: extended by that type's sign."""
+    handle, own, signed = bound.handle, bound.dtype, kind.is_int_signed()
+    if own.is_int1() and signed:  # its one bit is the sign: a loop to True counts to -1
+        return type(handle)(-handle.data.astype(f"i{kind.int_bitwidth // 8}"), kind)
+    if not own.is_int1() and own.is_int_signed() != signed:
+        own = getattr(tl, f"{'int' if signed else 'uint'}{own.int_bitwidth}")
+        handle = builder.create_int_cast(handle, own, signed)
+    return handle if own == kind else builder.create_int_cast(handle, kind, signed)
+
+
+def _signed(handle: Any) -> int:
+    """A scalar as compiled loops compare it: its bits as a signed integer's."""
+    return int(handle.data.astype(np.dtype(f"i{handle.data.dtype.itemsize}")).item())
