@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from oracles.attention.chunks import chunks
 from oracles.attention.scores import Piece, Scores
 from oracles.attention.values import addends_vary
 from oracles.op import Bound, Case, Numerics
@@ -108,21 +109,36 @@ def terms_of(case: Case, results: int, numerics: Numerics) -> tuple[Terms, ...]:
 
 
 def bound_of(
-    truth: Tensor, errors: list[Tensor], unjudged: Tensor | None, powerless: Tensor | None = None
+    truth: Tensor,
+    errors: list[Tensor],
+    unjudged: Tensor | None,
+    powerless: Tensor | None = None,
+    *,
+    casts: tuple[Terms, ...] = (),
+    unknown: Tensor | None = None,
 ) -> Bound:
-    """The bound made of the deterministic and perhaps the probabilistic errors.
+    """The bound made of the deterministic and perhaps the probabilistic errors, in their memory.
 
     NaN where the truth isn't finite, but for the 0 of a value that is known exactly; infinite
     where nothing is promised; powerless where it says nothing, to be broadcast over the truth.
+    casts: the terms of each error's last cast, where they don't have it yet. unknown: the
+    output's share of `unknown_shares`; powerless is then where it is most of the first bound.
     """
-    made = []
-    for error in errors:
-        limit = error.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        limit = limit.masked_fill(truth.isnan() | (truth.isinf() & (error != 0)), torch.nan)
-        if unjudged is not None:
-            limit = limit.masked_fill(unjudged & truth.isfinite(), torch.inf)
-        made.append(limit)
-    return Bound(made[0], made[1] if len(made) > 1 else None, powerless)
+    if unknown is not None:
+        powerless = torch.empty_like(truth, dtype=torch.bool)
+    for chunk in chunks(tuple(truth.shape)):
+        exact = chunk.of(truth)
+        for index, error in enumerate(chunk.of(each) for each in errors):
+            limit = casts[index].rounded(error, exact) if casts else error
+            if unknown is not None and powerless is not None and index == 0:
+                torch.gt(2 * chunk.of(unknown), limit, out=chunk.of(powerless))
+            undefined = exact.isnan() | (exact.isinf() & (limit != 0))
+            limit = limit.nan_to_num(nan=torch.inf, posinf=torch.inf)
+            limit.masked_fill_(undefined, torch.nan)
+            if unjudged is not None:
+                limit.masked_fill_(chunk.of(unjudged) & exact.isfinite(), torch.inf)
+            error.copy_(limit)
+    return Bound(errors[0], errors[1] if len(errors) > 1 else None, powerless)
 
 
 class ScoreError:

@@ -164,19 +164,18 @@ def bound_forward(
     case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
 ) -> dict[str, Bound]:
     """The bounds of out and lse."""
-    problem = Problem.of(case, finite_part(inputs))
+    problem, nothing = Problem.of(case, finite_part(inputs)), unjudged(case, inputs)
     terms = terms_of(case, problem.results, numerics)
     errors = forward_errors(problem, terms)
-    nothing = unjudged(case, inputs)
     out, lse = truth["out"], truth["lse"]
     assert out is not None and lse is not None
     rows = None if nothing is None else nothing.queries
-    e_out = [each.rounded(e, out) for each, (e, _, _) in zip(terms, errors, strict=True)]
+    e_out = [e for e, _, _ in errors]
     _, silent, e_lse = errors[0]
     unknown = e_lse > SAYS_NOTHING
     of_out = None if rows is None else rows.transpose(1, 2)[..., None]
     return {
-        "out": bound_of(out, e_out, of_out, silent if bool(silent.any()) else None),
+        "out": bound_of(out, e_out, of_out, silent if bool(silent.any()) else None, casts=terms),
         "lse": bound_of(
             lse, [e for _, _, e in errors], rows, unknown if bool(unknown.any()) else None
         ),

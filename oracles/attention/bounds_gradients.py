@@ -18,9 +18,10 @@ from torch import Tensor
 from oracles.attention.bounds import Terms, bound_of, terms_of
 from oracles.attention.bounds_backward import backward_errors
 from oracles.attention.bounds_forward import delta_error, forward_errors
+from oracles.attention.chunks import chunks
 from oracles.attention.closed_form import backward, forward, row_products
 from oracles.attention.non_finite import Unjudged, finite_part, unjudged
-from oracles.attention.power import says_nothing, weight_sums
+from oracles.attention.power import unknown_shares
 from oracles.attention.scores import Problem, required
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs
 
@@ -38,33 +39,44 @@ def bound_backward(
     case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
 ) -> dict[str, Bound]:
     """The bounds of dq, dk, dv, dbias and dsink, out and lse given."""
-    made = finite_part(inputs)
+    made, nothing = finite_part(inputs), unjudged(case, inputs)
     do, out = required(made, "do"), required(made, "out")
     terms = terms_of(case, Problem.of(case, made).results, numerics)
     rho = [delta_error(do, out, each) for each in terms]
+    unknown = unknown_shares(Problem.of(case, made), terms[0], None)
     errors = _pre_errors(case, made, terms, rho, None)
-    sums = weight_sums(Problem.of(case, made), terms[0], None)
-    return _bounds(truth, terms, errors, unjudged(case, inputs), sums)
+    return _bounds(truth, terms, errors, nothing, unknown)
 
 
 def bound_gradients(
     case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
 ) -> dict[str, Bound]:
     """The bounds of dq, dk, dv, dbias and dsink, with the kernel's own out and lse in between."""
-    made = finite_part(inputs)
+    made, nothing = finite_part(inputs), unjudged(case, inputs)
     stored = forward(case, made)
-    problem, do, out = Problem.of(case, made), required(made, "do"), required(stored, "out")
-    terms = terms_of(case, problem.results, numerics)
-    rho, e_lse = [], []
-    for each, (e_out, _, of_lse) in zip(terms, forward_errors(problem, terms), strict=True):
-        of_out = row_products(do, each.rounded(e_out, out), absolute=True)
+    terms = terms_of(case, Problem.of(case, made).results, numerics)
+    rho, e_lse = _own_errors(case, made, required(stored, "out"), terms)
+    given: Inputs = {**made, **stored}
+    # Before the errors: of each gradient it takes two float64 tensors, and leaves one.
+    unknown = unknown_shares(Problem.of(case, given), terms[0], e_lse[0])
+    errors = _pre_errors(case, given, terms, rho, e_lse)
+    return _bounds(truth, terms, errors, nothing, unknown)
+
+
+def _own_errors(
+    case: Case, inputs: Inputs, out: Tensor, terms: tuple[Terms, ...]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """rho and E_L [b, h_q, s_q] of a kernel's own forward, for each of `terms`."""
+    do, rho, e_lse = required(inputs, "do"), [], []
+    errors = forward_errors(Problem.of(case, inputs), terms)
+    for each, (e_out, _, of_lse) in zip(terms, errors, strict=True):
+        for chunk in chunks(tuple(out.shape)):
+            chunk.of(e_out).copy_(each.rounded(chunk.of(e_out), chunk.of(out)))
+        of_out = row_products(do, e_out, absolute=True)
         of_out = of_out.nan_to_num(nan=torch.inf, posinf=torch.inf)
         rho.append(delta_error(do, out, each) + (1 + each.gamma(do.shape[3])) * of_out)
         e_lse.append(of_lse)
-    given: Inputs = {**made, **stored}
-    errors = _pre_errors(case, given, terms, rho, e_lse)
-    sums = weight_sums(Problem.of(case, given), terms[0], e_lse[0])
-    return _bounds(truth, terms, errors, unjudged(case, inputs), sums)
+    return rho, e_lse
 
 
 def _pre_errors(
@@ -99,20 +111,20 @@ def _bounds(
     terms: tuple[Terms, ...],
     errors: list[dict[str, Tensor]],
     no: Unjudged | None,
-    sums: dict[str, tuple[Tensor, Tensor]] | None,
+    unknown: dict[str, Tensor] | None,
 ) -> dict[str, Bound]:
     """The bounds of the errors before the last cast, where the policy promises anything."""
     made = {}
     for name in errors[0]:
         value = required(truth, name)
         single = name == "dsink"  # which is in fp32, whatever the rest is
-        rounded = [
-            (each.in_single if single else each).rounded(error[name], value)
-            for each, error in zip(terms, errors, strict=True)
-        ]
-        nothing = None if no is None else _unjudged(no, name, value)
-        silent = None if sums is None else says_nothing(*sums[name], rounded[0])
-        made[name] = bound_of(value, rounded, nothing, silent)
+        made[name] = bound_of(
+            value,
+            [error[name] for error in errors],
+            None if no is None else _unjudged(no, name, value),
+            casts=tuple(each.in_single if single else each for each in terms),
+            unknown=None if unknown is None else unknown[name],
+        )
     return made
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from oracles.attention.bounds import EPS_EXP, ScoreError, Terms
+from oracles.attention.chunks import chunks
 from oracles.attention.closed_form import row_products, sink_probabilities
 from oracles.attention.scores import Piece, Problem, optional, required
 
@@ -30,13 +31,16 @@ UNKNOWN = math.expm1(SAYS_NOTHING)  # of the weight
 _LARGEST_EXPONENT = 600.0  # exp of it is finite in float64, and so are sums of such
 
 
-def says_nothing(known: Tensor, possible: Tensor, limit: Tensor) -> Tensor:
-    """Where a bound `limit` is for the most part that weights are unknown, bool.
+def _unknown(known: Tensor, possible: Tensor) -> Tensor:
+    """The second sum less the first where that is much of the first, else -inf; in its memory.
 
     known, possible: the sums of P_j |a_j| and of P+_j |a_j|.
     """
-    unknown = possible - known
-    return (unknown > UNKNOWN * known) & (2 * unknown > limit)
+    for chunk in chunks(tuple(known.shape)):
+        least, most = chunk.of(known), chunk.of(possible)
+        most.sub_(least)
+        most.masked_fill_(~(most > UNKNOWN * least), -torch.inf)
+    return possible
 
 
 class _Sums:
@@ -93,11 +97,12 @@ class _Sums:
         self.made["dsink"] = share.sum((0, 2)), (share * d.exp()).sum((0, 2))
 
 
-def weight_sums(
+def unknown_shares(
     problem: Problem, terms: Terms, e_lse: Tensor | None
-) -> dict[str, tuple[Tensor, Tensor]] | None:
-    """For each gradient the sums of P|a| and P+|a|, in its shape; None where d is below 0.3.
+) -> dict[str, Tensor] | None:
+    """Of each gradient what unknown weights may put on it, in its shape; None where d is below 0.3.
 
+    Where that is most of a bound, the bound says nothing. -inf where the weights are known.
     terms: the deterministic ones. e_lse [b, h_q, s_q]: how far lse may be off, None where given.
     """
     if not _possible(problem, terms, e_lse):
@@ -108,15 +113,22 @@ def weight_sums(
     sink = optional(problem.inputs, "sink")
     if sink is not None:
         sums.add_sink(sink)
-    return sums.made
+    # One by one, so that of each pair one is freed before the next is looked at.
+    return {name: _unknown(*sums.made.pop(name)) for name in tuple(sums.made)}
+
+
+def _longest(rows: Tensor) -> Tensor:
+    """The largest norm of a row of [b, s, h, c], in float64."""
+    parts = (chunk.of(rows) for chunk in chunks(tuple(rows.shape), 1))
+    return torch.stack([part.double().norm(dim=-1).amax() for part in parts]).amax()
 
 
 def _possible(problem: Problem, terms: Terms, e_lse: Tensor | None) -> bool:
     """Whether some d can be above 0.3: by the largest score that norms allow."""
-    q, k = problem.q.double(), problem.k.double()
+    q, k = problem.q, problem.k
     if not q.numel() or not k.numel():
         return False
-    reach = abs(problem.scale) * q.norm(dim=-1).amax() * k.norm(dim=-1).amax()
+    reach = abs(problem.scale) * _longest(q) * _longest(k)
     offset = torch.zeros_like(reach)
     for name in ("lse", "bias", "sink"):
         tensor = optional(problem.inputs, name)

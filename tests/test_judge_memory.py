@@ -1,0 +1,105 @@
+"""What the judge holds at one time of a case whose largest tensor hardly fits a GPU.
+
+Such cases are scaled down here, and with them the sizes of pieces and chunks, and the roundoff of
+sums over many keys: bounds look at more where it leaves weights open.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracles import OPS, inputs
+from oracles.attention import chunks, closed_form, emulation, scores
+from oracles.attention.cases_builder import attention_case
+from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from oracles.op import Numerics
+from suites.accuracy import elements, originals, run, thorough
+from suites.accuracy.allocations import fresh_memory
+from tests.attention_trials import JUDGED, Trial
+from tests.by_hand import kernel_of, run_on
+
+CPU = torch.device("cpu")
+SCALE, LONG = 512, 4096  # of 2^21 queries or keys
+MOST_COPIES = 5.0  # of the largest tensor in float64, of 16 GiB each at full size
+
+
+@pytest.fixture
+def _scaled_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu = scores._PIECE_ELEMENTS["cuda"]
+    monkeypatch.setitem(scores._PIECE_ELEMENTS, "cpu", on_gpu // SCALE)
+    for module, name in (
+        (chunks, "_CHUNK_ELEMENTS"),
+        (closed_form, "_DELTA_ELEMENTS"),
+        (emulation, "_DELTA_ELEMENTS"),
+        (elements, "_CHUNK_ELEMENTS"),
+        (inputs, "LARGEST_POISONED_BUFFER"),
+        (originals, "LARGEST_POISONED_BUFFER"),
+        (run, "_MOST_BYTES_OF_SEVERAL_BOUNDS"),
+        (thorough, "_MOST_BYTES"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) // SCALE)
+
+
+@pytest.mark.usefixtures("_scaled_down")
+@pytest.mark.parametrize(
+    ("op", "sizes", "roundoff"),
+    [
+        (GRADIENTS, (1, 8, 8, 5, LONG, 128, 8), 2.0**-23 * SCALE),  # some weights are left open
+        (GRADIENTS, (1, 8, 8, LONG, 5, 128, 8), 2.0**-23),
+        (BACKWARD, (1, 8, 8, 5, LONG, 128, 8), 2.0**-24),  # with probabilistic bounds
+        (BACKWARD, (1, 8, 8, LONG, 5, 128, 8), 2.0**-24),
+        (FORWARD, (1, 8, 8, LONG, 5, 8, 128), 2.0**-23),
+    ],
+    ids=["keys-open", "queries", "keys-probable", "queries-probable", "out"],
+)
+def test_large_case_takes_five_copies_of_its_largest_tensor(
+    op: str, sizes: tuple[int, ...], roundoff: float
+) -> None:
+    """Inputs, two calls' outputs, truth, bounds and all that is made on the way to a verdict."""
+    case, emulate = attention_case(op, sizes, torch.bfloat16, "full"), OPS[op].emulate
+    assert emulate is not None
+
+    def sound(**given: Any) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        made = emulate(case, given, Numerics())
+        return tuple(made.get(name) for name in OPS[op].outputs)
+
+    numerics = Numerics(accumulation_roundoff=roundoff, key_tile=16)
+    kernel = kernel_of(sound, op=OPS[op], features=("unequal_d",), numerics=numerics)
+    with fresh_memory(math.nan, CPU) as memory:
+        row = run_on(CPU).try_pair(replace(kernel, origin="baseline"), case)
+    assert row.rule is None, row.reason
+    open_weights = any(each.powerless for each in row.outputs)
+    assert open_weights == (roundoff > 2.0**-23)
+    assert memory.peak_bytes is not None
+    largest = max(math.prod(form.shape) for form in OPS[op].forms(case).values())
+    assert memory.peak_bytes <= MOST_COPIES * largest * torch.float64.itemsize
+
+
+@pytest.mark.parametrize("distribution", ["normal", "nan_k", "logits1e4"])
+@pytest.mark.parametrize("op", JUDGED)
+def test_bounds_dont_depend_on_the_chunks_they_are_made_in(
+    op: str, distribution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in a bit; of arguments that aren't finite, and of weights that are left open, too."""
+    for feature in ("causal", "dropout, bias and sink", "bias over batch and heads"):
+        trial = Trial.of(op, (2, 4, 2, 21, 40, 24, 9), torch.bfloat16, feature, distribution)
+        whole = trial.bounds(Numerics())
+        with monkeypatch.context() as patch:
+            patch.setattr(chunks, "_CHUNK_ELEMENTS", 97)
+            parts = trial.bounds(Numerics())
+        for name, one in whole.items():
+            other = parts[name]
+            for this, that in (
+                (one.deterministic, other.deterministic),
+                (one.probabilistic, other.probabilistic),
+                (one.powerless, other.powerless),
+            ):
+                assert (this is None) == (that is None)
+                if this is not None and that is not None:
+                    torch.testing.assert_close(this, that, rtol=0, atol=0, equal_nan=True)
