@@ -42,6 +42,11 @@ def _types_kernel(narrow, wide, ONE: tl.constexpr):
         _tell(6, number)
     for number in tl.range(ONE):
         _tell(7, number)
+
+
+@triton.jit
+def _more_types_kernel(narrow, wide, ONE: tl.constexpr):
+    """As above, of unsigned and short types and of bounds that are the least or most of several."""
     one = narrow - narrow + 1
     for number in range(one.to(tl.uint32)):
         _tell(8, number)
@@ -51,11 +56,18 @@ def _types_kernel(narrow, wide, ONE: tl.constexpr):
         _tell(10, number)
     for number in range(one.to(tl.int8), 2 * one.to(tl.int8), one.to(tl.int8)):
         _tell(11, number)
+    for number in range(min(one, wide)):
+        _tell(12, number)
+    end = max(narrow, wide - 8, ONE)
+    for number in range(narrow - 1, end):
+        _tell(13, number)
+    _tell(14, max(one, ONE))
 
 
 TYPES = [
     *("int64", "int32", "int64", "int64", "int64", "int32"),
     *("int64", "int32", "uint32", "int64", "uint8", "int8"),
+    *("int64", "int64", "int32"),
 ]
 
 
@@ -88,6 +100,15 @@ def _arithmetic_kernel(out_ptr, first, last):
     """What Python's own integers do otherwise: they round a quotient down."""
     for number in range(first, last):
         tl.store(out_ptr + number - first, number // 2)
+
+
+@triton.jit
+def _bounded_kernel(out_ptr, size, wide, CONSTANT: tl.constexpr):
+    for number in range(min(size, wide, CONSTANT)):
+        tl.store(out_ptr + number, min(wide, size))
+    tl.store(out_ptr + min(size, CONSTANT), min(CONSTANT, CONSTANT + 1))
+    most = max(size, wide)
+    tl.store(out_ptr + 4, most)
 
 
 @triton.jit
@@ -133,13 +154,14 @@ def _types(printed: str) -> list[str]:
 
 
 def _compiled_types(cache: Path) -> list[str]:
-    """What Triton's compiler prints of `_types_kernel`, with no GPU and not interpreted."""
+    """What Triton's compiler prints of both kernels, with no GPU and not interpreted."""
     program = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from tests.test_interpreter_loops import _types_kernel
+from tests.test_interpreter_loops import _more_types_kernel, _types_kernel
 signature = {"narrow": "i32", "wide": "i64", "ONE": "constexpr"}
-compile(ASTSource(_types_kernel, signature, {(2,): 1}), target=GPUTarget("cuda", 90, 32))
+for kernel in (_types_kernel, _more_types_kernel):
+    compile(ASTSource(kernel, signature, {(2,): 1}), target=GPUTarget("cuda", 90, 32))
 """
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
     ran = subprocess.run(
@@ -159,7 +181,8 @@ def test_number_has_the_type_that_it_has_when_compiled(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """That of start, end and step promoted; held against what this Triton compiles."""
-    _types_kernel[(1,)](NARROW, WIDE, ONE=1)
+    for kernel in (_types_kernel, _more_types_kernel):
+        kernel[(1,)](NARROW, WIDE, ONE=1)
     assert _types(capfd.readouterr().out) == TYPES
     assert _compiled_types(tmp_path) == TYPES
 
@@ -216,6 +239,13 @@ def test_arithmetic_on_a_number_is_the_tensors() -> None:
     out = torch.zeros(5, dtype=torch.int64)
     _arithmetic_kernel[(1,)](out, -3, 2)
     assert out.tolist() == [-1, -1, 0, 0, 0]
+
+
+def test_least_and_most_are_those_of_tensors_and_of_constants() -> None:
+    """In a bound, in an assignment, as an argument and on the way to an address."""
+    out = torch.zeros(8, dtype=torch.int64)
+    _bounded_kernel[(1,)](out, 3, 2**31, CONSTANT=5)
+    assert out.tolist() == [3, 3, 3, 5, 2**31, 0, 0, 0]
 
 
 def test_loops_in_loops_and_in_device_functions() -> None:

@@ -69,10 +69,12 @@ _MENDED = (
     "FunctionRewriter",
     "InterpretedFunction",
 )
+_MENDED_LANGUAGE = ("builtin_min", "builtin_max")
 
 
 def _require(interpreter: Any) -> None:
     missing = [name for name in _MENDED if not hasattr(interpreter, name)]
+    missing += [name for name in _MENDED_LANGUAGE if not hasattr(tl.core, name)]
     if missing:
         raise InterpreterError(
             f"Triton {triton.__version__}'s interpreter lacks {', '.join(missing)}, which making "

@@ -1,13 +1,16 @@
-"""Loops that count in the type they count in when compiled.
+"""Loops that count in the type they count in when compiled, and min and max, which bound them.
 
 The stock interpreter counts a jit function's loop with Python's own integers: arithmetic between
 two of them is exact and has no width, and next to a tensor each is as narrow as its value allows,
 32 bits for a row's number between two bounds of 64. A compiled loop has one type, that of start,
 end and step promoted; they are extended by its sign, not by their own; compared as signed integers
-whatever the type; and only a constant step counts down. Triton 3.6 and 3.7 do the same
-(`visit_For`; tests/test_interpreter_loops.py holds it against what they compile to).
+whatever the type; and only a constant step counts down. Triton 3.6 to 3.9 do the
+same (`visit_For`; tests/test_interpreter_loops.py holds it against what is compiled).
 
 `tl.static_range` is unrolled, and its number a constant of Python's, also when compiled.
+
+Python's `min` and `max` give one of their arguments as it is; of tensors a compiled kernel gets
+`tl.minimum` and `tl.maximum`, in the type of all of them promoted.
 """
 
 from __future__ import annotations
@@ -20,34 +23,66 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-_ENTRY = "interpreter_loop"  # what a rewritten kernel calls; the stock rewriter makes it a global
+# What a rewritten kernel calls; the stock rewriter gives it to the kernel's globals.
+_ENTRY = "interpreter_builtin"
 
 
 def mend(interpreter: Any) -> None:
-    """Make `range` and `tl.range` count as compiled, in every jit function from here on."""
-    counted = _counting(interpreter)
+    """Make `range`, `tl.range`, `min` and `max` what they are when compiled, from here on."""
+    counted, semantic = _counting(interpreter), interpreter.interpreter_semantic
     stock_patch = interpreter._patch_lang_core
+    ours = {
+        builtins.range: counted,
+        builtins.min: _of_tensors(builtins.min, tl.core.builtin_min, semantic),
+        builtins.max: _of_tensors(builtins.max, tl.core.builtin_max, semantic),
+    }
 
-    def loop(iterator: Any) -> Any:
-        return counted if iterator is builtins.range else iterator
+    def builtin(function: Any) -> Any:
+        """What a jit function calls for one of Python's, if it is one and not the user's own."""
+        return next((own for of, own in ours.items() if of is function), function)
 
     def patch(language: Any, scope: Any) -> None:
         stock_patch(language, scope)
         scope.set_attr(language, "range", counted)
 
     class Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
-        """The stock rewriting of a jit function, and of `range`, which isn't Triton's to patch."""
+        """The stock rewriting of a jit function, and of what isn't Triton's to patch."""
 
         def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802 (ast's name)
             self.generic_visit(node)
             if isinstance(node.iter, ast.Call):
-                node.iter.func = ast.Call(ast.Name(_ENTRY, ast.Load()), [node.iter.func], [])
+                node.iter.func = _looked_up(node.iter.func)
             return node
 
-    setattr(interpreter, _ENTRY, loop)
+        def visit_Assign(self, node: ast.Assign) -> Any:  # noqa: N802
+            self.generic_visit(node)  # the stock one looks at no value
+            return super().visit_Assign(node)
+
+        def visit_Call(self, node: ast.Call) -> ast.Call:  # noqa: N802
+            self.generic_visit(node)
+            if isinstance(node.func, ast.Name) and node.func.id in {"min", "max"}:
+                node.func = _looked_up(node.func)
+            return node
+
+    setattr(interpreter, _ENTRY, builtin)
     interpreter._patch_lang_core = patch
     interpreter.FunctionRewriter.ast_transformer = Transformer()
     interpreter.InterpretedFunction.rewritten_fn.clear()
+
+
+def _looked_up(function: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(_ENTRY, ast.Load()), [function], [])
+
+
+def _of_tensors(python: Any, compiled: Any, semantic: Any) -> Any:
+    """Python's function, and of arguments with a tensor among them what it is when compiled."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if any(isinstance(each, tl.tensor) for each in arguments):
+            return compiled(*arguments, **named, _semantic=semantic)
+        return python(*arguments, **named)
+
+    return call
 
 
 def _counting(interpreter: Any) -> Any:
