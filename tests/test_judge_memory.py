@@ -26,7 +26,9 @@ from tests.by_hand import kernel_of, run_on
 
 CPU = torch.device("cpu")
 SCALE, LONG = 512, 4096  # of 2^21 queries or keys
-MOST_COPIES = 5.0  # of the largest tensor in float64, of 16 GiB each at full size
+# Of the largest tensor in float64, of 16 GiB each at full size. 4.8 were measured, and a quarter
+# more in some runs, as if something the size of an input were freed later there.
+MOST_COPIES = 5.4
 
 
 @pytest.fixture
