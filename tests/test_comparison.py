@@ -36,6 +36,21 @@ def two(
     return compared(folder, (header(), [ours]), (header(protocol=protocol), [theirs]))
 
 
+def test_places_in_memory_are_what_a_record_rests_on(tmp_path: Path) -> None:
+    """Of a kernel of two times the median is one by chance, and the mean over places isn't."""
+
+    def row(slow_places: int) -> BenchRow:
+        places = [100.0] * (20 - slow_places) + [105.0] * slow_places
+        times = tuple(each + 0.01 * number for each in places for number in range(4))
+        process = samples(100.0, rounds=80)
+        told = {"times_us": times, "placements": (4,) * 20}
+        return bench_row(processes=(process.model_copy(update=told),))
+
+    (held,) = two(tmp_path, row(9), row(11)).held
+    assert held.judgement.verdict is Verdict.SAME
+    assert abs(held.judgement.change) < 0.007
+
+
 def refusals(folder: Path, ours: BenchRow, theirs: BenchRow) -> list[str]:
     """Why the one row of either record isn't compared."""
     paths = [

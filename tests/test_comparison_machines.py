@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from reports.comparison.generations import geometric_mean
+from reports.comparison.rule import Verdict
 from reports.schema import Row
 from tests.compared_records import (
     A100,
@@ -113,6 +114,22 @@ def test_model_is_name_sms_and_power_limit(
     )
     assert found.held == []
     assert f"another machine: {why}" in text_of(found)
+
+
+@pytest.mark.parametrize(
+    ("machine", "slower"),
+    [(H200, True), (H200 | {"gpu_uuid": "GPU-9999"}, False), (H200 | {"gpu_uuid": None}, False)],
+)
+def test_two_boards_of_a_model_tell_less(
+    tmp_path: Path, machine: dict[str, Any], *, slower: bool
+) -> None:
+    """3 % on one card is the kernel's; between two cards, or where none is told, it isn't."""
+    found = compared(
+        tmp_path, (header(), [bench_row()]), (header(machine=machine), [bench_row(103.0)])
+    )
+    (only,) = found.held
+    assert only.judgement.verdict is (Verdict.SLOWER if slower else Verdict.SAME)
+    assert ("two boards: cards of one model differ" in text_of(found)) is not slower
 
 
 def test_energy_of_two_boards_is_within_seven_per_cent_at_best(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from reports.comparison.rule import (
     timer_step_us,
 )
 
+BEGAN = ("2026-11-21T04:15:00+00:00", "2026-11-21T04:19:00+00:00")
+
 
 def evidence(
     centre: float, spread: float = 0.001, *, mhz: float | None = 1800.0, processes: int = 2
@@ -25,7 +27,9 @@ def evidence(
     """A side whose interval reaches `spread` to either side."""
     low, high = centre * (1 - spread), centre * (1 + spread)
     cycles = None if mhz is None else Interval(low * mhz, centre * mhz, high * mhz)
-    return Evidence(time_us=Interval(low, centre, high), cycles=cycles, processes=processes)
+    return Evidence(
+        time_us=Interval(low, centre, high), cycles=cycles, processes=processes, began=BEGAN
+    )
 
 
 def verdicts(
@@ -44,7 +48,8 @@ def verdicts(
             return Evidence(time_us=found[0])
         far = [(each.high - each.low) / 2 for each in found]
         centres = [each.centre for each in found]
-        return Evidence(time_us=interval_of_processes(centres, far), processes=processes)
+        whole = interval_of_processes(centres, far)
+        return Evidence(time_us=whole, processes=processes, began=BEGAN)
 
     return Counter(judge(side(100), side(100 * (1 + change))).verdict for _ in range(1500))
 
@@ -120,6 +125,28 @@ def test_two_records_tell_one_per_cent(centre: float, verdict: Verdict) -> None:
     alone, several = evidence(100.0, processes=1), evidence(centre)
     assert judge(alone, several).verdict is verdict
     assert judge(evidence(100.0), evidence(centre, processes=1)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("began", "verdict"),
+    [
+        (("2026-11-21T04:16:00+00:00", "2026-11-21T04:18:00+00:00"), Verdict.SLOWER),
+        (("2026-11-21T04:20:00+00:00", "2026-11-21T04:24:00+00:00"), Verdict.SAME),
+        (("", ""), Verdict.SAME),
+    ],
+)
+def test_processes_that_didnt_run_in_turn_tell_one_per_cent(
+    began: tuple[str, str], verdict: Verdict
+) -> None:
+    """Two of a side, and two of the other hours later: the card may have changed in between."""
+    other = replace(evidence(100.9), began=began)
+    assert judge(evidence(100.0), other).verdict is verdict
+
+
+@pytest.mark.parametrize(("centre", "verdict"), [(103.8, Verdict.SAME), (104.5, Verdict.SLOWER)])
+def test_two_boards_tell_four_per_cent(centre: float, verdict: Verdict) -> None:
+    """Cards of one model aren't one card, however many processes ran on each."""
+    assert judge(evidence(100.0), evidence(centre), one_board=False).verdict is verdict
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,12 @@ def _side(record: Record, rows: Sequence[_Reduced]) -> Side:
 
 def _machine(environment: Environment) -> Machine:
     cpu = environment.device == "cpu"
+    at_host = f"{environment.hostname} {environment.cpu if cpu else environment.device_name}"
     return Machine(
         name=environment.device_name,
         multiprocessors=environment.cpu_count if cpu else environment.multiprocessors,
         power_limit_w=environment.power_limit_w,
-        board=f"{environment.hostname} {environment.cpu}" if cpu else environment.gpu_uuid,
+        board=at_host if cpu else environment.gpu_uuid or at_host,
     )
 
 
@@ -173,8 +174,12 @@ def _evidence(row: BenchRow) -> Evidence | None:
         found = _figures(row)
     if found is None or not _sane(found.time_us):
         return None
-    if row.launches is not None and 0 < row.launches <= _MOST_LAUNCHES:
-        found = replace(found, launches=row.launches)
+    began = sorted(each.started_at or "" for each in timed)
+    found = replace(
+        found,
+        launches=row.launches if row.launches and 0 < row.launches <= _MOST_LAUNCHES else 0,
+        began=(began[0], began[-1]) if began else ("", ""),
+    )
     if found.cycles is not None and not _ordered(found.cycles):
         return replace(found, cycles=None)
     return found

@@ -50,6 +50,10 @@ class Machine:
             return f"{self.name} held to {mine:.0f} W and {its:.0f} W"
         return None
 
+    def is_board_of(self, other: Machine) -> bool:
+        """Whether both are one and the same card, as far as their records tell."""
+        return self.board is not None and self.board == other.board
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
