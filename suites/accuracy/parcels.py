@@ -5,12 +5,16 @@ They lie where the arena does that they go through: on the host or on the GPU.
 A buffer goes whole, its poison and its place past a multiple of 256 bytes included, and comes back
 whole after the call, to be compared with what was sent. Of a buffer of gigabytes, whose gaps are
 memory that nothing touched, go the elements that its tensor reaches, one after the other.
+
+Between a host and a GPU all of them go in one copy, and come back in one: each copy waits for the
+GPU, which processes beside this one keep busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +27,7 @@ from suites.accuracy.originals import Given
 
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 _POISON = 255  # a byte of which NaN is made in every floating-point type
+_MOST_TOGETHER = 2**26  # bytes that go to a GPU, or come from there, in one copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,8 @@ class _Place:
         typed = content.view(self.dtype)
         if not whole:
             return typed.view(self.shape)
-        return typed.as_strided(self.shape, self.strides, self.start)
+        start = int(typed.storage_offset()) + self.start  # which as_strided counts from the storage
+        return typed.as_strided(self.shape, self.strides, start)
 
     @property
     def message(self) -> dict[str, Any]:
@@ -69,13 +75,14 @@ class _Place:
 class _Buffer:
     """What is sent of a buffer. room: its bytes, more than are sent where it isn't whole."""
 
-    content: Tensor  # uint8
+    start: int  # in the parcel's bytes, a multiple of 256
+    nbytes: int
     lead: int  # bytes past a multiple of 256
     room: int
 
     @property
     def whole(self) -> bool:
-        return self.content.numel() == self.room
+        return self.nbytes == self.room
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Parcel:
     places: dict[str, _Place]
     others: Inputs  # arguments that aren't tensors
     buffers: tuple[_Buffer, ...]
-    device: torch.device  # of the arena
+    content: Tensor  # uint8: what is sent of all buffers, on the device of the arena
     home: torch.device  # of the inputs that it was made of, where outputs go to be judged
 
     @classmethod
@@ -93,6 +100,7 @@ class Parcel:
         """The bytes of `inputs`, copied to `device`."""
         places: dict[str, _Place] = {}
         buffers: list[_Buffer] = []
+        sent: list[Callable[[], Tensor]] = []  # each buffer's bytes
         known: dict[int, int] = {}  # by the storage's address: its number
         for name, value in inputs.items():
             if not isinstance(value, Tensor):
@@ -103,44 +111,60 @@ class Parcel:
             if number is None:
                 number = len(buffers)
                 known[storage.data_ptr()] = number
-                content = _bytes(value) if whole else _packed(value)
+                start = buffers[-1].start + aligned(buffers[-1].nbytes) if buffers else 0
+                nbytes = storage.nbytes() if whole else value.numel() * value.element_size()
                 lead = storage.data_ptr() % ALIGNMENT
-                apart = content.to(device, copy=True)
-                buffers.append(_Buffer(apart, lead, storage.nbytes()))
-            start = int(value.storage_offset())
+                buffers.append(_Buffer(start, nbytes, lead, storage.nbytes()))
+                sent.append(partial(_bytes if whole else _packed, value))
             places[name] = _Place(
-                number, value.dtype, tuple(value.shape), tuple(value.stride()), start
+                number,
+                value.dtype,
+                tuple(value.shape),
+                tuple(value.stride()),
+                int(value.storage_offset()),
             )
         others: Inputs = {
             name: each for name, each in inputs.items() if not isinstance(each, Tensor)
         }
         home = next(each.device for each in inputs.values() if isinstance(each, Tensor))
-        return cls(places, others, tuple(buffers), device, home)
+        size = buffers[-1].start + aligned(buffers[-1].nbytes) if buffers else 0
+        content = torch.zeros(size, dtype=torch.uint8, device=device)
+        for each, made in zip(buffers, sent, strict=True):
+            content[each.start : each.start + each.nbytes].copy_(made())
+        return cls(places, others, tuple(buffers), content, home)
 
-    def change(self, change: Callable[[Inputs], None]) -> None:
-        """Change its tensors in place."""
+    @property
+    def device(self) -> torch.device:
+        """Of the arena that it goes through."""
+        return self.content.device
+
+    def seen(self) -> Inputs:
+        """Its arguments, tensors in place."""
         seen: Inputs = dict(self.others)
         for name, place in self.places.items():
             buffer = self.buffers[place.buffer]
-            seen[name] = place.seen_in(buffer.content, whole=buffer.whole)
-        change(seen)
+            seen[name] = place.seen_in(_part(self.content, buffer), whole=buffer.whole)
+        return seen
+
+    def change(self, change: Callable[[Inputs], None]) -> None:
+        """Change its tensors in place."""
+        change(self.seen())
 
     @property
     def nbytes(self) -> int:
         """What it takes in an arena."""
-        return sum(aligned(each.content.numel()) for each in self.buffers)
+        return self.content.numel()
 
     def to(self, device: torch.device) -> Parcel:
         """The same, to go through an arena there."""
-        moved = tuple(replace(each, content=each.content.to(device)) for each in self.buffers)
-        return replace(self, buffers=moved, device=device)
+        return replace(self, content=self.content.to(device))
 
     def put(self, arena: Arena, at: int = 0) -> dict[str, Any]:
         """Copy the bytes to `arena`, from `at` on; returns what a worker has to know, in JSON."""
-        buffers = []
-        for each, place in zip(self.buffers, self._in(arena, at), strict=True):
-            place.copy_(each.content)
-            buffers.append({"bytes": each.content.numel(), "lead": each.lead, "room": each.room})
+        arena.at(at, self.nbytes).copy_(self.content)
+        buffers = [
+            {"bytes": each.nbytes, "lead": each.lead, "room": each.room} for each in self.buffers
+        ]
         others = {
             name: {"tuple": each} if isinstance(each, tuple) else each
             for name, each in self.others.items()
@@ -150,17 +174,15 @@ class Parcel:
 
     def differs(self, arena: Arena) -> str | None:
         """The name of an input whose bytes, as they came back, aren't those that were sent."""
-        for number, (each, now) in enumerate(zip(self.buffers, self._in(arena), strict=True)):
-            size = each.content.numel()
-            word = next(word for word in _WORDS if size % word.itemsize == 0)
-            if not torch.equal(now.view(word), each.content.view(word)):
+        now = arena.at(0, self.nbytes)
+        if torch.equal(now.view(torch.int64), self.content.view(torch.int64)):
+            return None
+        for number, each in enumerate(self.buffers):
+            word = next(word for word in _WORDS if each.nbytes % word.itemsize == 0)
+            mine, back = (_part(whole, each).view(word) for whole in (self.content, now))
+            if not torch.equal(mine, back):
                 return next(name for name, at in self.places.items() if at.buffer == number)
-        return None
-
-    def _in(self, arena: Arena, offset: int = 0) -> Iterator[Tensor]:
-        for each in self.buffers:
-            yield arena.at(offset, each.content.numel())
-            offset += aligned(each.content.numel())
+        return None  # between two buffers, where nothing of a call's is
 
 
 class Unpacked:
@@ -169,17 +191,19 @@ class Unpacked:
     def __init__(
         self, arena: Arena, message: dict[str, Any], updates: tuple[str, ...], device: torch.device
     ) -> None:
-        self._arena = arena
+        sizes = [each["bytes"] for each in message["buffers"]]
+        self._sent = arena.at(message["at"], sum(map(aligned, sizes)))
+        self._at_hand = _at_hand(self._sent, device)
         places = {name: _Place.of(each) for name, each in message["tensors"].items()}
         self._returned: list[tuple[Tensor, Tensor]] = []  # a buffer, and where it goes back to
         arguments: Inputs = {
             name: tuple(each["tuple"]) if isinstance(each, dict) else each
             for name, each in message["others"].items()
         }
-        offset = message["at"]
+        offset = 0
         for number, each in enumerate(message["buffers"]):
             mine = {name: place for name, place in places.items() if place.buffer == number}
-            home = arena.at(offset, each["bytes"])
+            home = self._at_hand[offset : offset + each["bytes"]]
             buffer = _buffer(each["room"], each["lead"], device)
             for name, place in mine.items():
                 start = buffer.storage_offset() // place.dtype.itemsize + place.start
@@ -209,6 +233,7 @@ class Unpacked:
     def release(self) -> None:
         """Let go of the buffers."""
         self._returned.clear()
+        self._at_hand = self._sent
         self.given.arguments.clear()
         self.given.updates.clear()
 
@@ -216,6 +241,34 @@ class Unpacked:
         """Copy every buffer, as it is now, to where it came from."""
         for now, home in self._returned:
             home.copy_(now)
+        if self._at_hand is not self._sent:
+            self._sent.copy_(self._at_hand)
+
+
+def lay_out(outputs: Mapping[str, Tensor], arena: Arena, offset: int) -> None:
+    """Copy the outputs into the arena, one after the other, each at a multiple of 256 bytes."""
+    if not outputs:
+        return
+    size = sum(aligned(each.nbytes) for each in outputs.values())
+    home = arena.at(offset, size)
+    at_hand = _at_hand(home, next(iter(outputs.values())).device)
+    start = 0
+    for each in outputs.values():
+        part = at_hand[start : start + each.nbytes]
+        part.view(each.dtype).view(each.shape).copy_(each)
+        start += aligned(each.nbytes)
+    if at_hand is not home:
+        home.copy_(at_hand)
+
+
+def _at_hand(content: Tensor, device: torch.device) -> Tensor:
+    """`content`, or a copy on the device where it lies elsewhere and is small."""
+    elsewhere = content.device.type != device.type
+    return content.to(device) if elsewhere and content.numel() <= _MOST_TOGETHER else content
+
+
+def _part(content: Tensor, buffer: _Buffer) -> Tensor:
+    return content[buffer.start : buffer.start + buffer.nbytes]
 
 
 def _with_index(device: torch.device) -> torch.device:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from kernels.registry import Kernel
 from suites.accuracy import watching
-from suites.accuracy.arena import Arena, ArenaError, aligned, open_arena
+from suites.accuracy.arena import Arena, ArenaError, open_arena
 from suites.accuracy.calling import call_here
 from suites.accuracy.candidate import How, ask_candidate, is_fatal, told_of
-from suites.accuracy.parcels import Unpacked
+from suites.accuracy.parcels import Unpacked, lay_out
 from suites.accuracy.spelled import case_of
 from suites.accuracy.wire import ClosedError, Line, Message
 
@@ -93,7 +93,7 @@ class _Worker:
         call = call_here(kernel, case, unpacked.given, message["fill"], how)
         if not call.fatal:
             unpacked.send_back()
-            _lay_out(call.outputs, arena, message["outputs_at"])
+            lay_out(call.outputs, arena, message["outputs_at"])
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
                 self._give_back(unpacked)
@@ -129,7 +129,7 @@ class _Worker:
             raise
         except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
             return {"raised": told_of(error, kernel), "fatal": is_fatal(error)}
-        _lay_out(outputs, arena, message["outputs_at"])
+        lay_out(outputs, arena, message["outputs_at"])
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             for each in given:
@@ -163,15 +163,6 @@ def _told(kernel: Kernel, sm: int) -> Message:
         "variants": variants,
         "problem": problem,
     }
-
-
-def _lay_out(outputs: dict[str, Tensor], arena: Arena, offset: int) -> None:
-    """Copy the outputs into the arena, one after the other, each at a multiple of 256 bytes."""
-    for each in outputs.values():
-        made = each.contiguous()
-        home = arena.at(offset, made.nbytes).view(made.dtype).view(made.shape)
-        home.copy_(made)
-        offset += aligned(made.nbytes)
 
 
 def serve(line: Line, message: Message, device: torch.device) -> None:
