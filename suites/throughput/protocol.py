@@ -171,15 +171,12 @@ def _enough(noise: Noise, places: int | None, elapsed_s: float, row_s: float) ->
         return "time limit" if elapsed_s >= _OVERTIME * row_s and count >= 3 else None
     if count >= MOST_SAMPLES:
         return "sample limit"
-    if elapsed_s >= row_s:
-        return "time limit"
-    if elapsed_s < _LEAST_SHARE * row_s or (places is not None and places < _LEAST_PLACEMENTS):
-        return None
-    if noise.history[-1] < _STEADY:
-        return "steady"
-    if places is not None and places < _NOISY_PLACEMENTS:
-        return None
-    return "noise plateau" if noise.plateaued else None
+    if elapsed_s >= _LEAST_SHARE * row_s:
+        if noise.history[-1] < _STEADY and (places is None or places >= _LEAST_PLACEMENTS):
+            return "steady"
+        if noise.plateaued and (places is None or places >= _NOISY_PLACEMENTS):
+            return "noise plateau"
+    return "time limit" if elapsed_s >= row_s else None
 
 
 @dataclass(slots=True)
