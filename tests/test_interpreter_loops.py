@@ -86,7 +86,7 @@ def _numbers_kernel(out_ptr, first, last, step, KIND: tl.constexpr, STEP: tl.con
     tl.store(out_ptr, count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "last"])  # 1 as a constant has no type to cast from
 def _sign_kernel(out_ptr, first, last, FIRST: tl.constexpr, LAST: tl.constexpr):
     count = 0
     for number in range(first.to(FIRST), last.to(LAST)):

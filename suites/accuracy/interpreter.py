@@ -5,9 +5,8 @@ fp32 on the way to bfloat16, and fails on atomics. Here its numpy dtype is ml_dt
 whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. Casts that ask for
 rounding toward zero get it.
 
-An integer argument of 2^31 to 2^32 - 1 is 64 bits wide, as when compiled; the stock interpreter
-calls it that and computes with 32. A bool is an int1, which before Triton 3.9 it refuses. A loop
-counts in the type that it has when compiled, see interpreter_loops.py.
+An argument has the type that it has when compiled, see interpreter_arguments.py; a loop counts in
+the type that it has when compiled, see interpreter_loops.py.
 
 Its tl.dot is exact fp32 whatever the input precision. Here fp32 operands of "tf32", the default,
 lose all but 10 bits of their fraction, by truncation: Triton hands the registers to the tensor
@@ -27,8 +26,9 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import jit
 
-from suites.accuracy import interpreter_loops, interpreter_overhead
+from suites.accuracy import interpreter_arguments, interpreter_loops, interpreter_overhead
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
@@ -75,6 +75,7 @@ _MENDED_LANGUAGE = ("builtin_min", "builtin_max")
 def _require(interpreter: Any) -> None:
     missing = [name for name in _MENDED if not hasattr(interpreter, name)]
     missing += [name for name in _MENDED_LANGUAGE if not hasattr(tl.core, name)]
+    missing += [name for name in interpreter_arguments.NEEDED if not hasattr(jit, name)]
     if missing:
         raise InterpreterError(
             f"Triton {triton.__version__}'s interpreter lacks {', '.join(missing)}, which making "
@@ -126,8 +127,8 @@ def install() -> None:
     builder.get_bf16 = bf16_constant
     _mend_memory(interpreter)
     _mend_atomics(interpreter)
-    _mend_integers(interpreter)
     _mend_dot(interpreter)
+    interpreter_arguments.mend(interpreter)
     interpreter_loops.mend(interpreter)
     interpreter_overhead.mend(interpreter)
     try:
@@ -164,22 +165,6 @@ def _mend_memory(interpreter: Any) -> None:
         return stock_store(self, pointers, value, mask, *rest, **more)
 
     builder.create_masked_load, builder.create_masked_store = load, store
-
-
-def _mend_integers(interpreter: Any) -> None:
-    """Integer arguments as wide as their type says, and bools among them."""
-    stock_convert, np_dtype = interpreter._implicit_cvt, interpreter._get_np_dtype
-
-    def convert(argument: Any) -> Any:
-        if isinstance(argument, bool):
-            return tl.tensor(interpreter.TensorHandle(np.array([argument]), tl.int1), tl.int1)
-        converted = stock_convert(argument)
-        if type(argument) is int:
-            handle = converted.handle
-            handle.data = handle.data.astype(np_dtype(handle.dtype), copy=False)
-        return converted
-
-    interpreter._implicit_cvt = convert
 
 
 def _mend_atomics(interpreter: Any) -> None:
@@ -241,8 +226,11 @@ def _probe_kernel(x_ptr, y_ptr, near_ptr, cut_ptr, sum_ptr, atomic_ptr, BLOCK: t
 
 
 @triton.jit
-def _probe_integer_kernel(sum_ptr, number):
+def _probe_integer_kernel(sum_ptr, number, annotated: tl.int64, one):
     tl.store(sum_ptr, number + number)
+    tl.store(sum_ptr + 1, annotated + annotated)
+    short = tl.full((1,), 127, tl.int8)
+    tl.store(sum_ptr + 2 + tl.arange(0, 1), short + one)
 
 
 @triton.jit
@@ -275,8 +263,8 @@ def probe() -> None:
     atomic = torch.zeros(1, dtype=torch.bfloat16)
     _probe_kernel[(1,)](x, y, near, cut, total, atomic, BLOCK=len(numbers))
     truncated = (x.view(torch.int32) & -65536).view(torch.float32).bfloat16()
-    wide = torch.zeros(1, dtype=torch.int64)
-    _probe_integer_kernel[(1,)](wide, 2**31)
+    wide = torch.zeros(3, dtype=torch.int64)
+    _probe_integer_kernel[(1,)](wide, 2**31, 2**30, 1)
     counted = torch.zeros(2, dtype=torch.int64)
     _probe_loop_kernel[(1,)](counted, 2**31 - 2, 2**31)
     running = torch.zeros(1, dtype=torch.bfloat16)
@@ -287,7 +275,7 @@ def probe() -> None:
         ("ignores rounding toward zero", cut, truncated),
         ("multiplies or adds bfloat16 wrongly", total, y * y + 1.5),
         ("adds bfloat16 atomically wrongly", atomic, running),
-        ("computes with 32 bits of an integer of 64", wide, torch.full_like(wide, 2**32)),
+        ("gives arguments another type", wide, torch.tensor([2**32, 2**31, -128])),
         ("counts a loop in another type", counted, torch.tensor([-4, 2**32 - 2])),
         *_dots(),
     ]

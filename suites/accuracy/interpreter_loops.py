@@ -58,6 +58,14 @@ def mend(interpreter: Any) -> None:
             self.generic_visit(node)  # the stock one looks at no value
             return super().visit_Assign(node)
 
+        def visit_AugAssign(self, node: ast.AugAssign) -> Any:  # noqa: N802
+            """As an assignment, which makes a tensor of a constant; compiled it is one too."""
+            if not isinstance(node.target, ast.Name):
+                return self.generic_visit(node)
+            before = ast.Name(node.target.id, ast.Load())
+            value = ast.copy_location(ast.BinOp(before, node.op, node.value), node)
+            return self.visit_Assign(ast.copy_location(ast.Assign([node.target], value), node))
+
         def visit_Call(self, node: ast.Call) -> ast.Call:  # noqa: N802
             self.generic_visit(node)
             if isinstance(node.func, ast.Name) and node.func.id in {"min", "max"}:

@@ -26,6 +26,7 @@ import numpy as np
 import triton.language as tl
 from torch import Tensor
 
+from suites.accuracy.interpreter_arguments import Argument
 from suites.accuracy.strict import access, atomics, launch, overflow, probes, unwritten
 from suites.accuracy.strict.launch import STATE, IllegalAccessError
 
@@ -122,6 +123,8 @@ def _install_launches(interpreter: Any) -> None:
         if STATE.launch is not None and hasattr(argument, "data_ptr"):
             handle = converted.handle
             handle.data = handle.data + np.uint64(STATE.launch.argument(argument))
+        elif isinstance(argument, Argument) and isinstance(converted, tl.tensor):
+            overflow.passed(argument, converted.handle)
         return converted
 
     def started(self: Any, x: int, y: int, z: int) -> None:
@@ -129,7 +132,7 @@ def _install_launches(interpreter: Any) -> None:
         if STATE.launch is not None:
             STATE.launch.place = x, y, z
             STATE.launch.order.begin((x, y, z))
-            overflow.forget()
+            overflow.begin()
 
     def pointer_to_integer(self: Any, pointer: Any, target: Any) -> Any:
         address = interpreter.TensorHandle(pointer.data & launch.ADDRESS, pointer.dtype)

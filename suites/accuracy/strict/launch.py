@@ -85,7 +85,11 @@ class Extent:
 
 @dataclass(slots=True)
 class Launch:
-    """The launch in progress; `recast`: a pointer was made one to elements of another size."""
+    """The launch in progress.
+
+    recast  a pointer was made one to elements of another size
+    cut     an argument is an integer that its annotated type doesn't hold
+    """
 
     kernel: str
     named: dict[str, Any]
@@ -94,6 +98,7 @@ class Launch:
     order: Order = field(default_factory=Order)
     place: tuple[int, int, int] = (0, 0, 0)
     recast: bool = False
+    cut: bool = False
 
     def argument(self, tensor: Any) -> int:
         """The tag for the pointer of one more argument, in its place; 0 where there is none."""

@@ -9,7 +9,9 @@ reads or writes by a marked pointer is an error, a lane that is masked off isn't
 
 What wraps on purpose isn't: unsigned integers, and whatever goes through a bitwise operation, a
 right shift, a remainder or a comparison, which drop the mark, as do reductions. A loop's number is
-as wide as when compiled (interpreter_loops.py), and has the mark of the number it starts from.
+as wide as when compiled (interpreter_loops.py), and has the mark of the number it starts from; an
+argument is as wide as when compiled (interpreter_arguments.py), and marked where its annotated type
+doesn't hold it.
 
 Nothing but the check of ranges runs until a first mark is made; from then to the end of the
 program the operations that pass marks on stand in the place of their plain ones.
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
+from suites.accuracy.interpreter_arguments import Argument
 from suites.accuracy.strict.launch import STATE, line
 from suites.accuracy.strict.sentences import name_of, who
 from suites.accuracy.strict.zeros import Array
@@ -81,6 +84,23 @@ def forget() -> None:
     """A program has ended, and its values with it."""
     for each in _TRACKING:
         each.switch(on=False)
+
+
+def begin() -> None:
+    """A program begins, with nothing marked but arguments."""
+    for each in _TRACKING:
+        each.switch(on=STATE.launch is not None and STATE.launch.cut)
+
+
+def passed(argument: Argument, converted: Any) -> None:
+    """Mark an argument that the type of its annotation doesn't hold."""
+    kind = converted.data.dtype
+    if kind not in _LIMITS or STATE.launch is None or converted.data.item() == argument.value:
+        return
+    STATE.launch.cut = True
+    text = f"argument {argument.name} is {argument.value}"
+    held = f"which {kind} holds as {converted.data.item()}"
+    setattr(converted, _MARK, _Wrapped(np.ones(converted.data.shape, bool), f"{text}, {held}"))
 
 
 def marked(pointers: Any) -> bool:
