@@ -10,6 +10,7 @@ incomplete, with the problem on stderr; 2 where there is no record to show, with
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from reports.command_line import (
     columns,
+    rows_uncollected,
     save,
     spell_out_streams,
     terminal_text,
@@ -27,6 +29,7 @@ from reports.junit import render_junit
 from reports.page import render_page
 from reports.picture import render_svg
 from reports.record import RecordError, latest, read, shown
+from reports.thinned import read_to_show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,13 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     spell_out_streams()
     try:
-        records = [read(path) for path in options.files or [latest(options.results)]]
-        with until_the_reader_has_enough():
-            _write(records, options)
+        with rows_uncollected():
+            problems = _shown(options)
     except RecordError as error:
         print(error, file=sys.stderr)
         return 2
-    problems = [record.problem for record in records if record.problem is not None]
     for problem in problems:
         print(problem, file=sys.stderr)
     return int(bool(problems))
@@ -96,6 +97,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--width", type=columns, metavar="N", help="columns of the terminal report")
     return parser
+
+
+def _shown(options: argparse.Namespace) -> list[str]:
+    """Read the records and write what was asked for; what keeps records from being whole."""
+    records = [read_to_show(path) for path in options.files or [latest(options.results)]]
+    with until_the_reader_has_enough():
+        _write(records, options)
+    return [record.problem for record in records if record.problem is not None]
 
 
 def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
@@ -150,4 +159,7 @@ def _against(record: Record, path: Path) -> Record:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    gc.disable()  # also at the end, where the system takes all back at once
+    status = main()
+    gc.freeze()
+    sys.exit(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from contextlib import contextmanager
@@ -24,6 +25,21 @@ def spell_out_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def rows_uncollected() -> Iterator[None]:
+    """Put off the search for cycles: rows are many and hold none, and it would walk them all.
+
+    They are to be let go of inside: at the end the search is made up for.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

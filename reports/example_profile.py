@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reports.example_bench import (
@@ -169,15 +170,16 @@ def _without_power(row: ProfileRow) -> ProfileRow:
         )
     )
     why = "no permission: this user may not read it"
-    empty = dict.fromkeys(("energy_counter_j", "energy_integral_j", "power_w"))
+    empty = ("energy_counter_j", "energy_integral_j", "power_w")
     windows = tuple(
-        each.model_copy(
-            update={
-                **empty,
-                "codes": ("no permission",),
-                "missing": dict.fromkeys(empty, why),
-                "series": each.series and each.series.model_copy(update={"power_w": (None,) * 100}),
-            }
+        replace(
+            each,
+            energy_counter_j=None,
+            energy_integral_j=None,
+            power_w=None,
+            codes=("no permission",),
+            missing=dict.fromkeys(empty, why),
+            series=each.series and each.series.model_copy(update={"power_w": (None,) * 100}),
         )
         for each in row.windows
     )

@@ -11,10 +11,11 @@ import base64
 import hashlib
 import html
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from reports.phrases import count
 from reports.record import shown
@@ -31,6 +32,7 @@ _LONGEST = 600  # characters of a text: a name is whole, a damaged record's mega
 _LONGEST_COMMAND = 10_000  # characters: it is to be copied whole
 _SHORT = 44  # characters that a cell has on one line; a longer text may take several
 _AT_ONCE = 300  # rows: a browser takes seconds to lay out thousands, and sorts them unseen
+_AS_IT_IS = re.compile("[^&<>\"']*").fullmatch  # in HTML
 _SEARCHED = 12  # rows from which a table is worth searching
 
 
@@ -49,8 +51,7 @@ class Column:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """What a cell shows, and the number that it sorts by; one without sorts last."""
 
     text: str
@@ -126,6 +127,8 @@ def render_page(page: Page) -> str:
 
 def escaped(text: str, longest: int = _LONGEST) -> str:
     """`text` as HTML shows it literally, cut where it is longer than anyone reads."""
+    if len(text) <= longest and text.isprintable():  # as nearly all are
+        return text if _AS_IT_IS(text) else html.escape(text)
     kept = text[:longest]
     more = f"... ({len(text) - len(kept):,} more characters)" if len(kept) < len(text) else ""
     return html.escape(shown(kept) + more)
@@ -189,19 +192,18 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(cell: Cell | str, kind: Kind) -> str:
-    if isinstance(cell, str):
-        cell = Cell(cell)
-    text = escaped(cell.text, _LONGEST_COMMAND if kind == "command" else _LONGEST)
+    text, value, tone = (cell, None, "") if isinstance(cell, str) else cell
+    text = escaped(text, _LONGEST_COMMAND if kind == "command" else _LONGEST)
     if kind == "command":
         return f'<td class="long"><code>{text}</code></td>' if text else "<td></td>"
-    width = "long" if len(text) > _SHORT else ""
-    names = " ".join(each for each in (width if kind == "text" else "n", cell.tone) if each)
+    width = "n" if kind != "text" else "long" if len(text) > _SHORT else ""
+    names = f"{width} {tone}" if width and tone else width or tone
     attributes = f' class="{names}"' if names else ""
-    if cell.value is not None and math.isfinite(cell.value):
-        attributes += f' data-v="{cell.value:.9g}"'
+    if value is not None and math.isfinite(value):
+        attributes += f' data-v="{value:.9g}"'
         if kind == "share":
             # An attribute of SVG, where the policy lets no style of an element's own through.
-            filled = 100 * min(max(cell.value, 0.0), 1.0)
+            filled = 100 * min(max(value, 0.0), 1.0)
             text = (
                 '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" '
                 f'aria-hidden="true"><rect width="{filled:.1f}" height="6"/></svg>{text}'

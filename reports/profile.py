@@ -41,6 +41,7 @@ from reports.profile_figures import (
     timeline_of,
     verdict_of,
 )
+from reports.profile_pictures import timelines_drawn
 from reports.record import shown
 from reports.tables import cut, heading, indented, labelled
 
@@ -216,7 +217,9 @@ def _timelines(record: Record, console: Console) -> None:
             scale = f"{' to '.join(ends)} {unit}" if known else "not read"
             console.print(Text(f"  {label:<11}  {line}  {plain(console, scale)}".rstrip()))
     if len(found) > MOST_TIMELINES:
-        more = f"{len(found) - MOST_TIMELINES:,} more not shown: --html PATH has them all"
+        drawn = timelines_drawn(record)
+        has = "has them all" if drawn == len(found) else f"draws {drawn:,} of all {len(found):,}"
+        more = f"{len(found) - MOST_TIMELINES:,} more not shown: --html PATH {has}"
         indented(console, more, style="yellow")
 
 

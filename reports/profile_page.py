@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from reports.page import Tone
     from reports.record import Record
     from reports.schema import ProfileRow
+    from reports.schema_profile import Window
 
+MOST_WINDOWS = 2000  # of 500 rows with four trials: more is slow to make and to open
 _TONES: dict[str, Tone] = {
     "valid": "good",
     "transient": "doubtful",
@@ -108,7 +110,8 @@ def _row(row: ProfileRow) -> tuple[Cell | str, ...]:
     limit, apart = of_limit(row), counter_apart(row)
     clock, warmest = mean_of(row, "sm_clock_mhz"), highest_of(row, "temperature_c")
     error = over(row.energy_error_j, row.energy_j)
-    buys = row.gb_s_per_w if "GB" in efficiency_text(row) else row.tflops_per_w
+    bought = efficiency_text(row)
+    buys = row.gb_s_per_w if "GB" in bought else row.tflops_per_w
     idle = [each for each in (row.idle_before_w, row.idle_after_w) if each is not None]
     slower = row.sampler_slowdown
     return (
@@ -118,7 +121,7 @@ def _row(row: ProfileRow) -> tuple[Cell | str, ...]:
         Cell(figure(row.power_w), row.power_w),
         Cell(part(limit), limit),
         Cell(microseconds(row.device_us), row.device_us),
-        Cell(efficiency_text(row), buys),
+        Cell(bought, buys),
         Cell(figure(clock, 4), clock),
         held_text(row),
         Cell("-" if warmest is None else f"{warmest:.0f}", warmest),
@@ -231,28 +234,41 @@ def _windows(record: Record) -> Table:
         Column("largest gap, ms", "number"),
     )
     rows: list[Sequence[Cell | str]] = []
-    for row in record.profiles:
-        for number, each in enumerate(row.windows, 1):
-            power, clock, warmth = each.power_w, each.sm_clock_mhz, each.temperature_c
-            figures: tuple[float | None, ...] = (
-                each.duration_s,
-                each.calls,
-                *((None,) * 3 if power is None else (power.mean, power.p95, power.highest)),
-                None if clock is None else clock.mean,
-                None if warmth is None else warmth.mean,
-                each.slopes.get("temperature_c"),
+    every = [each for row in record.profiles for each in _numbered(row)]
+    note = ""
+    if len(every) > MOST_WINDOWS:
+        every.sort(key=lambda each: each[2].validity == "valid")
+        note = (
+            f"Of {len(every):,} windows {MOST_WINDOWS:,} are here, those that aren't valid first; "
+            "the record has the others."
+        )
+    for name, number, each in every[:MOST_WINDOWS]:
+        power, clock, warmth = each.power_w, each.sm_clock_mhz, each.temperature_c
+        figures: tuple[float | None, ...] = (
+            each.duration_s,
+            each.calls,
+            *((None,) * 3 if power is None else (power.mean, power.p95, power.highest)),
+            None if clock is None else clock.mean,
+            None if warmth is None else warmth.mean,
+            each.slopes.get("temperature_c"),
+        )
+        energies = (each.energy_counter_j, each.energy_integral_j)
+        rows.append(
+            (
+                name,
+                Cell(f"{number}", number),
+                Cell(each.validity, None, _TONES[each.validity]),
+                *(Cell(figure(value, 4), value) for value in figures),
+                *(Cell(energy_text(joules), joules) for joules in energies),
+                Cell(f"{each.samples:,}", each.samples),
+                Cell(figure(each.period_ms), each.period_ms),
+                Cell(figure(each.largest_gap_ms), each.largest_gap_ms),
             )
-            energies = (each.energy_counter_j, each.energy_integral_j)
-            rows.append(
-                (
-                    named(row),
-                    Cell(f"{number}", number),
-                    Cell(each.validity, None, _TONES[each.validity]),
-                    *(Cell(figure(value, 4), value) for value in figures),
-                    *(Cell(energy_text(joules), joules) for joules in energies),
-                    Cell(f"{each.samples:,}", each.samples),
-                    Cell(figure(each.period_ms), each.period_ms),
-                    Cell(figure(each.largest_gap_ms), each.largest_gap_ms),
-                )
-            )
-    return Table("Windows", columns, rows, folded=True)
+        )
+    return Table("Windows", columns, rows, note, folded=True)
+
+
+def _numbered(row: ProfileRow) -> list[tuple[str, int, Window]]:
+    """The row's windows, each with the row's name and the number of its trial."""
+    name = named(row)
+    return [(name, number, each) for number, each in enumerate(row.windows, 1)]

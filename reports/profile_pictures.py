@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reports.schema import ProfileRow
 
 MOST_CASES = 6
-_MOST_LINES = 12
+MOST_LINES = 12
 _PANELS = (
     ("power_w", "power, W"),
     ("sm_clock_mhz", "SM clock, MHz"),
@@ -30,20 +30,30 @@ _PANELS = (
 def timelines(record: Record) -> tuple[Figure, ...]:
     """A figure for each of the first cases: what its rows did over time."""
     found = []
-    groups = [
+    groups = _groups(record)
+    for op, title, rows in groups[:MOST_CASES]:
+        note = "The first trial with a timeline, from the window's begin."
+        if len(rows) > MOST_LINES:
+            note += f" The first {MOST_LINES} of {len(rows):,} rows."
+        if len(groups) > MOST_CASES:
+            note += f" Of {len(groups):,} cases the first {MOST_CASES} are drawn."
+        draw = partial(draw_timelines, rows[:MOST_LINES])
+        found.append(Figure(f"{op}, {title}: over time", draw, note))
+    return tuple(found)
+
+
+def timelines_drawn(record: Record) -> int:
+    """Of how many rows a page draws what they did over time."""
+    return sum(len(rows[:MOST_LINES]) for _, _, rows in _groups(record)[:MOST_CASES])
+
+
+def _groups(record: Record) -> list[tuple[str, str, list[ProfileRow]]]:
+    """The rows with a timeline, by op and case."""
+    return [
         (op, title, with_time)
         for (op, title), rows in cases_of(record).items()
         if (with_time := [row for row in rows if timeline_of(row) is not None])
     ]
-    for op, title, rows in groups[:MOST_CASES]:
-        note = "The first trial with a timeline, from the window's begin."
-        if len(rows) > _MOST_LINES:
-            note += f" The first {_MOST_LINES} of {len(rows):,} rows."
-        if len(groups) > MOST_CASES:
-            note += f" Of {len(groups):,} cases the first {MOST_CASES} are drawn."
-        draw = partial(draw_timelines, rows[:_MOST_LINES])
-        found.append(Figure(f"{op}, {title}: over time", draw, note))
-    return tuple(found)
 
 
 def draw_timelines(rows: Sequence[ProfileRow], prefix: str) -> str:

@@ -7,16 +7,15 @@ header and whole rows; after a full disk or a lost machine the last line may be 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import re
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
+from reports.contents import chunks_of, lines_of, number_of_lines, why
 from reports.lines import RecordError, header_of, line_of, shown
 from reports.schema import (
     AccuracyRow,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Record", "RecordError", "RecordWriter", "latest", "new_path", "read", "shown"]
 
-_MOST_BYTES = 2**29  # of a file: fifty times a long run's, and no device that never ends
 _STAMP = "%Y%m%dT%H%M%SZ"
 _STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
 
@@ -88,7 +86,7 @@ class RecordWriter:
         except OSError as error:
             self._close()
             raise RecordError(
-                f"{shown(path)}: the record can't be created ({_why(error)}); "
+                f"{shown(path)}: the record can't be created ({why(error)}); "
                 "name a folder that can be written to"
             ) from error
         except RecordError:
@@ -115,7 +113,10 @@ class RecordWriter:
         Raises RecordError, with the rows kept, where `end.rows` isn't the number written, or where
         the file isn't what was written: a kernel under test may have changed it.
         """
-        if hashlib.sha256(_bytes(self.path)).digest() != self._written.digest():
+        found = hashlib.sha256()
+        for chunk in chunks_of(self.path):
+            found.update(chunk)
+        if found.digest() != self._written.digest():
             self._close()
             raise RecordError(
                 f"{shown(self.path)}: something else wrote to the record while the run went on; "
@@ -159,7 +160,7 @@ class RecordWriter:
                 self._written.update(data)
         except OSError as error:
             raise RecordError(
-                f"{shown(self.path)}: a line can't be written ({_why(error)}); "
+                f"{shown(self.path)}: a line can't be written ({why(error)}); "
                 "the rows before it are kept"
             ) from error
         if written < len(data):
@@ -174,29 +175,36 @@ class RecordWriter:
             self._descriptor = -1
 
 
-def read(path: Path, *, into: Callable[[Row], None] | None = None) -> Record:
+def read(
+    path: Path,
+    *,
+    into: Callable[[Row], None] | None = None,
+    thinned: Callable[[bytes], bytes] | None = None,
+) -> Record:
     """Read a record, also that of a run that was killed.
 
     into: takes each row as it is read, and the record then holds none: raw samples of several
     records needn't be in memory at one time.
+    thinned: takes each line of a row, and gives what is to be read of it.
     Raises RecordError, in one sentence, where the file isn't a record that this program reads.
     """
-    lines = _bytes(path).split(b"\n")  # the whole isn't kept beside its lines
-    if lines[-1] == b"":
-        lines.pop()  # a whole file ends with a newline
-    header = header_of(path, lines[0], alone=len(lines) == 1)
+    chunks = chunks_of(path)
+    count, lines = number_of_lines(chunks), lines_of(chunks)
+    first = next(lines)
+    header = header_of(path, first, alone=count == 1)
     rows: list[Row] = []
     keep, found = rows.append if into is None else into, 0
     end: RunEnd | None = None
-    start = len(lines[0]) + 1
-    for number, line in enumerate(lines[1:], 2):
+    start = len(first) + 1
+    for number, line in enumerate(lines, 2):
         if end is not None:
             raise RecordError(
                 f"{shown(path)}, line {number}: something follows the end line, so two runs "
                 "wrote one file or it was edited; run again"
             )
-        value = line_of(path, number, line, header, last=number == len(lines))
-        if value is None and number == len(lines):
+        told = line if thinned is None else thinned(line)
+        value = line_of(path, number, told, header, last=number == count)
+        if value is None and number == count:
             problem = (
                 f"{shown(path)}: the last line is cut at byte {start + len(line):,}; "
                 f"{found:,} of {header.planned_rows:,} rows are whole"
@@ -215,7 +223,7 @@ def read(path: Path, *, into: Callable[[Row], None] | None = None) -> Record:
         start += len(line) + 1
     if end is not None and end.rows != found:
         raise RecordError(
-            f"{shown(path)}, line {len(lines)}: the end line counts {end.rows} rows and the file "
+            f"{shown(path)}, line {count}: the end line counts {end.rows} rows and the file "
             f"has {found}, so lines were lost or added; run again"
         )
     return _record(path, header, rows, end, _problem(path, header, found, end))
@@ -262,7 +270,7 @@ def latest(results: Path) -> Path:
         found = [path for path in results.glob("*.jsonl") if path.is_file()]
         newest = max(found, key=_age, default=None)
     except OSError as error:
-        raise RecordError(f"{shown(results)}: can't be searched ({_why(error)})") from error
+        raise RecordError(f"{shown(results)}: can't be searched ({why(error)})") from error
     if newest is None:
         raise RecordError(f"{shown(results)}: there is no record here; `nox -s accuracy` makes one")
     return newest
@@ -294,38 +302,6 @@ def _give_name(aside: Path, path: Path) -> bool:
     return True
 
 
-def _bytes(path: Path) -> bytes:
-    """What the file holds, unpacked where its name ends in .gz: large records are kept so."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        raise RecordError(
-            f"{shown(path)}: there is no such file; `nox -s accuracy` makes a record"
-        ) from error
-    except (EOFError, zlib.error) as error:
-        raise RecordError(
-            f"{shown(path)}: it is cut or damaged and can't be unpacked; copy it again"
-        ) from error
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise RecordError(f"{shown(path)}: can't be read ({_why(error)})") from error
-    if len(data) > _MOST_BYTES:
-        raise RecordError(
-            f"{shown(path)}: larger than {_MOST_BYTES >> 20:,} MiB, so it is no record; name "
-            "another file"
-        )
-    if not data.strip():
-        raise RecordError(f"{shown(path)}: the file is empty, so it is no record; run again")
-    where = data.find(b"\0")
-    if where >= 0:
-        number = data.count(b"\n", 0, where) + 1
-        raise RecordError(
-            f"{shown(path)}, line {number}: a NUL byte at byte {where:,}, so the file is damaged "
-            "or no text; run again"
-        )
-    return data
-
-
 def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> str | None:
     count = f"{rows:,} of {header.planned_rows:,} rows"
     if end is None:
@@ -335,7 +311,3 @@ def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> st
     if rows < header.planned_rows:
         return f"{shown(path)}: the run stopped early: {count}"
     return None
-
-
-def _why(error: Exception) -> str:
-    return shown(getattr(error, "strerror", None) or error)

@@ -9,13 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 Status = Literal["passed", "failed", "refused", "no power"]
 
 
+# JSON has no NaN: the strings "NaN", "Infinity" and "-Infinity" read back as floats.
+CLOSED = ConfigDict(extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+
 class SchemaLine(BaseModel):
     """A line, or a part of one: closed, frozen, its infinities and NaN kept."""
 
-    # JSON has no NaN: the strings "NaN", "Infinity" and "-Infinity" read back as floats.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=True, ser_json_inf_nan="strings"
-    )
+    model_config = CLOSED | ConfigDict(frozen=True)
 
 
 class Environment(SchemaLine):

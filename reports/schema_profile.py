@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-from reports.schema_line import CaseInfo, SchemaLine, Status
+from reports.schema_line import CLOSED, CaseInfo, SchemaLine, Status
 
 Validity = Literal["valid", "transient", "invalid"]
 
 
-class Spread(SchemaLine):
+# A record has dozens of thousands of spreads and windows, and a model takes four times the memory.
+@dataclass(frozen=True, slots=True, config=CLOSED)
+class Spread:
     """A quantity over a window."""
 
     mean: float
@@ -34,7 +37,8 @@ class Series(SchemaLine):
     temperature_c: tuple[float | None, ...] = ()
 
 
-class Window(SchemaLine):
+@dataclass(frozen=True, slots=True, config=CLOSED)
+class Window:
     """One trial: the kernel looped, between two readings of the counters."""
 
     duration_s: float

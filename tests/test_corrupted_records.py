@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from reports import record
+from reports import contents
 from reports.__main__ import main
 from reports.comparison.__main__ import main as compare
 from reports.example import attention_rows, example_rows, write_example
@@ -184,7 +184,7 @@ def test_device_that_never_ends_is_no_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is read as far as a record could be long, and no further."""
-    monkeypatch.setattr(record, "_MOST_BYTES", 2**20)
+    monkeypatch.setattr(contents, "_MOST_BYTES", 2**20)
     assert main(["/dev/zero"]) == 2
     said = "/dev/zero: larger than 1 MiB, so it is no record; name another file\n"
     assert capsys.readouterr().err == said

@@ -119,11 +119,10 @@ def test_check_finds_what_does_not_hold() -> None:
     trace = synthetic(constant(120.0), capped=lambda at_s: at_s > 3)
     window = window_of(trace, _reply(1000.0, 5.5), 1.5)
     assert window.energy_counter_j is not None
-    wrong = window.model_copy(
-        update={
-            "energy_counter_j": 1.03 * window.energy_counter_j,
-            "reasons_polled": {"SW power cap": 1.0},
-        }
+    wrong = replace(
+        window,
+        energy_counter_j=1.03 * window.energy_counter_j,
+        reasons_polled={"SW power cap": 1.0},
     )
     assert [each.holds for each in checks(wrong, IDLE, 0.02)] == [False] * 4
 
@@ -131,13 +130,12 @@ def test_check_finds_what_does_not_hold() -> None:
 def test_check_of_a_gpu_that_tells_nothing_does_not_hold() -> None:
     """A figure that is missing is no proof; its reason is shown."""
     bare = measure(replace(synthetic(constant(1.0)), samples=()), 1000.0, 1005.0)
-    window = window_of(synthetic(constant(1.0)), _reply(1000.0, 5.5), 1.5).model_copy(
-        update={
-            "energy_counter_j": None,
-            "reasons_s": {},
-            "power_w": None,
-            "missing": {"energy_counter_j": "mig: the board's power is shared"},
-        }
+    window = replace(
+        window_of(synthetic(constant(1.0)), _reply(1000.0, 5.5), 1.5),
+        energy_counter_j=None,
+        reasons_s={},
+        power_w=None,
+        missing={"energy_counter_j": "mig: the board's power is shared"},
     )
     found = list(checks(window, bare, Missing("no samples", "none were taken")))
     assert [each.holds for each in found] == [False] * 4

@@ -8,7 +8,6 @@ with the reason.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from reports.command_line import (
     columns,
+    rows_uncollected,
     save,
     spell_out_streams,
     terminal_text,
@@ -50,14 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compared(options: argparse.Namespace) -> Comparison:
-    """Read all and compare. Rows are many and hold no cycles, so collecting them is put off."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
+    """Read all and compare."""
+    with rows_uncollected():
         return compare([side for path in options.records for side in read_sides(path, options.gpu)])
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from reports.comparison.rule import (
     interval_of_placements,
     interval_of_processes,
     interval_of_samples,
+    median_of,
     timer_step_us,
 )
 from reports.comparison.sides import Judged, Key, Machine, Powered, Side, Timed
@@ -191,7 +192,7 @@ def _interval(samples: Sequence[float], placements: Sequence[int]) -> Interval:
         return interval_of_samples(samples)
     ends = list(itertools.accumulate(placements))
     medians = [
-        interval_of_samples(samples[start:end]).centre
+        median_of(samples[start:end])
         for start, end in itertools.pairwise([0, *ends])
         if end > start
     ]

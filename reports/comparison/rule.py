@@ -117,6 +117,11 @@ def interval_of_samples(samples: Sequence[float]) -> Interval:
     return Interval(_at(ordered, 0.25), _at(ordered, 0.5), _at(ordered, 0.75))
 
 
+def median_of(samples: Sequence[float]) -> float:
+    """The median of samples, as the centre of their interval."""
+    return _at(sorted(samples), 0.5)
+
+
 def interval_of_processes(centres: Sequence[float], each_far: Sequence[float] = ()) -> Interval:
     """The median of processes' centres, and those next to a quarter left out at either end.
 

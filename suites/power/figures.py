@@ -11,7 +11,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
@@ -88,14 +88,13 @@ def window_of(trace: Trace, reply: Reply, dropped_s: float) -> Window:
     in_heat = sum(figures.reasons_s.get(name, 0.0) for name in _HEAT)
     if in_heat > _SHARE_IN_HEAT * figures.duration_s:
         codes.append("slowed by heat")
-    return window_in_record(figures).model_copy(
-        update={
-            "calls": round(calls),
-            "dropped_s": figures.begin_s - reply.began_ns * NS,
-            "device_us": reply.device_us(figures.begin_s, figures.end_s),
-            "codes": tuple(codes),
-            "validity": _validity(figures),
-        }
+    return replace(
+        window_in_record(figures),
+        calls=round(calls),
+        dropped_s=figures.begin_s - reply.began_ns * NS,
+        device_us=reply.device_us(figures.begin_s, figures.end_s),
+        codes=tuple(codes),
+        validity=_validity(figures),
     )
 
 
