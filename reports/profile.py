@@ -111,9 +111,7 @@ def render_outline(record: Record, console: Console) -> None:
             for (_, title), rows in of_op[:MOST_CASES]
         ]
         print_grid(console, _COLUMNS, groups)
-        if len(of_op) > MOST_CASES:
-            more = f"{len(of_op) - MOST_CASES:,} more cases not shown: --html PATH has them all"
-            indented(console, more, style="yellow")
+        _left_out(console, len(of_op), "cases")
     if cases:
         console.print()
         console.print(Text(plain(console, LEGEND), style="dim"))
@@ -187,6 +185,7 @@ def _beside(record: Record, console: Console) -> None:
             )
         lines.append((f"{first.kernel}, {short_case(first)}", cells))
     print_grid(console, columns, lines)
+    _left_out(console, len(groups), "cases")
 
 
 def _timelines(record: Record, console: Console) -> None:
@@ -250,6 +249,7 @@ def _held(record: Record, console: Console) -> None:
         for row, held in rows[:MOST_CASES]
     ]
     print_grid(console, columns, groups)
+    _left_out(console, len(rows), "rows")
 
 
 def _validity(record: Record, console: Console) -> None:
@@ -264,6 +264,7 @@ def _validity(record: Record, console: Console) -> None:
         for code in codes_of(row):
             means = meaning(code)
             indented(console, cut(f"{code}: {means}" if means else code))
+    _left_out(console, len(rows), "rows")
 
 
 def _missing(record: Record, console: Console) -> None:
@@ -274,6 +275,7 @@ def _missing(record: Record, console: Console) -> None:
     for each in found[:MOST_CASES]:
         indented(console, cut(f"{', '.join(each.fields)}: {each.reason}"), by=0)
         indented(console, cut(f"{count(each.rows, 'row')}, as {each.example}"), style="dim")
+    _left_out(console, len(found), "reasons")
 
 
 def _reasons(record: Record, console: Console) -> None:
@@ -290,3 +292,11 @@ def _reasons(record: Record, console: Console) -> None:
         indented(console, cut(short_case(row)), by=4, style="dim")
         if row.reproduce and row.status in {"wrong", "failed"}:
             console.print(Text(f"    {shown(row.reproduce)}", style="cyan"), soft_wrap=True)
+    _left_out(console, len(rows), "rows")
+
+
+def _left_out(console: Console, number: int, what: str) -> None:
+    """Say how many of a part's lines aren't there, where it has too many."""
+    if number > MOST_CASES:
+        more = f"{number - MOST_CASES:,} more {what} not shown: --html PATH has them all"
+        indented(console, more, style="yellow")

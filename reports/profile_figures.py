@@ -287,6 +287,8 @@ def named(row: ProfileRow) -> str:
 
 
 def reasons_of(record: Record) -> tuple[ProfileRow, ...]:
-    """Rows without a measurement, those that gate first."""
+    """Rows without a measurement: what went wrong before what was refused, what gates first."""
     found = [row for row in record.profiles if row.status != "measured"]
-    return tuple(sorted(found, key=lambda row: not row.gates))
+    return tuple(
+        sorted(found, key=lambda row: (row.status not in {"wrong", "failed"}, not row.gates))
+    )

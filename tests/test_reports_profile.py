@@ -87,6 +87,18 @@ def test_profile_verdict_needs_every_gating_row(tmp_path: Path) -> None:
     )
 
 
+def test_profile_report_says_what_it_leaves_out(tmp_path: Path) -> None:
+    """Of a hundred refusals forty aren't shown; the wrong row that came last is."""
+    example = profile_row("flash", norm_case(8192, 8192), 100.0)
+    lost = {"status": "refused", "reason": "too large", "windows": (), "energy_j": None}
+    refused = [example.model_copy(update=lost | {"kernel": f"k{each}"}) for each in range(100)]
+    wrong = example.model_copy(update=lost | {"status": "wrong", "reason": "0.1 past its bound"})
+    text = terminal(record_of(tmp_path, [*refused, wrong]))
+    tail = text[text.index("Not measured") :]
+    assert "0.1 past its bound" in tail
+    assert "41 more rows not shown: --html PATH has them all" in tail
+
+
 def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
     """The share of the limit, the counter against the integral, seconds and share of a reason."""
     row = profile_row("flash_wide", norm_case(8, 64), 100.0, power_w=350.0, capped=0.25)
