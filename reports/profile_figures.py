@@ -30,6 +30,7 @@ GAIN = (
     "7 % at best; two rows of one record share that error."
 )
 _DENSE = 50  # flops a byte from which work is told in flops: between layer norm's 2 and attention's
+_MOST_OF_WINDOW = 1.01  # that a time within it can come to
 _SAMPLER_MOST = 0.005  # of a call's time; above it the sampler disturbs what it measures
 
 
@@ -193,6 +194,11 @@ def over(value: float | None, other: float | None) -> float | None:
     return None if value is None or not other else value / other
 
 
+def _of_window(share: float) -> float:
+    """The whole, where the ends of a window that were read a moment apart make it a little more."""
+    return 1.0 if 1.0 < share <= _MOST_OF_WINDOW else share
+
+
 def held_by(row: ProfileRow) -> tuple[Held, ...]:
     """Throttle reasons over all trials, the longest first; those never seen are left out."""
     seen = {
@@ -221,7 +227,7 @@ def held_by(row: ProfileRow) -> tuple[Held, ...]:
         held = Held(
             reason=name,
             seconds=seconds,
-            share=None if seconds is None or not total > 0 else seconds / total,
+            share=None if seconds is None or not total > 0 else _of_window(seconds / total),
             polled=sum(polled) / len(polled) if polled else None,
         )
         if held.seconds or held.polled:

@@ -108,6 +108,9 @@ def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
     assert held.reason == "SW power cap"
     assert held.seconds == pytest.approx(0.25 * 4.1 * 4)
     assert held.share == pytest.approx(0.25)
+    for capped, share in ((1.0003, 1.0), (1.05, 1.05)):  # read a moment apart; and a wrong counter
+        full = profile_row("flash_wide", norm_case(8, 64), 100.0, capped=capped)
+        assert held_by(full)[0].share == pytest.approx(share)
     assert held.polled == pytest.approx(0.25 * 0.996)
     told = [energy_text(joules) for joules in (1.2345, 0.0267, 8.12e-4, 2.5e-6, None)]
     assert told == ["1.234 J", "26.70 mJ", "812.0 uJ", "2.500 uJ", "-"]
