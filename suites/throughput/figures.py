@@ -47,7 +47,7 @@ class Spread:
     """Median with its 95 % interval, bootstrapped by percentiles, and the quartiles.
 
     Samples of one place in memory move together, so it is places that are drawn again: an
-    interval of single samples would come out four times too short where places differ.
+    interval of single samples, four of a place, would come out half as wide where places differ.
     """
 
     median: float
