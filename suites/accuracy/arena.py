@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ALIGNMENT = 256  # bytes; what a layout's element offset is counted from
+from suites.accuracy.buffers import ALIGNMENT
+
 _LEAST = 2**24
 _MOST_KEPT = 2**30  # a larger one is given back once it isn't needed
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -19,10 +19,7 @@ from torch import Tensor
 
 from oracles.inputs import LARGEST_POISONED_BUFFER
 from oracles.op import Case, Inputs, Op
-
-_ALIGNMENT = 256  # bytes; what a layout's element offset is counted from
-_POISON = 255  # a byte of which NaN is made in every floating-point type
-_WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+from suites.accuracy.buffers import POISON, WORDS, bits_of, copied, packed, seen_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +29,15 @@ class _Witness:
     name: str
     before: Tensor
     now: Tensor  # the bytes themselves; of a buffer of gigabytes the view that reaches into it
-    around: tuple[Tensor, ...] = ()  # the rest of the bytes of its buffer, all _POISON
+    around: tuple[Tensor, ...] = ()  # the rest of the bytes of its buffer, all POISON
 
     def differs(self) -> Tensor:
         """Whether a bit has changed, as a tensor of one element on the input's device."""
-        now = self.now if self.now.dtype == torch.uint8 else _packed(self.now)
-        word = next(each for each in _WORDS if now.numel() % each.itemsize == 0)
+        now = self.now if self.now.dtype == torch.uint8 else packed(self.now)
+        word = next(each for each in WORDS if now.numel() % each.itemsize == 0)
         changed = (now.view(word) != self.before.view(word)).any()
         for each in self.around:
-            changed = changed | (each != _POISON).any()
+            changed = changed | (each != POISON).any()
         return changed
 
 
@@ -92,13 +89,13 @@ class Originals:
         updates: dict[str, tuple[Tensor, Tensor]] = {}
         copies: dict[int, _Witness] = {}  # by the original buffer's address
         for name, original in _tensors(kept):
-            bits = _bits(original)
+            bits = bits_of(original)
             copy = copies.get(bits.data_ptr())
             if copy is None:
-                copy = copies[bits.data_ptr()] = _copy(name, bits)
-            arguments[name] = _seen_as(original, copy.now)
+                copy = copies[bits.data_ptr()] = _Witness(name, bits, *copied(bits))
+            arguments[name] = seen_as(original, copy.now)
             if name in self.op.updates:
-                updates[name] = _seen_as(original, copy.now), original
+                updates[name] = seen_as(original, copy.now), original
         # Replaced only now, so that no buffer lies where one of the call before did.
         self._last = Given(arguments, self.device, updates, tuple(copies.values()))
         return self._last
@@ -110,41 +107,12 @@ class Originals:
             if name in self.op.updates:
                 updates[name] = tensor.view(tensor.shape), tensor.clone()
             if tensor.untyped_storage().nbytes() <= LARGEST_POISONED_BUFFER:
-                witnesses.append(_Witness(name, _bits(tensor).clone(), _bits(tensor)))
+                witnesses.append(_Witness(name, bits_of(tensor).clone(), bits_of(tensor)))
             else:
-                packed = _packed(tensor.clone(memory_format=torch.contiguous_format))
-                witnesses.append(_Witness(name, packed, tensor.view(tensor.shape)))
+                before = packed(tensor.clone(memory_format=torch.contiguous_format))
+                witnesses.append(_Witness(name, before, tensor.view(tensor.shape)))
         return Given(arguments, self.device, updates, tuple(witnesses))
 
 
 def _tensors(inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
     return ((name, value) for name, value in inputs.items() if isinstance(value, Tensor))
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """The whole buffer that `tensor` lies in, as bytes."""
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-
-
-def _packed(tensor: Tensor) -> Tensor:
-    """The elements of `tensor` one after the other, as bytes."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _copy(name: str, bits: Tensor) -> _Witness:
-    """The same bytes in a buffer of their own, as far past a multiple of 256 as the original."""
-    size = bits.numel()
-    room = torch.empty_like(bits)
-    if (bits.data_ptr() - room.data_ptr()) % _ALIGNMENT == 0:
-        return _Witness(name, bits, room.copy_(bits))
-    room = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=bits.device)
-    lead = (bits.data_ptr() - room.data_ptr()) % _ALIGNMENT
-    around = room[:lead].fill_(_POISON), room[lead + size :].fill_(_POISON)
-    return _Witness(name, bits, room[lead : lead + size].copy_(bits), around)
-
-
-def _seen_as(original: Tensor, copy: Tensor) -> Tensor:
-    """A tensor that lies in `copy`, bytes, as `original` does in its own buffer."""
-    start = copy.storage_offset() // original.element_size() + original.storage_offset()
-    tensor = torch.empty(0, dtype=original.dtype, device=original.device)
-    return tensor.set_(copy.untyped_storage(), start, original.shape, original.stride())

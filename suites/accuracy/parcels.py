@@ -22,11 +22,10 @@ from torch import Tensor
 
 from oracles.inputs import LARGEST_POISONED_BUFFER
 from oracles.op import Inputs, dtype_name
-from suites.accuracy.arena import ALIGNMENT, Arena, aligned
+from suites.accuracy.arena import Arena, aligned
+from suites.accuracy.buffers import ALIGNMENT, POISON, WORDS, bits_of, packed
 from suites.accuracy.originals import Given
 
-_WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
-_POISON = 255  # a byte of which NaN is made in every floating-point type
 _MOST_TOGETHER = 2**26  # bytes that go to a GPU, or come from there, in one copy
 
 
@@ -102,6 +101,7 @@ class Parcel:
         buffers: list[_Buffer] = []
         sent: list[Callable[[], Tensor]] = []  # each buffer's bytes
         known: dict[int, int] = {}  # by the storage's address: its number
+        size = 0
         for name, value in inputs.items():
             if not isinstance(value, Tensor):
                 continue
@@ -111,11 +111,11 @@ class Parcel:
             if number is None:
                 number = len(buffers)
                 known[storage.data_ptr()] = number
-                start = buffers[-1].start + aligned(buffers[-1].nbytes) if buffers else 0
                 nbytes = storage.nbytes() if whole else value.numel() * value.element_size()
                 lead = storage.data_ptr() % ALIGNMENT
-                buffers.append(_Buffer(start, nbytes, lead, storage.nbytes()))
-                sent.append(partial(_bytes if whole else _packed, value))
+                buffers.append(_Buffer(size, nbytes, lead, storage.nbytes()))
+                sent.append(partial(bits_of if whole else packed, value))
+                size += aligned(nbytes)
             places[name] = _Place(
                 number,
                 value.dtype,
@@ -127,10 +127,9 @@ class Parcel:
             name: each for name, each in inputs.items() if not isinstance(each, Tensor)
         }
         home = next(each.device for each in inputs.values() if isinstance(each, Tensor))
-        size = buffers[-1].start + aligned(buffers[-1].nbytes) if buffers else 0
         content = torch.zeros(size, dtype=torch.uint8, device=device)
         for each, made in zip(buffers, sent, strict=True):
-            content[each.start : each.start + each.nbytes].copy_(made())
+            _part(content, each).copy_(made())
         return cls(places, others, tuple(buffers), content, home)
 
     @property
@@ -178,7 +177,7 @@ class Parcel:
         if torch.equal(now.view(torch.int64), self.content.view(torch.int64)):
             return None
         for number, each in enumerate(self.buffers):
-            word = next(word for word in _WORDS if each.nbytes % word.itemsize == 0)
+            word = next(word for word in WORDS if each.nbytes % word.itemsize == 0)
             mine, back = (_part(whole, each).view(word) for whole in (self.content, now))
             if not torch.equal(mine, back):
                 return next(name for name, at in self.places.items() if at.buffer == number)
@@ -275,20 +274,10 @@ def _with_index(device: torch.device) -> torch.device:
     return torch.empty(0, device=device).device
 
 
-def _bytes(tensor: Tensor) -> Tensor:
-    """The whole buffer that `tensor` lies in, uint8."""
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-
-
-def _packed(tensor: Tensor) -> Tensor:
-    """The elements of `tensor` one after the other, uint8, in memory of their own."""
-    return tensor.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
-
-
 def _buffer(nbytes: int, lead: int, device: torch.device) -> Tensor:
     """Fresh memory, uint8 [nbytes], `lead` bytes past a multiple of 256."""
     room = torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8, device=device)
     start = (lead - room.data_ptr()) % ALIGNMENT
     if nbytes <= LARGEST_POISONED_BUFFER:
-        room.fill_(_POISON)
+        room.fill_(POISON)
     return room[start : start + nbytes]

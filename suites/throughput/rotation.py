@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from oracles.op import Case, Inputs
-from suites.accuracy.arena import ALIGNMENT
+from suites.accuracy.buffers import bits_of, copied, seen_as
 from suites.accuracy.signs import flips
 
 CHANGES = 12
@@ -132,30 +132,15 @@ def moved(inputs: Inputs) -> Inputs:
     Tensors that share a storage go on sharing it, and each lies as many bytes past a multiple of
     256 as before.
     """
-    fresh: dict[int, Tensor] = {}
-    made: Inputs = {}
+    fresh: dict[int, Tensor] = {}  # by the buffer's address: its copy
+    made: Inputs = dict(inputs)
     for name, value in inputs.items():
-        if not isinstance(value, Tensor):
-            made[name] = value
-            continue
-        storage = value.untyped_storage()
-        if storage.data_ptr() not in fresh:
-            fresh[storage.data_ptr()] = _copied(storage, value.device)
-        buffer = fresh[storage.data_ptr()]
-        start = buffer.storage_offset() // value.element_size() + int(value.storage_offset())
-        made[name] = torch.empty(0, dtype=value.dtype, device=value.device).set_(
-            buffer.untyped_storage(), start, value.shape, value.stride()
-        )
+        if isinstance(value, Tensor):
+            bits = bits_of(value)
+            if bits.data_ptr() not in fresh:
+                fresh[bits.data_ptr()], _ = copied(bits)
+            made[name] = seen_as(value, fresh[bits.data_ptr()])
     return made
-
-
-def _copied(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
-    """Its bytes, uint8, in other memory, as far past a multiple of 256 as they were."""
-    room = torch.empty(storage.nbytes() + ALIGNMENT, dtype=torch.uint8, device=device)
-    start = (storage.data_ptr() - room.data_ptr()) % ALIGNMENT
-    content = room[start : start + storage.nbytes()]
-    content.copy_(torch.empty(0, dtype=torch.uint8, device=device).set_(storage))
-    return content
 
 
 class _Change:
