@@ -30,7 +30,7 @@ from reports.bench_notes import notes_of
 from reports.grid import GridColumn, bar, plain, print_grid
 from reports.phrases import count, duration, figure, memory, microseconds, part, times
 from reports.record import shown
-from reports.tables import cut, heading, indented, labelled
+from reports.tables import cut, heading, indented, labelled, left_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,9 +154,7 @@ def _cases(console: Console, cases: Sequence[CaseRows], baseline: str | None) ->
                 for each in of_op[:MOST_CASES]
             ],
         )
-        if len(of_op) > MOST_CASES:
-            more = f"{len(of_op) - MOST_CASES:,} more cases not shown: --html PATH has them all"
-            indented(console, more, style="yellow")
+        left_out(console, len(of_op), MOST_CASES, "cases")
     if cases:
         console.print()
         console.print(Text(plain(console, LEGEND), style="dim"))

@@ -59,11 +59,16 @@ def columns(text: str) -> int:
     return int(text)
 
 
-def terminal_text(show: Callable[[Console], None], width: int | None) -> str:
-    """What `show` prints; width: in columns, None for the terminal's."""
+def report_console(width: int | None = None) -> Console:
+    """Where a report goes: the terminal, or a log that is wide enough; width: in columns."""
     if width is None and not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         width = _WIDTH_OF_NO_TERMINAL
-    console = Console(width=width)
+    return Console(width=width)
+
+
+def terminal_text(show: Callable[[Console], None], width: int | None) -> str:
+    """What `show` prints; width: in columns, None for the terminal's."""
+    console = report_console(width)
     # Captured, not printed: rich ends the process with status 1 at a broken pipe.
     with console.capture() as captured:
         show(console)

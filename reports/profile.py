@@ -43,7 +43,7 @@ from reports.profile_figures import (
 )
 from reports.profile_pictures import timelines_drawn
 from reports.record import shown
-from reports.tables import cut, heading, indented, labelled
+from reports.tables import cut, heading, indented, labelled, left_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,7 +111,7 @@ def render_outline(record: Record, console: Console) -> None:
             for (_, title), rows in of_op[:MOST_CASES]
         ]
         print_grid(console, _COLUMNS, groups)
-        _left_out(console, len(of_op), "cases")
+        left_out(console, len(of_op), MOST_CASES, "cases")
     if cases:
         console.print()
         console.print(Text(plain(console, LEGEND), style="dim"))
@@ -185,7 +185,7 @@ def _beside(record: Record, console: Console) -> None:
             )
         lines.append((f"{first.kernel}, {short_case(first)}", cells))
     print_grid(console, columns, lines)
-    _left_out(console, len(groups), "cases")
+    left_out(console, len(groups), MOST_CASES, "cases")
 
 
 def _timelines(record: Record, console: Console) -> None:
@@ -249,7 +249,7 @@ def _held(record: Record, console: Console) -> None:
         for row, held in rows[:MOST_CASES]
     ]
     print_grid(console, columns, groups)
-    _left_out(console, len(rows), "rows")
+    left_out(console, len(rows), MOST_CASES, "rows")
 
 
 def _validity(record: Record, console: Console) -> None:
@@ -264,7 +264,7 @@ def _validity(record: Record, console: Console) -> None:
         for code in codes_of(row):
             means = meaning(code)
             indented(console, cut(f"{code}: {means}" if means else code))
-    _left_out(console, len(rows), "rows")
+    left_out(console, len(rows), MOST_CASES, "rows")
 
 
 def _missing(record: Record, console: Console) -> None:
@@ -275,7 +275,7 @@ def _missing(record: Record, console: Console) -> None:
     for each in found[:MOST_CASES]:
         indented(console, cut(f"{', '.join(each.fields)}: {each.reason}"), by=0)
         indented(console, cut(f"{count(each.rows, 'row')}, as {each.example}"), style="dim")
-    _left_out(console, len(found), "reasons")
+    left_out(console, len(found), MOST_CASES, "reasons")
 
 
 def _reasons(record: Record, console: Console) -> None:
@@ -292,11 +292,4 @@ def _reasons(record: Record, console: Console) -> None:
         indented(console, cut(short_case(row)), by=4, style="dim")
         if row.reproduce and row.status in {"wrong", "failed"}:
             console.print(Text(f"    {shown(row.reproduce)}", style="cyan"), soft_wrap=True)
-    _left_out(console, len(rows), "rows")
-
-
-def _left_out(console: Console, number: int, what: str) -> None:
-    """Say how many of a part's lines aren't there, where it has too many."""
-    if number > MOST_CASES:
-        more = f"{number - MOST_CASES:,} more {what} not shown: --html PATH has them all"
-        indented(console, more, style="yellow")
+    left_out(console, len(rows), MOST_CASES, "rows")

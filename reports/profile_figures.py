@@ -201,20 +201,12 @@ def _of_window(share: float) -> float:
 
 def held_by(row: ProfileRow) -> tuple[Held, ...]:
     """Throttle reasons over all trials, the longest first; those never seen are left out."""
-    seen = {
+    names = dict.fromkeys(
         name
         for window in row.windows
         for reasons in (window.reasons_s, window.reasons_polled)
         for name, value in reasons.items()
         if value
-    }
-    if not seen:
-        return ()
-    names = dict.fromkeys(
-        name
-        for window in row.windows
-        for name in (*window.reasons_s, *window.reasons_polled)
-        if name in seen
     )
     found = []
     for name in names:

@@ -107,6 +107,13 @@ def indented(console: Console, text: str, *, by: int = 2, style: str = "") -> No
     console.print(Padding(Folded(text, style), (0, 0, 0, by), expand=False))
 
 
+def left_out(console: Console, number: int, most: int, what: str) -> None:
+    """Say how many of a part's lines aren't there, where it has more than `most`."""
+    if number > most:
+        more = f"{number - most:,} more {what} not shown: --html PATH has them all"
+        indented(console, more, style="yellow")
+
+
 def op_by_op(items: Iterable[_Item], table: Table, *, several: bool) -> Iterator[tuple[_Item, str]]:
     """Each item with the space before its name; where there are several ops, under its op's.
 

@@ -21,8 +21,6 @@ from reports.record import RecordError, RecordWriter, new_path
 from reports.schema import Row, RunEnd, RunHeader
 from suites.accuracy.shards import RECORD_NOTE
 
-_WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
-
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
@@ -125,9 +123,3 @@ class RecordedRun(Generic[AnyRow]):
     def pytest_keyboard_interrupt(self) -> None:
         """Ctrl-C: what there is by then is kept and reported."""
         self.interrupted = True
-
-
-def report_console() -> Console:
-    """Where a run's report goes: the terminal, or a log that is wide enough for it."""
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if known else _WIDTH_OF_NO_TERMINAL)

@@ -132,6 +132,17 @@ def test_two_boards_of_a_model_tell_less(
     assert ("two boards: cards of one model differ" in text_of(found)) is not slower
 
 
+def test_cards_that_arent_told_arent_one(tmp_path: Path) -> None:
+    """Two records without a UUID, of one host: it may have eight such cards."""
+    unknown = H200 | {"gpu_uuid": None}
+    found = compared(
+        tmp_path,
+        (header(machine=unknown), [bench_row()]),
+        (header(machine=unknown), [bench_row(103.0)]),
+    )
+    assert [each.judgement.verdict for each in found.held] == [Verdict.SAME]
+
+
 def test_energy_of_two_boards_is_within_seven_per_cent_at_best(tmp_path: Path) -> None:
     """The same energy but for 4 % is MORE on one board, and open on two."""
     other_board = H200 | {"gpu_uuid": "GPU-9999"}

@@ -68,7 +68,7 @@ def energy_part(base: Side, others: Sequence[Side]) -> tuple[Part, int]:
     notes: list[str] = []
     rows = 0
     for side, pairs in zip(others, paired, strict=True):
-        one_board = base.machine.board is not None and base.machine.board == side.machine.board
+        one_board = base.machine.is_board_of(side.machine)
         rows += len(pairs.pairs)
         notes.append(
             f"{named(side)} and {base.letter}: one board, so errors are those of the measurements"

@@ -103,12 +103,11 @@ def _side(record: Record, rows: Sequence[_Reduced]) -> Side:
 
 def _machine(environment: Environment) -> Machine:
     cpu = environment.device == "cpu"
-    at_host = f"{environment.hostname} {environment.cpu if cpu else environment.device_name}"
     return Machine(
         name=environment.device_name,
         multiprocessors=environment.cpu_count if cpu else environment.multiprocessors,
         power_limit_w=environment.power_limit_w,
-        board=at_host if cpu else environment.gpu_uuid or at_host,
+        board=f"{environment.hostname} {environment.cpu}" if cpu else environment.gpu_uuid,
     )
 
 
@@ -150,7 +149,7 @@ def _evidence(row: BenchRow) -> Evidence | None:
     """What the row's samples say; where they aren't there, its figures; None: no time at all."""
     timed = [each for each in row.processes if each.times_us]
     found: Evidence | None = None
-    if len(timed) > 1:
+    if timed:
         times = [_interval(each.times_us, each.placements) for each in timed]
         cycles = [
             _interval(in_cycles, each.placements)
@@ -162,14 +161,6 @@ def _evidence(row: BenchRow) -> Evidence | None:
             cycles=_together(cycles, timed) if len(cycles) == len(timed) else None,
             processes=len(timed),
             step_us=max(timer_step_us(each.times_us) for each in timed),
-        )
-    elif timed:
-        only = timed[0]
-        of_clock = _cycles(only)
-        found = Evidence(
-            time_us=_interval(only.times_us, only.placements),
-            cycles=_interval(of_clock, only.placements) if of_clock else None,
-            step_us=timer_step_us(only.times_us),
         )
     else:
         found = _figures(row)
@@ -201,7 +192,9 @@ def _interval(samples: Sequence[float], placements: Sequence[int]) -> Interval:
 
 
 def _together(intervals: Sequence[Interval], timed: Sequence[TimedProcess]) -> Interval:
-    """Of processes; how far each one's reaches counts where it is of places in memory."""
+    """Of one process its own; of several how far each reaches counts, if by places in memory."""
+    if len(intervals) == 1:
+        return intervals[0]
     placed = all(len(each.placements) >= LEAST_PLACEMENTS for each in timed)
     far = [(each.high - each.low) / 2 for each in intervals] if placed else []
     return interval_of_processes([each.centre for each in intervals], far)

@@ -30,7 +30,7 @@ _TONES: dict[Verdict, Tone] = {
 _NOTES = {
     Verdict.AMBIGUOUS: "More processes may tell: nox -s bench -- --against REF --rounds 2.",
     Verdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or 0.2 us "
-    "for each kernel that a call launches; of two boards within 4 %.",
+    "for each kernel that a call launches; of two boards within 4 %; or within the timer's step.",
 }
 
 

@@ -21,6 +21,7 @@ from kernels.device import SIMULATED_SM_VARIABLE
 from kernels.registry import Kernel, KernelError, load_file
 from oracles.op import Case, Numerics
 from reports.accuracy import render
+from reports.command_line import report_console
 from reports.record import read
 from reports.schema import AccuracyRow, KernelInfo, RunHeader
 from suites.accuracy import interpreter, resumed, shards, strict, watching
@@ -30,7 +31,7 @@ from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEFAULT_SM, DEVICE
-from suites.recorded_run import RecordedRun, report_console
+from suites.recorded_run import RecordedRun
 from suites.selection import (
     absent_kernels,
     kernel_files,

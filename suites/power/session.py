@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
 from profiles.traces import Missing
+from reports.command_line import report_console
 from reports.profile import render
 from reports.record import read
 from reports.schema import AccuracyRow, Environment, ProfileRow, RunHeader
@@ -32,7 +33,7 @@ from suites.power.cases import distributions_of, profiled_cases, profiled_kernel
 from suites.power.looping import LOOP, Card, Looping, card_of
 from suites.power.rows import Board, row_of
 from suites.power.trials import Entry, Trials
-from suites.recorded_run import RecordedRun, report_console
+from suites.recorded_run import RecordedRun
 from suites.selection import absent_kernels, kernel_files, selected_kernels
 from suites.user_cases import cases_options
 

@@ -131,10 +131,8 @@ def _is_due(made: Collected) -> bool:
     """Whether the place in memory that the last sample was taken at has enough of them."""
     if not made.placements:
         return True
-    enough = _A_PLACEMENT
-    if made.samples and made.samples[-1].time_us > _LONG_US:
-        enough = _A_LONG_PLACEMENT
-    return made.placements[-1] >= enough
+    long = bool(made.samples) and made.samples[-1].time_us > _LONG_US
+    return made.placements[-1] >= (_A_LONG_PLACEMENT if long else _A_PLACEMENT)
 
 
 class Noise:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
 from reports.bench import render
+from reports.command_line import report_console
 from reports.record import read
 from reports.schema import BENCH_PROTOCOL, BenchRow, Environment, RunHeader
 from suites.accuracy.fork_server import end_children
@@ -25,7 +26,7 @@ from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
 from suites.options import DEVICE
-from suites.recorded_run import RecordedRun, report_console
+from suites.recorded_run import RecordedRun
 from suites.selection import absent_kernels, kernel_files, selected_kernels
 from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
