@@ -4,9 +4,6 @@ Annotations are not postponed here: then each would be a text, and one that is a
 text in quotes, which names no type to Triton either.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-ROOT = Path(__file__).parent.parent
+from tests.not_interpreted import printed_by
 
 
 @triton.jit
@@ -24,6 +21,7 @@ def _tell(PLACE: tl.constexpr, number: tl.int64):
     tl.static_print(PLACE, number.dtype)
 
 
+# One argument of each type; a text is Triton's name of a type, and no name of Python's.
 @triton.jit
 def _annotated_kernel(  # noqa: PLR0913, PLR0917
     a: tl.int64,
@@ -153,18 +151,7 @@ for name in {names}:
     compile(source, target=target, options=vars(options))
     print("end")
 """
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.split("end\n")[:-1]
+    return printed_by(program, cache).split("end\n")[:-1]
 
 
 def test_arguments_have_the_types_that_they_have_when_compiled(

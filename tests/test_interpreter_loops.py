@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import interpreter as stock
 
-ROOT = Path(__file__).parent.parent
+from tests.not_interpreted import printed_by
+
 NARROW, WIDE = 2**31 - 1, 2**31  # the last number that is passed in 32 bits, the first in 64
 
 
@@ -163,18 +161,7 @@ signature = {"narrow": "i32", "wide": "i64", "ONE": "constexpr"}
 for kernel in (_types_kernel, _more_types_kernel):
     compile(ASTSource(kernel, signature, {(2,): 1}), target=GPUTarget("cuda", 90, 32))
 """
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return _types(ran.stdout)
+    return _types(printed_by(program, cache))
 
 
 def test_number_has_the_type_that_it_has_when_compiled(

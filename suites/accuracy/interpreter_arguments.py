@@ -116,7 +116,12 @@ def _parameters(function: Any) -> dict[str, Any]:
     for place, (name, each) in enumerate(inspect.signature(function.fn).parameters.items()):
         if each.kind is inspect.Parameter.VAR_POSITIONAL:
             break
-        found[name] = jit.KernelParam(place, each, place in kept or name in kept, False)  # noqa: FBT003
+        found[name] = jit.KernelParam(
+            place,
+            each,
+            do_not_specialize=place in kept or name in kept,
+            do_not_specialize_on_alignment=False,
+        )
     return found
 
 

@@ -45,6 +45,7 @@ def mend(interpreter: Any) -> None:
         stock_patch(language, scope)
         scope.set_attr(language, "range", counted)
 
+    # Triton's own has no type.
     class Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
         """The stock rewriting of a jit function, and of what isn't Triton's to patch."""
 
