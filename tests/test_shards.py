@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,41 @@ def test_two_processes_leave_the_record_of_one(tmp_path: Path) -> None:
         verdicts.append({(row.case.id, row.status, row.outputs) for row in record.rows})
     assert verdicts[0] == verdicts[1]
     assert len(verdicts[0]) > 30
+
+
+def _layer_norm(n: int) -> str:
+    """A line of a file of cases."""
+    line = {"op": "layer_norm_backward", "sizes": {"m": 3, "n": n}, "dtype": "float32"}
+    return json.dumps(line)
+
+
+def _run_of(sizes: tuple[int, int], folder: Path, *arguments: str) -> Record:
+    """Of two shares, each of one case. Raises AssertionError where the run fails."""
+    folder.mkdir()
+    file = folder / "cases"
+    file.write_text("\n".join(map(_layer_norm, sizes)))
+    command = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+    command += ["--kernel=row_persistent_aligned", f"--cases={file}", "--jobs=2", "--signs=3"]
+    command += [f"--results={folder}", *arguments]
+    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    return read(latest(folder))
+
+
+def test_share_of_refused_cases_is_whole(tmp_path: Path) -> None:
+    """It has nothing to run, which is no fault. Rows of 17 floats aren't whole 16 bytes."""
+    record = _run_of((64, 17), tmp_path / "run")
+    assert [row.status for row in record.rows] == ["refused", "passed"]
+
+
+def test_share_that_an_earlier_run_has_is_whole(tmp_path: Path) -> None:
+    """Of a run that is gone on with: what there was to run has run."""
+    whole = _run_of((64, 128), tmp_path / "whole")
+    cut_off = tmp_path / "cut_off.jsonl"
+    lines = whole.path.read_text().splitlines(keepends=True)
+    cut_off.write_text("".join(lines[:2]))
+    record = _run_of((64, 128), tmp_path / "resumed", f"--resume={cut_off}")
+    assert [row.status for row in record.rows] == ["passed", "passed"]
 
 
 def test_process_that_dies_takes_its_share_alone(tmp_path: Path) -> None:

@@ -279,7 +279,9 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             return
         ran = [row for row in self.rows if row.status != "refused"]
         failed = any(row.status == "failed" and row.gates for row in ran)
-        session.exitstatus = self.close_record(exitstatus, failed=failed, anything=bool(ran))
+        # A share of nothing but pairs that are refused, or that an earlier run has, is done.
+        anything = bool(ran) or self.share is not None
+        session.exitstatus = self.close_record(exitstatus, failed=failed, anything=anything)
         self._end_workers()
         console = report_console()
         console.print()
