@@ -50,10 +50,11 @@ VERDICT_STYLES = {
 MOST_CASES = 120  # of an op; a page has them all, and sorts them
 _STATUS_STYLES = {"wrong": "bold red", "failed": "bold red", "refused": "dim", "absent": "yellow"}
 LEGEND = (
-    "us: median device time; ±: the farther end of its 95 % interval; x best, x NAME: times as "
-    "long; of peak: of the datasheet's roof; of ceiling: of what this device was measured to do, "
-    "which a kernel may pass; at its clock: of the datasheet's at the clock that it ran at; host: "
-    "from the call to its end."
+    "us: median device time; ±: the farther end of its 95 % interval, in this process (another may "
+    "differ by some per cent), or of several processes' medians; x best, x NAME: times as long; of "
+    "peak: of the datasheet's roof; of ceiling: of what this device was measured to do, which a "
+    "kernel may pass; at its clock: of the datasheet's at the clock that it ran at; host: from the "
+    "call to its end."
 )
 
 
@@ -213,7 +214,7 @@ def _cells(console: Console, each: Timed, roof: str) -> list[Styled]:
 
 
 def interval_text(row: BenchRow) -> str:
-    """`0.11 %`: how far the farther end of the median's 95 % interval is from it."""
+    """`0.11 %`: how far the farther end of the median's interval is from it."""
     if row.median_us is None or row.low_us is None or row.high_us is None:
         return "-"
     farther = max(row.median_us - row.low_us, row.high_us - row.median_us)

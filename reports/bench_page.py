@@ -126,7 +126,7 @@ def _rows(cases: Sequence[CaseRows], op: str, roof: str, baseline: str | None) -
     columns = (
         *(Column("case"), Column("kernel"), *([Column("weight", "number")] * weights)),
         Column("us", "number", "median device time"),
-        Column("±", "number", "the farther end of the median's 95 % interval"),
+        Column("±", "number", "the farther end of the median's interval"),
         Column("x best", "number"),
         *named,
         Column("rate", "number", "of what limits it"),

@@ -79,7 +79,9 @@ class BenchRow(SchemaLine):
     processes: tuple[TimedProcess, ...] = ()
     median_us: float | None = None
     low_us: float | None = Field(
-        default=None, description="of the median: 95 %, bootstrapped over places in memory"
+        default=None,
+        description="of the median: 95 %, bootstrapped over places in memory; with several "
+        "processes, from the lowest of their medians to the highest",
     )
     high_us: float | None = None
     first_quartile_us: float | None = None

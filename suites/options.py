@@ -140,8 +140,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rounds",
         metavar="N",
         type=int,
-        default=1,
-        help="bench: of --against, so many times four processes: A B B A (default 1)",
+        help="bench: every row in so many processes, one after the other, in one record (default "
+        "1); of --against so many times four, A B B A (default 2)",
     )
     group.addoption(
         "--gate",

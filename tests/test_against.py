@@ -13,7 +13,8 @@ import pytest
 
 from reports.record import read
 from suites.throughput import against as module
-from suites.throughput.against import Asked, _absolute, _without, time_both
+from suites.throughput.against import Asked, _absolute, time_both
+from suites.throughput.in_turn import without
 from suites.throughput.merged import merge_rows
 from suites.throughput.worktrees import TreeError, commit_of, tree_of
 from tests.compared_records import bench_row, case, header, samples, write
@@ -67,7 +68,11 @@ def commit(root: Path, centre_us: float, side: str) -> str:
     """Commit a tree whose kernel takes this long."""
     record = root / "side.jsonl"
     record.unlink(missing_ok=True)
-    write(record, header(), [bench_row(centre_us, seed=len(side)), bench_row(case=case(m=1))])
+    rows = [
+        bench_row(centre_us, seed=len(side), of_processes=1),
+        bench_row(case=case(m=1), of_processes=1),
+    ]
+    write(record, header(), rows)
     (root / "side.txt").write_text(side)
     git(root, "add", "-A")
     git(root, "commit", "-qm", side)
@@ -111,7 +116,7 @@ def test_against_runs_in_turn_and_finds_the_slower_commit(
     checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A B B A, twice; each side's record has its four processes, and the 2 % are found."""
-    assert time_both(asked(checkout, rounds=2, gate=True), checkout) == 1
+    assert time_both(asked(checkout, gate=True), checkout) == 1
     log = (checkout.parent / "log").read_text().split()
     assert log == ["old", "new", "new", "old"] * 2
     shown = capsys.readouterr().out
@@ -133,7 +138,8 @@ def test_against_times_this_tree_with_what_is_not_committed(
     """Side B is the tree as it lies there, and is said to be."""
     (checkout / "side.txt").write_text("edited")
     assert time_both(asked(checkout), checkout) == 0
-    assert (checkout.parent / "log").read_text().split() == ["old", "edited", "edited", "old"]
+    log = (checkout.parent / "log").read_text().split()
+    assert log == ["old", "edited", "edited", "old"] * 2
     assert "B: this tree, and what isn't committed" in capsys.readouterr().out
 
 
@@ -143,7 +149,8 @@ def test_against_a_file_runs_both_files_in_this_tree(
     """`--kernels new.py --against old.py`: side A has the older file in place of the newer."""
     for name, centre in (("older", 100.0), ("newer", 103.0)):
         (checkout.parent / f"{name}.py").touch()
-        write(checkout.parent / f"{name}.jsonl", header(), [bench_row(centre, kernel=name)])
+        row = bench_row(centre, kernel=name, of_processes=1)
+        write(checkout.parent / f"{name}.jsonl", header(), [row])
     newer = str(checkout.parent / "newer.py")
     wanted = asked(
         checkout,
@@ -155,7 +162,7 @@ def test_against_a_file_runs_both_files_in_this_tree(
     shown = capsys.readouterr().out
     assert "newer of B is held against older of A" in shown
     assert "SLOWER, B beside A: 1 row" in shown
-    assert (checkout.parent / "log").read_text().split() == ["new"] * 4
+    assert (checkout.parent / "log").read_text().split() == ["new"] * 8
 
 
 @pytest.mark.parametrize(
@@ -289,7 +296,7 @@ def test_merged_row_is_known_by_its_processes_medians() -> None:
     ]
     merged = merge_rows(rows)
     assert (merged.median_us, merged.worst_ratio) == (101.0, 0.6)
-    assert (merged.low_us, merged.high_us) == (None, None)
+    assert (merged.low_us, merged.high_us) == (100.0, 104.0)
     assert len(merged.processes) == 3
 
 
@@ -305,7 +312,7 @@ def test_arguments_of_a_process_name_files_in_full_and_lack_our_own() -> None:
     """A side's process runs in another folder, and once."""
     own = {"--against": True, "--gate": False}
     given = ["--against", "main", "--op", "x", "--gate", "--against=y", "--kernels", "a.py"]
-    assert _without(given, own) == ["--op", "x", "--kernels", "a.py"]
+    assert without(given, own) == ["--op", "x", "--kernels", "a.py"]
     assert _absolute(["--kernels", "a.py", "--cases=b.jsonl", "--op", "x"], Path("/here")) == [
         *("--kernels", "/here/a.py", "--cases=/here/b.jsonl", "--op", "x")
     ]

@@ -246,7 +246,9 @@ def test_suites_are_compared_each_with_its_own(
 def test_five_records_of_five_thousand_rows_take_seconds(tmp_path: Path) -> None:
     """Under 5 s and 500 MB, 100 samples at ten places a row, in a process of its own."""
     rows: list[Row] = [
-        bench_row(seed=number, kernel=f"kernel{number % 5}", case=case(m=number // 5))
+        bench_row(
+            seed=number, kernel=f"kernel{number % 5}", case=case(m=number // 5), of_processes=1
+        )
         for number in range(5000)
     ]
     doubled = []

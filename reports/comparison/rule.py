@@ -1,11 +1,10 @@
 """Whether one side is faster than the other, or neither, or whether that can't be told.
 
 Samples aren't independent: where a call's memory lies moves those that are taken there together,
-and how warm the card is all of a process's. So a side of one process is known by what its places in
-memory say (a record without them: by the quartiles of its samples), and a side of several by their
-medians, from the lowest to the highest once a quarter of them (rounded down) is left out at either
-end. FASTER and SLOWER need the gap between the intervals to pass a floor, and centres that differ
-by less are SAME:
+and what a process has alone, and how warm the card is, all of a process's. So a side of one process
+is known by what its places in memory say (a record without them: by the quartiles of its samples),
+and a side of several by their medians, from the lowest to the highest, with some left out at either
+end where there are seven and more. Centres that differ by less than a floor are SAME:
 
 - 0.5 % where both sides ran in several processes, in turn, on one board;
 - of two records, made one after the other, 1 %, or 0.2 us for each kernel that a call launches
@@ -14,11 +13,18 @@ by less are SAME:
 - of two boards of one model 4 %: of 91 rows on a pair of H200s each, 95 in a hundred were within
   2.0 % of one another, and one was 3.8 % apart, memory-bound and matrix-bound ones alike.
 
-Simulated, with normal noise of 0.2 % from process to process and over ten places in memory: a
-false FASTER or SLOWER in under 0.1 % of rows with one, two or four processes a side; 2 % more is
-found in 97 % of rows with one, else AMBIGUOUS, and always with more. With 0.5 % from process to
-process there are 6, 5 and 4 % of false ones, and 0.1 % with eight: such a kernel takes more
-processes, `--rounds`.
+FASTER and SLOWER need the gap between the intervals to pass the floor. And where what differs is
+5 % or less they need so many processes that it isn't the processes: two sides that are alike fall
+apart so by chance, whatever it is that sets processes apart, in one pair of 3 with two a side, of
+10 with three, and of 35 with four; 1 in 20 is allowed. Three whole runs of one commit on one H200,
+361 rows, one process each: one or two rows in a hundred had a time in one process, at every one of
+32 places in memory, that they hadn't in the next, by 1 to 4 % (docs/decisions/0021).
+
+Simulated, 1,500 rows, over ten places in memory: with normal noise of 0.2 and of 0.5 % from process
+to process no false FASTER or SLOWER with one, two, four, eight or twelve processes a side; of
+kernels that have two times by chance, 4 % apart, at most 0.4 %. At 0.2 % a change of 2 % is found
+in 99 % and more with four a side, and AMBIGUOUS with fewer; at 0.5 % in 81, 96 and 100 % with four,
+eight and twelve in turn, and in 45, 65 and 95 % of two records.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,7 +42,9 @@ if TYPE_CHECKING:
 FLOOR = 0.005  # where both sides ran in several processes, in turn
 FLOOR_APART = 0.01  # of two records of one board, made one after the other
 FLOOR_BOARDS = 0.04  # of two boards of one model
-LAUNCH_APART_US = 0.2  # likewise: what is between two kernels of a call, or before the first
+ALONE = 0.05  # that FASTER and SLOWER take of too few processes to tell less
+MOST_CHANCE = 1 / 20  # that a verdict is of processes which are alike, whatever tells them apart
+LAUNCH_APART_US = 0.2  # of two records: what is between two kernels of a call, or before the first
 LEAST_PLACEMENTS = 5
 _TRIMMED = 0.1  # of the places in memory, at either end
 _STANDARD_ERRORS = 2.5  # 95 % of the time, from six degrees of freedom on
@@ -123,15 +132,15 @@ def median_of(samples: Sequence[float]) -> float:
 
 
 def interval_of_processes(centres: Sequence[float], each_far: Sequence[float] = ()) -> Interval:
-    """The median of processes' centres, and those next to a quarter left out at either end.
+    """The median of processes' centres, and the lowest and the highest once some are left out.
 
     each_far: how far each process's own interval reaches, where that is known. Two processes that
     agree by chance know no more than that: half widths as theirs, averaged, are the least.
     """
     ordered = sorted(centres)
-    left_out, centre = len(ordered) // 4, _at(ordered, 0.5)
+    ends, centre = left_out(len(ordered)), _at(ordered, 0.5)
     least = math.sqrt(math.fsum(far**2 for far in each_far)) / max(len(each_far), 1)
-    low, high = ordered[left_out], ordered[-1 - left_out]
+    low, high = ordered[ends], ordered[-1 - ends]
     return Interval(min(low, centre - least), centre, max(high, centre + least))
 
 
@@ -152,6 +161,42 @@ def interval_of_placements(medians: Sequence[float]) -> Interval:
     variance = math.fsum((each - mean) ** 2 for each in drawn_in) / (count - 1)
     far = _STANDARD_ERRORS * math.sqrt(variance / count) / (1 - 2 * ends / count)
     return Interval(max(centre - far, ordered[0]), centre, min(centre + far, ordered[-1]))
+
+
+@cache
+def chance_to_fall_apart(one: int, other: int) -> float:
+    """The chance that two sides of so many processes that are alike lie past one another.
+
+    All but those that are left out, that is, in whichever order; each order of all processes is as
+    likely as the next. At most: with ties, or a gap between the sides, it is less.
+    """
+    if not one or not other:
+        return 1.0
+    return _chance_below(one, other) + _chance_below(other, one)
+
+
+def _chance_below(one: int, other: int) -> float:
+    """Of one side lying below the other: its last that counts comes before the other's first."""
+    last, first = one - left_out(one), left_out(other) + 1
+    places = last + first - 1  # the lowest of all, of which so many are the one side's
+    most = min(one, places)
+    ways = (
+        math.comb(one, each) * math.comb(other, places - each) for each in range(last, most + 1)
+    )
+    return sum(ways) / math.comb(one + other, places)
+
+
+@cache
+def left_out(processes: int) -> int:
+    """How many a side leaves out at either end: as many as keep a verdict's chance small."""
+    ends = 0
+    while processes > 2 * ends + 2:
+        last = processes - ends - 1
+        ways = (math.comb(processes, each) ** 2 for each in range(last, processes + 1))
+        if 2 * sum(ways) > MOST_CHANCE * math.comb(2 * processes, processes):
+            break
+        ends += 1
+    return ends
 
 
 def _at(ordered: Sequence[float], part: float) -> float:
@@ -196,6 +241,10 @@ def judge(base: Evidence, other: Evidence, *, one_board: bool = True) -> Judgeme
         if abs(change) <= floor:
             return found
         return _ambiguous(found, f"{100 * abs(change):.1f} % apart, and the spreads reach as far")
+    if abs(change) <= ALONE and chance_to_fall_apart(base.processes, other.processes) > MOST_CHANCE:
+        return _ambiguous(
+            found, f"{100 * abs(change):.1f} % apart, as one process may be from the next"
+        )
     slower = change > 0
     if in_cycles is not None and (in_cycles if slower else -in_cycles) <= least:
         clock = (1 + in_cycles) / (1 + change) - 1

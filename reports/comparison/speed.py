@@ -28,7 +28,8 @@ _TONES: dict[Verdict, Tone] = {
     Verdict.SAME: "",
 }
 _NOTES = {
-    Verdict.AMBIGUOUS: "More processes may tell: nox -s bench -- --against REF --rounds 2.",
+    Verdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of nox -s bench, or "
+    "more of --against.",
     Verdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or 0.2 us "
     "for each kernel that a call launches; of two boards within 4 %; or within the timer's step.",
 }

@@ -1,42 +1,35 @@
 """`nox -s bench -- --against REF`: two versions of the kernels, timed in turn on the same GPU.
 
 Side A is the ref's tree, or an older kernel file; side B this tree as it is, with what isn't
-committed. Processes run in the order A B B A, so that a drift of the machine that is steady falls
-on both sides alike; each is a whole run of the suite in its side's tree. Each side's processes
-become one record, and the comparison of the two ends the run.
+committed. Processes run in the order A B B A, twice, so that a drift of the machine that is steady
+falls on both sides alike; each is a whole run of the suite in its side's tree. The processes of a
+side become one record, and the comparison of the two ends the run.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from reports.comparison.__main__ import main as compare
-from reports.record import Record, RecordError, read
+from reports.record import RecordError
 from suites.options import DEVICE
-from suites.throughput.merged import write_merged
+from suites.throughput.in_turn import Side, refuse_files_of_one_process, time_in_turn, without
 from suites.throughput.worktrees import TreeError, commit_of, is_dirty, tree_of
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _SCHEMA = Path("reports") / "schema.py"
 _ORDER = "ABBA"
-_PATIENCE_S = 60.0  # of a process that was interrupted, to close its record
+_ROUNDS = 2  # the fewest whose processes, four a side, tell 2 %
 _OWN = {"--against": True, "--rounds": True, "--results": True, "--gate": False}
 _OF_FILES = ("--kernels", "--cases")
-# What pytest-benchmark writes is of one process.
-_OF_ONE_PROCESS = ("--benchmark-json", "--benchmark-save", "--benchmark-autosave")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,38 +42,23 @@ class Asked:
     directory: Path
     results: Path
     command: str
-    rounds: int = 1
+    rounds: int = _ROUNDS
     gate: bool = False
-
-
-@dataclass(slots=True)
-class Side:
-    """What the processes of one side run: `name` says it to the user."""
-
-    letter: str
-    name: str
-    tree: Path
-    arguments: tuple[str, ...]
-    records: list[Record] = field(default_factory=list)
 
 
 def run_against(config: pytest.Config, against: str) -> int:
     """Time both sides, write a record of each, print the comparison; the exit status."""
     given = list(map(str, config.invocation_params.args))
-    for each in given:
-        if each.startswith(_OF_ONE_PROCESS):
-            raise pytest.UsageError(
-                f"{each.partition('=')[0]}: --against times in several processes, and this file "
-                "is of one; the records of both sides are kept"
-            )
-    rounds = config.getoption("--rounds")
+    refuse_files_of_one_process(given, "--against")
+    asked_for = config.getoption("--rounds")
+    rounds = _ROUNDS if asked_for is None else asked_for
     if rounds < 1:
         raise pytest.UsageError(f"--rounds {rounds}: at least 1, which is {len(_ORDER)} processes")
     directory = Path(config.invocation_params.dir)
     asked = Asked(
         against=against,
         files=tuple(config.getoption("--kernels")),
-        arguments=(*_absolute(_without(given, _OWN), directory), *_ours_alone(config)),
+        arguments=(*_absolute(without(given, _OWN), directory), *_ours_alone(config)),
         directory=directory,
         results=Path(config.getoption("--results")).resolve(),
         command=_command(given),
@@ -127,7 +105,7 @@ def _sides(asked: Asked, root: Path) -> Iterator[tuple[Side, Side]]:
             )
         if not old.is_file():
             raise TreeError(f"--against {against}: there is no such file")
-        others = _without(arguments, {"--kernels": True})
+        others = without(arguments, {"--kernels": True})
         yield (
             Side("A", against, root, (*others, "--kernels", str(old))),
             Side("B", " ".join(asked.files), root, arguments),
@@ -164,67 +142,22 @@ def _protocol(tree: Path) -> str:
 
 def _run(asked: Asked, sides: tuple[Side, Side]) -> int:
     """Run the processes in turn, then tell. What ends it early loses nothing that was timed."""
-    started = datetime.now(UTC)
-    scratch = asked.results / f".against-{started:%Y%m%dT%H%M%SZ}-{os.getpid()}"
     order = [sides[each == "B"] for each in _ORDER * asked.rounds]
-    worst, problem = 0, None
-    for number, side in enumerate(order, 1):
-        named = f"bench: process {number} of {len(order)}, {side.letter}: {side.name}"
-        print(named, file=sys.stderr, flush=True)
-        folder = scratch / f"{number}{side.letter.lower()}"
-        status, interrupted = _process(side, folder)
-        found = sorted(folder.glob("*.jsonl"))
-        if found:
-            side.records.append(read(found[0]))
-        if interrupted:
-            worst, problem = int(pytest.ExitCode.INTERRUPTED), "bench: interrupted"
-            break
-        if not found:
-            worst = worst or status or 1
-            problem = f"{named}: made no record, and ended with status {status}; see above"
-            break
-        worst = worst or status
-    timed = [each for each in sides if each.records]
-    paths = [
-        str(write_merged(each.records, asked.results, started, each.letter.lower(), asked.command))
-        for each in timed
-    ]
-    shutil.rmtree(scratch, ignore_errors=True)
-    for side, path in zip(timed, paths, strict=True):
+    run = time_in_turn(order, asked.results, asked.command)
+    status, problem = run.status, run.problem
+    for side, path in run.records:
         print(f"{side.letter}: {side.name}: {path}")
-    if len(timed) == len(sides):
+    if len(run.records) == len(sides):
         print()
         sys.stdout.flush()
+        paths = [str(path) for _, path in run.records]
         compared = compare([*paths, *(["--gate"] if asked.gate else [])])
-        worst = worst or compared
+        status = status or compared
     else:
         problem = f"{problem}; one side has no process, so there is nothing to compare"
     if problem is not None:
         print(problem, file=sys.stderr)
-    return worst
-
-
-def _process(side: Side, folder: Path) -> tuple[int, bool]:
-    """One process of a side; its exit status, and whether it was interrupted.
-
-    It has a session of its own: a terminal's Ctrl-C would reach it twice, once from here, and the
-    second would keep it from closing its record.
-    """
-    command = [sys.executable, "-m", "pytest", *side.arguments, "--results", str(folder)]
-    running = subprocess.Popen(
-        command, cwd=side.tree, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        status = running.wait()
-    except KeyboardInterrupt:
-        running.send_signal(signal.SIGINT)
-        try:
-            status = running.wait(_PATIENCE_S)
-        except (KeyboardInterrupt, subprocess.TimeoutExpired):
-            os.killpg(running.pid, signal.SIGKILL)
-            status = running.wait()
-        return status, True
-    return status, status == pytest.ExitCode.INTERRUPTED
+    return status
 
 
 def _moved(argument: str, tree: Path, root: Path, ref: str) -> str:
@@ -258,20 +191,6 @@ def _absolute(arguments: Sequence[str], directory: Path) -> list[str]:
             each = str((directory / each).resolve())
         kept.append(each)
         previous = each
-    return kept
-
-
-def _without(arguments: Sequence[str], options: dict[str, bool]) -> list[str]:
-    """The arguments less these options, and their values where they take one."""
-    kept = []
-    skip = False
-    for each in arguments:
-        if skip:
-            skip = False
-        elif each in options:
-            skip = options[each]
-        elif each.partition("=")[0] not in options:
-            kept.append(each)
     return kept
 
 

@@ -12,6 +12,7 @@ import torch
 from suites.options import DEVICE
 from suites.throughput import gpus
 from suites.throughput.against import run_against
+from suites.throughput.repeated import run_repeated
 from suites.throughput.session import SESSION, ThroughputSession
 
 # With one of these pytest-benchmark's own table was asked for.
@@ -20,18 +21,24 @@ _TABLE = re.compile(r"--benchmark-(columns|sort|group-by|name|verbose|histogram|
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """With --gpus a run for each GPU, with --against for each side, in processes of their own."""
+    """With --gpus, --against or --rounds several runs, in processes of their own."""
     wanted, other = config.getoption("--gpus"), config.getoption("--against")
     if wanted is not None:
         return gpus.run_each(config, wanted)
-    return None if other is None else run_against(config, other)
+    if other is not None:
+        return run_against(config, other)
+    return run_repeated(config, config.getoption("--rounds")) if _repeats(config) else None
+
+
+def _repeats(config: pytest.Config) -> bool:
+    return config.getoption("--rounds") not in (None, 1)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start a session: it writes the record, shows the progress and says where the record is."""
     apart = any(config.getoption(each) is not None for each in ("--gpus", "--against"))
-    if apart or config.getoption("help"):
+    if apart or _repeats(config) or config.getoption("help"):
         return
     # A row without a figure leaves the fixture alone, as does one that is interrupted.
     config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")

@@ -1,8 +1,9 @@
 """Records of several processes of one side, as one record: a row has a process for each.
 
 A figure is the median of the processes' figures, since the samples of one aren't independent. The
-bootstrapped interval of one process's median says nothing of another process, and is left out. A
-row that was wrong or failed in any process has no figure.
+bootstrapped interval of one process's median says nothing of another process: from the lowest to
+the highest of their medians stands in its place. A row that was wrong or failed in any process has
+no figure.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ def merge_rows(rows: Sequence[BenchRow]) -> BenchRow:
     figures: dict[str, object] = {name: _median(timed, name) for name in _FIGURES}
     ratios = [row.worst_ratio for row in timed if row.worst_ratio is not None]
     peaks = [row.peak_bytes for row in timed if row.peak_bytes is not None]
+    medians = [row.median_us for row in timed if row.median_us is not None]
     return timed[0].model_copy(
         update={
             **figures,
             "processes": tuple(each for row in timed for each in row.processes),
-            "low_us": None,
-            "high_us": None,
+            "low_us": min(medians, default=None),
+            "high_us": max(medians, default=None),
             "worst_ratio": max(ratios, default=None),
             "peak_bytes": max(peaks, default=None),
             "duration_s": sum(row.duration_s for row in timed),

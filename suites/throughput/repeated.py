@@ -1,0 +1,46 @@
+"""`nox -s bench -- --rounds N`: every row in N processes, one after the other, in one record.
+
+What a process has alone, where its memory lies above all, moves a call's time by some per cent for
+as long as it lives (docs/decisions/0021), and no number of samples shows that.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from reports.bench import render
+from reports.command_line import report_console
+from reports.record import RecordError, read
+from suites.throughput.in_turn import Side, refuse_files_of_one_process, time_in_turn, without
+
+_OWN = {"--rounds": True, "--results": True}
+
+
+def run_repeated(config: pytest.Config, rounds: int) -> int:
+    """Time in `rounds` processes, write one record, show its report; the exit status."""
+    if rounds < 1:
+        raise pytest.UsageError(f"--rounds {rounds}: at least 1, a process that times every row")
+    given = list(map(str, config.invocation_params.args))
+    refuse_files_of_one_process(given, "--rounds")
+    typed = [each for each in given if each.rstrip("/") != "suites/throughput"]
+    side = Side("", "every row", Path(config.invocation_params.dir), tuple(without(given, _OWN)))
+    results = Path(config.getoption("--results")).resolve()
+    command = shlex.join(["nox", "-s", "bench", "--", *typed])
+    try:
+        run = time_in_turn([side] * rounds, results, command)
+    except RecordError as error:
+        raise pytest.UsageError(str(error)) from error
+    except KeyboardInterrupt:
+        print("bench: interrupted before any process had begun", file=sys.stderr)
+        return int(pytest.ExitCode.INTERRUPTED)
+    for _, path in run.records:
+        console = report_console()
+        console.print()
+        render(read(path), console)
+    if run.problem is not None:
+        print(run.problem, file=sys.stderr)
+    return run.status
