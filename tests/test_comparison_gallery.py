@@ -1,0 +1,55 @@
+"""The rule on real records: one commit, timed three times on one H200, nothing changed between."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from reports.comparison.reading import read_sides
+from reports.comparison.rule import FLOOR_APART, LAUNCH_APART_US, Verdict
+from reports.comparison.speed import Held, hold
+
+_GALLERY = Path(__file__).resolve().parent.parent / "docs" / "gallery"
+_RUNS = ("bench-h200", "bench-h200-again-1", "bench-h200-again-2")
+
+
+@pytest.fixture(scope="module")
+def held() -> dict[tuple[str, str], tuple[Held, ...]]:
+    """Each pair of the runs, by their names."""
+    sides = {}
+    for letter, name in zip("ABC", _RUNS, strict=True):
+        (sides[name],) = read_sides(_GALLERY / f"{name}.jsonl.gz")
+        sides[name].letter = letter
+    return {
+        (one, other): hold(sides[one], sides[other]).held
+        for one, other in itertools.combinations(_RUNS, 2)
+    }
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(_RUNS, 2)))
+def test_runs_of_one_commit_are_the_same(
+    held: dict[tuple[str, str], tuple[Held, ...]], pair: tuple[str, str]
+) -> None:
+    """95 rows in a hundred and more; none is FASTER or SLOWER, the rest AMBIGUOUS."""
+    verdicts = [each.judgement.verdict for each in held[pair]]
+    assert len(verdicts) == 361
+    assert verdicts.count(Verdict.SAME) >= 0.95 * len(verdicts)
+    assert not {Verdict.FASTER, Verdict.SLOWER} & set(verdicts)
+
+
+def test_a_process_has_a_time_of_its_own(
+    held: dict[tuple[str, str], tuple[Held, ...]],
+) -> None:
+    """Which is why one a side tells less: tight intervals miss one another by more than floors."""
+
+    def missed(each: Held) -> bool:
+        one, other = each.pair.base.evidence, each.pair.other.evidence
+        assert one is not None and other is not None
+        gap = max(one.time_us.low - other.time_us.high, other.time_us.low - one.time_us.high)
+        floor = max(FLOOR_APART * one.time_us.centre, LAUNCH_APART_US * one.launches)
+        return gap > floor
+
+    numbers = [sum(map(missed, rows)) for rows in held.values()]
+    assert sum(numbers) == 13
