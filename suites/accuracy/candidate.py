@@ -10,6 +10,7 @@ import math
 import time
 import traceback
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -61,12 +62,14 @@ class How:
     configuration  which of an autotuned kernel's configurations it takes
     busy           another stream of the GPU is kept busy meanwhile
     multiprocessors    how many SMs it is told that the device has
+    without_library    PyTorch's operations that compute an op fail
     """
 
     stub: watching.Stub | None = None
     configuration: int | None = None
     busy: bool = False
     multiprocessors: int | None = None
+    without_library: bool = False
 
 
 PLAIN = How()
@@ -107,6 +110,7 @@ def call_candidate(
         with (
             strict.watched(arguments.values()) as violation,
             watching.seen(how.stub, how.configuration) as seen,
+            watching.libraries_refused(device.type) if how.without_library else nullcontext(),
             fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),
         ):
@@ -119,6 +123,9 @@ def call_candidate(
         seconds = time.perf_counter() - started
         if violation() is not None:
             return Call({}, seconds, "illegal access", violation())
+        called = _library_call(kernel, seen)
+        if called is not None:
+            return Call({}, seconds, *called)
         return Call({}, seconds, "raised", told_of(error, kernel), is_fatal(error))
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
@@ -151,13 +158,17 @@ def _conduct(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:
     if seen.left:
         names = ", ".join(sorted(seen.left))
         return "left running", f"it left a thread running when it returned: {names}"
-    if seen.library and kernel.wraps is None:
-        called = ", ".join(sorted(seen.library))
-        return "library call", (
-            f"it calls {called}, which computes the op; a kernel that is a way of calling a "
-            "library says so with wraps='its name'"
-        )
-    return None
+    return _library_call(kernel, seen)
+
+
+def _library_call(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:
+    if kernel.origin == "baseline" or kernel.wraps is not None or not seen.library:
+        return None
+    called = ", ".join(sorted(seen.library))
+    return "library call", (
+        f"it calls {called}, which computes the op; a kernel that is a way of calling a "
+        "library says so with wraps='its name'"
+    )
 
 
 def _workspace(kernel: Kernel, case: Case, given: Given, memory: Memory) -> int | None:

@@ -280,13 +280,15 @@ class Run:
     def _call_flipped(self, kernel: Kernel, known: _Known, fill: Fill) -> Call:
         """A call on values whose signs are changed, its outputs with theirs changed back.
 
-        A correct kernel's are those of a call on the same values: see signs.py.
+        A correct kernel's are those of a call on the same values: see signs.py. And one that is no
+        library's needs none.
         """
+        how = How(without_library=kernel.origin != "baseline" and kernel.wraps is None)
         if self.workers is None:
-            return self._call(kernel, known, fill)
+            return self._call(kernel, known, fill, how)
         parcel = self._parcel(known)
         parcel.change(known.flips.apply_)
-        call = self._in_worker(kernel, known.case, parcel, fill)
+        call = self._in_worker(kernel, known.case, parcel, fill, how)
         parcel.change(known.flips.apply_)  # which undoes itself
         return replace(call, outputs=known.flips.outputs(call.outputs))
 

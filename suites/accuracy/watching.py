@@ -5,7 +5,9 @@ alone.
 
 A launch can be stubbed, to do nothing or to raise: a kernel that is right all the same isn't what
 computed its outputs. A library is one that computes the op itself, PyTorch's attention or layer
-norm, or the oracle; a kernel that calls one says so (`wraps=`), or is no kernel of its own.
+norm, or the oracle; a kernel that calls one says so (`wraps=`), or is no kernel of its own. Its
+calls are seen by a dispatch mode, which is the calling thread's. And PyTorch's can be refused to
+the whole process, its other threads and the children that it forks included.
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import FrameType, FunctionType
 from typing import Any, Literal
+
+import torch
+from torch.library import _scoped_library
 
 from oracles import OPS
 
@@ -83,6 +89,34 @@ def seen(stub: Stub | None = None, configuration: int | None = None) -> Iterator
     finally:
         _STATE.stub = _STATE.configuration = None
         _STATE.seen.left = [_named(each) for each in set(_frames()) - before if _own(each)]
+
+
+@contextmanager
+def libraries_refused(device: str) -> Iterator[None]:
+    """Inside, PyTorch's operations that compute an op fail, whoever calls them from wherever.
+
+    In the dispatcher's table of kernels for `device`, below modes and the same for all threads.
+    """
+    with warnings.catch_warnings(), _scoped_library("aten", "IMPL") as library:
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        for name, key in _kernels_of_libraries(device):
+            library.impl(name.removeprefix("aten::"), partial(_refused_operation, name), key)
+        yield
+
+
+@cache
+def _kernels_of_libraries(device: str) -> tuple[tuple[str, str], ...]:
+    """Names and dispatch keys of what is registered for it."""
+    keys = device.upper(), "CompositeImplicitAutograd", "CompositeExplicitAutograd"
+    names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001  (there is no other way to list them)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
+    mine = [each for each in names if each.startswith(tuple(f"aten::{it}" for it in _LIBRARY))]
+    return tuple((name, key) for name in mine for key in keys if has(name, key))
+
+
+def _refused_operation(name: str, *_: object, **__: object) -> None:
+    _STATE.seen.library.add(name.replace("::", "."))
+    raise RuntimeError(f"{name} is a library's: it isn't to be called here")
 
 
 def note_operation(operation: object) -> None:
