@@ -78,6 +78,14 @@ def test_kernel_that_stops_computing_loses_the_figure() -> None:
     assert (row.status, row.accuracy, row.processes) == ("wrong", "passed", ())
 
 
+def test_library_that_is_called_when_it_counts_has_no_figure() -> None:
+    """It is refused to every thread for as long as a kernel is timed, not in the check alone."""
+    row = _row("library_when_timed")
+    assert (row.status, row.accuracy, row.median_us) == ("failed", "passed", None)
+    assert row.reason is not None
+    assert row.reason.startswith("while it was timed, it raised")
+
+
 def test_replaced_clock_is_not_the_one_that_times() -> None:
     """The suite took its own before the kernel's file was imported."""
     row = _row("replaces_the_clock")

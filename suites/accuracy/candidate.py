@@ -10,7 +10,6 @@ import math
 import time
 import traceback
 import warnings
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -62,14 +61,12 @@ class How:
     configuration  which of an autotuned kernel's configurations it takes
     busy           another stream of the GPU is kept busy meanwhile
     multiprocessors    how many SMs it is told that the device has
-    without_library    PyTorch's operations that compute an op fail
     """
 
     stub: watching.Stub | None = None
     configuration: int | None = None
     busy: bool = False
     multiprocessors: int | None = None
-    without_library: bool = False
 
 
 PLAIN = How()
@@ -110,7 +107,7 @@ def call_candidate(
         with (
             strict.watched(arguments.values()) as violation,
             watching.seen(how.stub, how.configuration) as seen,
-            watching.libraries_refused(device.type) if how.without_library else nullcontext(),
+            watching.libraries_refused(kernel, device),
             fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),
         ):
@@ -162,7 +159,7 @@ def _conduct(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:
 
 
 def _library_call(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:
-    if kernel.origin == "baseline" or kernel.wraps is not None or not seen.library:
+    if watching.may_be_a_library(kernel) or not seen.library:
         return None
     called = ", ".join(sorted(seen.library))
     return "library call", (

@@ -280,15 +280,13 @@ class Run:
     def _call_flipped(self, kernel: Kernel, known: _Known, fill: Fill) -> Call:
         """A call on values whose signs are changed, its outputs with theirs changed back.
 
-        A correct kernel's are those of a call on the same values: see signs.py. And one that is no
-        library's needs none.
+        A correct kernel's are those of a call on the same values: see signs.py.
         """
-        how = How(without_library=kernel.origin != "baseline" and kernel.wraps is None)
         if self.workers is None:
-            return self._call(kernel, known, fill, how)
+            return self._call(kernel, known, fill)
         parcel = self._parcel(known)
         parcel.change(known.flips.apply_)
-        call = self._in_worker(kernel, known.case, parcel, fill, how)
+        call = self._in_worker(kernel, known.case, parcel, fill)
         parcel.change(known.flips.apply_)  # which undoes itself
         return replace(call, outputs=known.flips.outputs(call.outputs))
 

@@ -6,8 +6,8 @@ alone.
 A launch can be stubbed, to do nothing or to raise: a kernel that is right all the same isn't what
 computed its outputs. A library is one that computes the op itself, PyTorch's attention or layer
 norm, or the oracle; a kernel that calls one says so (`wraps=`), or is no kernel of its own. Its
-calls are seen by a dispatch mode, which is the calling thread's. And PyTorch's can be refused to
-the whole process, its other threads and the children that it forks included.
+calls are seen by a dispatch mode, which is the calling thread's. And PyTorch's are refused to the
+whole process meanwhile, its other threads and the children that it forks included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import FrameType, FunctionType
@@ -26,6 +26,7 @@ from typing import Any, Literal
 import torch
 from torch.library import _scoped_library
 
+from kernels.registry import Kernel
 from oracles import OPS
 
 Stub = Literal["silent", "raising"]
@@ -91,17 +92,55 @@ def seen(stub: Stub | None = None, configuration: int | None = None) -> Iterator
         _STATE.seen.left = [_named(each) for each in set(_frames()) - before if _own(each)]
 
 
-@contextmanager
-def libraries_refused(device: str) -> Iterator[None]:
-    """Inside, PyTorch's operations that compute an op fail, whoever calls them from wherever.
+def may_be_a_library(kernel: Kernel) -> bool:
+    """Whether calling one is what it says of itself; a peer may be one too."""
+    return kernel.origin == "baseline" or kernel.wraps is not None
 
-    In the dispatcher's table of kernels for `device`, below modes and the same for all threads.
+
+class _Refusal:
+    """PyTorch's operations that compute an op, replaced by ones that note the call and raise.
+
+    In the dispatcher's table of kernels for a device, below modes and the same for all threads.
+    Two milliseconds to replace: a worker leaves them so until a kernel that may call them comes.
     """
-    with warnings.catch_warnings(), _scoped_library("aten", "IMPL") as library:
-        warnings.filterwarnings("ignore", "Warning only once for all operators")
-        for name, key in _kernels_of_libraries(device):
-            library.impl(name.removeprefix("aten::"), partial(_refused_operation, name), key)
+
+    def __init__(self) -> None:
+        self._replaced = ExitStack()
+        self._device: str | None = None
+        self.is_kept = False
+
+    def set(self, device: str | None) -> None:
+        """Refuse them on `device`, or nowhere."""
+        if device == self._device:
+            return
+        self._replaced.close()
+        self._device = device
+        if device is None:
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            library = self._replaced.enter_context(_scoped_library("aten", "IMPL"))
+            for name, key in _kernels_of_libraries(device):
+                library.impl(name.removeprefix("aten::"), partial(_refused_operation, name), key)
+
+
+_REFUSAL = _Refusal()
+
+
+def keep_refusing() -> None:
+    """In a process of candidates alone: what is refused to one stays so, until one may call it."""
+    _REFUSAL.is_kept = True
+
+
+@contextmanager
+def libraries_refused(kernel: Kernel, device: torch.device) -> Iterator[None]:
+    """Inside, PyTorch's operations that compute an op fail, unless the kernel may be a library."""
+    _REFUSAL.set(None if may_be_a_library(kernel) else device.type)
+    try:
         yield
+    finally:
+        if not _REFUSAL.is_kept:
+            _REFUSAL.set(None)
 
 
 @cache

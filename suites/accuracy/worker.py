@@ -124,7 +124,8 @@ class _Worker:
         inputs = [each.given.arguments for each in given]
         run_task, case = self.tasks[message["module"]], case_of(message["case"])
         try:
-            said, outputs = run_task(kernel, case, inputs, self.device, message["settings"])
+            with watching.libraries_refused(kernel, self.device):
+                said, outputs = run_task(kernel, case, inputs, self.device, message["settings"])
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
@@ -168,6 +169,7 @@ def _told(kernel: Kernel, sm: int) -> Message:
 def serve(line: Line, message: Message, device: torch.device) -> None:
     """Answer the judge until it hangs up."""
     torch.set_num_threads(1)
+    watching.keep_refusing()
     of = _Worker(device)
     answer: dict[str, Callable[[Message], Message]] = {
         "ask": of.ask,

@@ -1,0 +1,67 @@
+"""PyTorch's operations that compute an op are refused to kernels of their own, and to no others."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.registry import Kernel, all_kernels
+from suites.accuracy.watching import libraries_refused, seen
+
+_CPU = torch.device("cpu")
+
+
+def _kernel(**changes: object) -> Kernel:
+    ours = next(each for each in all_kernels() if each.origin == "ours")
+    return replace(ours, **changes)  # type: ignore[arg-type]
+
+
+def _normalise() -> torch.Tensor:
+    return torch.nn.functional.layer_norm(torch.ones(3, 8), (8,))
+
+
+def test_library_is_refused_in_every_thread_and_noted() -> None:
+    """Where a dispatch mode doesn't look, too."""
+    raised: list[str] = []
+
+    def call() -> None:
+        try:
+            _normalise()
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    with seen() as noted, libraries_refused(_kernel(), _CPU):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert raised == ["aten::layer_norm is a library's: it isn't to be called here"]
+    assert noted.library == {"aten.layer_norm"}
+
+
+@pytest.mark.parametrize("changes", [{"origin": "baseline"}, {"wraps": "PyTorch"}])
+def test_kernel_that_is_a_librarys_keeps_it(changes: dict[str, object]) -> None:
+    """A peer, or one that says so."""
+    with seen() as noted, libraries_refused(_kernel(**changes), _CPU):
+        assert _normalise().shape == (3, 8)
+    assert not noted.library
+
+
+def test_library_is_back_afterwards() -> None:
+    """With its autograd: the judge's process computes on."""
+    q = torch.ones(1, 1, 2, 8)
+    with libraries_refused(_kernel(), _CPU), pytest.raises(RuntimeError, match="is a library's"):
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    x = torch.ones(3, 8, requires_grad=True)
+    torch.nn.functional.layer_norm(x, (8,)).sum().backward()
+    assert x.grad is not None
+
+
+def test_other_operations_are_left_alone() -> None:
+    """A kernel in plain PyTorch is no library."""
+    x = torch.randn(4, 8)
+    with libraries_refused(_kernel(), _CPU):
+        assert torch.equal(x.softmax(-1), x.softmax(-1))
+        assert (x @ x.mT).shape == (4, 4)
