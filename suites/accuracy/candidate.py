@@ -120,10 +120,8 @@ def call_candidate(
         seconds = time.perf_counter() - started
         if violation() is not None:
             return Call({}, seconds, "illegal access", violation())
-        called = _library_call(kernel, seen)
-        if called is not None:
-            return Call({}, seconds, *called)
-        return Call({}, seconds, "raised", told_of(error, kernel), is_fatal(error))
+        rule, reason = _library_call(kernel, seen) or ("raised", told_of(error, kernel))
+        return Call({}, seconds, rule, reason, is_fatal(error))
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
         return Call({}, seconds, "illegal access", violation())
