@@ -94,13 +94,13 @@ def _layer_norm(n: int) -> str:
 
 
 def _run_of(sizes: tuple[int, int], folder: Path, *arguments: str) -> Record:
-    """Of two shares, each of one case. Raises AssertionError where the run fails."""
+    """Two cases, by default a share each. Raises AssertionError where the run fails."""
     folder.mkdir()
     file = folder / "cases"
     file.write_text("\n".join(map(_layer_norm, sizes)))
     command = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
-    command += ["--kernel=row_persistent_aligned", f"--cases={file}", "--jobs=2", "--signs=3"]
-    command += [f"--results={folder}", *arguments]
+    command += ["--kernel=row_persistent_aligned", f"--cases={file}", "--signs=3"]
+    command += [f"--results={folder}", *(arguments or ["--jobs=2"])]
     ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
     return read(latest(folder))
@@ -114,11 +114,11 @@ def test_share_of_refused_cases_is_whole(tmp_path: Path) -> None:
 
 def test_share_that_an_earlier_run_has_is_whole(tmp_path: Path) -> None:
     """Of a run that is gone on with: what there was to run has run."""
-    whole = _run_of((64, 128), tmp_path / "whole")
+    whole = _run_of((64, 128), tmp_path / "whole", "--jobs=1")
     cut_off = tmp_path / "cut_off.jsonl"
     lines = whole.path.read_text().splitlines(keepends=True)
     cut_off.write_text("".join(lines[:2]))
-    record = _run_of((64, 128), tmp_path / "resumed", f"--resume={cut_off}")
+    record = _run_of((64, 128), tmp_path / "resumed", "--jobs=2", f"--resume={cut_off}")
     assert [row.status for row in record.rows] == ["passed", "passed"]
 
 

@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from reports.record import Record, read
+from suites.throughput.repeated import run_repeated
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
@@ -70,17 +73,21 @@ def test_interrupted_rounds_keep_the_processes_that_ended(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("rounds", "arguments", "words"),
     [
-        (["--rounds=0"], "--rounds 0: at least 1, a process that times every row"),
-        (["--rounds=2", "--benchmark-json=x.json"], "--benchmark-json: --rounds times in several"),
+        (0, (), "--rounds 0: at least 1, a process that times every row"),
+        (2, ("--benchmark-json=x.json",), "--benchmark-json: --rounds times in several processes"),
     ],
 )
-def test_rounds_refuse_in_one_sentence(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_rounds_refuse_in_one_sentence(
+    tmp_path: Path, rounds: int, arguments: tuple[str, ...], words: str
+) -> None:
     """Before anything is timed."""
-    command = [*_COMMAND, *arguments, f"--results={tmp_path}"]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    config: Any = SimpleNamespace(
+        invocation_params=SimpleNamespace(args=("suites/throughput", *arguments), dir=_ROOT),
+        getoption={"--results": tmp_path}.__getitem__,
+    )
+    with pytest.raises(pytest.UsageError, match=words) as refused:
+        run_repeated(config, rounds)
+    assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
