@@ -59,6 +59,20 @@ def test_library_is_back_afterwards() -> None:
     assert x.grad is not None
 
 
+def test_operation_that_python_code_has_replaced_is_refused_too() -> None:
+    """As torch replaces some on a GPU; afterwards it is that code's again."""
+    x, weight = torch.ones(3, 8), torch.ones(8)
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("rms_norm", lambda x, *_: 2 * x, "CompositeImplicitAutograd")
+        with (
+            libraries_refused(_kernel(), _CPU),
+            pytest.raises(RuntimeError, match="is a library's"),
+        ):
+            torch.nn.functional.rms_norm(x, (8,), weight)
+        assert torch.equal(torch.nn.functional.rms_norm(x, (8,), weight), 2 * x)
+    assert torch.allclose(torch.nn.functional.rms_norm(x, (8,), weight), x)
+
+
 def test_other_operations_are_left_alone() -> None:
     """A kernel in plain PyTorch is no library."""
     x = torch.randn(4, 8)

@@ -24,7 +24,7 @@ from types import FrameType, FunctionType
 from typing import Any, Literal
 
 import torch
-from torch.library import _scoped_library
+from torch.library import Library, _scoped_library
 
 from kernels.registry import Kernel
 from oracles import OPS
@@ -97,6 +97,14 @@ def may_be_a_library(kernel: Kernel) -> bool:
     return kernel.origin == "baseline" or kernel.wraps is not None
 
 
+# torch may have replaced an operation in Python itself, as it does rms_norm on some GPUs.
+_OVERRIDE = (
+    {"allow_override": True}
+    if "allow_override" in inspect.signature(Library.impl).parameters
+    else {}
+)
+
+
 class _Refusal:
     """PyTorch's operations that compute an op, replaced by ones that note the call and raise.
 
@@ -121,7 +129,8 @@ class _Refusal:
             warnings.filterwarnings("ignore", "Warning only once for all operators")
             library = self._replaced.enter_context(_scoped_library("aten", "IMPL"))
             for name, key in _kernels_of_libraries(device):
-                library.impl(name.removeprefix("aten::"), partial(_refused_operation, name), key)
+                refused = partial(_refused_operation, name)
+                library.impl(name.removeprefix("aten::"), refused, key, **_OVERRIDE)
 
 
 _REFUSAL = _Refusal()
