@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,6 +23,17 @@ from reports.schema import Row, RunEnd, RunHeader
 from suites.accuracy.shards import RECORD_NOTE
 
 AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+def own_arguments(given: Iterable[str], folder: str) -> list[str]:
+    """What the user typed after nox's `--`, with it: pytest's arguments less the suite's folder."""
+    typed = [each for each in given if each.rstrip("/") != folder]
+    return ["--", *typed] if typed else []
+
+
+def command_of(session: str, own: Sequence[str]) -> str:
+    """What would run it again; own: as `own_arguments` has them."""
+    return shlex.join(["nox", "-s", session, *own])
 
 
 class RecordedRun(Generic[AnyRow]):
@@ -44,13 +56,11 @@ class RecordedRun(Generic[AnyRow]):
 
     def own_arguments(self) -> list[str]:
         """What the user typed after nox's `--`, with it: the arguments less the suite's path."""
-        given = map(str, self.config.invocation_params.args)
-        typed = [each for each in given if each.rstrip("/") != self.folder]
-        return ["--", *typed] if typed else []
+        return own_arguments(map(str, self.config.invocation_params.args), self.folder)
 
     def command(self) -> str:
         """What would run it again."""
-        return shlex.join(["nox", "-s", self.session, *self.own_arguments()])
+        return command_of(self.session, self.own_arguments())
 
     def open_record(self, header: RunHeader, now: datetime) -> None:
         """Start the record, under a name of its own. Raises UsageError where it can't be."""

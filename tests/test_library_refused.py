@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
+from kernels.registry import Kernel, Origin, all_kernels
 from suites.accuracy.watching import libraries_refused, seen
 
 _CPU = torch.device("cpu")
 
 
-def _kernel(**changes: object) -> Kernel:
+def _kernel(*, wraps: str | None = None, origin: Origin = "ours") -> Kernel:
     ours = next(each for each in all_kernels() if each.origin == "ours")
-    return replace(ours, **changes)  # type: ignore[arg-type]
+    return replace(ours, origin=origin, wraps=wraps)
 
 
 def _normalise() -> torch.Tensor:
@@ -41,10 +41,10 @@ def test_library_is_refused_in_every_thread_and_noted() -> None:
     assert noted.library == {"aten.layer_norm"}
 
 
-@pytest.mark.parametrize("changes", [{"origin": "baseline"}, {"wraps": "PyTorch"}])
-def test_kernel_that_is_a_librarys_keeps_it(changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(("origin", "wraps"), [("baseline", None), ("user", "PyTorch")])
+def test_kernel_that_is_a_librarys_keeps_it(origin: Origin, wraps: str | None) -> None:
     """A peer, or one that says so."""
-    with seen() as noted, libraries_refused(_kernel(**changes), _CPU):
+    with seen() as noted, libraries_refused(_kernel(origin=origin, wraps=wraps), _CPU):
         assert _normalise().shape == (3, 8)
     assert not noted.library
 

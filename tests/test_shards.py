@@ -31,6 +31,9 @@ def dies(out, do):
 """
 
 
+_SMALL = ("--op=attention_delta", "--dtype=float32")
+
+
 def _cases() -> list[Case]:
     return [case for op in OPS.values() for case in op.cases()]
 
@@ -70,7 +73,7 @@ def test_small_runs_stay_in_one_process() -> None:
 
 def _run(results: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Record]:
     command = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
-    command += ["--op=attention_delta", "--dtype=float32", f"--results={results}", *arguments]
+    command += [f"--results={results}", *arguments]
     ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     return ran, read(latest(results))
 
@@ -79,7 +82,7 @@ def test_two_processes_leave_the_record_of_one(tmp_path: Path) -> None:
     """The same rows with the same verdicts and errors, in another order."""
     verdicts = []
     for jobs in (1, 2):
-        ran, record = _run(tmp_path / str(jobs), f"--jobs={jobs}", "--kernel=delta")
+        ran, record = _run(tmp_path / str(jobs), *_SMALL, f"--jobs={jobs}", "--kernel=delta")
         assert ran.returncode == 0, ran.stdout
         assert record.problem is None
         verdicts.append({(row.case.id, row.status, row.outputs) for row in record.rows})
@@ -98,12 +101,10 @@ def _run_of(sizes: tuple[int, int], folder: Path, *arguments: str) -> Record:
     folder.mkdir()
     file = folder / "cases"
     file.write_text("\n".join(map(_layer_norm, sizes)))
-    command = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
-    command += ["--kernel=row_persistent_aligned", f"--cases={file}", "--signs=3"]
-    command += [f"--results={folder}", *(arguments or ["--jobs=2"])]
-    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    asked = ["--kernel=row_persistent_aligned", f"--cases={file}", "--signs=3"]
+    ran, record = _run(folder, *asked, *(arguments or ["--jobs=2"]))
     assert ran.returncode == 0, ran.stdout
-    return read(latest(folder))
+    return record
 
 
 def test_share_of_refused_cases_is_whole(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_process_that_dies_takes_its_share_alone(tmp_path: Path) -> None:
     """A kernel that kills the judge of its share fails the run; the other share is whole."""
     file = tmp_path / "dies.py"
     file.write_text(_DIES)
-    ran, record = _run(tmp_path, "--jobs=2", f"--kernels={file}")
+    ran, record = _run(tmp_path, *_SMALL, "--jobs=2", f"--kernels={file}")
     assert ran.returncode != 0
     assert record.problem is not None
     assert any(row.status == "passed" for row in record.rows)

@@ -172,13 +172,17 @@ def chance_to_fall_apart(one: int, other: int) -> float:
     """
     if not one or not other:
         return 1.0
-    return _chance_below(one, other) + _chance_below(other, one)
+    ends, others = left_out(one), left_out(other)
+    return _chance_below(one, ends, other, others) + _chance_below(other, others, one, ends)
 
 
-def _chance_below(one: int, other: int) -> float:
-    """Of one side lying below the other: its last that counts comes before the other's first."""
-    last, first = one - left_out(one), left_out(other) + 1
-    places = last + first - 1  # the lowest of all, of which so many are the one side's
+def _chance_below(one: int, ends: int, other: int, others: int) -> float:
+    """Of one side lying below the other: its last that counts comes before the other's first.
+
+    ends, others: how many either leaves out at its ends.
+    """
+    last = one - ends
+    places = last + others  # the lowest of all, of which so many are the one side's
     most = min(one, places)
     ways = (
         math.comb(one, each) * math.comb(other, places - each) for each in range(last, most + 1)
@@ -191,9 +195,7 @@ def left_out(processes: int) -> int:
     """How many a side leaves out at either end: as many as keep a verdict's chance small."""
     ends = 0
     while processes > 2 * ends + 2:
-        last = processes - ends - 1
-        ways = (math.comb(processes, each) ** 2 for each in range(last, processes + 1))
-        if 2 * sum(ways) > MOST_CHANCE * math.comb(2 * processes, processes):
+        if 2 * _chance_below(processes, ends + 1, processes, ends + 1) > MOST_CHANCE:
             break
         ends += 1
     return ends

@@ -9,7 +9,6 @@ side become one record, and the comparison of the two ends the run.
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,13 @@ import pytest
 from reports.comparison.__main__ import main as compare
 from reports.record import RecordError
 from suites.options import DEVICE
-from suites.throughput.in_turn import Side, refuse_files_of_one_process, time_in_turn, without
+from suites.recorded_run import command_of, own_arguments
+from suites.throughput.in_turn import (
+    Side,
+    refuse_files_of_one_process,
+    time_in_turn,
+    without,
+)
 from suites.throughput.worktrees import TreeError, commit_of, is_dirty, tree_of
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -61,7 +66,7 @@ def run_against(config: pytest.Config, against: str) -> int:
         arguments=(*_absolute(without(given, _OWN), directory), *_ours_alone(config)),
         directory=directory,
         results=Path(config.getoption("--results")).resolve(),
-        command=_command(given),
+        command=command_of("bench", own_arguments(given, "suites/throughput")),
         rounds=rounds,
         gate=config.getoption("--gate"),
     )
@@ -192,9 +197,3 @@ def _absolute(arguments: Sequence[str], directory: Path) -> list[str]:
         kept.append(each)
         previous = each
     return kept
-
-
-def _command(given: Sequence[str]) -> str:
-    """What would run it again."""
-    typed = [each for each in given if each.rstrip("/") != "suites/throughput"]
-    return shlex.join(["nox", "-s", "bench", "--", *typed])

@@ -14,11 +14,14 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from suites.throughput.in_turn import without
+
 _LIST = (
     "import torch\n"
     "for number in range(torch.cuda.device_count()):\n"
     "    print('GPU-' + str(torch.cuda.get_device_properties(number).uuid).removeprefix('GPU-'))"
 )
+_OWN = {"--gpus": True, "--gpus-together": False}
 _PATIENCE_S = 60.0  # of a run that was interrupted, to close its record
 
 
@@ -54,7 +57,7 @@ def wanted_gpus(text: str, visible: tuple[str, ...]) -> tuple[str, ...]:
 def run_each(config: pytest.Config, text: str) -> int:
     """Run pytest again for each GPU; the first exit status that isn't 0, else 0."""
     chosen = wanted_gpus(text, visible_gpus())
-    arguments = _without_gpus(list(map(str, config.invocation_params.args)))
+    arguments = without(list(map(str, config.invocation_params.args)), _OWN)
     command = [sys.executable, "-m", "pytest", *arguments]
     together = config.getoption("--gpus-together")
     running: list[subprocess.Popen[bytes]] = []
@@ -87,15 +90,3 @@ def _interrupted_first(running: list[subprocess.Popen[bytes]]) -> Iterator[None]
                 each.wait(_PATIENCE_S)
             each.kill()
         raise
-
-
-def _without_gpus(arguments: list[str]) -> list[str]:
-    kept, skip = [], False
-    for each in arguments:
-        if skip:
-            skip = False
-        elif each == "--gpus":
-            skip = True
-        elif not each.startswith("--gpus"):  # --gpus-together too
-            kept.append(each)
-    return kept

@@ -73,7 +73,7 @@ def time_in_turn(order: Sequence[Side], results: Path, command: str) -> InTurn:
     with _interrupts_held_back():
         records = [
             (each, write_merged(each.records, results, started, each.letter.lower(), command))
-            for each in {id(each): each for each in order}.values()
+            for each in {each.letter: each for each in order}.values()
             if each.records
         ]
         shutil.rmtree(scratch, ignore_errors=True)

@@ -6,7 +6,6 @@ as long as it lives (docs/decisions/0021), and no number of samples shows that.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -15,7 +14,13 @@ import pytest
 from reports.bench import render
 from reports.command_line import report_console
 from reports.record import RecordError, read
-from suites.throughput.in_turn import Side, refuse_files_of_one_process, time_in_turn, without
+from suites.recorded_run import command_of, own_arguments
+from suites.throughput.in_turn import (
+    Side,
+    refuse_files_of_one_process,
+    time_in_turn,
+    without,
+)
 
 _OWN = {"--rounds": True, "--results": True}
 
@@ -26,17 +31,14 @@ def run_repeated(config: pytest.Config, rounds: int) -> int:
         raise pytest.UsageError(f"--rounds {rounds}: at least 1, a process that times every row")
     given = list(map(str, config.invocation_params.args))
     refuse_files_of_one_process(given, "--rounds")
-    typed = [each for each in given if each.rstrip("/") != "suites/throughput"]
     side = Side("", "every row", Path(config.invocation_params.dir), tuple(without(given, _OWN)))
     results = Path(config.getoption("--results")).resolve()
-    command = shlex.join(["nox", "-s", "bench", "--", *typed])
     try:
-        run = time_in_turn([side] * rounds, results, command)
+        run = time_in_turn(
+            [side] * rounds, results, command_of("bench", own_arguments(given, "suites/throughput"))
+        )
     except RecordError as error:
         raise pytest.UsageError(str(error)) from error
-    except KeyboardInterrupt:
-        print("bench: interrupted before any process had begun", file=sys.stderr)
-        return int(pytest.ExitCode.INTERRUPTED)
     for _, path in run.records:
         console = report_console()
         console.print()
