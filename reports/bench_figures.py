@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from reports.bench_notes import believed
 from reports.headline import environment_lines, total_duration
@@ -19,12 +19,13 @@ from reports.phrases import count, figure
 from reports.record import RecordError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reports.page import Tone
     from reports.record import Record
     from reports.schema import BenchRow, Roof
 
+Value = TypeVar("Value")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")  # whole words: not of float16
 _TONES: dict[str, Tone] = {
     "TIMED": "good",
@@ -258,10 +259,7 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
 
 
 def _weighted(cases: Sequence[CaseRows]) -> dict[tuple[str, str], tuple[float, int]]:
-    """By op and kernel: weight x time, and the number of cases, which have all times they could.
-
-    A kernel with no time on any case with a weight takes no part: it would leave none in common.
-    """
+    """By op and kernel: weight x time over the cases in common, and the number of these."""
     times: dict[str, list[tuple[float, dict[str, float]]]] = {}
     for case in cases:
         if case.weight is not None:
@@ -270,13 +268,22 @@ def _weighted(cases: Sequence[CaseRows]) -> dict[tuple[str, str], tuple[float, i
             times.setdefault(case.op, []).append((case.weight, taken))
     found = {}
     for op, of_op in times.items():
-        everyone = {kernel for _, taken in of_op for kernel in taken}
-        common = [(weight, taken) for weight, taken in of_op if everyone <= taken.keys()]
-        if common:
-            for kernel in everyone:
-                total = sum(weight * taken[kernel] for weight, taken in common)
-                found[op, kernel] = total, len(common)
+        common = in_common(of_op)
+        for kernel in common[0][1] if common else ():
+            total = sum(weight * taken[kernel] for weight, taken in common)
+            found[op, kernel] = total, len(common)
     return found
+
+
+def in_common(
+    cases: Sequence[tuple[float, Mapping[str, Value]]],
+) -> list[tuple[float, Mapping[str, Value]]]:
+    """Of cases, each a weight and figures by kernel, those that have a figure of every kernel.
+
+    A kernel with no figure on any of them takes no part: it would leave none in common.
+    """
+    everyone = {kernel for _, having in cases for kernel in having}
+    return [each for each in cases if everyone <= each[1].keys()]
 
 
 def _over(value: float | None, other: float | None) -> float | None:

@@ -39,6 +39,7 @@ from reports.profile_figures import (
     short_case,
     summary_of,
     timeline_of,
+    totals_of,
     verdict_of,
 )
 from reports.profile_pictures import timelines_drawn
@@ -81,10 +82,17 @@ LEGEND = (
     f"integral: energy by sampled power over that by the counter, less 1. {GAIN}"
 )
 
+TOTALS = "Weighted totals: each case as often as its weight says"
+TOTALS_LEGEND = (
+    "cases: those with a weight on which each kernel was measured; ±: 95 %, of the trials and the "
+    "counter; W: the mean over these calls; state: the worst of the rows"
+)
+
 
 def render(record: Record, console: Console) -> None:
     """Print the report."""
     render_outline(record, console)
+    _totals(record, console)
     _beside(record, console)
     _timelines(record, console)
     _held(record, console)
@@ -148,6 +156,43 @@ def _cells(console: Console, row: ProfileRow) -> list[Styled]:
         (f"{len(row.windows)}", ""),
         (row.validity, _VALIDITY_STYLES[row.validity]),
     ]
+
+
+def _totals(record: Record, console: Console) -> None:
+    totals = totals_of(record)
+    if not totals:
+        return
+    heading(console, TOTALS)
+    columns = (
+        GridColumn("kernel", 0, left=True),
+        GridColumn("cases", 2),
+        GridColumn("energy", 0),
+        GridColumn("±", 1),
+        GridColumn("time", 0),
+        GridColumn("W", 2),
+        GridColumn("state", 1, left=True),
+    )
+    groups = [
+        (
+            f"{op}, {inputs}",
+            [
+                [
+                    (cut(each.kernel), ""),
+                    (f"{each.cases:,} of {each.of:,}", ""),
+                    (energy_text(each.energy_j), "bold"),
+                    (error_text(each), "dim"),
+                    (f"{figure(each.device_us / 1e3, 4)} ms", ""),
+                    (figure(over(each.energy_j, each.device_us * 1e-6)), ""),
+                    (each.validity, _VALIDITY_STYLES[each.validity]),
+                ]
+                for each in of_group
+            ],
+        )
+        for (op, inputs), of_group in groupby(totals, key=lambda each: (each.op, each.distribution))
+    ]
+    print_grid(console, columns, groups)
+    console.print()
+    console.print(Text(plain(console, TOTALS_LEGEND), style="dim"))
 
 
 def _beside(record: Record, console: Console) -> None:

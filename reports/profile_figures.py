@@ -5,11 +5,13 @@ Powers and energies are of the whole board, idle power included unless a name sa
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from reports.bench_figures import facts_of as machine_facts
+from reports.bench_figures import in_common
 from reports.headline import total_duration
 from reports.phrases import count, figure
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from reports.page import Tone
     from reports.record import Record
     from reports.schema import ProfileRow
-    from reports.schema_profile import Window
+    from reports.schema_profile import Validity, Window
 
 _TONES: dict[str, Tone] = {
     "MEASURED": "good",
@@ -29,6 +31,7 @@ GAIN = (
     "Boards of one model differ by 5 % in what they report, so energies of two boards compare to "
     "7 % at best; two rows of one record share that error."
 )
+_WORSE: tuple[Validity, ...] = ("valid", "transient", "invalid")  # in this order
 _DENSE = 50  # flops a byte from which work is told in flops: between layer norm's 2 and attention's
 _MOST_OF_WINDOW = 1.01  # that a time within it can come to
 _SAMPLER_MOST = 0.005  # of a call's time; above it the sampler disturbs what it measures
@@ -52,6 +55,31 @@ class Missing:
     reason: str
     rows: int
     example: str
+
+
+class _Figures(NamedTuple):
+    row: ProfileRow
+    energy_j: float
+    device_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A model's calls of one kernel: each case as often as its weight says.
+
+    cases: that the sum is of; of: that have a weight. energy_error_j: 95 %, None where a row's is;
+    validity: the worst of its rows.
+    """
+
+    op: str
+    kernel: str
+    distribution: str
+    cases: int
+    of: int
+    energy_j: float
+    energy_error_j: float | None
+    device_us: float
+    validity: Validity
 
 
 def verdict_of(record: Record) -> tuple[str, Tone]:
@@ -145,6 +173,43 @@ def beside(record: Record) -> list[list[ProfileRow]]:
     return found
 
 
+def totals_of(record: Record) -> tuple[Total, ...]:
+    """Weighted totals by op, inputs and kernel, the least energy first.
+
+    Each is over the cases on which every kernel with one has energy and time.
+    """
+    groups: dict[tuple[str, str], dict[str, tuple[float, dict[str, _Figures]]]] = {}
+    for row in record.profiles:
+        if row.weight is not None:
+            cases = groups.setdefault((row.op, row.distribution), {})
+            _, having = cases.setdefault(row.case.id, (row.weight, {}))
+            if row.energy_j is not None and row.device_us is not None:
+                having[row.kernel] = _Figures(row, row.energy_j, row.device_us)
+    found = []
+    for (op, distribution), of_group in groups.items():
+        common = in_common(list(of_group.values()))
+        for kernel in common[0][1] if common else ():
+            weighed = [(weight, having[kernel]) for weight, having in common]
+            errors = [(weight, each.row.energy_error_j) for weight, each in weighed]
+            known = [weight * error for weight, error in errors if error is not None]
+            found.append(
+                Total(
+                    op=op,
+                    kernel=kernel,
+                    distribution=distribution,
+                    cases=len(common),
+                    of=len(of_group),
+                    energy_j=sum(weight * each.energy_j for weight, each in weighed),
+                    energy_error_j=math.hypot(*known) if len(known) == len(errors) else None,
+                    device_us=sum(weight * each.device_us for weight, each in weighed),
+                    validity=max((each.row.validity for _, each in weighed), key=_WORSE.index),
+                )
+            )
+    order = list(groups)
+    found.sort(key=lambda each: (order.index((each.op, each.distribution)), each.energy_j))
+    return tuple(found)
+
+
 def energy_text(joules: float | None) -> str:
     """`26.7 mJ`, `1.21 J`, `812 uJ`; `-` where there is none."""
     if joules is None:
@@ -155,11 +220,11 @@ def energy_text(joules: float | None) -> str:
     return f"{figure(joules * 1e6, 4)} uJ"
 
 
-def error_text(row: ProfileRow) -> str:
+def error_text(figures: ProfileRow | Total) -> str:
     """`0.8 %`: the energy's 95 % error next to it."""
-    if row.energy_error_j is None or not row.energy_j:
+    if figures.energy_error_j is None or not figures.energy_j:
         return "-"
-    return f"{100 * row.energy_error_j / row.energy_j:.1f} %"
+    return f"{100 * figures.energy_error_j / figures.energy_j:.1f} %"
 
 
 def of_limit(row: ProfileRow) -> float | None:

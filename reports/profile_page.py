@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from reports.codes import meaning
 from reports.page import Cell, Column, Figure, Part, Table
 from reports.phrases import duration, figure, microseconds, part, times
-from reports.profile import LEGEND
+from reports.profile import LEGEND, TOTALS, TOTALS_LEGEND
 from reports.profile_figures import (
     beside,
     codes_of,
@@ -28,6 +28,7 @@ from reports.profile_figures import (
     reasons_of,
     short_case,
     summary_of,
+    totals_of,
     verdict_of,
 )
 from reports.profile_pictures import timelines
@@ -68,6 +69,7 @@ def profile_part(record: Record) -> Part:
 
 def _items(record: Record) -> Iterator[Table | Figure]:
     yield _rows(record)
+    yield _totals(record)
     yield _not_measured(record)
     yield _beside(record)
     yield from timelines(record)
@@ -132,6 +134,31 @@ def _row(row: ProfileRow) -> tuple[Cell | str, ...]:
         Cell("-" if slower is None else f"{100 * slower:+.2f} %", slower),
         row.op,
     )
+
+
+def _totals(record: Record) -> Table:
+    columns = (
+        *(Column("kernel"), Column("inputs"), Column("cases", "number")),
+        *(Column("energy", "number"), Column("±", "number")),
+        *(Column("time", "number"), Column("W", "number"), Column("state"), Column("op")),
+    )
+    rows = []
+    for each in totals_of(record):
+        error = over(each.energy_error_j, each.energy_j)
+        power = over(each.energy_j, each.device_us * 1e-6)
+        rows.append(
+            (
+                *(each.kernel, each.distribution),
+                Cell(f"{each.cases:,} of {each.of:,}", each.cases),
+                Cell(energy_text(each.energy_j), each.energy_j),
+                Cell(error_text(each), error),
+                Cell(f"{figure(each.device_us / 1e3, 4)} ms", each.device_us),
+                Cell(figure(power), power),
+                Cell(each.validity, None, _TONES[each.validity]),
+                each.op,
+            )
+        )
+    return Table(TOTALS, columns, rows, TOTALS_LEGEND)
 
 
 def _not_measured(record: Record) -> Table:

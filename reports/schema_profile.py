@@ -119,7 +119,9 @@ class ProfileRow(SchemaLine):
     captured: bool | None = Field(
         default=None, description="looped in a CUDA graph, so that the host kept nothing waiting"
     )
-    weight: float | None = None
+    weight: float | None = Field(
+        default=None, description="how often a model makes the call, of a file of --cases"
+    )
     gates: bool = True
     reproduce: str = ""
     duration_s: float = 0.0

@@ -124,7 +124,10 @@ def test_page_draws_figures_that_are_no_figures(
     rows.append(row.model_copy(update=dict.fromkeys(fields, value)))
     record = write_bench(tmp_path / "run.jsonl", rows)
     measured = profile_rows()[0]
-    names = ("energy_j", "energy_error_j", "power_w", "power_limit_w", "device_us", "tflops_per_w")
+    names = (
+        *("energy_j", "energy_error_j", "power_w", "power_limit_w", "device_us", "tflops_per_w"),
+        "weight",
+    )
     other = write_profile(
         tmp_path / "power.jsonl",
         [measured.model_copy(update=dict.fromkeys(names, value))],

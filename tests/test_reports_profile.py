@@ -15,6 +15,8 @@ from reports.example_bench import norm_case
 from reports.example_profile import profile_row, profile_rows, write_profile
 from reports.forms import forms_of
 from reports.grid import sparkline
+from reports.page import Page
+from reports.page_markdown import render_page_markdown
 from reports.profile import render
 from reports.profile_figures import (
     beside,
@@ -23,11 +25,12 @@ from reports.profile_figures import (
     held_by,
     missing_of,
     of_limit,
+    totals_of,
     verdict_of,
 )
 from reports.profile_page import profile_part
 from reports.record import Record, read
-from reports.schema import ProfileRow
+from reports.schema import CaseInfo, ProfileRow
 
 
 def record_of(tmp_path: Path, rows: list[ProfileRow], *, whole: bool = True) -> Record:
@@ -173,3 +176,46 @@ def test_profile_markdown_and_page_hold_every_window(tmp_path: Path) -> None:
     markdown = forms_of(record).markdown(record)
     assert markdown.startswith("## FAILED: 8 rows")
     assert "| flash_wide | normal | valid |" in markdown
+
+
+def test_profile_weighted_total_counts_cases_that_all_kernels_have(tmp_path: Path) -> None:
+    """Three calls of 6.4 mJ make 19.2; what one kernel lacks is nobody's, errors add in squares."""
+    small, large, other = norm_case(8, 64), norm_case(8, 4096), norm_case(9, 64)
+
+    def row(kernel: str, case: CaseInfo, us: float, weight: float | None) -> ProfileRow:
+        return profile_row(kernel, case, us).model_copy(update={"weight": weight})
+
+    drifting = row("torch_native", other, 10.0, 4.0).model_copy(update={"validity": "transient"})
+    rows = [
+        row("row_persistent_aligned", small, 10.0, 3.0),
+        row("row_persistent_aligned", large, 100.0, 2.0),
+        row("row_persistent_aligned", other, 20.0, 4.0),
+        row("torch_native", small, 5.0, 3.0),
+        drifting,
+        row("inductor", small, 1.0, None),
+    ]
+    record = record_of(tmp_path, rows)
+    fast, slow = totals_of(record)
+    assert (fast.kernel, slow.kernel) == ("torch_native", "row_persistent_aligned")
+    assert (slow.cases, slow.of) == (2, 3)
+    assert (slow.energy_j, slow.device_us) == pytest.approx((640e-6 * 110, 110))
+    assert slow.energy_error_j == pytest.approx(0.011 * 640e-6 * 10 * (3**2 + 8**2) ** 0.5)
+    assert (fast.validity, slow.validity) == ("transient", "valid")
+    line = line_of(terminal(record), "row_persistent_aligned", "2", "of", "3")
+    assert "70.40 mJ" in line
+    assert "0.1100 ms" in line
+    assert "70.40 mJ" in render_page_markdown(Page("", (profile_part(record),)))
+
+
+def test_profile_weighted_total_lacks_what_no_row_has(tmp_path: Path) -> None:
+    """No power or no weight, no total; one trial, no error."""
+    norm = norm_case(8, 64)
+    one = profile_row("torch_native", norm, 10.0).model_copy(
+        update={"weight": 3.0, "energy_error_j": None}
+    )
+    without = profile_row("inductor", norm, 10.0).model_copy(
+        update={"weight": 3.0, "energy_j": None}
+    )
+    record = record_of(tmp_path, [one, without, profile_row("liger", norm_case(9, 64), 1.0)])
+    (total,) = totals_of(record)
+    assert (total.kernel, total.energy_error_j) == ("torch_native", None)
