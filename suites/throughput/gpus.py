@@ -5,16 +5,15 @@ One after the other by default: GPUs of one host share power and air, and the ho
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from suites.throughput.in_turn import without
+from suites.throughput.processes import Run, run_together
 
 _LIST = (
     "import torch\n"
@@ -22,7 +21,6 @@ _LIST = (
     "    print('GPU-' + str(torch.cuda.get_device_properties(number).uuid).removeprefix('GPU-'))"
 )
 _OWN = {"--gpus": True, "--gpus-together": False}
-_PATIENCE_S = 60.0  # of a run that was interrupted, to close its record
 
 
 def visible_gpus() -> tuple[str, ...]:
@@ -58,35 +56,27 @@ def run_each(config: pytest.Config, text: str) -> int:
     """Run pytest again for each GPU; the first exit status that isn't 0, else 0."""
     chosen = wanted_gpus(text, visible_gpus())
     arguments = without(list(map(str, config.invocation_params.args)), _OWN)
-    command = [sys.executable, "-m", "pytest", *arguments]
-    together = config.getoption("--gpus-together")
-    running: list[subprocess.Popen[bytes]] = []
-    statuses: list[int] = []
-    with _interrupted_first(running):
-        for uuid in chosen:
-            print(f"bench: {uuid}", file=sys.stderr, flush=True)
-            variables = os.environ | {"CUDA_VISIBLE_DEVICES": uuid}
-            running.append(
-                subprocess.Popen(command, cwd=config.invocation_params.dir, env=variables)
-            )
-            if not together:
-                statuses.append(running[-1].wait())
-        if together:
-            statuses += [each.wait() for each in running]
-    return next((each for each in statuses if each), 0)
-
-
-@contextmanager
-def _interrupted_first(running: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """On Ctrl-C let the runs close their records, then end them."""
+    runs = [
+        Run(arguments, Path(config.invocation_params.dir), {"CUDA_VISIBLE_DEVICES": each})
+        for each in chosen
+    ]
     try:
-        yield
+        status = _run([runs] if config.getoption("--gpus-together") else [[each] for each in runs])
     except KeyboardInterrupt:
-        for each in running:
-            if each.poll() is None:
-                each.send_signal(signal.SIGINT)
-        for each in running:
-            with suppress(subprocess.TimeoutExpired):
-                each.wait(_PATIENCE_S)
-            each.kill()
-        raise
+        status = int(pytest.ExitCode.INTERRUPTED)
+    if status == pytest.ExitCode.INTERRUPTED:
+        print("bench: interrupted", file=sys.stderr)
+    return status
+
+
+def _run(groups: Sequence[Sequence[Run]]) -> int:
+    """Run each group when the one before it has ended."""
+    worst = 0
+    for runs in groups:
+        for each in runs:
+            print(f"bench: {each.variables['CUDA_VISIBLE_DEVICES']}", file=sys.stderr, flush=True)
+        statuses, interrupted = run_together(runs)
+        if interrupted:
+            return int(pytest.ExitCode.INTERRUPTED)
+        worst = next(filter(None, (worst, *statuses)), 0)
+    return worst

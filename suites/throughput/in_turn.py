@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +14,8 @@ import pytest
 
 from reports.record import Record, read
 from suites.throughput.merged import write_merged
+from suites.throughput.processes import Run, interrupts_held_back, run_together
 
-_PATIENCE_S = 60.0  # of a process that was interrupted, to close its record
 # What pytest-benchmark writes is of one process.
 _OF_ONE_PROCESS = ("--benchmark-json", "--benchmark-save", "--benchmark-autosave")
 
@@ -70,7 +67,7 @@ def time_in_turn(order: Sequence[Side], results: Path, command: str) -> InTurn:
         status, problem = _run(order, scratch)
     except KeyboardInterrupt:
         status, problem = int(pytest.ExitCode.INTERRUPTED), "bench: interrupted"
-    with _interrupts_held_back():
+    with interrupts_held_back():
         records = [
             (each, write_merged(each.records, results, started, each.letter.lower(), command))
             for each in {each.letter: each for each in order}.values()
@@ -88,7 +85,8 @@ def _run(order: Sequence[Side], scratch: Path) -> tuple[int, str | None]:
         named = f"bench: process {number} of {len(order)}, {letter}{side.name}"
         print(named, file=sys.stderr, flush=True)
         folder = scratch / f"{number}{side.letter.lower()}"
-        status, interrupted = _process(side, folder)
+        arguments = (*side.arguments, "--results", str(folder))
+        (status,), interrupted = run_together([Run(arguments, side.tree, quiet=True)])
         found = sorted(folder.glob("*.jsonl"))
         if found:
             side.records.append(read(found[0]))
@@ -99,42 +97,6 @@ def _run(order: Sequence[Side], scratch: Path) -> tuple[int, str | None]:
             told = f"{named}: made no record, and ended with status {status}; see above"
             return worst or 1, told
     return worst, None
-
-
-def _process(side: Side, folder: Path) -> tuple[int, bool]:
-    """One process of a side; its exit status, and whether it was interrupted.
-
-    It has a session of its own: a terminal's Ctrl-C would reach it twice, once from here, and the
-    second would keep it from closing its record.
-    """
-    command = [sys.executable, "-m", "pytest", *side.arguments, "--results", str(folder)]
-    with _interrupts_held_back() as came:
-        running = subprocess.Popen(
-            command, cwd=side.tree, stdout=subprocess.DEVNULL, start_new_session=True
-        )
-    try:
-        status = None if came else running.wait()
-    except KeyboardInterrupt:
-        status = None
-    if status is not None:
-        return status, status == pytest.ExitCode.INTERRUPTED
-    running.send_signal(signal.SIGINT)
-    try:
-        return running.wait(_PATIENCE_S), True
-    except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        os.killpg(running.pid, signal.SIGKILL)
-        return running.wait(), True
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[list[int]]:
-    """Note Ctrl-C in place of raising it, where a process or a record is half made."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def without(arguments: Sequence[str], options: dict[str, bool]) -> list[str]:

@@ -1,0 +1,106 @@
+"""Runs in processes of their own, and Ctrl-C, also among their imports."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from suites.throughput.processes import Run, run_together
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A run that is among its imports until it is ended; WAITS says what it does with Ctrl-C.
+_CONFTEST = """
+import os, pathlib, signal, time
+WAITS
+pathlib.Path(f"{os.getpid()}.waits").touch()
+time.sleep(300)
+"""
+_TWO_RUNS = """
+import sys
+from pathlib import Path
+from suites.throughput.processes import Run, run_together
+
+here = Path(sys.argv[1])
+print(run_together([Run(["."], here), Run(["."], here, {"TERM": "dumb"})]), file=sys.stderr)
+"""
+_TWO_GPUS = """
+import sys
+import pytest
+import suites.throughput.gpus as gpus
+
+gpus.visible_gpus = lambda: ("GPU-a", "GPU-b")
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def _until(running: subprocess.Popen[str], path: Path, files: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(list(path.glob("*.waits"))) < files:
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("does", "presses", "told"),
+    [
+        ("", 1, "([2, 2], True)"),
+        ("signal.signal(signal.SIGINT, lambda *_: None)", 2, "([-9, -9], True)"),
+    ],
+    ids=["once", "twice"],
+)
+def test_interrupt_ends_all_runs_without_a_traceback(
+    does: str, presses: int, told: str, tmp_path: Path
+) -> None:
+    """One lets them end by themselves; the next kills those that don't."""
+    (tmp_path / "conftest.py").write_text(_CONFTEST.replace("WAITS", does))
+    running = subprocess.Popen(
+        [sys.executable, "-c", _TWO_RUNS, str(tmp_path)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _until(running, tmp_path, 2)
+    for _ in range(presses):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    _, errors = running.communicate(timeout=60)
+    assert errors.splitlines()[-1] == told
+    assert "Traceback" not in errors
+
+
+def test_runs_say_how_they_ended(tmp_path: Path) -> None:
+    """Each has its own status, environment and folder."""
+    (tmp_path / "test_it.py").write_text(
+        "import os\ndef test_it(): assert os.environ['WHICH'] == 'this'\n"
+    )
+    runs = [Run(["-q"], tmp_path, {"WHICH": each}, quiet=True) for each in ("this", "other")]
+    assert run_together(runs) == ([0, 1], False)
+
+
+def test_interrupt_leaves_the_next_gpu_alone(tmp_path: Path) -> None:
+    """One sentence, status 2, and no run on the second GPU."""
+    running = subprocess.Popen(
+        [
+            *(sys.executable, "-c", _TWO_GPUS, "suites/throughput", "--device=cpu", "--gpus=all"),
+            *("--kernel=torch_eager", f"--results={tmp_path}"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stderr is not None
+    assert running.stderr.readline() == "bench: GPU-a\n"
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode == pytest.ExitCode.INTERRUPTED
+    assert "GPU-b" not in errors
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1] == "bench: interrupted"
