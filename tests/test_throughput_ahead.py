@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
+import time
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
+import pytest
+import pytest
 import torch
 
 from kernels.registry import all_kernels
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case
+from suites.accuracy.fork_server import end_children
 from suites.accuracy.workers import Workers
 from suites.throughput.ahead import compile_ahead, compiles
 from suites.throughput.rows import TASK
@@ -48,6 +58,51 @@ def test_first_calls_are_told_pair_by_pair() -> None:
     assert made.keys() == {(kernel.op.name, kernel.name, case.id()) for _, case in pairs}
     assert all(seconds > 0.003 for seconds in made.values())
     assert _children() <= before  # a test before may have left one of its own
+
+
+_SLOW = """
+import pathlib, time
+import torch
+from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+
+@kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
+def slow(dy, x, weight, mean, rstd):
+    '''Compiles for a minute.'''
+    pathlib.Path(__file__).with_suffix(f".{dy.shape[0]}").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("when", ["as they start", "in their calls"])
+def test_interrupt_ends_all_processes_at_once(tmp_path: Path, when: str) -> None:
+    """None is waited for until it has started or its call is over."""
+    file = tmp_path / "slow.py"
+    file.write_text(_SLOW)
+
+    def workers() -> Workers:
+        return Workers(CPU, 90, strict=False, files=(file,), tasks=(TASK,))
+
+    one = workers()
+    try:
+        (kernel,) = one.kernels()
+    finally:
+        one.close()
+    before = _children()
+    interrupted: list[float] = []
+
+    def interrupt() -> None:
+        while when == "in their calls" and len(list(tmp_path.glob("slow.[0-9]*"))) < 3:
+            time.sleep(0.05)
+        interrupted.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Timer(0.5, interrupt).start()
+    pairs = [(kernel, _case(m)) for m in range(1, 9)]
+    with pytest.raises(KeyboardInterrupt):
+        compile_ahead(pairs, CPU, workers, processes=3)
+    assert time.monotonic() - interrupted[0] < 5
+    end_children()
+    assert _children() <= before
 
 
 def test_nothing_is_made_ahead_on_a_cpu_or_of_what_does_not_compile() -> None:

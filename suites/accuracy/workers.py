@@ -188,6 +188,15 @@ class Workers:
             self.server.close()
             self.server = None
 
+    def kill(self) -> None:
+        """End them at once, from any thread: one that waits for an answer is told that none comes.
+
+        That thread closes them.
+        """
+        server = self.server
+        if server is not None:
+            server.kill()
+
     def _is_remote(self, kernel: Kernel) -> bool:
         return (kernel.op.name, kernel.name) in self._remote
 

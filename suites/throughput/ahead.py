@@ -75,20 +75,27 @@ class _Ahead:
         self._made: FirstCalls = {}
 
     def run(self, several: Sequence[Workers]) -> FirstCalls:
-        """Until all is done; on Ctrl-C until what has begun is ended."""
+        """Until all is done; on Ctrl-C what has begun is ended."""
         with ThreadPoolExecutor(len(several)) as threads:
             try:
                 for each in [threads.submit(self._work, workers) for workers in several]:
                     each.result()
-            finally:
+            except BaseException:
                 self._stopped.set()
                 for workers in several:
-                    workers.close()
+                    workers.kill()
+                raise
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         return self._made
 
     def _work(self, workers: Workers) -> None:
+        try:
+            self._call(workers)
+        finally:
+            workers.close()
+
+    def _call(self, workers: Workers) -> None:
         while not self._stopped.is_set():
             try:
                 kernel, case = self._todo.get_nowait()
