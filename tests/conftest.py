@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 import torch
@@ -14,8 +15,11 @@ from suites.options import DEVICE
 def pytest_configure() -> None:
     """A run that a test starts is no part of one that is spread over processes.
 
-    pytest-benchmark would measure nothing there.
+    pytest-benchmark would measure nothing there. And it hears Ctrl-C, which a shell lets what it
+    runs in the background ignore, with all that it starts.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [each for each in os.environ if each.startswith("PYTEST_XDIST_")]:
         del os.environ[name]
 

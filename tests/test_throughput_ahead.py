@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
-import threading
-import time
 import os
 import signal
 import threading
 import time
 from pathlib import Path
 
-import pytest
 import pytest
 import torch
 
