@@ -8,16 +8,17 @@ after the other and flushes by zeroing; shorter ones by replaying a CUDA graph (
 inputs at ten places in memory.
 
 Two differences are none of the method's. do_bench leaves a GPU no pause, so a product runs at a
-lower clock under its power cap (H200, attention at d 128: 5.6 and 5.9 % slower): times are compared
-at one clock too, each way's own by the SMs' stamps. And kernels of one call follow one another
-faster in a graph, by 1.6 to 1.9 us each there: so much is allowed. Exit status 1 where more than
-2 % is left.
+lower clock under its power cap (H200, attention at d 128: 3 to 6 % slower): cycles are compared
+too, each way's own by the SMs' stamps around every sample. And kernels of one call follow one
+another faster in a graph, by 1.6 to 1.9 us each there: so much is allowed. Exit status 1 where more
+than 2 % is left.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,6 +46,7 @@ _LONG_US = 1_000.0
 _AGREES = 0.02
 _PLACEMENTS, _SAMPLES = 10, 12
 _SEED = 1
+_STAMPED = 200  # calls; do_bench makes 100 of a millisecond
 _GAP_US = 2.0  # between two kernels of a call, outside a graph
 
 # A kernel's name, "" for the one of ours that dispatch takes, and the beginning of a case's id.
@@ -75,25 +77,27 @@ def _pair(name: str, case_id: str, sm: int) -> tuple[Kernel, Case]:
 
 @dataclass(frozen=True, slots=True)
 class Otherwise:
-    """Median device time in microseconds by another way; clock_mhz: of the SMs meanwhile."""
+    """Median device time in microseconds by another way; cycles: of an SM, median."""
 
     time_us: float
     by: str
-    clock_mhz: float | None = None
+    cycles: float | None = None
 
     def left(self, row: BenchRow) -> tuple[float, float]:
         """The suite's median over this one, less 1: as it is, and what nothing known explains."""
         assert row.median_us is not None
         raw = row.median_us / self.time_us - 1.0
-        if self.clock_mhz is None or row.clock_mhz is None:
+        if self.cycles is None or row.clock_mhz is None:
             gaps_us = _GAP_US * ((row.launches or 1) - 1)
             nearest_us = min(max(self.time_us, row.median_us - gaps_us), row.median_us)
             return raw, nearest_us / self.time_us - 1.0
-        cycles = row.median_us * row.clock_mhz / (self.time_us * self.clock_mhz) - 1.0
+        cycles = row.median_us * row.clock_mhz / self.cycles - 1.0
         return raw, min(raw, cycles, key=abs)
 
 
-def _timed_here(kernel: Kernel, case: Case, median_us: float, stamper: Stamper) -> Otherwise:
+def _timed_here(
+    kernel: Kernel, case: Case, median_us: float, stampers: Sequence[Stamper]
+) -> Otherwise:
     inputs = kernel.op.inputs(case, torch.device("cuda"))
     if median_us <= _LONG_US:
         rotation, times_us = Rotation(case, [inputs], _SEED), list[float]()
@@ -105,12 +109,38 @@ def _timed_here(kernel: Kernel, case: Case, median_us: float, stamper: Stamper) 
     def call() -> object:
         return kernel.function(**inputs)
 
-    call()
-    stamper.stamp(0)
-    time_us = 1e3 * float(triton.testing.do_bench(call, return_mode="median"))
-    stamper.stamp(1)
+    return Otherwise(statistics.median(_do_bench(call)), "do_bench", _cycles(call, stampers))
+
+
+def _do_bench(call: Callable[[], object]) -> list[float]:
+    """Microseconds of each of its samples."""
+    return [1e3 * each for each in triton.testing.do_bench(call, return_mode="all")]
+
+
+def _cycles(call: Callable[[], object], stampers: Sequence[Stamper]) -> float | None:
+    """Of a call under do_bench again, with stamps around each, which take some microseconds.
+
+    A clock over all of it would be of the flushes and of the first calls too.
+    """
+    made = 0
+
+    def stamped() -> None:
+        nonlocal made
+        stamper = stampers[made % len(stampers)]
+        stamper.stamp(0)
+        call()
+        stamper.stamp(1)
+        made += 1
+
+    times_us = _do_bench(stamped)
     torch.cuda.synchronize()
-    return Otherwise(time_us, "do_bench", stamper.clock_mhz())
+    last = [stampers[at % len(stampers)] for at in range(made - len(times_us), made)]
+    clocks = [each.clock_mhz() for each in last]
+    if len(times_us) > len(stampers) or None in clocks:
+        return None
+    return statistics.median(
+        time_us * clock for time_us, clock in zip(times_us, filter(None, clocks), strict=True)
+    )
 
 
 def main() -> int:
@@ -134,8 +164,8 @@ def main() -> int:
     ground = survey(device, describe_machine(device, sm, strict=None))
     bench = Bench(run, workers, ground.roofs, "cold", _ROW_S, ground.default_clock_mhz, _LIMIT_S)
     table = Table(title="the suite's medians beside other ways of timing")
-    stamper = Stamper(device)
-    for column in ("call", "suite us", "other us", "by", "difference", "unexplained"):
+    stampers = [Stamper(device) for _ in range(_STAMPED)]
+    for column in ("call", "suite us", "MHz", "other us", "MHz", "by", "difference", "unexplained"):
         table.add_column(column, justify="left" if column in ("call", "by") else "right")
     apart = 0
     try:
@@ -144,15 +174,18 @@ def main() -> int:
             row = bench.row(kernel, case)
             if row.median_us is None:
                 apart += 1
-                table.add_row(case.id(kernel.name), "-", "-", "", f"{row.status}: {row.reason}", "")
+                told = f"{row.status}: {row.reason}"
+                table.add_row(case.id(kernel.name), *"----", "", told, "")
                 continue
-            other = _timed_here(kernel, case, row.median_us, stamper)
+            other = _timed_here(kernel, case, row.median_us, stampers)
             difference, left = other.left(row)
             apart += abs(left) > _AGREES
             table.add_row(
                 case.id(kernel.name),
                 f"{row.median_us:,.2f}",
+                "-" if row.clock_mhz is None else f"{row.clock_mhz:,.0f}",
                 f"{other.time_us:,.2f}",
+                "-" if other.cycles is None else f"{other.cycles / other.time_us:,.0f}",
                 other.by,
                 f"{difference:+.2%}",
                 f"{left:+.2%}",
