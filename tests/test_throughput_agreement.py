@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import pytest
+import triton.testing
 
 from reports.example_bench import norm_case
 from reports.schema import BenchRow
+from suites.throughput import agreement
 from suites.throughput.agreement import Otherwise
 
 
-def _row(median_us: float, launches: int = 1, clock_mhz: float | None = 1980.0) -> BenchRow:
+def _row(median_us: float, launches: int = 1) -> BenchRow:
     return BenchRow(
         op="layer_norm_backward",
         kernel="k",
         case=norm_case(16384, 1024),
         status="timed",
         median_us=median_us,
-        clock_mhz=clock_mhz,
         launches=launches,
     )
 
@@ -33,12 +37,28 @@ def test_gap_between_kernels_explains_as_much_as_there_are_of_them() -> None:
     assert graph.left(_row(30.0, launches=5))[1] == pytest.approx(30.0 / 31.5 - 1)
 
 
-def test_clock_explains_a_slower_loop_and_nothing_else_does() -> None:
-    """The same cycles at a lower clock are no difference; more cycles are one."""
-    slower = Otherwise(1000.0 * 1980 / 1860, "do_bench", 1000.0 * 1980)
-    raw, left = slower.left(_row(1000.0))
-    assert raw == pytest.approx(-0.0606, abs=1e-4)
-    assert left == pytest.approx(0.0, abs=1e-12)
-    for cycles in (1060.0 * 1980, None):
-        same = Otherwise(1060.0, "do_bench", cycles)
-        assert same.left(_row(1000.0))[1] == pytest.approx(-0.0566, abs=1e-4)
+def test_nothing_explains_a_difference_from_do_bench() -> None:
+    """Neither the gaps of several kernels, which are in its times too, nor a clock."""
+    other = Otherwise(1060.0, "do_bench", without_pauses_us=1000.0)
+    assert other.left(_row(1000.0, launches=20)) == pytest.approx((-0.0566, -0.0566), abs=1e-4)
+    assert other.left(_row(1120.0, launches=20)) == pytest.approx((0.0566, 0.0566), abs=1e-4)
+
+
+def test_do_bench_is_given_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figure is of bursts; the one beside it of do_bench as it is."""
+    asked = []
+
+    def do_bench(call: Callable[[], object], **options: object) -> float:
+        call()
+        asked.append(options)
+        return 3.4 if len(asked) == 1 else 3.2
+
+    monkeypatch.setattr(triton.testing, "do_bench", do_bench)
+    monkeypatch.setattr(agreement, "_PAUSE_S", 0.0)
+    kernel = SimpleNamespace(op=SimpleNamespace(inputs=lambda *_: {}), function=lambda: None)
+    case = SimpleNamespace()
+    found = agreement._timed_here(kernel, case, 3_300.0)  # type: ignore[arg-type]
+    assert (found.by, found.time_us) == ("do_bench", pytest.approx(3200.0))
+    assert found.without_pauses_us == pytest.approx(3400.0)
+    assert asked[0] == {"return_mode": "median"}
+    assert asked[1:] == [{"return_mode": "median", "warmup": 0, "rep": 0}] * 15
