@@ -237,6 +237,23 @@ def test_two_boards_tell_four_per_cent(centre: float, verdict: Verdict) -> None:
 
 
 @pytest.mark.parametrize(
+    ("centre", "verdict"),
+    [(103.8, Verdict.SAME), (108.5, Verdict.AMBIGUOUS), (110.0, Verdict.SLOWER)],
+)
+def test_process_of_its_own_comes_on_top_of_the_board(centre: float, verdict: Verdict) -> None:
+    """One process on each of two boards: 4 % may be the board's, and 5 % more the process's."""
+    sides = [evidence(each, processes=1) for each in (100.0, centre)]
+    assert judge(*sides, one_board=False).verdict is verdict
+
+
+def test_hosts_of_two_boards_leave_other_gaps_between_kernels() -> None:
+    """7 us of 19 launches are nothing on another host; on the same board they are SLOWER."""
+    sides = [replace(evidence(each), launches=19, began=("", "")) for each in (55.6, 62.6)]
+    assert judge(*sides, one_board=False).verdict is Verdict.SAME
+    assert judge(*sides).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize(
     ("launches", "in_turn", "verdict"),
     [(53, False, Verdict.SAME), (5, False, Verdict.SLOWER), (53, True, Verdict.SLOWER)],
 )

@@ -31,7 +31,8 @@ _NOTES = {
     Verdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of nox -s bench, or "
     "more of --against.",
     Verdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or 0.2 us "
-    "for each kernel that a call launches; of two boards within 4 %; or within the timer's step.",
+    "for each kernel that a call launches; of two boards within 4 %, or 0.4 us a launch; or within "
+    "the timer's step.",
 }
 
 
