@@ -8,7 +8,7 @@ is data: it names everything that is needed to make its inputs again, value by v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -181,6 +181,11 @@ class Numerics:
             )
         if not self.key_tile >= 1:
             raise ValueError(f"key_tile must be 1 or more, got {self.key_tile}")
+
+    @property
+    def of_bounds(self) -> Numerics:
+        """The same without what bounds and emulation don't ask for: equal where these are."""
+        return replace(self, bitwise_repeatable=True, batch_invariant=None, device_independent=None)
 
 
 @dataclass(frozen=True, slots=True)

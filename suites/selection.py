@@ -13,7 +13,7 @@ import pytest
 from kernels import Kernel, KernelError, all_kernels
 from kernels.registry import all_absent, resolved
 from oracles import OPS
-from oracles.op import Case, dtype_name
+from oracles.op import Case, Numerics, dtype_name
 from reports.schema import AbsentKernel
 from suites.user_cases import DTYPES, hint, user_cases
 
@@ -160,3 +160,11 @@ def _unseeded(name: str, known: dict[str, Case]) -> Case | None:
         if _SEED.sub("", case.id()) == stem:
             return case
     return None
+
+
+def alike_together(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """The kernels, those that have the same bounds in a row: of a large case one set is kept."""
+    groups: dict[Numerics, list[Kernel]] = {}
+    for each in kernels:
+        groups.setdefault(each.numerics.of_bounds, []).append(each)
+    return [each for alike in groups.values() for each in alike]

@@ -6,6 +6,7 @@ sums over many keys: bounds look at more where it leaves weights open.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels import all_kernels
 from oracles import OPS, inputs
 from oracles.attention import chunks, closed_form, emulation, scores
 from oracles.attention.cases_builder import attention_case
@@ -21,6 +23,7 @@ from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
 from oracles.op import Numerics
 from suites.accuracy import elements, originals, run, thorough
 from suites.accuracy.allocations import fresh_memory
+from suites.selection import alike_together
 from tests.attention_trials import JUDGED, Trial
 from tests.by_hand import kernel_of, run_on
 
@@ -105,3 +108,17 @@ def test_bounds_dont_depend_on_the_chunks_they_are_made_in(
                 assert (this is None) == (that is None)
                 if this is not None and that is not None:
                     torch.testing.assert_close(this, that, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_kernels_with_the_same_bounds_come_in_a_row(op: str) -> None:
+    """Whatever else they declare: of a large case one set is kept, and another is made anew."""
+    kernels = [each for each in all_kernels() if each.op.name == op]
+    ordered = alike_together(kernels)
+    assert sorted(ordered, key=kernels.index) == kernels
+    sets = [
+        numerics for numerics, _ in itertools.groupby(each.numerics.of_bounds for each in ordered)
+    ]
+    assert len(sets) == len(set(sets))
+    if op == FORWARD:  # of which some differ in what bounds don't ask for
+        assert len(set(sets)) < len({each.numerics for each in kernels})

@@ -209,7 +209,7 @@ class Run:
             if changed is inputs:
                 return self._bounds(kernel, known, self._truth(kernel, known))
             truth = kernel.op.oracle(case, changed)
-            return kernel.op.bound(case, changed, truth, _of_bounds(kernel.numerics))
+            return kernel.op.bound(case, changed, truth, kernel.numerics.of_bounds)
 
         return Pair(
             kernel,
@@ -334,10 +334,7 @@ class Run:
         return known.truth
 
     def _bounds(self, kernel: Kernel, known: _Known, truth: Outputs) -> dict[str, Bound]:
-        # Of these bounds don't ask.
-        numerics = replace(
-            kernel.numerics, bitwise_repeatable=True, batch_invariant=None, device_independent=None
-        )
+        numerics = kernel.numerics.of_bounds
         if numerics not in known.bounds:
             if kernel.op.bytes(known.case) > _MOST_BYTES_OF_SEVERAL_BOUNDS:
                 known.bounds.clear()
@@ -349,7 +346,7 @@ class Run:
     def _emulation(self, kernel: Kernel, known: _Known) -> Outputs | None:
         if kernel.op.emulate is None:
             return None
-        numerics = _of_bounds(kernel.numerics)
+        numerics = kernel.numerics.of_bounds
         if numerics not in known.emulations:
             if kernel.op.bytes(known.case) > _MOST_BYTES_OF_SEVERAL_BOUNDS:
                 known.emulations.clear()
@@ -391,8 +388,3 @@ class Run:
             options.append(f"--kernels={shlex.quote(shortest(Path(kernel.path)))}")
         options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}"]
         return " ".join([f"nox -s {suite} --", *self.reproduce_options, *options])
-
-
-def _of_bounds(numerics: Numerics) -> Numerics:
-    """The numerics without what bounds and emulation don't ask for."""
-    return replace(numerics, bitwise_repeatable=True, batch_invariant=None, device_independent=None)

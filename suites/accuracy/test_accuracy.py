@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
 
 import pytest
 import torch
 
 from kernels.registry import Kernel
-from oracles.op import Case, Numerics
+from oracles.op import Case
 from reports.schema import AccuracyRow
 from suites.accuracy.run import DeviceLostError
 from suites.accuracy.session import SESSION, AccuracySession
+from suites.selection import alike_together
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each pair, case by case, so that a case's truth is computed once."""
     session = metafunc.config.stash[SESSION]
-    kernels = _alike_together(session.kernels)
+    kernels = alike_together(session.kernels)
     pairs = [
         pytest.param(kernel, case, id=case.id(kernel.name))
         for case in session.cases
         if session.share is None or case.id() in session.share
-        for kernel in kernels[case.op]
+        for kernel in kernels
+        if kernel.op.name == case.op
     ]
     metafunc.parametrize(("kernel", "case"), pairs)
-
-
-def _alike_together(kernels: Iterable[Kernel]) -> dict[str, list[Kernel]]:
-    """Each op's kernels, those that declare the same numerics in a row: they share their bounds."""
-    groups: dict[str, dict[Numerics, list[Kernel]]] = {}
-    for each in kernels:
-        groups.setdefault(each.op.name, {}).setdefault(each.numerics, []).append(each)
-    return {op: [each for alike in of.values() for each in alike] for op, of in groups.items()}
 
 
 def test_kernel_is_within_its_bound_of_the_truth(

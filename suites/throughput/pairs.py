@@ -13,8 +13,8 @@ import torch
 
 from kernels.registry import Kernel, NoKernelError, choose
 from oracles import OPS
-from oracles.op import Case, Numerics
-from suites.selection import selected_cases
+from oracles.op import Case
+from suites.selection import alike_together, selected_cases
 from suites.throughput.cases import bench_cases
 from suites.throughput.rows import INTERPRETED
 
@@ -49,7 +49,7 @@ class Pairs:
         planned = [
             (kernel, case)
             for case in cases
-            for kernel in _of(case, kernels, named, device.type, sm)
+            for kernel in alike_together(_listed(case, kernels, named, device.type, sm))
             if kernel.origin != "baseline" or not config.getoption("--no-baselines")
         ]
         if not planned:
@@ -78,26 +78,10 @@ def _name(kernel: Kernel) -> str:
     return f"{kernel.op.name} {kernel.name}"
 
 
-def _of(
-    case: Case, kernels: Sequence[Kernel], named: Sequence[str], device: str, sm: int
-) -> list[Kernel]:
-    """A case's kernels, ours first, those that declare the same numerics in a row.
-
-    They share a large case's bounds, of which one set is kept at a time.
-    """
-    return _alike_together(_listed(case, kernels, named, device, sm))
-
-
-def _alike_together(kernels: Sequence[Kernel]) -> list[Kernel]:
-    groups: dict[Numerics, list[Kernel]] = {}
-    for each in kernels:
-        groups.setdefault(each.numerics, []).append(each)
-    return [each for alike in groups.values() for each in alike]
-
-
 def _listed(
     case: Case, kernels: Sequence[Kernel], named: Sequence[str], device: str, sm: int
 ) -> list[Kernel]:
+    """A case's kernels, ours first."""
     mine = [each for each in kernels if each.op.name == case.op]
     ours = [each for each in mine if each.origin == "ours"]
     others = [each for each in mine if each.origin != "ours"]
