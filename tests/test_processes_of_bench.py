@@ -47,6 +47,14 @@ def _until(running: subprocess.Popen[str], path: Path, files: int) -> None:
         time.sleep(0.05)
 
 
+def _lives(number: int) -> bool:
+    """Not so of one that has ended and that nobody has asked for its status."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{number}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
 @pytest.mark.parametrize(
     ("does", "presses", "told"),
     [
@@ -73,6 +81,23 @@ def test_interrupt_ends_all_runs_without_a_traceback(
     _, errors = running.communicate(timeout=60)
     assert errors.splitlines()[-1] == told
     assert "Traceback" not in errors
+
+
+def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """Which is killed: they get a Ctrl-C, and none is left on a GPU."""
+    (tmp_path / "conftest.py").write_text(_CONFTEST.replace("WAITS", ""))
+    running = subprocess.Popen(
+        [sys.executable, "-c", _TWO_RUNS, str(tmp_path)],
+        cwd=ROOT, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    _until(running, tmp_path, 2)
+    running.kill()
+    running.wait()
+    numbers = [int(each.stem) for each in tmp_path.glob("*.waits")]
+    deadline = time.monotonic() + 30
+    while any(map(_lives, numbers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_runs_say_how_they_ended(tmp_path: Path) -> None:

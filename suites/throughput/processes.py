@@ -16,10 +16,12 @@ import pytest
 
 _PATIENCE_S = 60.0  # of processes that were interrupted, to close their records
 
-# `python -m pytest`, without the pages of traceback that Ctrl-C makes among its imports.
+# `python -m pytest`, without the pages of traceback that Ctrl-C makes among its imports. It gets
+# one too where the process that started it is killed: nothing else would end it.
 _PYTEST = """
-import runpy, sys
+import ctypes, runpy, signal, sys
 try:
+    ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG
     runpy.run_module("pytest", run_name="__main__", alter_sys=True)
 except KeyboardInterrupt:
     sys.exit(2)
