@@ -160,6 +160,23 @@ def test_energy_of_two_boards_is_within_seven_per_cent_at_best(tmp_path: Path) -
     assert "+-7 % before" in text_of(two_boards)
 
 
+def test_weighted_total_of_energy_is_of_the_same_inputs(tmp_path: Path) -> None:
+    """Three calls of 50 mJ and one of 20 make 170; zeros, and a row without a weight, stay out."""
+    rows: list[list[Row]] = [
+        [
+            profile_row(f * 0.050, weight=3.0),
+            profile_row(f * 0.020, weight=1.0, case=case(m=1)),
+            profile_row(f * 0.030, weight=3.0, distribution="zeros"),
+            profile_row(f * 0.900, case=case(m=2)),
+        ]
+        for f in (1.0, 1.5)
+    ]
+    shown = text_of(compared(tmp_path, *((header("profile"), each) for each in rows)))
+    normal, zeros = (line for line in shown.splitlines() if "+50.0 %" in line)
+    assert {"170.0", "255.0", "2"} <= set(normal.split())
+    assert {"90.0", "135.0", "1", "zeros"} <= set(zeros.split())
+
+
 def test_energy_that_is_missing_is_refused_with_its_reason(tmp_path: Path) -> None:
     """Neither zero nor a blank: the record's own reason."""
     missing = profile_row(1.0, energy_j=None, missing={"energy_j": "not supported: no counter"})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports.comparison.pairs import Pairs, pair_energies
+from reports.comparison.totals import weighted_total
 from reports.comparison.words import dropped_tables, named, names, times
 from reports.page import Cell, Column, Part, Table
 from reports.phrases import count
@@ -19,7 +20,9 @@ from reports.phrases import count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reports.comparison.pairs import Pair
     from reports.comparison.sides import Powered, Side
+    from reports.comparison.totals import Weighed
 
 BOARDS = 0.07
 
@@ -77,6 +80,7 @@ def energy_part(base: Side, others: Sequence[Side]) -> tuple[Part, int]:
             "its measurement's own errors"
         )
         tables.append(_table(base, side, pairs, one_board=one_board))
+        tables += weighted_total(base, side, map(_weighed, pairs.pairs), "mJ", _millijoules)
         tables += dropped_tables(pairs)
     sentence = (
         f"{count(rows, 'row')} of {named(base)} beside "
@@ -123,6 +127,21 @@ def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -
         rows,
         "Errors are of 95 %; OPEN: the error leaves open which is more.",
     )
+
+
+def _weighed(pair: Pair[Powered]) -> Weighed:
+    """Of the same inputs alone: the suite gives a case several, and its weight is of each."""
+    inputs = "" if pair.key.distribution == "normal" else f", {pair.key.distribution} inputs"
+    assert pair.base.energy_j is not None
+    assert pair.other.energy_j is not None
+    return (
+        *(pair.key.op, f"{pair.key.kernel}{inputs}", pair.base.weight, pair.other.weight),
+        *(pair.base.energy_j, pair.other.energy_j),
+    )
+
+
+def _millijoules(joules: float) -> Cell:
+    return Cell(f"{1e3 * joules:,.1f}", joules)
 
 
 def _joules(row: Powered) -> Cell:

@@ -271,6 +271,7 @@ def _powered(row: ProfileRow) -> Powered:
         sm_clock_mhz=_figure(sum(clocks) / len(clocks)) if clocks else None,
         joules_per_tflop=_figure(row.joules_per_tflop),
         flops=_count(row.flops),
+        weight=_figure(row.weight),
     )
 
 

@@ -123,6 +123,7 @@ class Powered:
     sm_clock_mhz: float | None
     joules_per_tflop: float | None
     flops: int | None
+    weight: float | None = None
 
 
 @dataclass(slots=True)

@@ -6,12 +6,12 @@ confirmed in cycles; where a side has no clock of its SMs, the row says `unconfi
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports.comparison.pairs import Pairs, pair_speeds
 from reports.comparison.rule import Judgement, Verdict, judge
+from reports.comparison.totals import weighted_total
 from reports.comparison.words import changed, dropped_tables, names, time_told
 from reports.page import Cell, Column, Part, Table
 from reports.phrases import count
@@ -19,6 +19,7 @@ from reports.phrases import count
 if TYPE_CHECKING:
     from reports.comparison.pairs import Pair
     from reports.comparison.sides import Side, Timed
+    from reports.comparison.totals import Weighed
     from reports.page import Tone
 
 _TONES: dict[Verdict, Tone] = {
@@ -171,40 +172,14 @@ def _row(held: Held, tone: Tone, *, why: bool) -> tuple[Cell | str, ...]:
 
 
 def _totals(base: Side, other: Side, speeds: Speeds) -> list[Table]:
-    """The time of a model's calls, where the rows say how often it makes each."""
-    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for each in speeds.held:
-        pair = each.pair
-        weight = pair.base.weight
-        if weight is None or weight != pair.other.weight:
-            continue
-        assert pair.base.evidence is not None
-        assert pair.other.evidence is not None
-        total = sums[pair.key.op, pair.key.kernel]
-        total[0] += weight * pair.base.evidence.time_us.centre
-        total[1] += weight * pair.other.evidence.time_us.centre
-        total[2] += 1
-    if not sums:
-        return []
-    columns = (
-        Column("op"),
-        Column("kernel"),
-        Column("cases", "number"),
-        Column(f"{base.letter} us", "number"),
-        Column(f"{other.letter} us", "number"),
-        Column("change", "number"),
+    return weighted_total(base, other, map(_weighed, speeds.held), "us", time_told)
+
+
+def _weighed(held: Held) -> Weighed:
+    key, pair = held.pair.key, held.pair
+    assert pair.base.evidence is not None
+    assert pair.other.evidence is not None
+    return (
+        *(key.op, key.kernel, pair.base.weight, pair.other.weight),
+        *(pair.base.evidence.time_us.centre, pair.other.evidence.time_us.centre),
     )
-    rows: list[tuple[Cell | str, ...]] = [
-        (
-            op,
-            kernel,
-            Cell(f"{cases:,.0f}", cases),
-            time_told(before),
-            time_told(after),
-            Cell(changed(after / before - 1), after / before - 1),
-        )
-        for (op, kernel), (before, after, cases) in sums.items()
-        if before > 0
-    ]
-    note = "Each case as often as its weight says. A sum, not a verdict."
-    return [Table("Weighted total", columns, rows, note)]
