@@ -28,7 +28,7 @@ from reports.bench_figures import (
 )
 from reports.bench_notes import notes_of
 from reports.grid import GridColumn, bar, plain, print_grid
-from reports.phrases import count, duration, figure, memory, microseconds, part, times
+from reports.phrases import count, duration, memory, microseconds, milliseconds, part, times
 from reports.record import shown
 from reports.tables import cut, heading, indented, labelled, left_out
 
@@ -120,7 +120,7 @@ def _kernels(
 
 
 def _kernel_cells(console: Console, each: KernelRows, width: int) -> list[Styled]:
-    total = "-" if each.weighted_us is None else f"{figure(each.weighted_us / 1e3, 4)} ms"
+    total = "-" if each.weighted_us is None else milliseconds(each.weighted_us)
     share = f"{bar(console, each.share, width)} {part(each.share):>7} of {each.share_of}"
     return [
         (cut(each.kernel), ""),

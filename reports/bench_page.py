@@ -25,7 +25,7 @@ from reports.bench_figures import (
 from reports.bench_notes import notes_of
 from reports.bench_pictures import roofline, shares
 from reports.page import Cell, Column, Figure, Part, Table
-from reports.phrases import count, duration, figure, memory, microseconds, part, times
+from reports.phrases import count, duration, figure, memory, microseconds, milliseconds, part, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
 def _weighted(total_us: float | None, cases: int) -> Cell:
     if total_us is None:
         return Cell("-")
-    return Cell(f"{figure(total_us / 1e3, 4)} ms, {count(cases, 'case')}", total_us)
+    return Cell(f"{milliseconds(total_us)}, {count(cases, 'case')}", total_us)
 
 
 def _reasons(record: Record) -> Table:

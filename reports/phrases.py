@@ -93,6 +93,11 @@ def microseconds(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def milliseconds(time_us: float) -> str:
+    """A time given in microseconds, of many calls: `3.474 ms`."""
+    return f"{figure(time_us / 1e3, 4)} ms"
+
+
 def figure(value: float | None, digits: int = 3) -> str:
     """A figure in so many digits, never cut before its point: `4,390`, `512`, `0.0213`; or `-`."""
     if value is None:

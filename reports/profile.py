@@ -15,7 +15,7 @@ from rich.text import Text
 from reports.bench import VERDICT_STYLES
 from reports.codes import meaning
 from reports.grid import GridColumn, bar, plain, print_grid, sparkline
-from reports.phrases import count, duration, figure, microseconds, part, times
+from reports.phrases import count, duration, figure, microseconds, milliseconds, part, times
 from reports.profile_figures import (
     GAIN,
     beside,
@@ -181,8 +181,8 @@ def _totals(record: Record, console: Console) -> None:
                     (f"{each.cases:,} of {each.of:,}", ""),
                     (energy_text(each.energy_j), "bold"),
                     (error_text(each), "dim"),
-                    (f"{figure(each.device_us / 1e3, 4)} ms", ""),
-                    (figure(over(each.energy_j, each.device_us * 1e-6)), ""),
+                    (milliseconds(each.device_us), ""),
+                    (figure(each.power_w), ""),
                     (each.validity, _VALIDITY_STYLES[each.validity]),
                 ]
                 for each in of_group

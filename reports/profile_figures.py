@@ -81,6 +81,11 @@ class Total:
     device_us: float
     validity: Validity
 
+    @property
+    def power_w(self) -> float | None:
+        """The mean over these calls."""
+        return over(self.energy_j, self.device_us * 1e-6)
+
 
 def verdict_of(record: Record) -> tuple[str, Tone]:
     """The verdict and its tone; MEASURED needs a whole record and nothing against it."""
@@ -185,14 +190,15 @@ def totals_of(record: Record) -> tuple[Total, ...]:
             _, having = cases.setdefault(row.case.id, (row.weight, {}))
             if row.energy_j is not None and row.device_us is not None:
                 having[row.kernel] = _Figures(row, row.energy_j, row.device_us)
-    found = []
+    found: list[Total] = []
     for (op, distribution), of_group in groups.items():
         common = in_common(list(of_group.values()))
+        totals = []
         for kernel in common[0][1] if common else ():
             weighed = [(weight, having[kernel]) for weight, having in common]
             errors = [(weight, each.row.energy_error_j) for weight, each in weighed]
             known = [weight * error for weight, error in errors if error is not None]
-            found.append(
+            totals.append(
                 Total(
                     op=op,
                     kernel=kernel,
@@ -205,8 +211,7 @@ def totals_of(record: Record) -> tuple[Total, ...]:
                     validity=max((each.row.validity for _, each in weighed), key=_WORSE.index),
                 )
             )
-    order = list(groups)
-    found.sort(key=lambda each: (order.index((each.op, each.distribution)), each.energy_j))
+        found += sorted(totals, key=lambda each: each.energy_j)
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from reports.codes import meaning
 from reports.page import Cell, Column, Figure, Part, Table
-from reports.phrases import duration, figure, microseconds, part, times
+from reports.phrases import duration, figure, microseconds, milliseconds, part, times
 from reports.profile import LEGEND, TOTALS, TOTALS_LEGEND
 from reports.profile_figures import (
     beside,
@@ -145,15 +145,14 @@ def _totals(record: Record) -> Table:
     rows = []
     for each in totals_of(record):
         error = over(each.energy_error_j, each.energy_j)
-        power = over(each.energy_j, each.device_us * 1e-6)
         rows.append(
             (
                 *(each.kernel, each.distribution),
                 Cell(f"{each.cases:,} of {each.of:,}", each.cases),
                 Cell(energy_text(each.energy_j), each.energy_j),
                 Cell(error_text(each), error),
-                Cell(f"{figure(each.device_us / 1e3, 4)} ms", each.device_us),
-                Cell(figure(power), power),
+                Cell(milliseconds(each.device_us), each.device_us),
+                Cell(figure(each.power_w), each.power_w),
                 Cell(each.validity, None, _TONES[each.validity]),
                 each.op,
             )

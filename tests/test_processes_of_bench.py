@@ -29,14 +29,6 @@ from suites.throughput.processes import Run, run_together
 here = Path(sys.argv[1])
 print(run_together([Run(["."], here), Run(["."], here, {"TERM": "dumb"})]), file=sys.stderr)
 """
-_TWO_GPUS = """
-import sys
-import pytest
-import suites.throughput.gpus as gpus
-
-gpus.visible_gpus = lambda: ("GPU-a", "GPU-b")
-sys.exit(pytest.main(sys.argv[1:]))
-"""
 
 
 def _until(running: subprocess.Popen[str], path: Path, files: int) -> None:
@@ -107,25 +99,3 @@ def test_runs_say_how_they_ended(tmp_path: Path) -> None:
     )
     runs = [Run(["-q"], tmp_path, {"WHICH": each}, quiet=True) for each in ("this", "other")]
     assert run_together(runs) == ([0, 1], False)
-
-
-def test_interrupt_leaves_the_next_gpu_alone(tmp_path: Path) -> None:
-    """One sentence, status 2, and no run on the second GPU."""
-    running = subprocess.Popen(
-        [
-            *(sys.executable, "-c", _TWO_GPUS, "suites/throughput", "--device=cpu", "--gpus=all"),
-            *("--kernel=torch_eager", f"--results={tmp_path}"),
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert running.stderr is not None
-    assert running.stderr.readline() == "bench: GPU-a\n"
-    running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=120)
-    assert running.returncode == pytest.ExitCode.INTERRUPTED
-    assert "GPU-b" not in errors
-    assert "Traceback" not in errors
-    assert errors.splitlines()[-1] == "bench: interrupted"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import triton.testing
@@ -55,9 +56,9 @@ def test_do_bench_is_given_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(triton.testing, "do_bench", do_bench)
     monkeypatch.setattr(agreement, "_PAUSE_S", 0.0)
-    kernel = SimpleNamespace(op=SimpleNamespace(inputs=lambda *_: {}), function=lambda: None)
-    case = SimpleNamespace()
-    found = agreement._timed_here(kernel, case, 3_300.0)  # type: ignore[arg-type]
+    kernel: Any = SimpleNamespace(op=SimpleNamespace(inputs=lambda *_: {}), function=lambda: None)
+    case: Any = SimpleNamespace()
+    found = agreement._timed_here(kernel, case, 3_300.0)
     assert found.by == "do_bench"
     assert found.time_us == pytest.approx(3200.0)
     assert found.without_pauses_us == pytest.approx(3400.0)

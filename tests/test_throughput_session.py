@@ -171,6 +171,28 @@ def test_gpus_have_a_run_each(tmp_path: Path, *, together: bool) -> None:
     assert all(each.benches[0].status == "timed" for each in records)
 
 
+def test_interrupt_leaves_the_next_gpu_alone(tmp_path: Path) -> None:
+    """One sentence, status 2, and no run on the second GPU."""
+    running = subprocess.Popen(
+        [
+            *(sys.executable, "-c", _TWO_GPUS, "suites/throughput", "--device=cpu", "--gpus=all"),
+            *("--kernel=torch_eager", f"--results={tmp_path}"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stderr is not None
+    assert running.stderr.readline() == "bench: GPU-a\n"
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode == pytest.ExitCode.INTERRUPTED
+    assert "GPU-b" not in errors
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1] == "bench: interrupted"
+
+
 def test_gpus_are_named_by_number_or_uuid() -> None:
     """All, some of them once, and a number that there isn't."""
     visible = ("GPU-a", "GPU-b")

@@ -21,12 +21,7 @@ from reports.comparison.__main__ import main as compare
 from reports.record import RecordError
 from suites.options import DEVICE
 from suites.recorded_run import command_of, own_arguments
-from suites.throughput.in_turn import (
-    Side,
-    refuse_files_of_one_process,
-    time_in_turn,
-    without,
-)
+from suites.throughput.in_turn import Side, refuse_files_of_one_process, time_in_turn, without
 from suites.throughput.worktrees import TreeError, commit_of, is_dirty, tree_of
 
 _ROOT = Path(__file__).resolve().parent.parent.parent

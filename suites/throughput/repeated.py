@@ -15,12 +15,7 @@ from reports.bench import render
 from reports.command_line import report_console
 from reports.record import RecordError, read
 from suites.recorded_run import command_of, own_arguments
-from suites.throughput.in_turn import (
-    Side,
-    refuse_files_of_one_process,
-    time_in_turn,
-    without,
-)
+from suites.throughput.in_turn import Side, refuse_files_of_one_process, time_in_turn, without
 
 _OWN = {"--rounds": True, "--results": True}
 
