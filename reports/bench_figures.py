@@ -140,6 +140,9 @@ def facts_of(record: Record) -> tuple[tuple[str, str], ...]:
     if header.flush is not None:
         word = "evicts" if header.flush.evicts else "DOES NOT EVICT"
         facts.append(("L2 flush", f"{word}: {header.flush.reason}"))
+    empty_us = header.empty_call_us
+    if empty_us is not None:
+        facts.append(("empty call", f"{figure(empty_us)} us, which are part of every time here"))
     if machine.missing:
         facts.append(
             ("not read", "; ".join(f"{name} ({why})" for name, why in machine.missing.items()))

@@ -120,6 +120,7 @@ def example_bench_header(planned_rows: int, *, known_gpu: bool = True) -> RunHea
         planned_rows=planned_rows,
         gate_baselines=False,
         roofs=roofs if known_gpu else tuple(roof for roof in roofs if roof.measured),
+        empty_call_us=1.28,
         flush=FlushProbe(
             bytes=16 * 2**20,
             warm_us=3.9,

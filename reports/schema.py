@@ -113,6 +113,11 @@ class RunHeader(SchemaLine):
     flush: FlushProbe | None = Field(
         default=None, description="whether what is read between samples evicts the L2 cache"
     )
+    empty_call_us: float | None = Field(
+        default=None,
+        description="what a call that does nothing takes here, by the protocol that times kernels; "
+        "it is part of every time, and the machine's",
+    )
 
 
 class OutputError(SchemaLine):

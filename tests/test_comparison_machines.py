@@ -143,6 +143,42 @@ def test_cards_that_arent_told_arent_one(tmp_path: Path) -> None:
     assert [each.judgement.verdict for each in found.held] == [Verdict.SAME]
 
 
+@pytest.mark.parametrize(
+    ("told_us", "verdict", "note"),
+    [
+        ((2.91, 1.28), Verdict.SAME, "1.28 us on B's: changes are without the difference"),
+        ((2.91, None), Verdict.SAME, "1.7 us of a time: so much less or more is the same"),
+        ((2.91, 2.93), Verdict.FASTER, ""),
+        ((2.91, math.nan), Verdict.SAME, "doesn't tell"),
+        ((2.91, 1e9), Verdict.SAME, "doesn't tell"),
+    ],
+)
+def test_what_an_empty_call_takes_is_the_machines(
+    tmp_path: Path, told_us: tuple[float | None, ...], verdict: Verdict, note: str
+) -> None:
+    """A call of 12 us takes 1.6 less on another machine, as an empty one does."""
+    headers = [
+        header(machine=H200 | {"gpu_uuid": f"GPU-{place}"}, empty_call_us=told)
+        for place, told in enumerate(told_us)
+    ]
+    rows: list[Row] = [bench_row(each, noise=0.001) for each in (12.0, 10.37)]
+    found = compared(tmp_path, (headers[0], rows[:1]), (headers[1], rows[1:]))
+    (held,) = found.held
+    assert held.judgement.verdict is verdict
+    shown = " ".join(text_of(found).split())
+    assert note in shown
+    assert bool(note) is ("empty call" in shown)
+
+
+def test_machines_of_two_generations_tell_what_an_empty_call_takes(tmp_path: Path) -> None:
+    """Beside ratios of short calls, which it is part of."""
+    sides = (header(empty_call_us=2.9), header(machine=A100, empty_call_us=1.7))
+    found = compared(tmp_path, *((each, [bench_row(10.0)]) for each in sides))
+    shown = " ".join(text_of(found).split())
+    assert "an empty call takes 2.90 us, part of every time" in shown
+    assert "an empty call takes 1.70 us, part of every time" in shown
+
+
 def test_energy_of_two_boards_is_within_seven_per_cent_at_best(tmp_path: Path) -> None:
     """The same energy but for 4 % is MORE on one board, and open on two."""
     other_board = H200 | {"gpu_uuid": "GPU-9999"}

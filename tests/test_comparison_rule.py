@@ -13,6 +13,7 @@ from reports.comparison.rule import (
     Interval,
     Verdict,
     chance_to_fall_apart,
+    empty_calls_apart_us,
     interval_of_placements,
     interval_of_processes,
     judge,
@@ -251,6 +252,45 @@ def test_hosts_of_two_boards_leave_other_gaps_between_kernels() -> None:
     sides = [replace(evidence(each), launches=19, began=("", "")) for each in (55.6, 62.6)]
     assert judge(*sides, one_board=False).verdict is Verdict.SAME
     assert judge(*sides).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("known_us", "centre", "verdict"),
+    [
+        (-1.63, 10.36, Verdict.SAME),
+        (-1.63, 12.0, Verdict.SLOWER),
+        (0.0, 10.36, Verdict.FASTER),
+        (None, 10.36, Verdict.SAME),
+        (None, 9.6, Verdict.FASTER),
+    ],
+)
+def test_empty_call_is_the_machines(
+    known_us: float | None, centre: float, verdict: Verdict
+) -> None:
+    """Of 12 us, 1.63 less on a machine whose empty calls are as much shorter: nothing changed.
+
+    And a kernel that takes as long there as here is slower.
+    """
+    base, other = evidence(12.0), evidence(centre)
+    found = judge(base, other, one_board=False, empty_calls_us=known_us)
+    assert found.verdict is verdict
+    if verdict is Verdict.SLOWER:
+        assert found.change == pytest.approx(1.63 / 12)
+        assert found.cycles_change == pytest.approx(1.63 / 12)
+
+
+def test_empty_call_of_a_damaged_record_takes_no_time_away() -> None:
+    """No call is shorter than nothing."""
+    found = judge(evidence(100.0), evidence(100.0), empty_calls_us=500.0)
+    assert found.change == 0.0
+
+
+def test_empty_calls_are_known_to_a_fifth_of_a_microsecond() -> None:
+    """Below, they are one; without either it isn't known."""
+    assert empty_calls_apart_us(2.91, 2.94) == 0.0
+    assert empty_calls_apart_us(2.91, 1.28) == pytest.approx(-1.63)
+    assert empty_calls_apart_us(2.91, None) is None
+    assert empty_calls_apart_us(None, 1.28) is None
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,8 @@ def test_bench_writes_roofs_flush_rows_and_what_pytest_benchmark_has(tmp_path: P
     record = _record(tmp_path)
     assert record.end is not None and not record.end.interrupted
     assert record.header.flush is not None and record.header.flush.evicts
+    empty_us = record.header.empty_call_us
+    assert empty_us is not None and 0 < empty_us < 50
     assert {"copy", "add", "matmul float32"} <= {each.name for each in record.header.roofs}
     rows = {each.kernel: each for each in record.benches}
     assert rows["row_persistent"].status == "refused"

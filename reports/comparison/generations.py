@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from reports.comparison.pairs import Pairs, pair_speeds
 from reports.comparison.words import dropped_tables, named, names, rate_text, time_text, times
 from reports.page import Cell, Column, Part, Table
-from reports.phrases import count
+from reports.phrases import count, figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,6 +76,9 @@ def generations_part(
     notes = [f"{named(each)}: {reason}" for each, reason in zip(others, reasons, strict=True)]
     for side in (base, *others):
         notes += _sources(side)
+        if side.empty_call_us is not None:
+            empty = f"an empty call takes {figure(side.empty_call_us)} us, part of every time"
+            notes.append(f"{named(side)}: {empty}")
     for side, pairs in zip(others, paired, strict=True):
         notes += [
             f"{op}: {its} of {side.letter} is held against {mine} of {base.letter}"

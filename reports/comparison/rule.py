@@ -13,6 +13,9 @@ end where there are seven and more. Centres that differ by less than a floor are
 - of two boards of one model 4 %, or 0.4 us a launch: of 91 rows on a pair of H200s each, 95 in a
   hundred were within 2.0 % of one another, and one was 3.8 % apart, memory-bound and matrix-bound
   ones alike; small calls of 2 to 5 launches took 0.1 to 0.4 us a launch more on one than on others.
+  A call that does nothing takes a time too, the machine's, which is part of every call's: 1.3 or
+  2.9 us (docs/decisions/0022). Where records tell it, what it differs by is taken away before
+  anything is judged; of two boards where one doesn't, 1.7 us a call more are the same.
 
 FASTER and SLOWER need the gap between the intervals to pass the floor. And where what differs is
 5 % or less (9 % between two boards, whose 4 % come on top) they need so many processes that it
@@ -33,7 +36,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING
@@ -48,6 +51,8 @@ ALONE = 0.05  # that FASTER and SLOWER take of too few processes to tell less
 MOST_CHANCE = 1 / 20  # that a verdict is of processes which are alike, whatever tells them apart
 LAUNCH_APART_US = 0.2  # of two records: what is between two kernels of a call, or before the first
 LAUNCH_BOARDS_US = 0.4  # the same of two boards, whose hosts may differ too
+EMPTY_CALLS_US = 1.7  # that empty calls of two machines differ by, where a record doesn't tell
+EMPTY_CALL_ERROR_US = 0.2  # within which they are one
 LEAST_PLACEMENTS = 5
 _TRIMMED = 0.1  # of the places in memory, at either end
 _STANDARD_ERRORS = 2.5  # 95 % of the time, from six degrees of freedom on
@@ -229,10 +234,21 @@ def timer_step_us(samples: Sequence[float]) -> float:
     return min(steps, default=0.0)
 
 
-def judge(base: Evidence, other: Evidence, *, one_board: bool = True) -> Judgement:
-    """Hold `other` against `base`."""
+def judge(
+    base: Evidence,
+    other: Evidence,
+    *,
+    one_board: bool = True,
+    empty_calls_us: float | None = 0.0,
+) -> Judgement:
+    """Hold `other` against `base`.
+
+    empty_calls_us: by how much an empty call takes longer on `other`'s machine, which is taken away
+    from its times; None: not known
+    """
+    other = _less(other, empty_calls_us or 0.0)
     change = other.time_us.centre / base.time_us.centre - 1
-    least = _least(base, other, one_board=one_board)
+    least = _least(base, other, one_board=one_board, machines_known=empty_calls_us is not None)
     step = _STEPS * max(base.step_us, other.step_us) / base.time_us.centre
     floor = max(least, step)
     in_cycles = None
@@ -267,14 +283,42 @@ def judge(base: Evidence, other: Evidence, *, one_board: bool = True) -> Judgeme
     )
 
 
-def _least(base: Evidence, other: Evidence, *, one_board: bool) -> float:
+def empty_calls_apart_us(base_us: float | None, other_us: float | None) -> float | None:
+    """By how much an empty call takes longer on the other's machine; None: not known."""
+    if base_us is None or other_us is None:
+        return None
+    apart_us = other_us - base_us
+    return apart_us if abs(apart_us) > EMPTY_CALL_ERROR_US else 0.0
+
+
+def _less(side: Evidence, of_machine_us: float) -> Evidence:
+    """The side without so much of each call, in time and at its clock in cycles."""
+    time = side.time_us
+    if not of_machine_us or time.low <= of_machine_us:
+        return side  # in a damaged record alone
+    cycles = side.cycles
+    if cycles is not None:
+        cycles = _earlier(cycles, of_machine_us * cycles.centre / time.centre)
+    return replace(side, time_us=_earlier(time, of_machine_us), cycles=cycles)
+
+
+def _earlier(interval: Interval, by: float) -> Interval:
+    return Interval(interval.low - by, interval.centre - by, interval.high - by)
+
+
+def _least(
+    base: Evidence, other: Evidence, *, one_board: bool, machines_known: bool = True
+) -> float:
     """What two sides have to differ by, of the base's time."""
     if one_board and base.in_turn(other):
         return FLOOR
     floor, launch_us = (
         (FLOOR_APART, LAUNCH_APART_US) if one_board else (FLOOR_BOARDS, LAUNCH_BOARDS_US)
     )
-    return max(floor, launch_us * max(base.launches, other.launches) / base.time_us.centre)
+    gaps_us = launch_us * max(base.launches, other.launches)
+    if not (one_board or machines_known):
+        gaps_us += EMPTY_CALLS_US
+    return max(floor, gaps_us / base.time_us.centre)
 
 
 def _gap(one: Interval, other: Interval) -> float:

@@ -89,6 +89,7 @@ class Timed:
 # Between what memory-bound ops do (layer-norm backward: 2 a byte) and a matrix unit's balance
 # (V100: 140); it picks a unit to show, and decides nothing.
 _FLOPS_A_BYTE = 30
+_LONGEST_EMPTY_CALL_US = 1000.0  # longer in a damaged record alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,12 @@ class Side:
     judged: dict[Key, Judged] = field(default_factory=dict)
     energies: dict[Key, Powered] = field(default_factory=dict)
     twice: int = 0
+
+    @property
+    def empty_call_us(self) -> float | None:
+        """What a call that does nothing takes on this machine; None: the record doesn't tell."""
+        told = self.header.empty_call_us
+        return told if told is not None and 0 < told < _LONGEST_EMPTY_CALL_US else None
 
     @property
     def suite(self) -> str:

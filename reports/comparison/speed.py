@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports.comparison.pairs import Pairs, pair_speeds
-from reports.comparison.rule import Judgement, Verdict, judge
+from reports.comparison.rule import (
+    EMPTY_CALLS_US,
+    Judgement,
+    Verdict,
+    empty_calls_apart_us,
+    judge,
+)
 from reports.comparison.totals import weighted_total
 from reports.comparison.words import changed, dropped_tables, names, time_told
 from reports.page import Cell, Column, Part, Table
-from reports.phrases import count
+from reports.phrases import count, figure
 
 if TYPE_CHECKING:
     from reports.comparison.pairs import Pair
@@ -62,11 +68,18 @@ def hold(base: Side, other: Side) -> Speeds:
     """Hold every row of `other` against the base's."""
     pairs = pair_speeds(base, other, dispatched=True)
     one_board = base.machine.is_board_of(other.machine)
+    apart_us = empty_calls_apart_us(base.empty_call_us, other.empty_call_us)
     held = []
     for pair in pairs.pairs:
         assert pair.base.evidence is not None
         assert pair.other.evidence is not None
-        held.append(Held(pair, judge(pair.base.evidence, pair.other.evidence, one_board=one_board)))
+        judgement = judge(
+            pair.base.evidence,
+            pair.other.evidence,
+            one_board=one_board,
+            empty_calls_us=apart_us,
+        )
+        held.append(Held(pair, judgement))
     return Speeds(tuple(held), pairs)
 
 
@@ -86,6 +99,8 @@ def speed_part(base: Side, other: Side, speeds: Speeds) -> Part:
         notes.append(
             "two boards: cards of one model differ by up to 4 % on one kernel, so less is the same"
         )
+    of_the_machine = _of_the_machine(base, other)
+    notes += [] if of_the_machine is None else [of_the_machine]
     notes += [
         f"{op}: {its} of {other.letter} is held against {mine} of {base.letter}"
         for op, (mine, its) in speeds.pairs.renamed.items()
@@ -104,6 +119,23 @@ def speed_part(base: Side, other: Side, speeds: Speeds) -> Part:
     tables += dropped_tables(speeds.pairs)
     title = f"Speed: {other.letter} beside {base.letter}, on one model: {base.machine.name}"
     return Part(title, verdict, tone, sentence, notes, items=tables)
+
+
+def _of_the_machine(base: Side, other: Side) -> str | None:
+    """What of a time is the machine's, where it differs or could."""
+    apart_us = empty_calls_apart_us(base.empty_call_us, other.empty_call_us)
+    if apart_us:
+        return (
+            f"an empty call takes {figure(base.empty_call_us)} us on {base.letter}'s machine and "
+            f"{figure(other.empty_call_us)} us on {other.letter}'s: changes are without the "
+            "difference, times and totals with it"
+        )
+    if apart_us is None and not base.machine.is_board_of(other.machine):
+        return (
+            "a record doesn't tell what an empty call takes on its machine, which may be "
+            f"{EMPTY_CALLS_US} us of a time: so much less or more is the same"
+        )
+    return None
 
 
 def _timed_by(base: Side, other: Side, speeds: Speeds) -> str:

@@ -27,6 +27,7 @@ _ROOF_S = 0.25  # of sampling for each
 _GPU_SIDE = 8192
 _CPU_MATMUL_SIDE = 512
 _PROBE_SAMPLES = 15
+_EMPTY_CALL_SAMPLES = 41
 _NO_FASTER = 0.9  # than a read of untouched memory
 # How far from the cache's time to memory's a flushed read has to be; a CPU is shared with others.
 _LEAST_WAY = {"cuda": 0.75, "cpu": 0.5}
@@ -109,6 +110,22 @@ def _float32_products(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+def empty_call_us(on: Device) -> float:
+    """The median time of a call that does nothing: on a GPU two events with nothing between them.
+
+    It is of the machine, and part of every time: 1.3 us on H200s lent alone, 2.9 us on those lent
+    in twos (docs/measured.md), by which all of a kernel's times differ, whatever it launches.
+    """
+    on.begin()
+    return statistics.median(
+        on.sample(_prepared(_nothing)).time_us for _ in range(_EMPTY_CALL_SAMPLES)
+    )
+
+
+def _nothing() -> None:
+    """An empty call."""
 
 
 def datasheet_roofs(peak: Peak) -> tuple[Roof, ...]:

@@ -163,6 +163,7 @@ class ThroughputSession(RecordedRun[BenchRow]):
             absent=absent_kernels(self.config, {case.op for _, case in self.pairs.planned}),
             roofs=ground.told,
             flush=ground.probe,
+            empty_call_us=ground.empty_call_us,
         )
 
     @pytest.hookimpl(wrapper=True)

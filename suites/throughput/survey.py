@@ -11,16 +11,25 @@ from profiles.peaks import Peak, peak_of
 from reports.schema import Environment, FlushProbe, Roof
 from suites.throughput.devices import device_of, driver_clock_mhz, forget_device
 from suites.throughput.figures import Roofs
-from suites.throughput.roofs import datasheet_roofs, flush_probe, measured_roofs
+from suites.throughput.roofs import (
+    datasheet_roofs,
+    empty_call_us,
+    flush_probe,
+    measured_roofs,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What rows stand on. told: the roofs for the record, measured and of the datasheet."""
+    """What rows stand on. told: the roofs for the record, measured and of the datasheet.
+
+    empty_call_us: what a call that does nothing takes
+    """
 
     roofs: Roofs
     told: tuple[Roof, ...]
     probe: FlushProbe
+    empty_call_us: float
     default_clock_mhz: float | None
 
 
@@ -29,6 +38,7 @@ def survey(device: torch.device, machine: Environment) -> Ground:
     on = device_of(device, "cold")
     probe = flush_probe(device, on)
     measured = tuple(measured_roofs(device, on))
+    empty_us = empty_call_us(on)
     cache_bytes = on.cache_bytes
     del on
     forget_device()
@@ -42,4 +52,4 @@ def survey(device: torch.device, machine: Environment) -> Ground:
         if machine.multiprocessors is not None and machine.power_limit_w is not None:
             peak = peak_of(machine.device_name, machine.multiprocessors, machine.power_limit_w)
     told = measured if peak is None else (*measured, *datasheet_roofs(peak))
-    return Ground(Roofs(kind, cache_bytes, peak, measured), told, probe, clock_mhz)
+    return Ground(Roofs(kind, cache_bytes, peak, measured), told, probe, empty_us, clock_mhz)
