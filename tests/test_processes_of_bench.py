@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suites.throughput.processes import Run, run_together
+from suites.throughput.processes import Run, run_together, start
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -73,6 +73,16 @@ def test_interrupt_ends_all_runs_without_a_traceback(
     _, errors = running.communicate(timeout=60)
     assert errors.splitlines()[-1] == told
     assert "Traceback" not in errors
+
+
+def test_interrupt_before_a_run_is_up_waits_for_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """While Python itself starts: the run ends as from any Ctrl-C, and says nothing."""
+    starting = start(Run(["--version"], tmp_path, quiet=True))
+    starting.send_signal(signal.SIGINT)
+    assert starting.wait(60) == pytest.ExitCode.INTERRUPTED
+    assert capfd.readouterr().err == ""
 
 
 def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:

@@ -16,11 +16,14 @@ import pytest
 
 _PATIENCE_S = 60.0  # of processes that were interrupted, to close their records
 
-# `python -m pytest`, without the pages of traceback that Ctrl-C makes among its imports. It gets
-# one too where the process that started it is killed: nothing else would end it.
+# `python -m pytest`, without the pages of traceback that Ctrl-C makes among its imports: it is
+# started with the signal blocked, and lets it in where it is caught. It gets one too where the
+# process that started it is killed: nothing else would end it.
 _PYTEST = """
-import ctypes, runpy, signal, sys
+import signal, sys
 try:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    import ctypes, runpy
     ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG
     runpy.run_module("pytest", run_name="__main__", alter_sys=True)
 except KeyboardInterrupt:
@@ -48,7 +51,7 @@ def run_together(runs: Sequence[Run]) -> tuple[list[int], bool]:
     A second Ctrl-C kills what hasn't ended by then.
     """
     with interrupts_held_back() as came:
-        running = [_start(each) for each in runs]
+        running = [start(each) for each in runs]
     try:
         interrupted = bool(came)
         statuses = [] if interrupted else [each.wait() for each in running]
@@ -70,19 +73,23 @@ def interrupts_held_back() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _start(run: Run) -> subprocess.Popen[bytes]:
+def start(run: Run) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own.
 
     A terminal's Ctrl-C would reach it twice, once from here, and the second would keep it from
     closing its record.
     """
-    return subprocess.Popen(
-        [sys.executable, "-c", _PYTEST, *run.arguments],
-        cwd=run.folder,
-        env=os.environ | run.variables,
-        stdout=subprocess.DEVNULL if run.quiet else None,
-        start_new_session=True,
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", _PYTEST, *run.arguments],
+            cwd=run.folder,
+            env=os.environ | run.variables,
+            stdout=subprocess.DEVNULL if run.quiet else None,
+            start_new_session=True,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(running: Sequence[subprocess.Popen[bytes]]) -> list[int]:
