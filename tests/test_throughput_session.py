@@ -8,15 +8,19 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
+import torch
 
 from reports.record import Record, read
 from suites.throughput.cases import bench_cases
 from suites.throughput.gpus import wanted_gpus
-from suites.throughput.roofs import judged_probe
+from suites.throughput.protocol import Sample
+from suites.throughput.roofs import flush_probe, judged_probe
 
 ROOT = Path(__file__).resolve().parent.parent
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
@@ -211,6 +215,41 @@ def test_flush_is_judged_by_a_read_of_untouched_memory() -> None:
     assert judged(5.0, 9.0, 10.0).evicts
     assert judged(10.0, 10.0, 10.0).evicts
     assert not judged(5.0, 6.0, 10.0).evicts
+
+
+class _Cache:
+    """A device on which one place is slower to read from memory than the others, as on an H200."""
+
+    cache_bytes = 2**21
+    rest = 0.0
+
+    def __init__(self, *, evicts: bool) -> None:
+        self.cache: Literal["cold", "warm"] = "cold"
+        self._evicts = evicts
+        self._slow: int | None = None
+        self._held: set[int] = set()
+
+    def sample(self, prepare: Callable[[], Any]) -> Sample:
+        call = prepare()
+        if self.cache == "cold" and self._evicts:
+            self._held.clear()
+        place = call.args[0].data_ptr()
+        self._slow = self._slow or place
+        held = place in self._held
+        self._held.add(place)
+        return Sample(10.4 if held else 13.1 if place == self._slow else 12.1)
+
+
+@pytest.mark.parametrize("evicts", [True, False])
+def test_flush_probe_reads_one_place_cold_warm_and_untouched(*, evicts: bool) -> None:
+    """So that a slow place is neither taken for a cold read nor for memory."""
+    device: Any = _Cache(evicts=evicts)
+    probe = flush_probe(torch.device("cpu"), device)
+    assert probe.evicts is evicts
+    assert probe.warm_us == 10.4
+    assert probe.cold_us == (12.1 if evicts else 10.4)
+    assert "12.1 us from memory" in probe.reason
+    assert probe.bytes == 2**20
 
 
 def test_bench_cases_are_those_of_the_peers_figures_and_others() -> None:
