@@ -14,6 +14,7 @@ from reports.comparison.speed import Held, hold
 _GALLERY = Path(__file__).resolve().parent.parent / "docs" / "gallery"
 _RUNS = ("bench-h200", "bench-h200-again-1", "bench-h200-again-2")
 _OTHER = "bench-h200-other-board"
+_ALONE, _OF_TWO = "bench-h200-quick-alone", "bench-h200-quick-of-two"  # the machine's H200s
 _PAIRS = tuple(itertools.combinations((*_RUNS, _OTHER), 2))
 
 
@@ -36,6 +37,23 @@ def test_runs_of_the_same_kernels_are_the_same(
     assert len(verdicts) == 361
     assert verdicts.count(Verdict.SAME) >= 0.95 * len(verdicts)
     assert not {Verdict.FASTER, Verdict.SLOWER} & set(verdicts)
+
+
+def test_machines_whose_empty_calls_differ_are_the_same() -> None:
+    """1.28 and 2.94 us: by as much as that calls differ, which are the same without it alone."""
+    (alone,), (of_two,) = (read_sides(_GALLERY / f"{name}.jsonl.gz") for name in (_ALONE, _OF_TWO))
+    assert alone.empty_call_us == pytest.approx(1.28, abs=0.005)
+    assert of_two.empty_call_us == pytest.approx(2.944, abs=0.005)
+    found = [each.judgement.verdict for each in hold(of_two, alone).held]
+    assert len(found) == 96
+    assert found.count(Verdict.SAME) >= 0.95 * len(found)
+    assert not {Verdict.FASTER, Verdict.SLOWER} & set(found)
+    alone.header = alone.header.model_copy(update={"empty_call_us": of_two.empty_call_us})
+    unmended = [each.judgement.verdict for each in hold(of_two, alone).held]
+    assert Verdict.FASTER in unmended
+    alone.header = alone.header.model_copy(update={"empty_call_us": None})
+    untold = [each.judgement.verdict for each in hold(of_two, alone).held]
+    assert not {Verdict.FASTER, Verdict.SLOWER} & set(untold)
 
 
 def test_a_process_has_a_time_of_its_own(

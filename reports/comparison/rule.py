@@ -15,7 +15,7 @@ end where there are seven and more. Centres that differ by less than a floor are
   ones alike; small calls of 2 to 5 launches took 0.1 to 0.4 us a launch more on one than on others.
   A call that does nothing takes a time too, the machine's, which is part of every call's: 1.3 or
   2.9 us (docs/decisions/0022). Where records tell it, what it differs by is taken away before
-  anything is judged; of two boards where one doesn't, 1.7 us a call more are the same.
+  anything is judged; of two boards where one doesn't, 2.5 us a call are the same.
 
 FASTER and SLOWER need the gap between the intervals to pass the floor. And where what differs is
 5 % or less (9 % between two boards, whose 4 % come on top) they need so many processes that it
@@ -51,7 +51,7 @@ ALONE = 0.05  # that FASTER and SLOWER take of too few processes to tell less
 MOST_CHANCE = 1 / 20  # that a verdict is of processes which are alike, whatever tells them apart
 LAUNCH_APART_US = 0.2  # of two records: what is between two kernels of a call, or before the first
 LAUNCH_BOARDS_US = 0.4  # the same of two boards, whose hosts may differ too
-EMPTY_CALLS_US = 1.7  # that empty calls of two machines differ by, where a record doesn't tell
+EMPTY_CALLS_US = 2.5  # that a call may take less on another machine, where a record doesn't tell
 EMPTY_CALL_ERROR_US = 0.2  # within which they are one
 LEAST_PLACEMENTS = 5
 _TRIMMED = 0.1  # of the places in memory, at either end
