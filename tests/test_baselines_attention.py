@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -146,6 +147,33 @@ def test_flex_asks_for_the_scores_and_masks_of_the_contract(
     assert row.status == "passed", row.reason
 
 
+def test_flex_makes_a_mask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in every call that is timed; another window, corner or length is another mask."""
+    from torch.nn.attention import flex_attention as flex  # noqa: PLC0415  (takes a second)
+
+    made = Mock(wraps=flex.create_block_mask)
+    monkeypatch.setattr(flex, "create_block_mask", made)
+    monkeypatch.setattr(attention_flex, "_compiled", lambda *_: flex.flex_attention)
+    attention_flex._tiles.cache_clear()
+    q, k, v = (torch.randn(1, 160, 2, 16) for _ in range(3))
+    calls: list[dict[str, object]] = [
+        {"causal": True},
+        {"causal": True, "window": (8, None)},
+        {"window": (8, 4)},
+        {},
+    ]
+    for _ in range(3):
+        for call in calls:
+            out, _ = attention_flex.flex_attention(q, k, v, **call)
+            expected = _kernel(FORWARD, "torch_eager").function(q=q, k=k, v=v, **call)
+            assert isinstance(expected, tuple)
+            torch.testing.assert_close(out, expected[0])
+    assert made.call_count == 3
+    for corner in ("top_left", "bottom_right"):
+        attention_flex.flex_attention(q, k[:, :140], v[:, :140], causal=True, corner=corner)
+    assert made.call_count == 5
+
+
 def test_flex_compiles_for_a_dozen_cases_at_most() -> None:
     """`full` ends within its minutes, and `ci` never compiles."""
     for op in (FORWARD, GRADIENTS):
@@ -178,6 +206,7 @@ def test_mask_allows_what_the_contract_does(
             )
             assert bool(allowed[i, j]) == expected, (i, j)
     dead = mask.rows_without_keys(s_q, s_kv, CPU)
+    assert mask.leaves_rows_without_keys(s_q, s_kv) is bool(dead.any())
     assert torch.equal(dead, ~allowed.any(1))
 
 

@@ -57,6 +57,16 @@ class Mask:
         key = torch.arange(s_kv, device=device)
         return (first[:, None] <= key) & (key <= last[:, None])
 
+    def leaves_rows_without_keys(self, s_q: int, s_kv: int) -> bool:
+        """Whether some query may attend to no key at all: the first one or the last, if any."""
+        if not s_q or not s_kv:
+            return bool(s_q)
+        shift = s_kv - s_q if self.corner == "bottom_right" else 0
+        left, right = self.window or (None, None)
+        ahead = [each for each in (right, 0 if self.causal else None) if each is not None]
+        first_is_early = bool(ahead) and shift + min(ahead) < 0
+        return first_is_early or (left is not None and s_q + shift - left > s_kv)
+
     def rows_without_keys(self, s_q: int, s_kv: int, device: torch.device) -> Tensor:
         """Whether query i may attend to no key at all, [s_q]."""
         first, last = self.key_ranges(s_q, s_kv, device)

@@ -10,6 +10,7 @@ it refuses) and aten/src/ATen/native/cudnn/MHA.cpp.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -51,6 +52,12 @@ def reject_backward(case: Case) -> str | None:
     if max(d, d_v) > 128 and (d, d_v) not in {(192, 128), (256, 256)}:
         return f"has a backward for heads up to 128, (192, 128) and 256, got d {d} and d_v {d_v}"
     return reject_bottom_right(case) or reject_reach(case, "bsh")
+
+
+@cache
+def _no_dropout(device: torch.device) -> Tensor:
+    """What its generator would have drawn from, had there been dropout. Nothing writes to it."""
+    return torch.zeros((), dtype=torch.int64, device=device)
 
 
 @kernel(
@@ -120,8 +127,7 @@ def cudnn_backward(
     scale: float | None = None,
 ) -> Gradients:
     """dq, dk, dv of the out and lse that are given."""
-    # What its generator would have drawn from, had there been dropout.
-    state = torch.zeros((), dtype=torch.int64, device=q.device)
+    state = _no_dropout(q.device)
     dq, dk, dv = _BACKWARD(
         packed(do).transpose(1, 2),
         q.transpose(1, 2),

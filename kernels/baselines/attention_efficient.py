@@ -205,8 +205,9 @@ def torch_efficient(
             f"not from seed {dropout_seed}, offset 0"
         )
     if cu_seqlens_q is None or cu_seqlens_k is None:
-        lse = padded[:, :, : q.shape[1]].clone()
-        _forbid_rows_without_keys(lse, mask, k.shape[1])
+        lse = padded[:, :, : q.shape[1]]
+        if mask.leaves_rows_without_keys(q.shape[1], k.shape[1]):
+            _forbid_rows_without_keys(lse, mask, k.shape[1])
         return out, lse
     lse = q.new_empty((1, q.shape[2], q.shape[1]), dtype=torch.float32)
     for index, (rows, keys) in enumerate(spans(cu_seqlens_q, cu_seqlens_k)):
@@ -221,12 +222,18 @@ def _padded(
     cu_seqlens_q: Tensor | None,
     cu_seqlens_k: Tensor | None,
     max_seqlen_q: int | None,
+    *,
+    dead_rows: bool,
 ) -> Tensor:
-    """lse as the backward reads it: [n, h, a multiple of 32], +inf past each sequence's end."""
+    """lse as the backward reads it: [n, h, a multiple of 32], +inf past each sequence's end.
+
+    dead_rows: some may be of queries without keys
+    """
     # A query without keys: exp(-inf - 0) is the zero that exp(-inf - (-inf)) is not.
-    finite = lse.masked_fill(lse == -math.inf, 0.0)
+    finite = lse.masked_fill(lse == -math.inf, 0.0) if dead_rows else lse.contiguous()
     if cu_seqlens_q is None or cu_seqlens_k is None or max_seqlen_q is None:
-        return torch.nn.functional.pad(finite, (0, -lse.shape[2] % _LSE_MULTIPLE), value=math.inf)
+        missing = -lse.shape[2] % _LSE_MULTIPLE
+        return torch.nn.functional.pad(finite, (0, missing), value=math.inf) if missing else finite
     sequences = cu_seqlens_q.numel() - 1
     length = max_seqlen_q + -max_seqlen_q % _LSE_MULTIPLE
     padded = lse.new_full((sequences, lse.shape[1], length), math.inf)
@@ -266,6 +273,12 @@ def efficient_backward(
 ) -> Gradients:
     """dq, dk, dv and dbias of the out and lse that are given."""
     mask = Mask(causal=causal, window=window, corner=corner)
+    # Of a bias of -inf, too, and under varlen the sequences' lengths are in memory of the GPU.
+    dead_rows = (
+        bias is not None
+        or cu_seqlens_q is not None
+        or mask.leaves_rows_without_keys(q.shape[1], k.shape[1])
+    )
     dq, dk, dv, dbias = _BACKWARD(
         packed(do),
         q,
@@ -277,7 +290,7 @@ def efficient_backward(
         cu_seqlens_k,
         q.shape[1] if max_seqlen_q is None else max_seqlen_q,
         k.shape[1] if max_seqlen_k is None else max_seqlen_k,
-        _padded(lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q),
+        _padded(lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, dead_rows=dead_rows),
         dropout_p,
         torch.tensor(dropout_seed),
         torch.tensor(0),

@@ -2,7 +2,8 @@
 
 The operators take (b, s, h, d) as it is, with fewer heads of keys than of queries, and sequences
 one after the other as [total, h, d]. Positions count from the bottom right corner always. A query
-without keys has lse +inf here, in place of the contract's -inf.
+without keys has lse +inf here, in place of the contract's -inf; where there can be one, that is
+mended, and as little else as possible is added to what is timed.
 
 Sources: pytorch/pytorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (what it
 refuses, dk and dv summed over a group in the half) and alibi.h.
@@ -11,12 +12,14 @@ refuses, dk and dv summed over a group in the half) and alibi.h.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from kernels.baselines.attention_call import (
     Gradients,
+    Mask,
     Window,
     packed,
     reject_corner,
@@ -53,6 +56,20 @@ def _limits(*, causal: bool, window: Window | None) -> dict[str, int | None]:
     """The window as the operators name it; they set the right limit of a causal mask themselves."""
     left, right = window or (None, None)
     return {"window_size_left": left, "window_size_right": 0 if causal else right}
+
+
+def _may_lack_keys(
+    q: Tensor, k: Tensor, cu_seqlens_q: Tensor | None, *, causal: bool, window: Window | None
+) -> bool:
+    """Whether a query may have no key. Under varlen that is in memory of the GPU, so it may."""
+    mask = Mask(causal=causal, window=window, corner="bottom_right")
+    return cu_seqlens_q is not None or mask.leaves_rows_without_keys(q.shape[1], k.shape[1])
+
+
+@cache
+def _no_dropout(device: torch.device) -> Tensor:
+    """What its generator would have drawn from, had there been dropout. Nothing writes to it."""
+    return torch.zeros(2, dtype=torch.uint64, device=device)
 
 
 @kernel(
@@ -103,7 +120,9 @@ def torch_flash(
     )
     if varlen:
         out, lse = out[None], lse[None]  # lse [h, total] without padding
-    return out, lse.masked_fill(lse == math.inf, -math.inf)
+    if _may_lack_keys(q, k, cu_seqlens_q, causal=causal, window=window):
+        lse = lse.masked_fill(lse == math.inf, -math.inf)
+    return out, lse
 
 
 @kernel(
@@ -141,11 +160,12 @@ def flash_backward(
 ) -> Gradients:
     """dq, dk, dv of the out and lse that are given."""
     varlen = cu_seqlens_q is not None
-    statistics = lse.masked_fill(lse == -math.inf, math.inf)
+    statistics = lse.contiguous()
+    if _may_lack_keys(q, k, cu_seqlens_q, causal=causal, window=window):
+        statistics = lse.masked_fill(lse == -math.inf, math.inf)
     given = (packed(do), q, k, v, packed(out), statistics)
     operands = tuple(each[0] for each in given) if varlen else given
-    # What its generator would have drawn from, had there been dropout.
-    state = torch.zeros(2, dtype=torch.uint64, device=q.device)
+    state = _no_dropout(q.device)
     dq, dk, dv = _BACKWARD(
         *operands,
         cu_seqlens_q,

@@ -10,7 +10,8 @@ Source: pytorch/pytorch, torch/nn/attention/flex_attention.py and torch/_inducto
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ from kernels.baselines.compiled import compiled, unwatched
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, ATTENTION_GRADIENTS
 from oracles.op import Case, Numerics
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 # Those of the throughput suite, and some ten cases of `full` for each op, of some ten seconds.
 _LENGTHS = (1024, 16384)
@@ -67,8 +71,10 @@ def _score_mod(options: Options, shift: int) -> Callable[..., Tensor] | None:
     return modified
 
 
-def _mask_mod(options: Options, s_q: int, s_kv: int, shift: int) -> Callable[..., Tensor] | None:
-    """Whether a pair is attended to; None where all are."""
+def _block_mask(
+    options: Options, s_q: int, s_kv: int, shift: int, device: torch.device
+) -> BlockMask | None:
+    """Which tiles have pairs that are attended to; None where all are."""
     left, right = options.window or (None, None)
     if options.causal:
         right = 0 if right is None else min(right, 0)
@@ -76,12 +82,27 @@ def _mask_mod(options: Options, s_q: int, s_kv: int, shift: int) -> Callable[...
         return None
     back = s_q + s_kv if left is None else left
     ahead = s_q + s_kv if right is None else right
+    return _tiles(back, ahead, shift, s_q, s_kv, device)
+
+
+@lru_cache(maxsize=16)
+def _tiles(
+    back: int, ahead: int, shift: int, s_q: int, s_kv: int, device: torch.device
+) -> BlockMask:
+    """Of keys up to `back` behind a query and `ahead` of it.
+
+    Made once, as a model does for all of its layers and steps: it depends on no value, and to make
+    it takes longer than the attention that it serves.
+    """
+    from torch.nn.attention.flex_attention import (  # noqa: PLC0415  (takes a second)
+        create_block_mask,
+    )
 
     def attended(_b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         distance = j - i - shift
         return (distance >= -back) & (distance <= ahead)
 
-    return attended
+    return create_block_mask(attended, None, None, s_q, s_kv, device=device)
 
 
 def _compiled(*specialised_to: object) -> Callable[..., Any]:
@@ -92,17 +113,11 @@ def _compiled(*specialised_to: object) -> Callable[..., Any]:
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     """out and lse of q, k, v heads first."""
-    from torch.nn.attention.flex_attention import (  # noqa: PLC0415  (takes a second)
-        AuxRequest,
-        create_block_mask,
-    )
+    from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415  (takes a second)
 
     s_q, s_kv = q.shape[2], k.shape[2]
     shift = s_kv - s_q if options.corner == "bottom_right" else 0
-    mask_mod = _mask_mod(options, s_q, s_kv, shift)
-    block_mask = None
-    if mask_mod is not None:
-        block_mask = create_block_mask(mask_mod, None, None, s_q, s_kv, device=q.device)
+    block_mask = _block_mask(options, s_q, s_kv, shift, q.device)
     laid_out = tuple((each.shape, each.stride(), each.dtype) for each in (q, k, v))
     numbers = (options.scale, options.softcap, options.causal, options.window, shift)
     flags = (options.alibi_slopes is None, q.requires_grad)
