@@ -117,8 +117,8 @@ def _float32_products(precision: str) -> Iterator[None]:
 def empty_call_us(on: Device) -> float:
     """The median time of a call that does nothing: on a GPU two events with nothing between them.
 
-    It is of the machine, and part of every time: 1.3 us on H200s lent alone, 2.9 us on those lent
-    in twos (docs/measured.md), by which all of a kernel's times differ, whatever it launches.
+    It is of the machine, and part of every time, whatever a call launches: 1.3 us on H200s that are
+    alone in theirs, 2.9 us on those of two (docs/measured.md).
     """
     on.begin()
     return statistics.median(
