@@ -32,12 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(typed)
     os.environ.pop(_INTERPRETER, None)
     os.environ.setdefault(_FUSION, "1")
-    from suites.resources.workers import start_server  # noqa: PLC0415  (not before the above)
+    command = shlex.join(["nox", "-s", "compile", *(["--", *typed] if typed else [])])
+    try:
+        from suites.resources.workers import start_server  # noqa: PLC0415  (not before the above)
 
-    start_server()
-    from suites.resources.command import run  # noqa: PLC0415  (imports torch, as the server does)
+        start_server()
+        from suites.resources.command import run  # noqa: PLC0415  (imports torch, as it does too)
 
-    return run(options, shlex.join(["nox", "-s", "compile", *(["--", *typed] if typed else [])]))
+        return run(options, command)
+    except KeyboardInterrupt:
+        print("interrupted before anything was compiled", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ _WIDTH_OF_NO_TERMINAL = 120
 
 
 def run(options: argparse.Namespace, command: str) -> int:
-    """Compile, record and report; return the exit status."""
+    """Compile, record and report; return the exit status. Raises KeyboardInterrupt before that."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # closes the record, as Ctrl-C does
     try:
         asked = asked_for(options, command)
@@ -35,9 +35,6 @@ def run(options: argparse.Namespace, command: str) -> int:
     except (SelectionError, WorkerError, RecordError) as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted before anything was compiled", file=sys.stderr)
-        return 130
     at_terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console() if at_terminal else Console(width=_WIDTH_OF_NO_TERMINAL)
     console.print()

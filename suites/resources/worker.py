@@ -140,7 +140,10 @@ def serve(connection: Connection, sm: int, files: tuple[Path, ...], scratch: Pat
 
     scratch: a folder for what Triton keeps of each kernel, which nobody reads again.
     """
-    own = Path(tempfile.mkdtemp(dir=scratch))
+    try:
+        own = Path(tempfile.mkdtemp(dir=scratch))
+    except FileNotFoundError:
+        return  # the run was interrupted before this process began
     _keep_triton_in(own)
     # A terminal's lines are the parent's; what a compiler prints of a failure is in its error.
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -149,8 +152,8 @@ def serve(connection: Connection, sm: int, files: tuple[Path, ...], scratch: Pat
         except KernelError as error:
             connection.send(str(error))
             return
-        connection.send(None)
         try:
+            connection.send(None)
             while True:
                 connection.send(worker.do(connection.recv()))
         except (EOFError, BrokenPipeError, KeyboardInterrupt):

@@ -143,7 +143,11 @@ def start_server() -> None:
     context.set_forkserver_preload(["suites.resources.preload"])
     from multiprocessing import forkserver  # noqa: PLC0415  (not on every platform)
 
-    forkserver.ensure_running()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to the session alone
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _ended(process: ForkServerProcess) -> str:
