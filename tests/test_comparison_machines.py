@@ -170,6 +170,17 @@ def test_what_an_empty_call_takes_is_the_machines(
     assert bool(note) is ("empty call" in shown)
 
 
+def test_empty_call_of_a_cpu_is_noise(tmp_path: Path) -> None:
+    """Nothing is taken away there: calls that take the same are the same."""
+    cpu = {"device": "cpu", "device_name": "Example CPU"}
+    sides = [header(machine=cpu, empty_call_us=each) for each in (3.6, 2.7)]
+    rows: list[Row] = [bench_row(10.0, noise=0.001, mhz=0) for _ in sides]
+    found = compared(tmp_path, *((each, [row]) for each, row in zip(sides, rows, strict=True)))
+    (held,) = found.held
+    assert held.judgement.change == 0.0
+    assert "empty call" not in text_of(found)
+
+
 def test_machines_of_two_generations_tell_what_an_empty_call_takes(tmp_path: Path) -> None:
     """Beside ratios of short calls, which it is part of."""
     sides = (header(empty_call_us=2.9), header(machine=A100, empty_call_us=1.7))

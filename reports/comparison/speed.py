@@ -68,7 +68,7 @@ def hold(base: Side, other: Side) -> Speeds:
     """Hold every row of `other` against the base's."""
     pairs = pair_speeds(base, other, dispatched=True)
     one_board = base.machine.is_board_of(other.machine)
-    apart_us = empty_calls_apart_us(base.empty_call_us, other.empty_call_us)
+    apart_us = _apart_us(base, other)
     held = []
     for pair in pairs.pairs:
         assert pair.base.evidence is not None
@@ -121,9 +121,19 @@ def speed_part(base: Side, other: Side, speeds: Speeds) -> Part:
     return Part(title, verdict, tone, sentence, notes, items=tables)
 
 
+def _apart_us(base: Side, other: Side) -> float | None:
+    """By how much an empty call takes longer on the other's machine; None: not known.
+
+    On a CPU it is no more than the noise of a call, and nothing that others have a part of.
+    """
+    if "cpu" in (base.header.environment.device, other.header.environment.device):
+        return 0.0
+    return empty_calls_apart_us(base.empty_call_us, other.empty_call_us)
+
+
 def _of_the_machine(base: Side, other: Side) -> str | None:
     """What of a time is the machine's, where it differs or could."""
-    apart_us = empty_calls_apart_us(base.empty_call_us, other.empty_call_us)
+    apart_us = _apart_us(base, other)
     if apart_us:
         return (
             f"an empty call takes {figure(base.empty_call_us)} us on {base.letter}'s machine and "
