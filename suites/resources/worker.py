@@ -156,7 +156,7 @@ def serve(connection: Connection, sm: int, files: tuple[Path, ...], scratch: Pat
             connection.send(None)
             while True:
                 connection.send(worker.do(connection.recv()))
-        except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        except (EOFError, BrokenPipeError):
             return
         finally:
             shutil.rmtree(own, ignore_errors=True)
