@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
-from scipy import stats
 
 from profiles import windows
 from profiles.traces import Missing, Trace
@@ -215,5 +214,7 @@ def energy_per_call(counted: Sequence[Window]) -> tuple[float, float | None] | N
 
 def half_interval(values: Sequence[float]) -> float:
     """Half of Student's 95 % interval of the mean of two values or more."""
+    from scipy import stats  # noqa: PLC0415  (a second that a refusal needn't take)
+
     t = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
     return float(t) * statistics.stdev(values) / math.sqrt(len(values))

@@ -21,7 +21,6 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
 from kernels.registry import Kernel
 from oracles.op import Case, dtype_name
@@ -71,6 +70,8 @@ class Spread:
         def medians(places: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
             drawn = table[places.astype(np.intp)]
             return np.asarray(np.nanmedian(drawn, axis=(axis - 1, -1)))
+
+        from scipy import stats  # noqa: PLC0415  (a second that a refusal needn't take)
 
         interval = stats.bootstrap(
             (np.arange(len(table), dtype=np.float64),),
