@@ -154,7 +154,7 @@ def test_flex_makes_a_mask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Mock(wraps=flex.create_block_mask)
     monkeypatch.setattr(flex, "create_block_mask", made)
     monkeypatch.setattr(attention_flex, "_compiled", lambda *_: flex.flex_attention)
-    attention_flex._tiles.cache_clear()
+    attention_flex._block_mask.cache_clear()
     q, k, v = (torch.randn(1, 160, 2, 16) for _ in range(3))
     calls: list[dict[str, object]] = [
         {"causal": True},

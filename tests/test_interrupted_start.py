@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import pytest
 from suites.resources.worker import serve
 
 ROOT = Path(__file__).resolve().parents[1]
-_ENVIRONMENT = {name: each for name, each in os.environ.items() if name != "TRITON_INTERPRET"}
 _PRESSED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 # As Ctrl-C that comes while the session's modules are imported.
 _COMPILE = """
@@ -35,7 +33,6 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env=_ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -34,19 +35,28 @@ class Mask:
     window: Window | None = None
     corner: str = "top_left"
 
+    @property
+    def reach(self) -> tuple[int | None, int | None]:
+        """How many keys behind its own and ahead of it a query may attend to; None: all."""
+        left, right = self.window or (None, None)
+        if self.causal:
+            right = 0 if right is None else min(right, 0)
+        return left, right
+
+    def shift(self, s_q: int, s_kv: int) -> int:
+        """Where the first query stands among the keys."""
+        return s_kv - s_q if self.corner == "bottom_right" else 0
+
     def key_ranges(self, s_q: int, s_kv: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """First and last key, [s_q] each, of each query; none where the last is below the first."""
-        shift = s_kv - s_q if self.corner == "bottom_right" else 0
-        position = torch.arange(s_q, device=device) + shift
-        left, right = self.window or (None, None)
+        position = torch.arange(s_q, device=device) + self.shift(s_q, s_kv)
+        left, right = self.reach
         first = torch.zeros_like(position)
         last = torch.full_like(position, s_kv - 1)
         if left is not None:
             first = first.maximum(position - left)
         if right is not None:
             last = last.minimum(position + right)
-        if self.causal:
-            last = last.minimum(position)
         return first, last
 
     def pairs(self, s_q: int, s_kv: int, device: torch.device) -> Tensor | None:
@@ -61,10 +71,8 @@ class Mask:
         """Whether some query may attend to no key at all: the first one or the last, if any."""
         if not s_q or not s_kv:
             return bool(s_q)
-        shift = s_kv - s_q if self.corner == "bottom_right" else 0
-        left, right = self.window or (None, None)
-        ahead = [each for each in (right, 0 if self.causal else None) if each is not None]
-        first_is_early = bool(ahead) and shift + min(ahead) < 0
+        shift, (left, right) = self.shift(s_q, s_kv), self.reach
+        first_is_early = right is not None and shift + right < 0
         return first_is_early or (left is not None and s_q + shift - left > s_kv)
 
     def rows_without_keys(self, s_q: int, s_kv: int, device: torch.device) -> Tensor:
@@ -111,6 +119,17 @@ def spans(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> Iterator[tuple[slice, s
             slice(queries[index], queries[index + 1]),
             slice(keys[index], keys[index + 1]),
         )
+
+
+def may_lack_keys(mask: Mask, q: Tensor, k: Tensor, cu_seqlens_q: Tensor | None) -> bool:
+    """Whether a query may have no key. Under varlen that is in memory of the GPU, so it may."""
+    return cu_seqlens_q is not None or mask.leaves_rows_without_keys(q.shape[1], k.shape[1])
+
+
+@cache
+def undrawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What a generator would have drawn from, had there been dropout. Nothing writes to it."""
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def packed(tensor: Tensor) -> Tensor:

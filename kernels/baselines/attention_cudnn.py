@@ -10,7 +10,6 @@ it refuses) and aten/src/ATen/native/cudnn/MHA.cpp.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from kernels.baselines.attention_call import (
     packed,
     reject_bottom_right,
     reject_reach,
+    undrawn,
 )
 from kernels.baselines.attention_efficient import reject_bias
 from kernels.baselines.attention_flash import HALVES, SIZES
@@ -52,12 +52,6 @@ def reject_backward(case: Case) -> str | None:
     if max(d, d_v) > 128 and (d, d_v) not in {(192, 128), (256, 256)}:
         return f"has a backward for heads up to 128, (192, 128) and 256, got d {d} and d_v {d_v}"
     return reject_bottom_right(case) or reject_reach(case, "bsh")
-
-
-@cache
-def _no_dropout(device: torch.device) -> Tensor:
-    """What its generator would have drawn from, had there been dropout. Nothing writes to it."""
-    return torch.zeros((), dtype=torch.int64, device=device)
 
 
 @kernel(
@@ -127,7 +121,7 @@ def cudnn_backward(
     scale: float | None = None,
 ) -> Gradients:
     """dq, dk, dv of the out and lse that are given."""
-    state = _no_dropout(q.device)
+    state = undrawn((), torch.int64, q.device)
     dq, dk, dv = _BACKWARD(
         packed(do).transpose(1, 2),
         q.transpose(1, 2),

@@ -73,7 +73,7 @@ class _Scores:
         if options.bias is not None:
             scores = scores + options.bias.float()
         if options.alibi_slopes is not None:
-            shift = s_kv - s_q if options.corner == "bottom_right" else 0
+            shift = options.mask.shift(s_q, s_kv)
             position = torch.arange(s_q, device=q.device) + shift
             distance = (position[:, None] - torch.arange(s_kv, device=q.device)).abs()
             scores = scores - options.alibi_slopes[:, None, None] * distance

@@ -26,6 +26,7 @@ from kernels.baselines.attention_call import (
     Gradients,
     Mask,
     Window,
+    may_lack_keys,
     packed,
     reduced_like,
     reject_reach,
@@ -273,12 +274,8 @@ def efficient_backward(
 ) -> Gradients:
     """dq, dk, dv and dbias of the out and lse that are given."""
     mask = Mask(causal=causal, window=window, corner=corner)
-    # Of a bias of -inf, too, and under varlen the sequences' lengths are in memory of the GPU.
-    dead_rows = (
-        bias is not None
-        or cu_seqlens_q is not None
-        or mask.leaves_rows_without_keys(q.shape[1], k.shape[1])
-    )
+    # A bias of -inf leaves a query without keys too.
+    dead_rows = bias is not None or may_lack_keys(mask, q, k, cu_seqlens_q)
     dq, dk, dv, dbias = _BACKWARD(
         packed(do),
         q,

@@ -12,7 +12,6 @@ refuses, dk and dv summed over a group in the half) and alibi.h.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -21,8 +20,10 @@ from kernels.baselines.attention_call import (
     Gradients,
     Mask,
     Window,
+    may_lack_keys,
     packed,
     reject_corner,
+    undrawn,
 )
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
@@ -56,20 +57,6 @@ def _limits(*, causal: bool, window: Window | None) -> dict[str, int | None]:
     """The window as the operators name it; they set the right limit of a causal mask themselves."""
     left, right = window or (None, None)
     return {"window_size_left": left, "window_size_right": 0 if causal else right}
-
-
-def _may_lack_keys(
-    q: Tensor, k: Tensor, cu_seqlens_q: Tensor | None, *, causal: bool, window: Window | None
-) -> bool:
-    """Whether a query may have no key. Under varlen that is in memory of the GPU, so it may."""
-    mask = Mask(causal=causal, window=window, corner="bottom_right")
-    return cu_seqlens_q is not None or mask.leaves_rows_without_keys(q.shape[1], k.shape[1])
-
-
-@cache
-def _no_dropout(device: torch.device) -> Tensor:
-    """What its generator would have drawn from, had there been dropout. Nothing writes to it."""
-    return torch.zeros(2, dtype=torch.uint64, device=device)
 
 
 @kernel(
@@ -120,7 +107,8 @@ def torch_flash(
     )
     if varlen:
         out, lse = out[None], lse[None]  # lse [h, total] without padding
-    if _may_lack_keys(q, k, cu_seqlens_q, causal=causal, window=window):
+    mask = Mask(causal=causal, window=window, corner="bottom_right")
+    if may_lack_keys(mask, q, k, cu_seqlens_q):
         lse = lse.masked_fill(lse == math.inf, -math.inf)
     return out, lse
 
@@ -160,12 +148,12 @@ def flash_backward(
 ) -> Gradients:
     """dq, dk, dv of the out and lse that are given."""
     varlen = cu_seqlens_q is not None
-    statistics = lse.contiguous()
-    if _may_lack_keys(q, k, cu_seqlens_q, causal=causal, window=window):
-        statistics = lse.masked_fill(lse == -math.inf, math.inf)
+    mask = Mask(causal=causal, window=window, corner="bottom_right")
+    dead_rows = may_lack_keys(mask, q, k, cu_seqlens_q)
+    statistics = lse.masked_fill(lse == -math.inf, math.inf) if dead_rows else lse.contiguous()
     given = (packed(do), q, k, v, packed(out), statistics)
     operands = tuple(each[0] for each in given) if varlen else given
-    state = _no_dropout(q.device)
+    state = undrawn((2,), torch.uint64, q.device)
     dq, dk, dv = _BACKWARD(
         *operands,
         cu_seqlens_q,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kernels.baselines.attention_call import Gradients, Options
+from kernels.baselines.attention_call import Gradients, Mask, Options
 from kernels.baselines.attention_flash import HALVES, SM
 from kernels.baselines.attention_sdpa import differentiate
 from kernels.baselines.compiled import compiled, unwatched
@@ -71,32 +71,23 @@ def _score_mod(options: Options, shift: int) -> Callable[..., Tensor] | None:
     return modified
 
 
-def _block_mask(
-    options: Options, s_q: int, s_kv: int, shift: int, device: torch.device
-) -> BlockMask | None:
-    """Which tiles have pairs that are attended to; None where all are."""
-    left, right = options.window or (None, None)
-    if options.causal:
-        right = 0 if right is None else min(right, 0)
-    if left is None and right is None:
-        return None
-    back = s_q + s_kv if left is None else left
-    ahead = s_q + s_kv if right is None else right
-    return _tiles(back, ahead, shift, s_q, s_kv, device)
-
-
 @lru_cache(maxsize=16)
-def _tiles(
-    back: int, ahead: int, shift: int, s_q: int, s_kv: int, device: torch.device
-) -> BlockMask:
-    """Of keys up to `back` behind a query and `ahead` of it.
+def _block_mask(mask: Mask, s_q: int, s_kv: int, device: torch.device) -> BlockMask | None:
+    """Which tiles have pairs that are attended to; None where all are.
 
     Made once, as a model does for all of its layers and steps: it depends on no value, and to make
     it takes longer than the attention that it serves.
     """
+    left, right = mask.reach
+    if left is None and right is None:
+        return None
     from torch.nn.attention.flex_attention import (  # noqa: PLC0415  (takes a second)
         create_block_mask,
     )
+
+    back = s_q + s_kv if left is None else left
+    ahead = s_q + s_kv if right is None else right
+    shift = mask.shift(s_q, s_kv)
 
     def attended(_b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         distance = j - i - shift
@@ -116,8 +107,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
     from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415  (takes a second)
 
     s_q, s_kv = q.shape[2], k.shape[2]
-    shift = s_kv - s_q if options.corner == "bottom_right" else 0
-    block_mask = _block_mask(options, s_q, s_kv, shift, q.device)
+    shift = options.mask.shift(s_q, s_kv)
+    block_mask = _block_mask(options.mask, s_q, s_kv, q.device)
     laid_out = tuple((each.shape, each.stride(), each.dtype) for each in (q, k, v))
     numbers = (options.scale, options.softcap, options.causal, options.window, shift)
     flags = (options.alibi_slopes is None, q.requires_grad)

@@ -72,7 +72,7 @@ def _added(
         return None
     added = torch.zeros(s_q, s_kv, device=device) if bias is None else bias.float()
     if options.alibi_slopes is not None:
-        shift = s_kv - s_q if options.corner == "bottom_right" else 0
+        shift = options.mask.shift(s_q, s_kv)
         position = torch.arange(s_q, device=device)[:, None] + shift
         distance = (position - torch.arange(s_kv, device=device)).abs()
         added = added - options.alibi_slopes[:, None, None] * distance

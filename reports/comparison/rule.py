@@ -306,9 +306,7 @@ def _earlier(interval: Interval, by: float) -> Interval:
     return Interval(interval.low - by, interval.centre - by, interval.high - by)
 
 
-def _least(
-    base: Evidence, other: Evidence, *, one_board: bool, machines_known: bool = True
-) -> float:
+def _least(base: Evidence, other: Evidence, *, one_board: bool, machines_known: bool) -> float:
     """What two sides have to differ by, of the base's time."""
     if one_board and base.in_turn(other):
         return FLOOR

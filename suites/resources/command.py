@@ -23,7 +23,10 @@ _WIDTH_OF_NO_TERMINAL = 120
 
 
 def run(options: argparse.Namespace, command: str) -> int:
-    """Compile, record and report; return the exit status. Raises KeyboardInterrupt before that."""
+    """Compile, record and report; return the exit status.
+
+    Raises KeyboardInterrupt where it comes before there is a record.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # closes the record, as Ctrl-C does
     try:
         asked = asked_for(options, command)
