@@ -12,37 +12,72 @@ import triton.testing
 from reports.example_bench import norm_case
 from reports.schema import BenchRow
 from suites.throughput import agreement
-from suites.throughput.agreement import Otherwise
+from suites.throughput.agreement import Beside, Otherwise
 
 
-def _row(median_us: float, launches: int = 1) -> BenchRow:
+def _row(median_us: float | None, launches: int = 1) -> BenchRow:
     return BenchRow(
         op="layer_norm_backward",
         kernel="k",
         case=norm_case(16384, 1024),
-        status="timed",
+        status="failed" if median_us is None else "timed",
         median_us=median_us,
         launches=launches,
     )
 
 
+def _beside(rows: list[BenchRow], others: list[Otherwise]) -> Beside:
+    nobody: Any = SimpleNamespace(name="k", id=lambda name: f"op-{name}")
+    return Beside(0, nobody, nobody, rows, others)
+
+
+def _graphs(*times_us: float) -> list[Otherwise]:
+    return [Otherwise(each, "graph replay") for each in times_us]
+
+
 def test_gap_between_kernels_explains_as_much_as_there_are_of_them() -> None:
     """1.9 us of 33.4 are two kernels outside a graph; with one kernel they are a difference."""
-    graph = Otherwise(31.5, "graph replay")
-    raw, left = graph.left(_row(33.4, launches=2))
+
+    def left(median_us: float, launches: int) -> tuple[float, float]:
+        return _beside([_row(median_us, launches)], _graphs(31.5)).left()
+
+    raw, unexplained = left(33.4, 2)
     assert raw == pytest.approx(0.0603, abs=1e-4)
-    assert left == 0.0
-    assert graph.left(_row(33.4, launches=1))[1] == pytest.approx(0.0603, abs=1e-4)
-    assert graph.left(_row(35.4, launches=2))[1] == pytest.approx(1.9 / 31.5)
+    assert unexplained == 0.0
+    assert left(33.4, 1)[1] == pytest.approx(0.0603, abs=1e-4)
+    assert left(35.4, 2)[1] == pytest.approx(1.9 / 31.5)
     # Nothing explains a median below the graph's.
-    assert graph.left(_row(30.0, launches=5))[1] == pytest.approx(30.0 / 31.5 - 1)
+    assert left(30.0, 5)[1] == pytest.approx(30.0 / 31.5 - 1)
 
 
 def test_nothing_explains_a_difference_from_do_bench() -> None:
     """Neither the gaps of several kernels, which are in its times too, nor a clock."""
-    other = Otherwise(1060.0, "do_bench", without_pauses_us=1000.0)
-    assert other.left(_row(1000.0, launches=20)) == pytest.approx((-0.0566, -0.0566), abs=1e-4)
-    assert other.left(_row(1120.0, launches=20)) == pytest.approx((0.0566, 0.0566), abs=1e-4)
+    others = [Otherwise(1060.0, "do_bench", without_pauses_us=1000.0)]
+    for median_us, expected in ((1000.0, -0.0566), (1120.0, 0.0566)):
+        left = _beside([_row(median_us, 20)], others).left()
+        assert left == pytest.approx((expected, expected), abs=1e-4)
+
+
+def test_one_quick_process_of_three_is_no_difference_and_two_are() -> None:
+    """H200, torch_flash at s 197: 12.22 us in one process and 12.74 in another, of a graph."""
+    rows = [_row(12.83), _row(12.67), _row(12.91)]
+    one_quick = _beside(rows, _graphs(12.74, 12.22, 12.67))
+    assert one_quick.left()[1] == pytest.approx(12.83 / 12.67 - 1.0)
+    assert one_quick.spread() == pytest.approx(12.74 / 12.22 - 1.0)
+    assert _beside(rows, _graphs(12.22, 12.74, 12.20)).left()[1] > 0.02
+
+
+def test_long_calls_and_calls_without_a_figure_have_one_process() -> None:
+    """And the table says what a call without a figure was refused for."""
+    assert _beside([], []).goes_on
+    assert _beside([_row(900.0)], _graphs(900.0)).goes_on
+    assert not _beside([_row(1_100.0)], [Otherwise(1_100.0, "do_bench")]).goes_on
+    assert not _beside([_row(None)], []).goes_on
+    alike = _beside([_row(900.0), _row(902.0)], _graphs(900.0, 901.0))
+    # Timed by one process of two: no figure, whatever the other said.
+    half = _beside([_row(900.0), _row(None)], _graphs(900.0))
+    table, agreed, apart = agreement._table([alike, half, _beside([_row(None)], [])])
+    assert (table.row_count, agreed, apart) == (3, 1, 2)
 
 
 def test_do_bench_is_given_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +93,7 @@ def test_do_bench_is_given_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "_PAUSE_S", 0.0)
     kernel: Any = SimpleNamespace(op=SimpleNamespace(inputs=lambda *_: {}), function=lambda: None)
     case: Any = SimpleNamespace()
-    found = agreement._timed_here(kernel, case, 3_300.0)
+    found = agreement._other(kernel, case, 3_300.0)
     assert found.by == "do_bench"
     assert found.time_us == pytest.approx(3200.0)
     assert found.without_pauses_us == pytest.approx(3400.0)
