@@ -14,18 +14,22 @@ import torch
 
 _FLUSH_BYTES = 256 * 2**20  # over four times an H200's L2
 _HOLD_CYCLES = 400_000  # about 0.2 ms: longer than the host takes to enqueue a sample
-_SAMPLES = 50
 _WARM_UP = 5
 
 
-def device_times_us(call: Callable[[], object], samples: int = _SAMPLES) -> list[float]:
-    """Device time in microseconds of each of `samples` calls, L2 cold. Needs a CUDA device."""
+def captured(call: Callable[[], object]) -> Callable[[], None]:
+    """What replays the call, which is made here a few times. Needs a CUDA device."""
     for _ in range(3):  # compile, and let the allocator settle, before the capture
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
+    return graph.replay
+
+
+def device_times_us(replay: Callable[[], None], samples: int) -> list[float]:
+    """Device time in microseconds of each of `samples` replays, L2 cold."""
     buffer = torch.ones(_FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
     times = []
     for index in range(_WARM_UP + samples):
@@ -33,7 +37,7 @@ def device_times_us(call: Callable[[], object], samples: int = _SAMPLES) -> list
         torch.cuda._sleep(_HOLD_CYCLES)  # noqa: SLF001 (no public call holds a device)
         buffer.sum()
         start.record()
-        graph.replay()
+        replay()
         end.record()
         torch.cuda.synchronize()
         if index >= _WARM_UP:
