@@ -12,7 +12,7 @@ from reports.comparison.rule import FLOOR_APART, LAUNCH_APART_US, Verdict
 from reports.comparison.speed import Held, hold
 
 _GALLERY = Path(__file__).resolve().parent.parent / "docs" / "gallery"
-_RUNS = ("bench-h200", "bench-h200-again-1", "bench-h200-again-2")
+_RUNS = ("bench-h200-first", "bench-h200-again-1", "bench-h200-again-2")
 _OTHER = "bench-h200-other-board"
 _ALONE, _OF_TWO = "bench-h200-quick-alone", "bench-h200-quick-of-two"  # the machine's H200s
 _PAIRS = tuple(itertools.combinations((*_RUNS, _OTHER), 2))

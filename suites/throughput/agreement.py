@@ -8,12 +8,12 @@ after the other and flushes by zeroing; shorter ones by replaying a CUDA graph (
 inputs at ten places in memory.
 
 Three differences are none of the method's. A short call is up to 6 % quicker in one process than in
-another, by either way: each times it in three, which have to come within 2 %. do_bench for 100 ms leaves a GPU no pause, so
-a product runs at a lower clock under its power cap (H200, attention at d 128: 3 to 7 % slower, told
-in the last column): it runs in short bursts here, with pauses, as the suite rests after long calls.
-And in a graph the kernels of one call follow one another faster, by 0.5 to 1.3 us each there, and a
-kernel alone begins up to 0.6 us earlier or later: how much it is for a call is measured by the
-suite's own way of timing, of the call and of its graph by turns, and taken away.
+another, by either way: each times it in three, the nearest two of which have to agree. do_bench for
+100 ms leaves a GPU no pause, so a product runs at a lower clock under its power cap (H200: up to
+11 % slower, told in the last column): it runs in short bursts here, with pauses, as the suite rests
+after long calls. And in a graph the kernels of one call follow one another faster, by 0.5 to 1.3 us
+each there, and a kernel alone begins up to 0.6 us earlier or later: how much it is for a call is
+measured by the suite's own way of timing, of the call and of its graph by turns, and taken away.
 
 Exit status 1 where fewer than twelve calls are within 2 % as they are, or one is off by more than
 that without what is known.
