@@ -17,7 +17,7 @@ from reports.page import Figure
 from reports.vector import COLOURS, INK, MARKS, drawable, drawn, label, legend, placed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
@@ -30,10 +30,9 @@ MOST_POINTS = 1500  # a picture of more is slow to show, and no clearer
 MOST_CASES = 40
 _MOST_NAMES = 16
 _MOST_ROOFS = 10  # of a datasheet, and measured
-_LABEL, _LABEL_INCHES = 48, 3.4  # characters of a case's name, and the room that they take
+_LABEL, _LABEL_INCHES = 56, 3.4  # characters of a case's name, and the room that they take
 _PEAK_WIDTHS = (2.0, 1.2, 0.7)  # of lines that share dashes and colour
 
-Key = tuple[str, str]  # op, kernel
 Point = tuple[float, float]  # flops a byte, TFLOP/s
 
 
@@ -66,16 +65,13 @@ def draw_roofline(record: Record, prefix: str) -> str:
         right = max(max(x for x, _ in inside) * 3, 1000.0)
         _draw_roofs(axes, record.header.roofs, left, right)
         looks = _looks(record)
-        for (op, kernel), group in points.items():
-            number = looks[op, kernel]
+        for place, (kernel, group) in enumerate(points.items()):
             axes.plot(
                 *zip(*group[::every], strict=True),
-                linestyle="none",
-                marker=MARKS[number % len(MARKS)],
+                **looks[kernel],
                 markersize=5.5,
                 alpha=0.85,
-                color=COLOURS[number % len(COLOURS)],
-                label=label(kernel, 32) if number < _MOST_NAMES else None,
+                label=label(kernel, 32) if place < _MOST_NAMES else None,
             )
         axes.set_xlim(left, right)
         axes.set_xlabel("flops a byte of least traffic")
@@ -91,21 +87,28 @@ def draw_roofline(record: Record, prefix: str) -> str:
     return drawn(draw, prefix, about, inches=(10.4, max(4.8, 0.8 + 0.18 * entries)))
 
 
-def _looks(record: Record) -> dict[Key, int]:
-    """The number of each kernel's colour and mark, the same in all pictures of the record."""
-    kernels = dict.fromkeys((row.op, row.kernel) for row in record.benches)
-    return {kernel: number for number, kernel in enumerate(kernels)}
+def _looks(record: Record) -> dict[str, dict[str, Any]]:
+    """Each kernel's colour and mark, the same for all its ops and in all pictures of the record."""
+    kernels = dict.fromkeys(row.kernel for row in record.benches)
+    return {kernel: _look(number) for number, kernel in enumerate(kernels)}
 
 
-def _points(record: Record) -> dict[Key, list[Point]]:
-    points: dict[Key, list[Point]] = {}
+def _look(number: int) -> dict[str, Any]:
+    """The n-th of a hundred that differ: each round of colours has its marks moved on by three."""
+    turn, colour = divmod(number, len(COLOURS))
+    mark = MARKS[(colour + 3 * turn) % len(MARKS)]
+    return {"linestyle": "none", "marker": mark, "color": COLOURS[colour]}
+
+
+def _points(record: Record) -> dict[str, list[Point]]:
+    points: dict[str, list[Point]] = {}
     for row in record.benches:
         us, flops, least = time_us(row), row.flops or 0, row.bytes or 0
         if us is not None and flops > 0 and least > 0:
             tflops = row.tflops if row.tflops is not None else flops / us / 1e6
             point = (flops / least, tflops)
             if all(map(drawable, point)):
-                points.setdefault((row.op, row.kernel), []).append(point)
+                points.setdefault(row.kernel, []).append(point)
     return points
 
 
@@ -152,7 +155,10 @@ def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
         every = -(-len(of_op) // MOST_CASES)
         if every > 1:
             note += f" Of {len(of_op):,} cases one in {every} is drawn."
-        draw = partial(draw_shares, of_op[::every], roof, looks)
+        common = _in_all(of_op)
+        if common:
+            note += f" All cases are {'-'.join(common)}."
+        draw = partial(draw_shares, of_op[::every], roof, looks, common)
         found.append(Figure(f"{op}: share of the roof", draw, note))
     return tuple(found)
 
@@ -163,33 +169,45 @@ def _share(each: Timed, roof: str) -> float:
     return value if drawable(value, most=100) else 0.0
 
 
-def draw_shares(cases: Sequence[CaseRows], roof: str, looks: dict[Key, int], prefix: str) -> str:
-    """Shares of the roof as SVG: cases down, a mark for each kernel."""
-    op = cases[0].op
-    kernels = [kernel for of, kernel in looks if of == op]
+def _in_all(cases: Sequence[CaseRows]) -> dict[str, None]:
+    """The parts of a case's name that all of several have, which needn't stand beside each."""
+    parts = [dict.fromkeys(case.title.split("-")) for case in cases]
+    common = dict.fromkeys(part for part in parts[0] if all(part in other for other in parts))
+    return {} if any(len(common) == len(each) for each in parts) else common
+
+
+def draw_shares(
+    cases: Sequence[CaseRows],
+    roof: str,
+    looks: dict[str, dict[str, Any]],
+    common: Collection[str],
+    prefix: str,
+) -> str:
+    """Shares of the roof as SVG: cases down, a mark for each kernel.
+
+    looks: a kernel's mark and colour; common: parts of cases' names that are left out
+    """
+    timed = {each.row.kernel for case in cases for each in case.rows}
+    kernels = [kernel for kernel in looks if kernel in timed]
+    titles = ["-".join(p for p in case.title.split("-") if p not in common) for case in cases]
 
     def draw(figure: Drawing) -> None:
         axes = placed(figure, left_inches=_LABEL_INCHES)[0]
-        for kernel in kernels:
-            number = looks[op, kernel]
+        for place, kernel in enumerate(kernels):
             places = [
-                (100 * _share(each, roof), place)
-                for place, case in enumerate(cases)
+                (100 * _share(each, roof), row)
+                for row, case in enumerate(cases)
                 for each in case.rows
                 if each.row.kernel == kernel and _share(each, roof)
             ]
             if places:
                 axes.plot(
                     *zip(*places, strict=True),
-                    linestyle="none",
-                    marker=MARKS[number % len(MARKS)],
+                    **looks[kernel],
                     markersize=6,
-                    color=COLOURS[number % len(COLOURS)],
-                    label=label(kernel, 32) if number < _MOST_NAMES else None,
+                    label=label(kernel, 32) if place < _MOST_NAMES else None,
                 )
-        axes.set_yticks(
-            range(len(cases)), [label(case.title, _LABEL) for case in cases], fontsize=8
-        )
+        axes.set_yticks(range(len(cases)), [label(title, _LABEL) for title in titles], fontsize=8)
         axes.set_ylim(len(cases) - 0.5, -0.5)
         axes.set_xlim(0, max(100.0, axes.get_xlim()[1]))
         axes.axvline(100, color=INK, linewidth=1.2)
