@@ -39,4 +39,4 @@ def kernel_of(
 
 def run_on(device: torch.device) -> Run:
     """A run on `device` that gates no baseline."""
-    return Run(device, 90, gate_baselines=False, named=frozenset(), reproduce_options=())
+    return Run(device, 90)

@@ -11,7 +11,6 @@ import pytest
 from reports.bench_figures import cases_of
 from reports.bench_pictures import MOST_POINTS, draw_roofline, shares
 from reports.record import Record, read
-from reports.schema import BenchRow
 
 _GALLERY = Path(__file__).resolve().parent.parent / "docs" / "gallery"
 
@@ -91,7 +90,8 @@ def test_a_case_that_has_nothing_besides_keeps_its_name(measured: Record) -> Non
         )
         for end in ("d_v64-bfloat16-contiguous", "d_v64-bfloat16-contiguous-causal")
     )
-    alike = causal.model_copy(update={"case": _renamed(causal, f"{plain.case.id}-causal")})
+    renamed = causal.case.model_copy(update={"id": f"{plain.case.id}-causal"})
+    alike = causal.model_copy(update={"case": renamed})
     for rows in ([plain], [plain, alike]):
         record = Record(measured.path, measured.header, (), None, None, benches=tuple(rows))
         (figure,) = shares(record, cases_of(record))
@@ -99,7 +99,3 @@ def test_a_case_that_has_nothing_besides_keeps_its_name(measured: Record) -> Non
         for row in rows:
             title = row.case.id.removeprefix(f"{op}-")
             assert any(text[:50] == title[:50] for text in _texts(figure.draw("x")))
-
-
-def _renamed(row: BenchRow, name: str) -> object:
-    return row.case.model_copy(update={"id": name})

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
+import torch
 import triton.testing
 
+from kernels.registry import all_kernels
+from oracles import OPS
+from oracles.op import Case
 from reports.example_bench import norm_case
 from reports.schema import BenchRow
 from suites.throughput import agreement
 from suites.throughput.agreement import Beside, Otherwise
+from suites.throughput.figures import Roofs
 
 
 def _row(median_us: float | None) -> BenchRow:
@@ -76,6 +82,28 @@ def test_long_calls_and_calls_without_a_figure_have_one_process() -> None:
     half = _beside([_row(900.0), _row(None)], _graphs(900.0))
     table, agreed, apart = agreement._table([alike, half, _beside([_row(None)], [])])
     assert (table.row_count, agreed, apart) == (3, 1, 2)
+
+
+def test_calls_are_timed_by_the_suite_and_then_in_a_process_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that the suite has no time of isn't asked of the other."""
+    pool = MagicMock()
+    submit = pool.return_value.__enter__.return_value.submit
+    submit.return_value.result.return_value = _graphs(5.0)
+    monkeypatch.setattr(agreement, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(agreement, "_ROW_S", 0.1)
+    op, sizes = OPS["layer_norm_backward"], (("m", 48), ("n", 96))
+    case = Case(op=op.name, sizes=sizes, dtype=torch.float32, weight_dtype=torch.float32)
+    named = {each.name: each for each in all_kernels() if each.op.name == op.name}
+    calls = [Beside(3, named["row_persistent"], case), Beside(5, named["torch_eager"], case)]
+    ground = Mock(roofs=Roofs("cpu", 2**25, None, ()), default_clock_mhz=None)
+    assert list(agreement._time(calls, torch.device("cpu"), 90, ground)) == calls
+    refused, timed = calls
+    assert (refused.suite_us, refused.others, refused.goes_on) == (None, [], False)
+    assert timed.suite_us is not None
+    assert timed.others == _graphs(5.0)
+    submit.assert_called_once_with(agreement._timed_otherwise, [(5, timed.suite_us)], 90)
 
 
 def test_do_bench_is_given_pauses(monkeypatch: pytest.MonkeyPatch) -> None:

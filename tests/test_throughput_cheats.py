@@ -34,15 +34,7 @@ _NO_ROOFS = Roofs("cpu", 2**25, None, ())
 def _bench(*files: str, roofs: Roofs = _NO_ROOFS) -> Iterator[Bench]:
     paths = tuple(CHEATS / f"{each}.py" for each in files)
     workers = Workers(_CPU, 90, strict=False, files=paths, tasks=(TASK,))
-    run = Run(
-        device=_CPU,
-        sm=90,
-        gate_baselines=False,
-        named=frozenset(),
-        reproduce_options=(),
-        workers=workers,
-        two_calls_alone=True,
-    )
+    run = Run(_CPU, 90, workers=workers, two_calls_alone=True)
     try:
         # On a warm cache: no test needs a flush of 128 MiB before each sample.
         yield Bench(run, workers, roofs, "warm", 0.1, None, 60.0)

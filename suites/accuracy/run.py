@@ -82,9 +82,9 @@ class Run:
 
     device: torch.device
     sm: int
-    gate_baselines: bool
-    named: frozenset[str]
-    reproduce_options: tuple[str, ...]
+    gate_baselines: bool = False
+    named: frozenset[str] = frozenset()
+    reproduce_options: tuple[str, ...] = ()
     workers: Workers | None = None
     signs: int | None = None
     every_configuration: bool = False

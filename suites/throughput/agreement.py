@@ -45,8 +45,9 @@ from suites.accuracy.run import Run
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine
 from suites.throughput.cases import bench_cases
-from suites.throughput.devices import Device, device_of
+from suites.throughput.devices import device_of
 from suites.throughput.graph_replay import captured, device_times_us
+from suites.throughput.roofs import times_us
 from suites.throughput.rotation import Rotation
 from suites.throughput.rows import TASK, Bench
 from suites.throughput.survey import Ground, survey
@@ -175,60 +176,37 @@ def _by_graph(kernel: Kernel, rotation: Rotation) -> Otherwise:
         call = partial(kernel.function, **rotation.first)
         replay = captured(call)
         of_graph += device_times_us(replay, _SAMPLES)
-        suites_of_graph += _sampled_us(on, replay)
-        suites += _sampled_us(on, call)
+        suites_of_graph += times_us(on, replay, _WARM_UP + _SAMPLES)[_WARM_UP:]
+        suites += times_us(on, call, _WARM_UP + _SAMPLES)[_WARM_UP:]
     saved_us = statistics.median(suites) - statistics.median(suites_of_graph)
     return Otherwise(statistics.median(of_graph), "graph replay", saved_us)
-
-
-def _sampled_us(on: Device, call: Callable[[], object]) -> list[float]:
-    on.begin()
-    return [on.sample(lambda: call).time_us for _ in range(_WARM_UP + _SAMPLES)][_WARM_UP:]
 
 
 def _do_bench(call: Callable[[], object], **options: int) -> float:
     return 1e3 * float(triton.testing.do_bench(call, return_mode="median", **options))
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What rows of every process stand on."""
-
-    device: torch.device
-    sm: int
-    ground: Ground
-
-    def time(self, calls: Sequence[Beside]) -> Iterator[Beside]:
-        """Each by the suite, in a worker made for it, then each in one process of another kind."""
-        workers = Workers(self.device, self.sm, strict=False, tasks=(TASK,))
-        run = Run(
-            device=self.device,
-            sm=self.sm,
-            gate_baselines=False,
-            named=frozenset(),
-            reproduce_options=(),
-            workers=workers,
-            two_calls_alone=True,
-        )
-        ground = self.ground
-        bench = Bench(
-            run, workers, ground.roofs, "cold", _ROW_S, ground.default_clock_mhz, _LIMIT_S
-        )
-        asked, timed = list[tuple[int, float]](), list[Beside]()
-        try:
-            for each in calls:
-                row = bench.row(each.kernel, each.case)
-                each.rows.append(row)
-                if row.median_us is not None:
-                    asked.append((each.number, row.median_us))
-                    timed.append(each)
-                yield each
-        finally:
-            workers.close()
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
-            others = apart.submit(_timed_otherwise, asked, self.sm).result()
-        for each, other in zip(timed, others, strict=True):
-            each.others.append(other)
+def _time(calls: Sequence[Beside], device: torch.device, sm: int, on: Ground) -> Iterator[Beside]:
+    """Each by the suite, in a worker made for it, then all the other way, in a process apart."""
+    workers = Workers(device, sm, strict=False, tasks=(TASK,))
+    run = Run(device, sm, workers=workers, two_calls_alone=True)
+    bench = Bench(run, workers, on.roofs, "cold", _ROW_S, on.default_clock_mhz, _LIMIT_S)
+    timed = list[Beside]()
+    asked = list[tuple[int, float]]()
+    try:
+        for each in calls:
+            row = bench.row(each.kernel, each.case)
+            each.rows.append(row)
+            if row.median_us is not None:
+                timed.append(each)
+                asked.append((each.number, row.median_us))
+            yield each
+    finally:
+        workers.close()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+        others = apart.submit(_timed_otherwise, asked, sm).result()
+    for each, other in zip(timed, others, strict=True):
+        each.others.append(other)
 
 
 def _table(calls: Sequence[Beside]) -> tuple[Table, int, int]:
@@ -269,13 +247,13 @@ def main() -> int:
     device = torch.device("cuda")
     major, minor = torch.cuda.get_device_capability()
     sm = 10 * major + minor
-    machine = _Machine(device, sm, survey(device, describe_machine(device, sm, strict=None)))
+    ground = survey(device, describe_machine(device, sm, strict=None))
     calls = [Beside(number, *_pair(*asked, sm)) for number, asked in enumerate(_CALLS)]
     with Progress(console=Console(stderr=True)) as progress:
         for process in range(1, _PROCESSES + 1):
             now = [each for each in calls if each.goes_on]
             task = progress.add_task(f"process {process} of {_PROCESSES}", total=len(now))
-            for _ in machine.time(now):
+            for _ in _time(now, device, sm, ground):
                 progress.advance(task)
     table, alike, apart = _table(calls)
     Console(width=max(Console().width, 160)).print(table)

@@ -49,6 +49,12 @@ def _sampled(on: Device, call: Callable[[], object]) -> list[Sample]:
     return collect(lambda: on.sample(_prepared(call)), Rule(_ROOF_S, rest=on.rest)).samples
 
 
+def times_us(on: Device, call: Callable[[], object], samples: int) -> list[float]:
+    """Of so many calls, each as a sample of a kernel, whose inputs stay as they are."""
+    on.begin()
+    return [on.sample(_prepared(call)).time_us for _ in range(samples)]
+
+
 def _roof(name: str, unit: str, work: float, samples: list[Sample], source: str) -> Roof:
     """work: bytes or flops of a call. The median, as of kernels."""
     times = tuple(each.time_us for each in samples)
@@ -120,10 +126,7 @@ def empty_call_us(on: Device) -> float:
     It is of the machine, and part of every time, whatever a call launches: 1.3 us on H200s that are
     alone in theirs, 2.9 us on those of two (docs/measured.md).
     """
-    on.begin()
-    return statistics.median(
-        on.sample(_prepared(_nothing)).time_us for _ in range(_EMPTY_CALL_SAMPLES)
-    )
+    return statistics.median(times_us(on, _nothing, _EMPTY_CALL_SAMPLES))
 
 
 def _nothing() -> None:

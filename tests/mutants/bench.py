@@ -61,9 +61,7 @@ class Bench:
     _sound: dict[tuple[str, str, str], AccuracyRow] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.run = Run(
-            self.device, DEFAULT_SM, gate_baselines=False, named=frozenset(), reproduce_options=()
-        )
+        self.run = Run(self.device, DEFAULT_SM)
         self._plain = self._workers((PLAIN,), None, _TIME_LIMIT_S)
         self._plain.kernels()
         self.server = self._plain.server
