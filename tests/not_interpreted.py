@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-_ROOT = Path(__file__).parent.parent
+from tests.commands import run_python
 
 
 def printed_by(program: str, cache: Path) -> str:
     """What the program prints, from the checkout's root; cache: of what it compiles."""
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=_ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)},
-        timeout=300,
-        check=False,
-    )
+    variables = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
+    ran = run_python("-c", program, variables=variables, timeout_s=300)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from reports.record import read
-from suites.throughput import against as module
 from suites.throughput.against import Asked, _absolute, time_both
 from suites.throughput.in_turn import without
 from suites.throughput.merged import merge_rows
 from suites.throughput.worktrees import TreeError, commit_of, tree_of
+from tests.commands import run_python
 from tests.compared_records import bench_row, case, header, samples, write
 
 # A suite that writes the record which its tree holds, and the order that it was called in.
@@ -320,15 +320,9 @@ def test_arguments_of_a_process_name_files_in_full_and_lack_our_own() -> None:
 
 def test_files_of_one_process_are_refused() -> None:
     """pytest-benchmark's JSON would be of the last process alone."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "suites/throughput", "--device=cpu"),
-            *("--against", "HEAD", "--benchmark-json=x.json", "-p", "no:cacheprovider"),
-        ],
-        cwd=module._ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_python(
+        *("-m", "pytest", "suites/throughput", "--device=cpu"),
+        *("--against", "HEAD", "--benchmark-json=x.json", "-p", "no:cacheprovider"),
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--benchmark-json: --against times in several processes" in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 
 from kernels.registry import KernelError, load_file
 from reports.record import Record, latest, read
+from tests.commands import run_python
 from tests.mutants.bench import Bench
 from tests.mutants.cheats import MUTANTS
 from tests.mutants.mutant import Mutant
@@ -46,19 +45,12 @@ def test_cheat_fails_for_its_reason(cheat: Mutant, trial: Bench) -> None:
 
 def _run(results: Path, *cheats: str, kernels: tuple[str, ...] = ()) -> tuple[int, str]:
     """The exit status of a run of these cheats, and what it prints."""
-    command = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
     command += [f"--results={results}", "--jobs=1", "--time-limit=3", f"--case={_CASE}"]
     command += [f"--kernels={_CHEATS / name}.py" for name in cheats]
     command += [f"--kernel={name}" for name in kernels]
-    ran = subprocess.run(
-        command,
-        cwd=_ROOT,
-        env=os.environ | {"CHEATED_RESULTS": str(results), "PYTEST_ADDOPTS": _QUIET},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    variables = os.environ | {"CHEATED_RESULTS": str(results), "PYTEST_ADDOPTS": _QUIET}
+    ran = run_python(*command, variables=variables, timeout_s=120)
     return ran.returncode, ran.stdout + ran.stderr
 
 

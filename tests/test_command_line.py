@@ -26,6 +26,7 @@ import torch
 
 from oracles import ATTENTION_DELTA
 from reports.record import Record, read
+from tests.commands import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 OP = "layer_norm_backward"
@@ -316,13 +317,7 @@ def test_killed_run_leaves_a_record_that_renders(runs: Runs) -> None:
     ran = runs("killed")
     assert ran.status == -signal.SIGKILL
     (path,) = ran.records
-    report = subprocess.run(
-        [sys.executable, "-m", "reports", str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    report = run_python("-m", "reports", path)
     assert report.returncode == 1
     assert report.stdout.lstrip().startswith("INCOMPLETE")
     assert "the run did not finish" in report.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from reports.comparison.__main__ import main
 from reports.schema import BenchRow, Row
+from tests.commands import run_python
 from tests.compared_records import (
     A100,
     H100,
@@ -24,19 +23,11 @@ from tests.compared_records import (
 )
 from tests.compiled_records import prediction, record_of
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
     """Run the command in a process of its own; its exit status, stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "reports.comparison", *map(str, arguments)],
-        cwd=ROOT,
-        env={key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment
+    done = run_python("-m", "reports.comparison", *map(str, arguments), variables=variables)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -275,13 +266,7 @@ def test_five_records_of_five_thousand_rows_take_seconds(tmp_path: Path) -> None
         "peak = Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0]; "
         "print(used.ru_utime + used.ru_stime, peak, file=sys.stderr); sys.exit(status)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, (first, *others))],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", code, first, *others)
     assert done.returncode == 0
     assert done.stdout.count("5,000 the same") == 4
     # The process's own seconds: the machine that tests may do other work beside.

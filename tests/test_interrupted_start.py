@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from suites.resources.worker import serve
+from tests.commands import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 _PRESSED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
@@ -29,22 +28,11 @@ sys.exit(command.main([]))
 """
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
 def test_suite_that_is_interrupted_among_its_imports(tmp_path: Path) -> None:
     """Nothing was run, and the status is that of an interrupted run."""
     (tmp_path / "conftest.py").write_text(_PRESSED)
     ours = ("-c", str(ROOT / "pyproject.toml"), "--device=cpu", "-p", "no:cacheprovider")
-    done = _run("-m", "pytest", *ours, str(tmp_path))
+    done = run_python("-m", "pytest", *ours, tmp_path, timeout_s=120)
     assert done.returncode == pytest.ExitCode.INTERRUPTED
     assert done.stderr == "interrupted before anything was run\n"
     assert done.stdout == ""
@@ -52,7 +40,7 @@ def test_suite_that_is_interrupted_among_its_imports(tmp_path: Path) -> None:
 
 def test_compile_that_is_interrupted_among_its_imports() -> None:
     """Its server, which imports the same meanwhile, doesn't hear of it."""
-    done = _run("-c", _COMPILE)
+    done = run_python("-c", _COMPILE, timeout_s=120)
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == "interrupted before anything was compiled\n"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from reports.record import Record, latest, read
+from tests.commands import run_python
 
 _ROOT = Path(__file__).resolve().parent.parent
 _CRASHING = _ROOT / "tests" / "crashing_kernels.py"
@@ -25,7 +26,7 @@ _EXPECTED = {
 
 
 def _command(results: Path, *options: str) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
     return [*command, f"--results={results}", f"--kernels={_CRASHING}", *options]
 
 
@@ -33,8 +34,7 @@ def _command(results: Path, *options: str) -> list[str]:
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Record]:
     """What a run of five faults among all cases prints, and its record."""
     results = tmp_path_factory.mktemp("crashed")
-    command = _command(results, "--jobs=1", "--time-limit=15", "--memory-limit=1.2")
-    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    ran = run_python(*_command(results, "--jobs=1", "--time-limit=15", "--memory-limit=1.2"))
     assert ran.returncode == 1, ran.stdout + ran.stderr
     return ran.stdout, read(latest(results))
 
@@ -74,7 +74,7 @@ def test_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path, with_signal: i
     """After Ctrl-C, and after kill -9: a readable record, and --resume tries only the rest."""
     small = ("--dtype=float16", "--dtype=float32", "--jobs=1")
     process = subprocess.Popen(
-        _command(tmp_path / "first", *small),
+        [sys.executable, *_command(tmp_path / "first", *small)],
         cwd=_ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -87,8 +87,7 @@ def test_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path, with_signal: i
     cut = read(latest(tmp_path / "first"))
     assert cut.problem is not None
     done = {(row.kernel, row.case.id): row for row in cut.rows if row.status != "refused"}
-    resumed = [*_command(tmp_path / "second", *small), f"--resume={cut.path}"]
-    ran = subprocess.run(resumed, cwd=_ROOT, capture_output=True, text=True, check=False)
+    ran = run_python(*_command(tmp_path / "second", *small), f"--resume={cut.path}")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     whole = read(latest(tmp_path / "second"))
     assert whole.problem is None
@@ -103,8 +102,7 @@ def test_resuming_with_other_options_is_refused(
 ) -> None:
     """Rows that the options don't ask for aren't thrown away silently."""
     _, record = crashed
-    command = [*_command(tmp_path, "--dtype=float32"), f"--resume={record.path}"]
-    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    ran = run_python(*_command(tmp_path, "--dtype=float32"), f"--resume={record.path}")
     assert ran.returncode == 4
     assert "of its rows aren't asked for by these options" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,21 +18,19 @@ from suites.power.cases import CASES, distributions_of, profiled_kernels
 from suites.power.check import checks
 from suites.power.figures import window_of
 from suites.power.looping import zero
+from tests.commands import run_python
 from tests.synthetic_traces import constant, synthetic
 from tests.test_power_trials import _reply
 
-ROOT = Path(__file__).resolve().parents[1]
 IDLE = Figures(0.0, 4.0, energy_counter_j=400.0)
 
 
 def _run(*options: str, results: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "suites/power", f"--results={results}", *options]
+    command = ("-m", "pytest", "suites/power", f"--results={results}", *options)
     quiet = {"PYTEST_ADDOPTS": "--no-header --no-summary --tb=short -qq -p no:cacheprovider"}
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | quiet
     environment["CUDA_VISIBLE_DEVICES"] = ""
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    return run_python(*command, variables=environment)
 
 
 @pytest.mark.parametrize("options", [(), ("--device=cpu",)])

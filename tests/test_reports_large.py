@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +20,11 @@ from reports.profile_page import profile_part
 from reports.profile_pictures import MOST_CASES, MOST_LINES
 from reports.record import Record, RecordError, read
 from reports.thinned import read_to_show
+from tests.commands import run_python
 from tests.compiled_records import SMS
 from tests.compiled_records import record_of as write_compiled
 from tests.compiled_records import row as compiled_row
 
-ROOT = Path(__file__).resolve().parents[1]
 ROWS = 5000
 
 # Its own peak: what the system counts as a child's begins with this process's, as a fork's.
@@ -73,10 +71,8 @@ def large(suite: str, path: Path) -> Path:
 def test_report_of_5000_rows_is_quick_and_small(suite: str, tmp_path: Path) -> None:
     """Terminal and page: under 3 s on an idle machine, and 300 MB."""
     path, page = large(suite, tmp_path / "run.jsonl"), tmp_path / "page.html"
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED, str(path), "--html", str(page)],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = run_python("-c", WATCHED, path, "--html", page)
+    assert done.returncode == 0, done.stderr
     seconds, peak_kib = map(float, done.stderr.split())
     assert "<small>5,000 rows</small>" in page.read_text()
     assert seconds < 5  # of a processor that others share

@@ -14,6 +14,7 @@ import pytest
 
 from reports.record import Record, read
 from reports.schema import ResourceRow
+from tests.commands import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "kernels_to_compile.py"
@@ -23,14 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a module of the checkout as a user's shell would: without the interpreter."""
     hidden = {"TRITON_INTERPRET", "COLUMNS", "TRITON_DEFAULT_FP_FUSION"}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    return subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python("-m", *arguments, variables=environment)
 
 
 class Compiled:

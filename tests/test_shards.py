@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from oracles import OPS
 from oracles.op import Case
 from reports.record import Record, latest, read
 from suites.accuracy.shards import default_jobs, is_huge, share_of
+from tests.commands import run_python
 
-_ROOT = Path(__file__).resolve().parent.parent
 _DIES = """
 import os, pathlib, signal
 from kernels import Domain, kernel
@@ -72,9 +71,8 @@ def test_small_runs_stay_in_one_process() -> None:
 
 
 def _run(results: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Record]:
-    command = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
-    command += [f"--results={results}", *arguments]
-    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    command = ("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq")
+    ran = run_python(*command, f"--results={results}", *arguments)
     return ran, read(latest(results))
 
 

@@ -14,11 +14,12 @@ import pytest
 
 from reports.record import Record, read
 from suites.throughput.repeated import run_repeated
+from tests.commands import run_python
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
 _COMMAND = [
-    *(sys.executable, "-m", "pytest", "suites/throughput", "-qq", "-p", "no:cacheprovider"),
+    *("-m", "pytest", "suites/throughput", "-qq", "-p", "no:cacheprovider"),
     *("--device=cpu", "--row-time=0.05", f"--case={_SMALL}", "--kernel=torch_eager"),
 ]
 
@@ -30,8 +31,7 @@ def _record(folder: Path) -> Record:
 
 def test_row_has_each_process(tmp_path: Path) -> None:
     """Its median is the processes', and ± goes from the lowest of theirs to the highest."""
-    command = [*_COMMAND, "--rounds=2", f"--results={tmp_path}"]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    done = run_python(*_COMMAND, "--rounds=2", f"--results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "bench: process 2 of 2" in done.stderr
     assert "Traceback" not in done.stderr
@@ -51,7 +51,7 @@ def test_row_has_each_process(tmp_path: Path) -> None:
 
 def test_interrupted_rounds_keep_the_processes_that_ended(tmp_path: Path) -> None:
     """Ctrl-C in the second process: the first one's rows are a record, and the status is 2."""
-    command = [*_COMMAND, "--rounds=3", f"--results={tmp_path}"]
+    command = [sys.executable, *_COMMAND, "--rounds=3", f"--results={tmp_path}"]
     running = subprocess.Popen(
         command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -21,10 +21,11 @@ from suites.throughput.cases import bench_cases
 from suites.throughput.gpus import wanted_gpus
 from suites.throughput.protocol import Sample
 from suites.throughput.roofs import flush_probe, judged_probe
+from tests.commands import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
-_COMMAND = [sys.executable, "-m", "pytest", "suites/throughput", "-qq", "-p", "no:cacheprovider"]
+_COMMAND = ["-m", "pytest", "suites/throughput", "-qq", "-p", "no:cacheprovider"]
 _BRIEF = ["--device=cpu", "--row-time=0.1", f"--case={_SMALL}"]
 
 # As the session's own survey, but for a flush that left everything in the cache.
@@ -52,9 +53,7 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 def _run(*arguments: str, command: list[str] = _COMMAND) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
-    )
+    return run_python(*command, *arguments, timeout_s=300)
 
 
 def _record(folder: Path) -> Record:
@@ -114,7 +113,7 @@ def test_bench_helps_without_a_gpu() -> None:
 
 def test_bench_whose_cold_reads_are_warm_is_refused(tmp_path: Path) -> None:
     """A session that would call warm samples cold has none."""
-    command = [sys.executable, "-c", _WARM_FLUSH, *_COMMAND[3:]]
+    command = ["-c", _WARM_FLUSH, *_COMMAND[2:]]
     done = _run(*_BRIEF, f"--results={tmp_path}", command=command)
     assert done.returncode != 0
     assert "the flush left it in the cache, so no sample would be cold" in done.stderr
@@ -125,7 +124,7 @@ def test_bench_that_is_interrupted_keeps_what_it_timed(tmp_path: Path) -> None:
     """Ctrl-C after the first row: a whole record, of what there is."""
     options = ["--device=cpu", "--op=layer_norm_backward", "--row-time=0.3"]
     with subprocess.Popen(
-        [*_COMMAND, *options, f"--results={tmp_path}"],
+        [sys.executable, *_COMMAND, *options, f"--results={tmp_path}"],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -167,7 +166,7 @@ def test_option_that_bench_cannot_use_is_refused(
 @pytest.mark.parametrize("together", [False, True])
 def test_gpus_have_a_run_each(tmp_path: Path, *, together: bool) -> None:
     """Two runs, two records, and the status of both."""
-    command = [sys.executable, "-c", _TWO_GPUS, *_COMMAND[3:]]
+    command = ["-c", _TWO_GPUS, *_COMMAND[2:]]
     options = [*_BRIEF, "--kernel=torch_eager", "--gpus=all", f"--results={tmp_path}"]
     done = _run(*options, *(["--gpus-together"] if together else []), command=command)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,6 @@ import json
 import random
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ from oracles import OPS
 from oracles.op import Case
 from reports.record import latest, read
 from suites.user_cases import CasesError, read_cases
+from tests.commands import run_python
 
-_ROOT = Path(__file__).resolve().parents[1]
 _ENOUGH = 2**37
 _NORM: dict[str, object] = {
     "op": "layer_norm_backward",
@@ -293,12 +292,11 @@ def test_line_that_is_taken_has_inputs_and_a_truth(op: str, tmp_path: Path) -> N
     assert taken > 30
 
 
-_RUN = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+_RUN = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
 
 
 def _run(results: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [*_RUN, "-p", "no:cacheprovider", f"--results={results}", *options]
-    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    return run_python(*_RUN, "-p", "no:cacheprovider", f"--results={results}", *options)
 
 
 def test_run_has_the_files_cases_alone(tmp_path: Path) -> None:
