@@ -7,6 +7,7 @@ All sessions share one environment, made by the session `environment` on the fir
 from __future__ import annotations
 
 import sys
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -113,15 +114,16 @@ def environment(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"])
 def accuracy(session: nox.Session) -> None:
     """Verify kernels against float64: `-- --op OP --kernel NAME --kernels=FILE --tier full`."""
-    note = Path(session.create_tmp()) / "record"
-    note.unlink(missing_ok=True)
-    variables = {"PYTEST_ADDOPTS": _QUIET, "WORKBENCH_RECORD_NOTE": str(note.resolve())}
-    _run(session, "run", "pytest", "suites/accuracy", *session.posargs, variables=variables)
-    # A kernel that ends the process with status 0 leaves an unfinished record, or none.
-    if note.is_file():
-        _run(session, "run", "reports", note.read_text(), "--check")
-    elif _RUNS_NOTHING.isdisjoint(session.posargs):
-        session.error("the run ended before it began a record: a file of --kernels ended it")
+    # A folder of its own: two runs in one checkout would take each other's record for theirs.
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
+        note = Path(folder) / "record"
+        variables = {"PYTEST_ADDOPTS": _QUIET, "WORKBENCH_RECORD_NOTE": str(note)}
+        _run(session, "run", "pytest", "suites/accuracy", *session.posargs, variables=variables)
+        # A kernel that ends the process with status 0 leaves an unfinished record, or none.
+        if note.is_file():
+            _run(session, "run", "reports", note.read_text(), "--check")
+        elif _RUNS_NOTHING.isdisjoint(session.posargs):
+            session.error("the run ended before it began a record: a file of --kernels ended it")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

@@ -35,10 +35,23 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-__all__ = ["Record", "RecordError", "RecordWriter", "latest", "new_path", "read", "shown"]
+__all__ = [
+    "Record",
+    "RecordError",
+    "RecordWriter",
+    "latest",
+    "new_path",
+    "new_record",
+    "read",
+    "shown",
+]
 
 _STAMP = "%Y%m%dT%H%M%SZ"
 _STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
+
+
+class _TakenError(RecordError):
+    """There is a file of the record's name already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,7 @@ class RecordWriter:
                 aside.unlink()
         if not named:
             self._close()
-            raise RecordError(
+            raise _TakenError(
                 f"{shown(path)}: there is a file of that name already, and a record is never "
                 "overwritten; give the run another path"
             )
@@ -259,6 +272,21 @@ def new_path(results: Path, suite: str, started: datetime, device_name: str) -> 
         path = results / f"{stem}-{number}.jsonl"
         number += 1
     return path
+
+
+def new_record(
+    results: Path, started: datetime, header: RunHeader, *, mark: str = ""
+) -> RecordWriter:
+    """A record in `results` under a name of its own, also where two runs begin in one second.
+
+    mark: what its name has after the device's. Raises RecordError.
+    """
+    device = f"{header.environment.device_name} {mark}"
+    while True:
+        try:
+            return RecordWriter(new_path(results, header.suite, started, device), header)
+        except _TakenError:
+            continue  # by another run, since the name was looked for
 
 
 def latest(results: Path) -> Path:

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import pytest
 from rich.console import Console
 
-from reports.record import RecordError, RecordWriter, new_path
+from reports.record import RecordError, RecordWriter, new_record
 from reports.schema import Row, RunEnd, RunHeader
 from suites.accuracy.shards import RECORD_NOTE
 
@@ -65,11 +65,11 @@ class RecordedRun(Generic[AnyRow]):
     def open_record(self, header: RunHeader, now: datetime) -> None:
         """Start the record, under a name of its own. Raises UsageError where it can't be."""
         results = Path(self.config.getoption("--results"))
-        self.path = new_path(results, header.suite, now, header.environment.device_name)
         try:
-            self.writer = RecordWriter(self.path, header)
+            self.writer = new_record(results, now, header)
         except RecordError as error:
             raise pytest.UsageError(f"--results {results}: {error}") from error
+        self.path = self.writer.path
         if note := os.environ.get(RECORD_NOTE):
             Path(note).write_text(str(self.path.resolve()))
 

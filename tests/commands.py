@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,3 +26,16 @@ def run_python(
         check=False,
         timeout=timeout_s,
     )
+
+
+def noxfile() -> ModuleType:
+    """The noxfile's sessions, as nox loads them from the checkout's root."""
+    spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
+    assert spec is not None and spec.loader is not None
+    module, before = importlib.util.module_from_spec(spec), Path.cwd()
+    os.chdir(ROOT)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        os.chdir(before)
+    return module

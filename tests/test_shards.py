@@ -11,7 +11,7 @@ import pytest
 from oracles import OPS
 from oracles.op import Case
 from reports.record import Record, latest, read
-from suites.accuracy.shards import default_jobs, is_huge, share_of
+from suites.accuracy.shards import default_jobs, is_huge, most_jobs, share_of
 from tests.commands import run_python
 
 _DIES = """
@@ -68,6 +68,15 @@ def test_small_runs_stay_in_one_process() -> None:
     """A second process would start as the first one ends."""
     assert default_jobs("cpu", 20) == 1
     assert default_jobs("cpu", 10_000) >= 1
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_no_share_of_as_many_as_there_can_be_is_empty(kind: str) -> None:
+    """On a GPU cases that need the same compiled kernels stay together, so there are fewer."""
+    cases = _cases()[:40]
+    count = most_jobs(cases, kind)
+    assert all(share_of(cases, number, count, kind) for number in range(count))
+    assert not share_of(cases, count, count + 1, kind)
 
 
 def _run(results: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Record]:
@@ -130,3 +139,11 @@ def test_process_that_dies_takes_its_share_alone(tmp_path: Path) -> None:
     assert record.problem is not None
     assert any(row.status == "passed" for row in record.rows)
     assert "of the run ended early, with status -9" in ran.stdout
+
+
+def test_one_case_is_tried_by_one_process(tmp_path: Path) -> None:
+    """However many are asked for: a share without a case would end with an error of its own."""
+    case = "attention_delta-b1-h_q1-s_q0-d_v64-float32-contiguous"
+    ran, record = _run(tmp_path, "--kernel=delta", f"--case={case}", "--jobs=2")
+    assert (ran.returncode, [row.status for row in record.rows]) == (0, ["passed"]), ran.stdout
+    assert "INTERNALERROR" not in ran.stdout + ran.stderr

@@ -201,6 +201,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             or alone
             or shards.default_jobs(self.device.type, len(kept))
         )
+        jobs = min(jobs, shards.most_jobs(self.cases, self.device.type))
         if jobs > 1 and self.share is None:
             arguments = list(map(str, self.config.invocation_params.args))
             huge = any(shards.is_huge(_pair(item)[1], self.device.type) for item in kept)

@@ -44,6 +44,11 @@ def default_jobs(device: str, pairs: int) -> int:
     return cores if device == "cpu" else max(1, min(MOST_ON_GPU, cores * 3 // 4))
 
 
+def most_jobs(cases: Sequence[Case], device: str) -> int:
+    """The most processes of which each has a case to try; the huge cases' aside."""
+    return len({_family(case, device) for case in cases if not is_huge(case, device)})
+
+
 def share_of(cases: Sequence[Case], number: int, count: int, device: str) -> frozenset[str]:
     """The ids of the cases that share `number` of `count` tries: about equal work, all covered.
 

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kernels.expectation import Claim, Expectation
 from kernels.registry import Kernel
-from reports.record import RecordWriter, new_path
+from reports.record import RecordWriter, new_record
 from reports.schema import BrokenExpectation, ResourceRow, RunEnd, RunHeader
 from suites.described import describe_machine, kernel_info
 from suites.resources.cache import Cache
@@ -148,8 +148,8 @@ class Session:
             planned_rows=rows,
             gate_baselines=False,
         )
-        self.path = new_path(self.asked.results, "compile", now, machine.device_name)
-        with RecordWriter(self.path, header) as writer:
+        with new_record(self.asked.results, now, header) as writer:
+            self.path = writer.path
             yield writer
 
     def _compiled(self, workers: Workers, tools: Tools) -> Iterator[ResourceRow]:

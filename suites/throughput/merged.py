@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from reports.record import Record, RecordWriter, new_path
+from reports.record import Record, new_record
 from reports.schema import BenchRow, RunEnd
 
 _FIGURES = (
@@ -65,11 +65,10 @@ def write_merged(
         for row in record.benches:
             key = (row.op, row.kernel, row.case.id, row.cache, row.distribution)
             rows.setdefault(key, []).append(row)
-    path = new_path(results, "bench", started, f"{first.environment.device_name} {letter}")
     planned = max(each.header.planned_rows for each in records)
     header = first.model_copy(update={"command": command, "planned_rows": planned})
     ends = [each.end for each in records]
-    with RecordWriter(path, header) as writer:
+    with new_record(results, started, header, mark=letter) as writer:
         for same in rows.values():
             writer.write(merge_rows(same))
         writer.close(
@@ -81,4 +80,4 @@ def write_merged(
                 exit_status=max((each.exit_status for each in ends if each is not None), default=2),
             )
         )
-    return path
+    return writer.path
