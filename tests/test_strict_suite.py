@@ -53,7 +53,7 @@ def _dx_kernel(
     if FAULT != "narrow":
         row = row.to(tl.int64)
     cols = tl.arange(0, BLOCK)
-    mask = cols < n
+    mask = (row < tl.num_programs(0)) & (cols < n)  # a scalar beside a block
     reads = cols <= n if FAULT == "past the end" else mask
     if FAULT == "no other":
         x = tl.load(x_ptr + row * stride + cols, mask=mask)

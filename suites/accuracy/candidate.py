@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import InterpreterError
 
 from kernels.registry import Kernel
 from oracles.op import Case, dtype_name
@@ -188,6 +189,8 @@ def is_fatal(error: BaseException) -> bool:
 
 def told_of(error: BaseException, kernel: Kernel) -> str:
     """The error in one line, with the last line of the kernel's own file that it passed through."""
+    while isinstance(error, InterpreterError) and error.__cause__ is not None:
+        error = error.__cause__  # what a line of a jit function raised; the rest repeats it
     text = " ".join(str(error).split())
     frames = [
         frame

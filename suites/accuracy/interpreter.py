@@ -6,7 +6,8 @@ whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. 
 rounding toward zero get it.
 
 An argument has the type that it has when compiled, see interpreter_arguments.py; a loop counts in
-the type that it has when compiled, see interpreter_loops.py.
+the type that it has when compiled, see interpreter_loops.py; comparisons, fma and minima of NaN are
+in interpreter_operations.py, with what the interpreter can't run.
 
 Its tl.dot is exact fp32 whatever the input precision. Here fp32 operands of "tf32", the default,
 lose all but 10 bits of their fraction, by truncation: Triton hands the registers to the tensor
@@ -28,7 +29,12 @@ import triton
 import triton.language as tl
 from triton.runtime import jit
 
-from suites.accuracy import interpreter_arguments, interpreter_loops, interpreter_overhead
+from suites.accuracy import (
+    interpreter_arguments,
+    interpreter_loops,
+    interpreter_operations,
+    interpreter_overhead,
+)
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
@@ -128,6 +134,7 @@ def install() -> None:
     _mend_memory(interpreter)
     _mend_atomics(interpreter)
     _mend_dot(interpreter)
+    interpreter_operations.mend(interpreter)
     interpreter_arguments.mend(interpreter)
     interpreter_loops.mend(interpreter)
     interpreter_overhead.mend(interpreter)

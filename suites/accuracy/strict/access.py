@@ -250,8 +250,10 @@ def _note_load(
 
 
 def lanes_of(mask: Any, pointers: Any) -> Array:
-    """A mask as an array of the pointers' shape; a descriptor's is one already."""
+    """A mask as bools of the pointers' shape; a descriptor's is such an array already."""
     lanes = mask if isinstance(mask, np.ndarray) else mask.data
+    if lanes.dtype != np.bool_:  # by integers numpy would pick lanes, not switch them
+        lanes = lanes != 0
     shape = pointers.data.shape
     return lanes if lanes.shape == shape else np.broadcast_to(lanes, shape)
 

@@ -1,0 +1,111 @@
+"""Operations that the stock interpreter computes otherwise than a GPU does, or can't run at all.
+
+Comparisons give int1; the stock handle says the type of what was compared, so that a scalar one
+that is spread over a block becomes integers, and a mask of integers picks lanes by their number.
+The larger and the smaller of a number and NaN is the number (`propagate_nan` NONE, the default; for
+clamp too). tl.fma rounds once: here in float64 and then to the type, for all narrower ones.
+
+What the interpreter can't run (libdevice, inline assembly, an operation that it has no function
+for) is refused in one sentence, with what to do instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+
+
+class NotInterpretedError(AttributeError, NotImplementedError):
+    """A kernel does what Triton's interpreter has nothing for."""
+
+
+_INSTEAD = "say Domain(interpretable=False) and run it on a GPU"
+_LIBRARIES = ("libdevice", "cuda.libdevice", "hip.libdevice")
+_ELEMENTWISE = {
+    "create_extern_elementwise": "a function of an external library",
+    "create_inline_asm": "inline assembly",
+}
+
+
+def mend(interpreter: Any) -> None:
+    """Mend `triton.runtime.interpreter`, for every kernel launched from here on."""
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    for name in dir(builder):
+        if name.startswith(("create_icmp", "create_fcmp")):
+            setattr(builder, name, _comparison(getattr(builder, name), handle))
+    builder.create_maxnumf = _binary(np.fmax, handle)
+    builder.create_minnumf = _binary(np.fmin, handle)
+    builder.create_clampf = _clamp(builder.create_clampf, interpreter._ir.PROPAGATE_NAN.NONE)
+    builder.create_fma = _fused(builder.create_fma, handle)
+    _refuse_what_is_missing(builder)
+
+
+def _comparison(stock: Any, handle: Any) -> Any:
+    def compare(self: Any, lhs: Any, rhs: Any) -> Any:
+        return handle(stock(self, lhs, rhs).data, tl.int1)
+
+    return compare
+
+
+def _binary(operation: Any, handle: Any) -> Any:
+    def compute(_: Any, lhs: Any, rhs: Any) -> Any:
+        return handle(operation(lhs.data, rhs.data), lhs.dtype.scalar)
+
+    return compute
+
+
+def _clamp(stock: Any, none: Any) -> Any:
+    def clamp(self: Any, x: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
+        if propagate_nan != none:
+            return stock(self, x, low, high, propagate_nan)
+        return self.create_minnumf(self.create_maxnumf(x, low), high)
+
+    return clamp
+
+
+def _fused(stock: Any, handle: Any) -> Any:
+    def fma(self: Any, x: Any, y: Any, z: Any) -> Any:
+        kind = z.data.dtype
+        if kind.itemsize > 4 or not z.dtype.scalar.is_floating():
+            return stock(self, x, y, z)
+        wide = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
+        return handle(wide.astype(kind), z.dtype.scalar)
+
+    return fma
+
+
+def _refuse_what_is_missing(builder: Any) -> None:
+    for name, what in _ELEMENTWISE.items():
+        setattr(builder, name, _refusing(what))
+    builder.__getattr__ = _without
+    for each in _LIBRARIES:
+        module = importlib.import_module(f"triton.language.extra.{each}")
+        for name, function in list(vars(module).items()):
+            if isinstance(function, FunctionType) and not name.startswith("_"):
+                setattr(module, name, _refusing(f"libdevice.{name}"))
+
+
+def _refusing(what: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotInterpretedError(_sentence(what))
+
+    return refuse
+
+
+def _without(_: Any, name: str) -> Any:
+    """What a builder is asked for and doesn't have; other code may ask whether it does."""
+    if not name.startswith("create_"):
+        raise AttributeError(name)
+    raise NotInterpretedError(_sentence(f"the operation {name.removeprefix('create_')}"))
+
+
+def _sentence(what: str) -> str:
+    return (
+        f"Triton {triton.__version__}'s interpreter can't run {what}; use functions of "
+        f"triton.language (tl.exp, tl.sigmoid, tl.math.erf), or {_INSTEAD}"
+    )

@@ -1,0 +1,119 @@
+"""Operations that the stock interpreter computes otherwise than a GPU, or has nothing for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra import libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
+
+from oracles import LAYER_NORM_BACKWARD
+from tests.by_hand import kernel_of, run_on
+from tests.watched import violation_of
+from tests.wrong_layer_norms import closed_form
+
+_CASE = "layer_norm_backward-m5-n5-float32-contiguous"
+
+
+@triton.jit
+def _limits_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x, y = tl.load(x_ptr + offs), tl.load(y_ptr + offs)
+    tl.store(out_ptr + offs, tl.maximum(x, y))
+    tl.store(out_ptr + BLOCK + offs, tl.minimum(x, y))
+    tl.store(out_ptr + 2 * BLOCK + offs, tl.clamp(x, -1.0, 1.0))
+    tl.store(out_ptr + 3 * BLOCK + offs, tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL))
+
+
+@triton.jit
+def _fma_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    product = x * x
+    tl.store(out_ptr + offs, tl.fma(x, x, -product))
+
+
+@triton.jit
+def _compared_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    row, offs = tl.program_id(0), tl.arange(0, BLOCK)
+    spread = tl.broadcast_to(row < 1, (BLOCK,))
+    tl.static_assert(spread.dtype == tl.int1)
+    lane = row * BLOCK + offs
+    tl.store(out_ptr + lane, tl.load(x_ptr + lane, spread & (offs < size), other=-1.0), row < 2)
+
+
+@triton.jit
+def _library_kernel(x_ptr, out_ptr, FUNCTION: tl.constexpr):
+    x = tl.load(x_ptr)
+    if FUNCTION == "libdevice.tanh":
+        y = libdevice.tanh(x)
+    elif FUNCTION == "libdevice.exp":
+        y = cuda_libdevice.exp(x)
+    else:
+        y = tl.inline_asm_elementwise("ex2 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    tl.store(out_ptr, y)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_interpreter(device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("the interpreter is for machines without a GPU")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_larger_of_a_number_and_nan_is_the_number(dtype: torch.dtype) -> None:
+    """As max.f32 and min.f32 of a GPU have it, and clamp; unless a kernel asks for the NaN."""
+    nan = float("nan")
+    x, y = torch.tensor([[nan, 2.0], [3.0, nan]], dtype=dtype)
+    out = torch.zeros(4, 2, dtype=dtype)
+    assert violation_of(lambda: _limits_kernel[(1,)](x, y, out, BLOCK=2)) is None
+    assert out[:2].tolist() == [[3.0, 2.0], [3.0, 2.0]]
+    assert out[2].tolist() == [-1.0, 1.0]
+    assert out[3].isnan().all()
+
+
+def test_fma_rounds_once() -> None:
+    """So that fma(x, x, -(x * x)) is what the product's rounding lost."""
+    x = torch.tensor([1 + 2.0**-20, 3.14159274, 1e-10, 65521.0])
+    out = torch.zeros(4)
+    assert violation_of(lambda: _fma_kernel[(1,)](x, out, BLOCK=4)) is None
+    exact = x.double() * x.double()
+    assert torch.equal(out.double(), exact - (x * x).double())
+    assert out[:2].all()
+
+
+def test_scalar_comparison_spread_over_a_block_stays_a_mask() -> None:
+    """The stock one becomes integers, by which numpy picks lanes 0 and 1."""
+    x, out = torch.arange(8.0), torch.zeros(16)
+    assert violation_of(lambda: _compared_kernel[(4,)](x, out, 5, BLOCK=8)) is None
+    assert out.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, *[-1.0] * 11]
+
+
+@pytest.mark.parametrize("function", ["libdevice.tanh", "libdevice.exp", "inline assembly"])
+def test_kernel_that_calls_what_is_not_interpreted_is_told_so(function: str) -> None:
+    """In one sentence: which function, at which line, and what to do."""
+
+    def calling(
+        dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _library_kernel[(1,)](x, torch.zeros(1), FUNCTION=function)
+        return closed_form(dy, x, weight, mean, rstd)
+
+    case = next(each for each in LAYER_NORM_BACKWARD.cases() if each.id() == _CASE)
+    row = run_on(torch.device("cpu")).try_pair(kernel_of(calling), case)
+    assert (row.status, row.rule) == ("failed", "raised")
+    source = Path(__file__).read_text().splitlines()
+    call = f"y = {function.replace('libdevice.e', 'cuda_libdevice.e')}("
+    call = call if "libdevice" in function else "y = tl.inline_asm_elementwise("
+    line = next(number for number, text in enumerate(source, 1) if text.strip().startswith(call))
+    assert row.reason == (
+        f"it raised NotInterpretedError at line {line} of {__file__}: Triton "
+        f"{triton.__version__}'s interpreter can't run {function}; use functions of "
+        "triton.language (tl.exp, tl.sigmoid, tl.math.erf), or say Domain(interpretable=False) "
+        "and run it on a GPU"
+    )
