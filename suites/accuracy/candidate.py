@@ -158,9 +158,10 @@ def _conduct(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:
 
 
 def _library_call(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:
-    if watching.may_be_a_library(kernel) or not seen.library:
+    library = seen.library | watching.symbols_looked_up(kernel)
+    if watching.may_be_a_library(kernel) or not library:
         return None
-    called = ", ".join(sorted(seen.library))
+    called = ", ".join(sorted(library))
     return "library call", (
         f"it calls {called}, which computes the op; a kernel that is a way of calling a "
         "library says so with wraps='its name'"

@@ -3,16 +3,18 @@
 An autotuned kernel can be held to one of its configurations: each has to be right, not the fastest
 alone.
 
-A launch can be stubbed, to do nothing or to raise: a kernel that is right all the same isn't what
-computed its outputs. A library is one that computes the op itself, PyTorch's attention or layer
-norm, or the oracle; a kernel that calls one says so (`wraps=`), or is no kernel of its own. Its
-calls are seen by a dispatch mode, which is the calling thread's. And PyTorch's are refused to the
-whole process meanwhile, its other threads and the children that it forks included.
+A launch can be stubbed, to do nothing, to raise or to read other numbers (scrambling.py): a kernel
+that is right all the same isn't what computed its outputs. A library is one that computes the op
+itself, PyTorch's attention or norms, or the oracle; a kernel that calls one says so (`wraps=`), or
+is no kernel of its own. Its calls are seen by a dispatch mode, which is the calling thread's. And
+PyTorch's are refused to the whole process meanwhile, its other threads and the children that it
+forks included; those that have no entry in the dispatcher, and symbols of its libraries in C, too.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 import warnings
@@ -22,14 +24,17 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from types import FrameType, FunctionType
 from typing import Any, Literal
+from unittest import mock
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.library import Library, _scoped_library
 
-from kernels.registry import Kernel
+from kernels.registry import Kernel, all_kernels
 from oracles import OPS
+from suites.accuracy.scrambling import scrambled
 
-Stub = Literal["silent", "raising"]
+Stub = Literal["silent", "raising", "scrambled"]
 
 # Operations of PyTorch that compute an op of ours, by the beginnings of their names.
 _LIBRARY = (
@@ -40,10 +45,31 @@ _LIBRARY = (
     "_cudnn_attention",
     "_fused_sdp",
     "_native_multi_head_attention",
+    "_triton_scaled_dot_attention",
+    "_triton_multi_head_attention",
+    "_transformer_encoder_layer",
+    "flex_attention",
     "native_layer_norm",
     "layer_norm",
     "_fused_rms_norm",
     "rms_norm",
+    # A row is a group, an instance, or a channel of a batch of one.
+    "native_group_norm",
+    "group_norm",
+    "instance_norm",
+    "native_batch_norm",
+    "_native_batch_norm",
+    "_batch_norm",
+    "batch_norm",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+)
+# Symbols of PyTorch's and cuDNN's libraries that compute one, as ctypes looks them up. A kernel's
+# own functions in C may be called what they like.
+_SYMBOL = re.compile(
+    r"^(aoti_torch_|_ZNK?(2at|5torch)).*(attention|(layer|rms|batch|group|instance)_?norm)"
+    r"|^cudnn(BatchNorm|Norm|MultiHeadAttn)",
+    re.IGNORECASE,
 )
 _ORACLES = "the workbench's oracles"
 _COMPUTE = ("scores", "emulation", "bounds")  # beginnings of the names of its modules
@@ -73,6 +99,7 @@ class _State:
 _STATE = _State()
 # Kept before a candidate is imported, which may replace them.
 _frames: Callable[[], dict[int, FrameType]] = sys._current_frames  # noqa: SLF001
+_frame: Callable[[int], FrameType] = sys._getframe  # noqa: SLF001
 _threads: Callable[[], list[threading.Thread]] = threading.enumerate
 
 
@@ -131,14 +158,52 @@ class _Refusal:
             for name, key in _kernels_of_libraries(device):
                 refused = partial(_refused_operation, name)
                 library.impl(name.removeprefix("aten::"), refused, key, **_OVERRIDE)
+        call: Any = HigherOrderOperator.__call__
+
+        def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if _library(f"higher_order.{self.name()}") is not None:
+                _refused_operation(f"higher_order::{self.name()}")
+            return call(self, *args, **kwargs)
+
+        self._replaced.enter_context(mock.patch.object(HigherOrderOperator, "__call__", called))
+
+    @property
+    def is_on(self) -> bool:
+        return self._device is not None
 
 
 _REFUSAL = _Refusal()
+_LOOKED_UP: dict[str, set[str]] = {}  # symbols, by the source files that were on the stack
 
 
 def keep_refusing() -> None:
-    """In a process of candidates alone: what is refused to one stays so, until one may call it."""
+    """In a process of candidates alone: what is refused to one stays so, until one may call it.
+
+    From here on symbols that are looked up are heard of too, which can't be undone.
+    """
     _REFUSAL.is_kept = True
+    sys.addaudithook(_heard)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    """Something that Python tells of; of a library's symbol: note it, and refuse it in a call."""
+    if event not in ("ctypes.dlsym", "ctypes.dlsym/handle"):
+        return
+    symbol = str(arguments[1])
+    if not _SYMBOL.search(symbol):
+        return
+    frame: FrameType | None = _frame(1)
+    while frame is not None:
+        _LOOKED_UP.setdefault(frame.f_code.co_filename, set()).add(symbol)
+        frame = frame.f_back
+    if _REFUSAL.is_on:
+        _refused_operation(symbol)
+
+
+def symbols_looked_up(kernel: Kernel) -> frozenset[str]:
+    """Those that the kernel's file looked up, while it was imported too, if none of it wraps."""
+    wraps = any(each.wraps for each in all_kernels() if each.path == kernel.path)
+    return frozenset() if wraps else frozenset(_LOOKED_UP.get(kernel.path, ()))
 
 
 @contextmanager
@@ -212,7 +277,12 @@ def watch_launches(*, interpreted: bool) -> None:
         _STATE.seen.launches += 1
         if _STATE.stub == "raising":
             raise StubbedError("the launch was made to fail")
-        return None if _STATE.stub == "silent" else launch(self, *args, **kwargs)
+        if _STATE.stub == "silent":
+            return None
+        if _STATE.stub == "scrambled":
+            with scrambled((*args, *kwargs.values())):
+                return launch(self, *args, **kwargs)
+        return launch(self, *args, **kwargs)
 
     watched.watched = True  # type: ignore[attr-defined]
     setattr(Launcher, method, watched)
