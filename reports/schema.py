@@ -185,7 +185,8 @@ class AccuracyRow(SchemaLine):
     call_s: float | None = Field(default=None, description="host time of the first call")
     launches: int | None = Field(default=None, description="Triton kernels that a call launched")
     signs: int | None = Field(
-        default=None, description="what the signs of the second call's values were drawn from"
+        default=None,
+        description="what second calls' signs, and further values, were drawn from",
     )
     relations: tuple[Tried, ...] = Field(
         default=(), description="what changed inputs must do to outputs"

@@ -103,7 +103,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--signs",
         metavar="N",
         type=int,
-        help="what second calls draw their signs from, as a row has it; by default a secret",
+        help="what second calls' signs, and further values, are drawn from, as a row has it; by "
+        "default a secret",
     )
     group.addoption(
         "--resume", metavar="RECORD", help="go on with a run that was cut off, given its options"

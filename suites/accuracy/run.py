@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from kernels.registry import Kernel
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs
+from oracles.op import Bound, Case, Inputs, Outputs
 from reports.schema import AccuracyRow
 from suites.accuracy.calling import Fill, call_here
 from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate
+from suites.accuracy.known import Known
 from suites.accuracy.originals import Originals
 from suites.accuracy.parcels import Parcel
-from suites.accuracy.signs import Flips, flips
-from suites.accuracy.thorough import Asked, Pair, Thorough
+from suites.accuracy.thorough import MOST_BYTES, Asked, Pair, Thorough
 from suites.accuracy.verdict import Verdict, judge
 from suites.accuracy.workers import Workers
 from suites.described import case_info, shortest
@@ -31,8 +31,6 @@ from suites.described import case_info, shortest
 _MOST_BYTES_ON_CPU = 2**30
 # What an interpreter computes in about a minute.
 _MOST_FLOPS_ON_CPU = 2e10
-# Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
-_MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
 # Above this the inputs are packed anew for each kernel.
 _MOST_BYTES_KEPT_PACKED = 2**30
 # Above this judge and worker make room for one another on the card.
@@ -41,6 +39,8 @@ _MOST_BYTES_SIDE_BY_SIDE = 2**31
 _MOST_BYTES_ON_HOST = 2**20
 _MOST_FLOPS_ON_HOST = 3e7
 _NEEDS_GPU = frozenset({"torch_dropout"})  # whose mask only a kernel of PyTorch's knows
+_SECRETS = 2**32
+_DRAWN = "on values drawn from a secret"
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -49,32 +49,13 @@ class DeviceLostError(RuntimeError):
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is made once for all kernels of a case, in this order and only when it is needed.
-
-    Its inputs, and as they are sent; its truth, and the bounds and the emulation for each numerics
-    that a kernel has declared.
-    """
-
-    case: Case
-    originals: Originals
-    signs: int
-    flips: Flips
-    parcel: Parcel | None = None
-    truth: Outputs | None = None
-    bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
-    emulations: dict[Numerics, Outputs] = field(default_factory=dict)
-    # The kernel that was judged last, its first call, and the verdict on two calls of it.
-    judged: tuple[str, Call, Callable[[Call, Call], Verdict]] | None = None
-
-
-@dataclass(slots=True)
 class Run:
     """The device of a run, how rows are told to be reproduced, and what is known of the last case.
 
     workers: where kernels are called; None: in this process, for a debugger and for tests, on the
-    same values both times. signs: what the signs of second calls' values are drawn from; None: a
-    secret and the case, so that no kernel can know what it will be asked. every_configuration: try
+    same values both times. signs: what second calls' values are drawn from; None: a secret and the
+    case, so that no kernel can know what it will be asked. further: the share of cases on which
+    kernels are asked for values of which nothing was seen before. every_configuration: try
     autotuned kernels with each of theirs. two_calls_alone: judge them by the bounds, and leave out
     the emulation and what thorough.py asks besides.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
@@ -87,10 +68,11 @@ class Run:
     reproduce_options: tuple[str, ...] = ()
     workers: Workers | None = None
     signs: int | None = None
+    further: float = 1.0
     every_configuration: bool = False
     two_calls_alone: bool = False
     oracle_calls: int = 0
-    _known: _Known | None = None
+    _known: Known | None = None
     thorough: Thorough = field(init=False)
     _secret: bytes = field(default_factory=partial(secrets.token_bytes, 16))
 
@@ -141,16 +123,7 @@ class Run:
             if kernel.op.bytes(case) > _MOST_BYTES_KEPT_PACKED:
                 known.parcel = None  # the truth will need the room
             # Only now: while a candidate runs there is no truth for it to find.
-            truth = self._truth(kernel, known)
-            bounds = self._bounds(kernel, known, truth)
-            of_kernel = partial(
-                judge,
-                truth=truth,
-                bounds=bounds,
-                numerics=kernel.numerics,
-                declared_bytes=declared.workspace_bytes,
-                emulation=None if self.two_calls_alone else self._emulation(kernel, known),
-            )
+            of_kernel = self._judged_by(kernel, known, declared.workspace_bytes)
             known.judged = kernel.name, first, of_kernel
             verdict = of_kernel(first, second)
             if verdict.rule == "not repeatable" and self.workers is not None:
@@ -162,6 +135,8 @@ class Run:
                 asked = self.thorough.ask(pair)
                 if asked.broken is not None:
                     verdict = Verdict(*asked.broken, verdict.outputs)
+                else:
+                    verdict = self._on_others(kernel, known) or verdict
         row = self._row(kernel, case, declared, verdict, started, (first, second))
         extra = {"relations": asked.relations, "invariance": asked.invariance}
         return row.model_copy(update=extra)
@@ -188,7 +163,7 @@ class Run:
     def _pair(
         self,
         kernel: Kernel,
-        known: _Known,
+        known: Known,
         variant: str | None,
         first: Call,
         judged: Callable[[Call, Call], Verdict],
@@ -207,7 +182,7 @@ class Run:
 
         def bounds(case: Case, changed: Inputs) -> dict[str, Bound]:
             if changed is inputs:
-                return self._bounds(kernel, known, self._truth(kernel, known))
+                return known.bounds_of(kernel)
             truth = kernel.op.oracle(case, changed)
             return kernel.op.bound(case, changed, truth, kernel.numerics.of_bounds)
 
@@ -217,7 +192,7 @@ class Run:
             variant,
             inputs,
             first,
-            self._truth(kernel, known),
+            self._truth(known),
             call_on,
             bounds,
             lambda case: self.refusal(kernel, case) is None,
@@ -241,7 +216,7 @@ class Run:
             return self.workers.declared(kernel, case)
         return ask_candidate(kernel, case, self.sm)
 
-    def _call(self, kernel: Kernel, known: _Known, fill: Fill, how: How = PLAIN) -> Call:
+    def _call(self, kernel: Kernel, known: Known, fill: Fill, how: How = PLAIN) -> Call:
         if self.workers is None:
             return call_here(kernel, known.case, known.originals.give(), fill, how)
         return self._in_worker(kernel, known.case, self._parcel(known), fill, how)
@@ -265,19 +240,17 @@ class Run:
         large = kernel.op.bytes(case) > _MOST_BYTES_SIDE_BY_SIDE
         return large and self.device.type == "cuda"
 
-    def _leave_room(self, kernel: Kernel, known: _Known) -> None:
+    def _leave_room(self, kernel: Kernel, known: Known) -> None:
         """Forget a large case's truth and bounds where they leave a worker under half a card."""
         if not self._is_large(kernel, known.case):
             return
         torch.cuda.empty_cache()
         free, whole = torch.cuda.mem_get_info(self.device)
         if free < whole // 2:
-            known.truth = None
-            known.bounds.clear()
-            known.emulations.clear()
+            known.forget_truth()
             torch.cuda.empty_cache()
 
-    def _call_flipped(self, kernel: Kernel, known: _Known, fill: Fill) -> Call:
+    def _call_flipped(self, kernel: Kernel, known: Known, fill: Fill) -> Call:
         """A call on values whose signs are changed, its outputs with theirs changed back.
 
         A correct kernel's are those of a call on the same values: see signs.py.
@@ -302,57 +275,74 @@ class Run:
             return self.device
         return torch.device("cpu")
 
-    def _handed_over_on(self, known: _Known) -> torch.device:
+    def _handed_over_on(self, known: Known) -> torch.device:
         assert self.workers is not None
         on_host = known.originals.device.type == "cpu"
         return known.originals.device if on_host else self.workers.arena_device
 
-    def _signs_of(self, case: Case) -> int:
+    def _secret_of(self, case: Case) -> int:
         if self.signs is not None:
             return self.signs
         digest = hashlib.sha256(self._secret + case.id().encode()).digest()
         return int.from_bytes(digest[:4], "big")
 
-    def _parcel(self, known: _Known) -> Parcel:
+    def _parcel(self, known: Known) -> Parcel:
         assert self.workers is not None
         if known.parcel is None:
             known.parcel = Parcel.of(known.originals.read(), self._handed_over_on(known))
         return known.parcel
 
-    def _known_of(self, kernel: Kernel, case: Case) -> _Known:
-        if self._known is None or self._known.case != case:
+    def _known_of(self, kernel: Kernel, case: Case) -> Known:
+        if self._known is None or (self._known.op, self._known.case) != (kernel.op, case):
             self._known = None  # so that two truths never lie in memory together
-            signs = self._signs_of(case)
             originals = Originals(kernel.op, case, self._judged_on(kernel, case))
-            self._known = _Known(case, originals, signs, flips(case, signs))
+            self._known = Known.of(kernel.op, case, originals, self._secret_of(case))
         return self._known
 
-    def _truth(self, kernel: Kernel, known: _Known) -> Outputs:
-        if known.truth is None:
-            known.truth = kernel.op.oracle(known.case, known.originals.read())
-            self.oracle_calls += 1
-        return known.truth
+    def _truth(self, known: Known) -> Outputs:
+        self.oracle_calls += known.truth is None
+        return known.exact()
 
-    def _bounds(self, kernel: Kernel, known: _Known, truth: Outputs) -> dict[str, Bound]:
-        numerics = kernel.numerics.of_bounds
-        if numerics not in known.bounds:
-            if kernel.op.bytes(known.case) > _MOST_BYTES_OF_SEVERAL_BOUNDS:
-                known.bounds.clear()
-            known.bounds[numerics] = kernel.op.bound(
-                known.case, known.originals.read(), truth, numerics
-            )
-        return known.bounds[numerics]
+    def _judged_by(
+        self, kernel: Kernel, known: Known, declared_bytes: int | None = None
+    ) -> Callable[[Call, Call], Verdict]:
+        """The verdict on two calls of the kernel on these values.
 
-    def _emulation(self, kernel: Kernel, known: _Known) -> Outputs | None:
-        if kernel.op.emulate is None:
+        Of values that nobody has seen before the bounds alone: an emulation's blocks are a measure,
+        which chance could exceed in one run and not in the next.
+        """
+        truth = self._truth(known)
+        compared = not self.two_calls_alone and known is self._known
+        return partial(
+            judge,
+            truth=truth,
+            bounds=known.bounds_of(kernel),
+            numerics=kernel.numerics,
+            declared_bytes=declared_bytes,
+            emulation=known.emulation_of(kernel) if compared else None,
+        )
+
+    def _on_others(self, kernel: Kernel, known: Known) -> Verdict | None:
+        """What is wrong on further values, which the case's secret gives; None: nothing.
+
+        Asked of part of a run's cases, and of each whose secret was given, so that a failure comes
+        again.
+        """
+        always = self.signs is not None or self.further >= 1
+        chosen = always or known.secret < self.further * _SECRETS
+        if self.workers is None or not chosen or kernel.op.bytes(known.case) > MOST_BYTES:
             return None
-        numerics = kernel.numerics.of_bounds
-        if numerics not in known.emulations:
-            if kernel.op.bytes(known.case) > _MOST_BYTES_OF_SEVERAL_BOUNDS:
-                known.emulations.clear()
-            inputs = known.originals.read()
-            known.emulations[numerics] = kernel.op.emulate(known.case, inputs, numerics)
-        return known.emulations[numerics]
+        for other in known.draw_others(both=always):
+            if self.refusal(kernel, other.case) is None:
+                call = self._call(kernel, other, "nan")
+                verdict = (
+                    self._judged_by(kernel, other)(call, call)
+                    if call.rule is None
+                    else judge(call, call, {}, {}, kernel.numerics)
+                )
+                if verdict.rule is not None:
+                    return replace(verdict, reason=f"{_DRAWN}: {verdict.reason}")
+        return None
 
     def _row(
         self,
@@ -363,6 +353,9 @@ class Run:
         started: float,
         calls: tuple[Call, ...],
     ) -> AccuracyRow:
+        secret = self._known.secret if len(calls) > 1 and self._known is not None else None
+        is_drawn = (verdict.reason or "").startswith(_DRAWN)
+        more = [f"--signs {secret}"] if is_drawn else []
         return AccuracyRow(
             kernel=kernel.name,
             case=case_info(case),
@@ -374,17 +367,17 @@ class Run:
             workspace_bytes=calls[-1].workspace_bytes if calls else None,
             declared_workspace_bytes=declared.workspace_bytes,
             gates=self.gates(kernel),
-            reproduce=self.command("accuracy", kernel, case),
+            reproduce=self.command("accuracy", kernel, case, *more),
             duration_s=time.perf_counter() - started,
             call_s=calls[0].seconds if calls else None,
             launches=calls[0].launches if calls else None,
-            signs=self._known.signs if len(calls) > 1 and self._known is not None else None,
+            signs=secret,
         )
 
-    def command(self, suite: str, kernel: Kernel, case: Case) -> str:
-        """What runs this pair alone."""
+    def command(self, suite: str, kernel: Kernel, case: Case, *more: str) -> str:
+        """What runs this pair alone; more: options after those."""
         options = [f"--device {self.device.type}"]
         if kernel.origin == "user":
             options.append(f"--kernels={shlex.quote(shortest(Path(kernel.path)))}")
-        options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}"]
+        options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}", *more]
         return " ".join([f"nox -s {suite} --", *self.reproduce_options, *options])

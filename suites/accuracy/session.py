@@ -42,6 +42,8 @@ from suites.user_cases import cases_options
 
 _LINE_EVERY_S = 15.0  # between progress lines where there is no terminal
 _REDRAW_EVERY_S = 0.1
+# Cases on which kernels are asked for values drawn from a secret: a share, and so many of few.
+_FURTHER, _FURTHER_CASES = 0.2, 40
 
 
 class AccuracySession(RecordedRun[AccuracyRow]):
@@ -99,6 +101,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             every_configuration=config.getoption("--tier") == "full",
         )
         self.cases = selected_cases(config, kernels)
+        self.run.further = max(_FURTHER, _FURTHER_CASES / max(1, len(self.cases)))
         tried = {case.op for case in self.cases}
         self.kernels = tuple(each for each in kernels if each.op.name in tried)
         self.started = time.monotonic()

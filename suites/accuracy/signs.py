@@ -35,6 +35,8 @@ from oracles.attention.geometry import AXES, DELTA, shapes
 from oracles.inputs import generator
 from oracles.op import Case, Inputs
 
+# By op: the argument that its outputs, but for lse, are linear in; of the others it is do.
+_LINEAR = {"layer_norm_backward": "dy", "attention_forward": "v"}
 # Integers as wide as a number, and the one whose single bit is the sign's.
 _BITS = {2: (torch.int16, -(2**15)), 4: (torch.int32, -(2**31))}
 
@@ -78,6 +80,20 @@ def flips(case: Case, seed: int) -> Flips:
     if case.op == "layer_norm_backward":
         return _of_layer_norm(case, draw)
     raise LookupError(f"there are no signs to flip in {case.op}")
+
+
+def linear_flips(case: Case, inputs: Inputs, seed: int) -> Flips:
+    """Signs for single elements of the argument that the op's outputs are linear in.
+
+    No output has the signs of a call without them: dweight, dbias, dk and dv sum over such
+    elements, dx, dq, out and delta hold sums of them. Only lse stays.
+    """
+    name = _LINEAR.get(case.op, "do")
+    tensor = inputs[name]
+    assert isinstance(tensor, Tensor)
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    draw = _Signs(generator(torch.device("cpu"), "linear", seed))
+    return Flips({name: (draw(*(1 if step == 0 else size for size, step in sizes)),)}, {})
 
 
 def _flip_(tensor: Tensor, factors: Iterable[Tensor]) -> None:

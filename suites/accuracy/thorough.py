@@ -35,7 +35,7 @@ _STUBBED: dict[Stub, str] = {
 _FEWEST_TO_TELL = 64  # elements, of which signs leave all right with a chance of 2^-64
 _BUSY_CALLS = {"ci": 4, "full": 10}
 
-_MOST_BYTES = 2**26  # of a case, above which one call is a matter of seconds
+MOST_BYTES = 2**26  # of a case, above which one call is a matter of seconds
 
 Finding = tuple[Rule, str]
 
@@ -90,7 +90,7 @@ class Thorough:
 
     def ask(self, pair: Pair) -> Asked:
         """Everything; what needs a small case is left out of a large one."""
-        if pair.kernel.op.bytes(pair.case) > _MOST_BYTES:
+        if pair.kernel.op.bytes(pair.case) > MOST_BYTES:
             return Asked()
         related = relations.examine(
             pair.kernel,

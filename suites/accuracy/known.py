@@ -1,0 +1,110 @@
+"""What is made once for all kernels of a case, in order and only when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from kernels.registry import Kernel
+from oracles.op import Bound, Case, Numerics, Op, Outputs
+from suites.accuracy.candidate import Call
+from suites.accuracy.originals import Originals
+from suites.accuracy.parcels import Parcel
+from suites.accuracy.signs import Flips, flips, linear_flips
+from suites.accuracy.verdict import Verdict
+
+# Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
+_MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
+_PLAIN = "normal"  # the distribution whose signs mean nothing
+
+
+@dataclass(slots=True)
+class Known:
+    """A case's inputs, and as they are sent; its truth; and for each numerics bounds and emulation.
+
+    secret: what signs and further values are drawn from. others: further values of the case, once
+    they were drawn, each with a truth of its own. judged: the kernel that was judged last, its
+    first call, and the verdict on two calls of it.
+    """
+
+    op: Op
+    case: Case
+    originals: Originals
+    secret: int
+    flips: Flips
+    parcel: Parcel | None = None
+    truth: Outputs | None = None
+    bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
+    emulations: dict[Numerics, Outputs] = field(default_factory=dict)
+    others: tuple[Known, ...] | None = None
+    judged: tuple[str, Call, Callable[[Call, Call], Verdict]] | None = None
+
+    @classmethod
+    def of(cls, op: Op, case: Case, originals: Originals, secret: int) -> Known:
+        """Nothing but the inputs."""
+        return cls(op, case, originals, secret, flips(case, secret))
+
+    def exact(self) -> Outputs:
+        """The truth."""
+        if self.truth is None:
+            self.truth = self.op.oracle(self.case, self.originals.read())
+        return self.truth
+
+    def bounds_of(self, kernel: Kernel) -> dict[str, Bound]:
+        """The bounds for what the kernel declares."""
+        numerics = kernel.numerics.of_bounds
+        if numerics not in self.bounds:
+            truth = self.exact()
+            if not self._keeps_several:
+                self.bounds.clear()
+            inputs = self.originals.read()
+            self.bounds[numerics] = self.op.bound(self.case, inputs, truth, numerics)
+        return self.bounds[numerics]
+
+    def emulation_of(self, kernel: Kernel) -> Outputs | None:
+        """What an idealised kernel with the same numerics returns; None where the op has none."""
+        if self.op.emulate is None:
+            return None
+        numerics = kernel.numerics.of_bounds
+        if numerics not in self.emulations:
+            if not self._keeps_several:
+                self.emulations.clear()
+            inputs = self.originals.read()
+            self.emulations[numerics] = self.op.emulate(self.case, inputs, numerics)
+        return self.emulations[numerics]
+
+    def forget_truth(self) -> None:
+        """Let go of all that is made of the inputs."""
+        self.truth = None
+        self.bounds.clear()
+        self.emulations.clear()
+
+    def draw_others(self, *, both: bool) -> tuple[Known, ...]:
+        """Further values, which no kernel can have been made for: drawn once, from the secret.
+
+        Of the case with the secret for its seed; and of the same magnitudes, of which random ones
+        of the argument that outputs are linear in have the other sign: nothing but computing tells
+        what becomes of outputs then. One of the two, by the secret, unless `both`.
+        """
+        if self.others is None:
+            kinds = [self._of_other_seed]
+            if self.case.distribution == _PLAIN:
+                kinds.append(self._of_other_signs)
+            chosen = kinds if both else [kinds[self.secret % len(kinds)]]
+            self.others = tuple(each() for each in chosen)
+        return self.others
+
+    def _of_other_seed(self) -> Known:
+        case = replace(self.case, seed=self.secret)
+        originals = Originals(self.op, case, self.originals.device)
+        return Known.of(self.op, case, originals, self.secret)
+
+    def _of_other_signs(self) -> Known:
+        drawn = self.op.inputs(self.case, self.originals.device)
+        linear_flips(self.case, drawn, self.secret).apply_(drawn)
+        originals = Originals(self.op, self.case, self.originals.device, drawn)
+        return Known.of(self.op, self.case, originals, self.secret)
+
+    @property
+    def _keeps_several(self) -> bool:
+        return self.op.bytes(self.case) <= _MOST_BYTES_OF_SEVERAL_BOUNDS
