@@ -30,6 +30,7 @@ from reports.page import render_page
 from reports.picture import render_svg
 from reports.record import RecordError, latest, read, shown
 from reports.thinned import read_to_show
+from reports.written_files import refuse_to_overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _shown(options: argparse.Namespace) -> list[str]:
     """Read the records and write what was asked for; what keeps records from being whole."""
+    forms = {"html": "HTML", "markdown": "Markdown", "junit": "JUnit XML", "svg": "SVG"}
+    named = {
+        f"--{name}": (Path(path), form)
+        for name, form in (forms | {"roofline": "SVG"}).items()
+        if (path := getattr(options, name)) is not None and (name, path) != ("markdown", "-")
+    }
+    refuse_to_overwrite(named)
     records = [read_to_show(path) for path in options.files or [latest(options.results)]]
     with until_the_reader_has_enough():
         _write(records, options)

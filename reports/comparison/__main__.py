@@ -27,6 +27,7 @@ from reports.comparison.together import Comparison, compare
 from reports.page import render_page
 from reports.page_markdown import render_page_markdown
 from reports.record import RecordError
+from reports.written_files import refuse_to_overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _compared(options: argparse.Namespace) -> Comparison:
     """Read all and compare."""
+    named = {} if options.html is None else {"--html": (options.html, "HTML")}
+    if options.markdown not in (None, "-"):
+        named["--markdown"] = (Path(options.markdown), "Markdown")
+    refuse_to_overwrite(named)
     with rows_uncollected():
         return compare([side for path in options.records for side in read_sides(path, options.gpu)])
 
