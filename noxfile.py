@@ -28,8 +28,8 @@ _STAMP = "kernel-workbench-requirements.txt"
 _python: Path | None = None
 
 # Unbuffered, so that a run that is killed has shown what it did. PYTHONSAFEPATH would keep the
-# checkout off sys.path.
-_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": None}
+# checkout off sys.path, PYTHONOPTIMIZE leave asserts out.
+_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": None, "PYTHONOPTIMIZE": None}
 
 # A suite shows its own progress and report; in a variable, so that the command line which a record
 # keeps is what the user typed.

@@ -6,168 +6,38 @@ decides between GPU and interpreter before triton is imported: one process can't
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from suites.option_table import OPTIONS, check, suite_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
 
-DEFAULT_SM = 90  # Hopper, which the kernels are tuned for
-_ROOT = Path(__file__).resolve().parent.parent
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare what selects kernels, cases and the device.
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare what selects kernels, cases and the device."""
+    Before that the options that were typed are held to those of the suite that is run: pytest
+    itself would take any suite's, and says what it doesn't know in five lines. Raises UsageError.
+    """
+    config = pluginmanager.get_plugin("pytestconfig")
+    assert isinstance(config, pytest.Config)
+    typed = [str(each) for each in config.invocation_params.args]
+    suite = suite_of(typed, config.invocation_params.dir)
+    if suite is not None:
+        folder, name = suite
+        typed.remove(folder)
+        check(name, typed)
     group = parser.getgroup("workbench", "kernel-workbench")
-    group.addoption("--op", action="append", metavar="NAME", help="only this op; may be repeated")
-    group.addoption(
-        "--kernel",
-        action="append",
-        metavar="NAME",
-        help="only this kernel; may be repeated; a baseline named here sets the exit status",
-    )
-    group.addoption(
-        "--kernels",
-        action="append",
-        metavar="FILE",
-        default=[],
-        help="a Python file that registers kernels; they run alone unless --kernel names others",
-    )
-    group.addoption(
-        "--dtype",
-        action="append",
-        metavar="NAME",
-        help="only activations of this dtype (float32, float16, bfloat16); may be repeated",
-    )
-    group.addoption(
-        "--tier", metavar="ci|full", default="ci", help="ci (default), or full, which includes it"
-    )
-    group.addoption("--case", action="append", metavar="ID", help="only the case of this exact id")
-    group.addoption(
-        "--cases",
-        action="append",
-        metavar="FILE",
-        default=[],
-        help="cases of your own, a JSON object a line; they run alone; may be repeated",
-    )
-    group.addoption(
-        "--device",
-        metavar="cpu|cuda",
-        default="auto",
-        help="cuda, or cpu under Triton's interpreter; by default the GPU where there is one",
-    )
-    group.addoption(
-        "--sm",
-        type=int,
-        default=DEFAULT_SM,
-        help=f"on a CPU, the sm that domains are asked about (default {DEFAULT_SM})",
-    )
-    group.addoption(
-        "--no-strict",
-        action="store_true",
-        help="on a CPU, don't check each access of a kernel against its arguments",
-    )
-    group.addoption(
-        "--jobs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="processes that share the cases; by default as many as the machine is good for",
-    )
-    group.addoption(
-        "--time-limit",
-        type=float,
-        default=300.0,
-        metavar="S",
-        help="seconds that one call of a kernel may take (default 300)",
-    )
-    group.addoption(
-        "--memory-limit",
-        type=float,
-        metavar="GIB",
-        help="memory of the host that a kernel's process may take; by default half of what is free",
-    )
-    group.addoption(
-        "--in-process",
-        action="store_true",
-        help="call kernels in the suite's own process, for a debugger; one that crashes ends it",
-    )
-    group.addoption(
-        "--signs",
-        metavar="N",
-        type=int,
-        help="what second calls' signs, and further values, are drawn from, as a row has it; by "
-        "default a secret",
-    )
-    group.addoption(
-        "--resume", metavar="RECORD", help="go on with a run that was cut off, given its options"
-    )
-    group.addoption(
-        "--cache",
-        metavar="cold|warm",
-        default="cold",
-        help="bench: whether a call finds its inputs in the L2 cache (default cold)",
-    )
-    group.addoption(
-        "--row-time",
-        metavar="S",
-        type=float,
-        default=0.4,
-        help="bench: seconds of sampling for a row, at most (default 0.4)",
-    )
-    group.addoption("--quick", action="store_true", help="bench: one case in four, a fifth as long")
-    group.addoption(
-        "--gpus", metavar="N,N|all", help="bench: on each of these GPUs, one after the other"
-    )
-    group.addoption(
-        "--gpus-together", action="store_true", help="bench: on all of --gpus at the same time"
-    )
-    group.addoption(
-        "--against",
-        metavar="REF|FILE",
-        help="bench: time another commit's kernels too, or with --kernels an older file's, in turn",
-    )
-    group.addoption(
-        "--no-baselines",
-        action="store_true",
-        help="bench: no peers beside ours; so does --against REF, unless --kernel names some",
-    )
-    group.addoption(
-        "--rounds",
-        metavar="N",
-        type=int,
-        help="bench: every row in so many processes, one after the other, in one record (default "
-        "1); of --against so many times four, A B B A (default 2)",
-    )
-    group.addoption(
-        "--gate",
-        action="store_true",
-        help="bench: of --against, exit status 1 where a row is slower or less accurate",
-    )
-    # Of a process that another one started: which share of the cases it tries.
-    group.addoption("--shard", default="", help=argparse.SUPPRESS)
-    group.addoption(
-        "--seed",
-        default="0",
-        metavar="N|N..M",
-        help="added to every case's seed (default 0); every case once for each of several",
-    )
-    group.addoption(
-        "--gate-baselines", action="store_true", help="baselines' failures set the exit status too"
-    )
-    group.addoption(
-        "--hash-uuid", action="store_true", help="keep a hash of the GPU's UUID, not the UUID"
-    )
-    group.addoption(
-        "--results", metavar="DIR", default=str(_ROOT / "results"), help="where records are written"
-    )
+    for each in OPTIONS:
+        if not each.pytests:
+            group.addoption(*each.names, **each.settings)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 import pytest
 from rich.console import Console
 
+from reports.arguments import quoted
 from reports.record import RecordError, RecordWriter, new_record
 from reports.schema import Row, RunEnd, RunHeader
 from suites.accuracy.shards import RECORD_NOTE
@@ -42,6 +43,7 @@ class RecordedRun(Generic[AnyRow]):
     planned        rows that the record is to have
     interrupted    rows that were planned may be missing
     suite_errors   what failed in the suite itself, which is no verdict on a kernel
+    left_out       the name of a row that -k leaves out
     """
 
     def __init__(self, config: pytest.Config, session: str, folder: str) -> None:
@@ -53,6 +55,7 @@ class RecordedRun(Generic[AnyRow]):
         self.path: Path | None = None
         self.interrupted = False
         self.suite_errors: list[str] = []
+        self.left_out: str | None = None
 
     def own_arguments(self) -> list[str]:
         """What the user typed after nox's `--`, with it: the arguments less the suite's path."""
@@ -61,6 +64,26 @@ class RecordedRun(Generic[AnyRow]):
     def command(self) -> str:
         """What would run it again."""
         return command_of(self.session, self.own_arguments())
+
+    def begins_nothing(self, session: pytest.Session) -> bool:
+        """Whether no record is to be begun: tests are only listed, or collecting them failed.
+
+        Raises UsageError where -k leaves no test.
+        """
+        # pytest tells the end of collecting where it raised, too.
+        if self.config.getoption("collectonly") or sys.exc_info()[0] is not None:
+            return True
+        whole = not self.config.getoption("--shard")
+        if not session.items and self.left_out is not None and whole:
+            raise pytest.UsageError(
+                f"-k {quoted(self.config.getoption('keyword'))}: no row has that in its name, as "
+                f"{self.left_out} is one"
+            )
+        return False
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Keep the name of a row that -k leaves out."""
+        self.left_out = items[0].name.partition("[")[2].removesuffix("]")
 
     def open_record(self, header: RunHeader, now: datetime) -> None:
         """Start the record, under a name of its own. Raises UsageError where it can't be."""

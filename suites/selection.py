@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from kernels import Kernel, KernelError, all_kernels
 from kernels.registry import all_absent, resolved
 from oracles import OPS
 from oracles.op import Case, Numerics, dtype_name
+from reports.arguments import quoted
 from reports.schema import AbsentKernel
 from suites.user_cases import DTYPES, hint, user_cases
 
-_SEED = re.compile(r"-seed(-?\d+)$")
+_MOST_ROWS = 500_000  # that one run plans; a run of all kernels on every case has a fifth of them
+_SEED = re.compile(r"-seed(-?\d{1,10})$")
 
 
 def _known(option: str, wanted: Sequence[str] | None, known: Iterable[str]) -> None:
@@ -82,7 +85,7 @@ def absent_kernels(config: pytest.Config, ops: Collection[str]) -> tuple[AbsentK
 
 def selected_cases(
     config: pytest.Config,
-    kernels: Iterable[Kernel],
+    kernels: Sequence[Kernel],
     listed_for: Callable[[str], Iterable[Case]] | None = None,
 ) -> tuple[Case, ...]:
     """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op.
@@ -101,12 +104,19 @@ def selected_cases(
         for case in _listed(op, theirs, listed_for)
     }
     wanted = config.getoption("--case")
-    seeds = _seeds(config.getoption("--seed"))
+    seeds = config.getoption("--seed")
     listed = (
-        [_case(each, known) for each in dict.fromkeys(wanted)]
+        [_case(each, known, kernels) for each in dict.fromkeys(wanted)]
         if wanted
         else [case for case in known.values() if listed_for or tier == "full" or case.tier == "ci"]
     )
+    of_op = Counter(each.op.name for each in kernels)
+    rows = len(seeds) * sum(of_op[case.op] for case in listed)
+    if rows > _MOST_ROWS:
+        raise pytest.UsageError(
+            f"these options ask for {rows:,} rows, and a run has at most {_MOST_ROWS:,}; give "
+            "fewer seeds, or fewer kernels"
+        )
     chosen = tuple(
         dataclasses.replace(case, seed=case.seed + seed)
         for case in listed
@@ -130,33 +140,28 @@ def _listed(
     return OPS[op].cases() if listed_for is None else listed_for(op)
 
 
-def _seeds(text: str) -> range:
-    """What --seed asks for: "3" one seed, "0..19" twenty."""
-    first, several, last = text.partition("..")
-    try:
-        seeds = range(int(first), int(last if several else first) + 1)
-    except ValueError as error:
-        raise pytest.UsageError(f"--seed {text}: give a number, or a range as 0..19") from error
-    if not seeds:
-        raise pytest.UsageError(f"--seed {text}: the range is empty; give the smaller number first")
-    return seeds
-
-
-def _case(name: str, known: dict[str, Case]) -> Case:
+def _case(name: str, known: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
     """The case called `name`, of any tier; any seed of a known case is known."""
     if name in known:
         return known[name]
     seed = _SEED.search(name)
-    if seed is not None and (base := _unseeded(name, known)) is not None:
+    if seed is not None and (base := _unseeded(name, known.values())) is not None:
         return dataclasses.replace(base, seed=int(seed.group(1)))
+    own = sorted({each.op.name for each in kernels})
+    for op in OPS:
+        if op not in own and _unseeded(name, OPS[op].cases()) is not None:
+            raise pytest.UsageError(
+                f"--case {quoted(name)}: it is a case of {op}, and the kernels that are asked for "
+                f"are of {', '.join(own)}"
+            )
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise pytest.UsageError(f"--case {name}: there is no such case{hint}")
+    meant = f"; did you mean {close[0]}?" if close else ""
+    raise pytest.UsageError(f"--case {quoted(name)}: there is no such case{meant}")
 
 
-def _unseeded(name: str, known: dict[str, Case]) -> Case | None:
+def _unseeded(name: str, known: Iterable[Case]) -> Case | None:
     stem = _SEED.sub("", name)
-    for case in known.values():
+    for case in known:
         if _SEED.sub("", case.id()) == stem:
             return case
     return None

@@ -75,7 +75,6 @@ def test_interrupted_rounds_keep_the_processes_that_ended(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("rounds", "arguments", "words"),
     [
-        (0, (), "--rounds 0: at least 1, a process that times every row"),
         (2, ("--benchmark-json=x.json",), "--benchmark-json: --rounds times in several processes"),
     ],
 )

@@ -146,9 +146,6 @@ def test_bench_that_is_interrupted_keeps_what_it_timed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--cache=hot"], "--cache hot: use cold or warm"),
-        (["--row-time=0"], "--row-time must be more than 0 seconds"),
-        (["--in-process"], "--in-process: bench times kernels in a process apart"),
         (["--kernel=flash"], "bench: nothing was timed: interpreted: its time says nothing"),
         (["--gpus=0"], "--gpus 0: torch sees no GPU here"),
     ],

@@ -30,7 +30,8 @@ from suites.accuracy.run import Run
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
-from suites.options import DEFAULT_SM, DEVICE
+from suites.option_table import DEFAULT_SM
+from suites.options import DEVICE
 from suites.recorded_run import RecordedRun
 from suites.selection import (
     absent_kernels,
@@ -163,7 +164,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start the record; pairs that a domain refuses are rows already, and need no test."""
-        if session.config.getoption("collectonly"):
+        if self.begins_nothing(session):
             return
         pairs = [(item, *_pair(item)) for item in session.items]
         self.planned = len(pairs)
@@ -185,10 +186,10 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             gate_baselines=self.run.gate_baselines,
             absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
-        self.open_record(header, now)
-        kept = []
         resume = self.config.getoption("--resume")
         done = resumed.rows_of(resume, header, pairs, whole=self.share is None)
+        self.open_record(header, now)
+        kept = []
         for item, kernel, case in pairs:
             earlier = done.get((kernel.name, case.id()))
             reason = self.run.refusal(kernel, case)

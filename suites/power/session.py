@@ -49,10 +49,6 @@ class PowerSession(RecordedRun[ProfileRow]):
         self.device = config.stash[DEVICE]
         self.card = _card(config)
         self.seconds, self.trials = config.getoption("--window"), config.getoption("--trials")
-        if self.seconds < 2 or self.trials < 1:
-            raise pytest.UsageError(
-                "--window takes 2 seconds or more (one is dropped), --trials 1 or more"
-            )
         torch.set_num_threads(1)
         most = config.getoption("--memory-limit")
         self.workers = Workers(
@@ -135,7 +131,7 @@ class PowerSession(RecordedRun[ProfileRow]):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start the record."""
-        if session.config.getoption("collectonly"):
+        if self.begins_nothing(session):
             return
         chosen = {each.name: each for of in self.kernels_of.values() for each in of}
         asked = self.config.getoption("--distribution")

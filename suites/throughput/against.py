@@ -52,8 +52,6 @@ def run_against(config: pytest.Config, against: str) -> int:
     refuse_files_of_one_process(given, "--against")
     asked_for = config.getoption("--rounds")
     rounds = _ROUNDS if asked_for is None else asked_for
-    if rounds < 1:
-        raise pytest.UsageError(f"--rounds {rounds}: at least 1, which is {len(_ORDER)} processes")
     directory = Path(config.invocation_params.dir)
     asked = Asked(
         against=against,

@@ -22,8 +22,6 @@ _OWN = {"--rounds": True, "--results": True}
 
 def run_repeated(config: pytest.Config, rounds: int) -> int:
     """Time in `rounds` processes, write one record, show its report; the exit status."""
-    if rounds < 1:
-        raise pytest.UsageError(f"--rounds {rounds}: at least 1, a process that times every row")
     given = list(map(str, config.invocation_params.args))
     refuse_files_of_one_process(given, "--rounds")
     side = Side("", "every row", Path(config.invocation_params.dir), tuple(without(given, _OWN)))

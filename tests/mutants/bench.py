@@ -22,7 +22,7 @@ from reports.schema import AccuracyRow, Rule
 from suites.accuracy.run import Run
 from suites.accuracy.worker_process import ForkServer
 from suites.accuracy.workers import Workers
-from suites.options import DEFAULT_SM
+from suites.option_table import DEFAULT_SM
 from tests.mutants.catalogue import ci_cases
 from tests.mutants.mutant import EditError, Mutant
 

@@ -27,7 +27,7 @@ from oracles.op import Case, Inputs, Op
 from reports.schema import Rule
 from suites.accuracy import interpreter
 from suites.accuracy.allocations import fresh_memory
-from suites.options import DEFAULT_SM
+from suites.option_table import DEFAULT_SM
 from tests.mutants.bench import PLAIN, Outcome
 from tests.mutants.catalogue import ci_cases
 from tests.mutants.low_precision import low_precision

@@ -1,0 +1,103 @@
+"""Command lines held to what they may say: a mistake is told of in one sentence, at once."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# What argparse says of an option, and the same as a sentence that says what to do.
+_WORDS = (
+    (re.compile(r"^argument (?:-\S+/)*"), ""),
+    (re.compile(r": expected (one|at least one) argument$"), " takes a value; write it after it"),
+    (re.compile(r": ignored explicit argument (.*)$"), r" takes no value, and has \1"),
+    (
+        re.compile(r"^the following arguments are required: (\S+)$"),
+        r"\1 is missing; name at least one",
+    ),
+)
+_QUOTED = 80
+
+
+class CommandLine(argparse.ArgumentParser):
+    """A parser whose `read` refuses what it doesn't know in one sentence, with exit status 2.
+
+    Options can't be cut short: one that is new would change what a short one means.
+    """
+
+    def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+        """The options that the arguments give; none: those of the process."""
+        options, others = self.parse_known_args(arguments)
+        for each in others:
+            name = each.partition("=")[0]
+            if name.startswith("-"):
+                self.error(self.unknown(name))
+            self.error(f"{quoted(each)}: {self.prog} takes options alone here")
+        return options
+
+    def unknown(self, name: str) -> str:
+        """What to say of an option that there isn't."""
+        known = [each[2:] for each in self._option_string_actions if each.startswith("--")]
+        close = difflib.get_close_matches(name.lstrip("-"), known, n=1)
+        told = f"did you mean --{close[0]}?" if close else f"{self.prog} --help lists them"
+        return f"{quoted(name)}: there is no such option; {told}"
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, without a page of what there is, and end the process."""
+        print(sentence(message), file=sys.stderr)
+        raise SystemExit(2)
+
+
+def sentence(message: str) -> str:
+    """What argparse says of a mistake, as a sentence on one line."""
+    for pattern, words in _WORDS:
+        message = pattern.sub(words, message)
+    return " ".join(message.split())
+
+
+def quoted(text: str) -> str:
+    """What the user typed, cut and with what a terminal obeys spelled out."""
+    line = text if text.isprintable() else repr(text)[1:-1]
+    return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}..."
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """A reader of options that are a number of things."""
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"[+-]?[0-9]{1,20}", text.strip()) and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)!r} isn't a whole number from {least:,} to {most:,}"
+        )
+
+    return read
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """A reader of options that are an amount; neither nan nor infinity is one."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if least <= value <= most:
+            return value
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)!r} isn't a number from {least:,g} to {most:,g}"
+        )
+
+    return read
+
+
+def not_empty(text: str) -> str:
+    """A reader of options that name something, as a folder; `""` would mean the current one."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it names nothing; write what is meant")
+    return text
