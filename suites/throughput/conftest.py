@@ -13,6 +13,7 @@ from suites.options import DEVICE
 from suites.throughput import gpus
 from suites.throughput.against import run_against
 from suites.throughput.repeated import run_repeated
+from suites.throughput.saved_runs import check_saved_runs, tell_of_another_machine
 from suites.throughput.session import SESSION, ThroughputSession
 
 # With one of these pytest-benchmark's own table was asked for.
@@ -38,7 +39,7 @@ def _repeats(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Start a session: it writes the record, shows the progress and says where the record is."""
     apart = any(config.getoption(each) is not None for each in ("--gpus", "--against"))
-    if apart or _repeats(config) or config.getoption("help"):
+    if apart or _repeats(config):
         return
     # A row without a figure leaves the fixture alone, as does one that is interrupted.
     config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         folder = Path(config.getoption("--results")).resolve() / "benchmarks" / slug
         config.option.benchmark_storage = folder.as_uri()
+    check_saved_runs(config)
     session = ThroughputSession(config)
     config.stash[SESSION] = session
     config.pluginmanager.register(session, "throughput-session")
@@ -60,19 +62,26 @@ def pytest_benchmark_update_machine_info(
     config: pytest.Config, machine_info: dict[str, Any]
 ) -> None:
     """Two GPUs in one kind of host are two machines."""
-    session = config.stash[SESSION]
-    if session.machine is not None:
-        machine_info["device"] = session.machine.model_dump(
-            include={
-                "device_name",
-                "sm",
-                "multiprocessors",
-                "driver",
-                "cuda",
-                "power_limit_w",
-                "default_sm_clock_mhz",
-            }
-        )
+    machine_info["device"] = config.stash[SESSION].machine.model_dump(
+        include={
+            "device_name",
+            "sm",
+            "multiprocessors",
+            "driver",
+            "cuda",
+            "power_limit_w",
+            "default_sm_clock_mhz",
+        }
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_benchmark_compare_machine_info(
+    machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
+) -> None:
+    """Say where a saved run is of another machine; pytest-benchmark's warning would be an error."""
+    tell_of_another_machine(machine_info, compared_benchmark["machine_info"])
+    compared_benchmark["machine_info"] = machine_info
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from oracles.op import Case, Numerics
 from reports.bench import render
 from reports.command_line import report_console
 from reports.record import read
-from reports.schema import BENCH_PROTOCOL, BenchRow, Environment, RunHeader
+from reports.schema import BENCH_PROTOCOL, BenchRow, RunHeader
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import Run
 from suites.accuracy.worker_process import WorkersError
@@ -31,6 +31,7 @@ from suites.selection import absent_kernels, kernel_files, selected_kernels
 from suites.throughput.ahead import compile_ahead
 from suites.throughput.pairs import Pairs
 from suites.throughput.rows import TASK, Bench
+from suites.throughput.saved_runs import save_nothing, show_tables
 from suites.throughput.survey import survey
 from suites.user_cases import cases_options
 
@@ -77,7 +78,9 @@ class ThroughputSession(RecordedRun[BenchRow]):
             signs=config.getoption("--signs"),
             two_calls_alone=True,
         )
-        self.machine: Environment | None = None
+        self.machine = describe_machine(
+            self.device, self.sm, strict=None, hash_uuid=config.getoption("--hash-uuid")
+        )
         self.bench: Bench | None = None
         self.to_run = self.ran = 0
         self.progress: Progress | None = None
@@ -101,7 +104,7 @@ class ThroughputSession(RecordedRun[BenchRow]):
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Measure roofs and flush, and start the record; refused pairs are rows already."""
-        if session.config.getoption("collectonly"):
+        if self.begins_nothing(session):
             return
         chosen = [self.pair(item) for item in session.items]
         self.planned = len(chosen)
@@ -131,11 +134,8 @@ class ThroughputSession(RecordedRun[BenchRow]):
             infos = tuple(kernel_info(each, self.sm) for each in self.pairs.kernels)
         except KernelError as error:
             raise pytest.UsageError(str(error)) from error
-        self.machine = machine = describe_machine(
-            self.device, self.sm, strict=None, hash_uuid=self.config.getoption("--hash-uuid")
-        )
         print("bench: measuring what this device does of plain work", file=sys.stderr, flush=True)
-        ground = survey(self.device, machine)
+        ground = survey(self.device, self.machine)
         if self.cache == "cold" and not ground.probe.evicts:
             raise pytest.UsageError(
                 f"bench: {ground.probe.reason}, so no sample would be cold; --cache warm times "
@@ -155,7 +155,7 @@ class ThroughputSession(RecordedRun[BenchRow]):
             protocol=BENCH_PROTOCOL,
             started_at=now.isoformat(timespec="seconds"),
             command=self.command(),
-            environment=machine,
+            environment=self.machine,
             kernels=infos,
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
@@ -197,6 +197,8 @@ class ThroughputSession(RecordedRun[BenchRow]):
         finally:
             if self.progress is not None:
                 self.progress.stop()
+            if not any(row.status == "timed" for row in self.rows):
+                save_nothing(self.config)
 
     def _advance(self) -> None:
         """One more test has ended."""
@@ -229,6 +231,7 @@ class ThroughputSession(RecordedRun[BenchRow]):
             return
         failed = any(row.gates and row.status in {"wrong", "failed"} for row in self.rows)
         timed = any(row.status == "timed" for row in self.rows)
+        failed |= not show_tables(self.config)
         session.exitstatus = self.close_record(exitstatus, failed=failed, anything=timed)
         self._end_workers()
         if not timed and self.rows:
@@ -246,13 +249,6 @@ def _check(config: pytest.Config, device: torch.device) -> None:
             "bench: torch sees no GPU here; run this on a machine with one, or with --device cpu, "
             "which times PyTorch's own kernels on the CPU"
         )
-    if config.getoption("--cache") not in ("cold", "warm"):
-        raise pytest.UsageError(f"--cache {config.getoption('--cache')}: use cold or warm")
-    if not config.getoption("--row-time") > 0:
-        raise pytest.UsageError("--row-time must be more than 0 seconds")
-    for option in ("--in-process", "--resume"):
-        if config.getoption(option):
-            raise pytest.UsageError(f"{option}: bench times kernels in a process apart, in one go")
 
 
 SESSION: pytest.StashKey[ThroughputSession] = pytest.StashKey()

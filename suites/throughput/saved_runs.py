@@ -1,0 +1,100 @@
+"""What pytest-benchmark saved and compares with: refused at once where there is nothing of it.
+
+pytest-benchmark itself warns of that, when all has been timed or as it starts, and warnings are
+errors here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+import pytest
+from pytest_benchmark.session import PerformanceRegression
+from pytest_benchmark.utils import get_machine_id, load_storage
+
+_GROUPS = frozenset(
+    ("group", "name", "func", "fullname", "fullfunc", "param", "param:kernel", "param:case")
+)
+
+
+class _Refusing:
+    """The logger of a storage, for which a file that can't be read is a mistake of the user's."""
+
+    def warning(self, text: str) -> NoReturn:
+        """Refuse it."""
+        raise pytest.UsageError(f"--benchmark-compare: {text}")
+
+
+def check_saved_runs(config: pytest.Config) -> None:
+    """Hold the options to what can be done with them. Raises UsageError, in one sentence."""
+    for each in str(config.getoption("benchmark_group_by")).split(","):
+        if each not in _GROUPS:
+            raise pytest.UsageError(
+                f"--benchmark-group-by {each}: there is no such group; there are "
+                f"{', '.join(sorted(_GROUPS))}"
+            )
+    if config.getoption("benchmark_histogram") and not (
+        find_spec("pygal") and find_spec("pygaljs")
+    ):
+        raise pytest.UsageError("--benchmark-histogram: it needs pip install pygal pygaljs")
+    wanted = config.getoption("benchmark_compare")
+    where = config.getoption("benchmark_storage")
+    if not wanted and where.startswith("file:"):
+        return
+    try:
+        storage = load_storage(  # type: ignore[no-untyped-call]
+            where,
+            logger=_Refusing(),
+            default_machine_id=get_machine_id(),  # type: ignore[no-untyped-call]
+            netrc=config.getoption("benchmark_netrc"),
+        )
+        if wanted and not list(storage.load(*(() if wanted is True else (wanted,)))):
+            told = "no run" if wanted is True else f"no run that {wanted} names"
+            raise pytest.UsageError(
+                f"--benchmark-compare: {told} is saved in {storage}; --benchmark-autosave saves one"
+            )
+    except argparse.ArgumentTypeError as error:
+        raise pytest.UsageError(f"--benchmark-storage {where}: {error}") from error
+    except (ValueError, OSError) as error:
+        raise pytest.UsageError(f"--benchmark-compare: {error}") from error
+
+
+def tell_of_another_machine(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+    """Say that a saved run isn't of this machine as it is set."""
+    before, here = then.get("device") or {}, now.get("device") or {}
+    apart = [name for name in (*here, *before) if here.get(name) != before.get(name)]
+    if apart:
+        name = apart[0]
+        print(
+            f"bench: the saved run isn't of this machine ({name} was {before.get(name)} and is "
+            f"{here.get(name)}), so that its times differ for more than the code",
+            file=sys.stderr,
+        )
+
+
+def save_nothing(config: pytest.Config) -> None:
+    """Nothing was timed: pytest-benchmark would warn that it has nothing to save."""
+    tables = config.pluginmanager.get_plugin("pytest-benchmark")
+    if tables is not None:
+        tables.disabled = True
+
+
+def show_tables(config: pytest.Config) -> bool:
+    """Show the tables of pytest-benchmark, if they were asked for; whether no row got too slow.
+
+    Left to pytest's summary, a row that got too slow ends in a traceback.
+    """
+    tables = config.pluginmanager.get_plugin("pytest-benchmark")
+    if tables is None:
+        return True
+    try:
+        tables.display(config.pluginmanager.get_plugin("terminalreporter"))
+    except PerformanceRegression:  # which has been told
+        return False
+    finally:
+        tables.groups = None  # shown
+    return True
