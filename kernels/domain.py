@@ -6,16 +6,30 @@ decided here, alike for every op. A refusal is one sentence: what is needed, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
+from kernels.declarations import (
+    KernelError,
+    wrong_alignment,
+    wrong_choice,
+    wrong_dtypes,
+    wrong_function,
+    wrong_kind,
+    wrong_since,
+    wrong_sizes,
+    wrong_sm,
+    wrong_strings,
+)
+from kernels.size_relations import parsed
 from oracles import OPS
 from oracles.op import Case, Geometry, dtype_name
 
 Strides = Literal["any", "rows", "contiguous"]
+_DEVICES = ("cpu", "cuda")
 
 # What a kernel keeps of a row or a head in fp32: single numbers, read one at a time.
 _STATISTICS = frozenset({"mean", "rstd", "lse", "delta", "sink"})
@@ -37,6 +51,8 @@ class Domain:
     since          for a dtype, the capability that it came with, where that is above the rest's
     sizes          for each size, the smallest and largest served; None: no limit. A size that a
                    case doesn't have isn't asked of it
+    relations      how sizes relate, as "s_kv >= s_q", "d_v == d" or "h_q % h_kv == 0"; where
+                   sequences lie end to end, in each. Of sizes that a case lacks nothing is asked
     features       the op's options served
     devices        device types it can run on
     interpretable  it runs under Triton's interpreter (no Gluon, inline assembly or extern)
@@ -51,10 +67,36 @@ class Domain:
     sm: tuple[int, int] = (0, 999)
     since: Mapping[torch.dtype, int] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    relations: tuple[str, ...] = ()
     features: frozenset[str] = frozenset()
     devices: tuple[str, ...] = ("cpu", "cuda")
     interpretable: bool = True
     also: Callable[[Case], str | None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises KernelError for the first field that can't be what was meant."""
+        for problem in self._problems():
+            if problem is not None:
+                raise KernelError(f"Domain: {problem}")
+        for each in self.relations:
+            parsed(each)
+        object.__setattr__(self, "features", frozenset(self.features))  # whatever they came in
+
+    def _problems(self) -> Iterator[str | None]:
+        yield wrong_dtypes("dtypes", self.dtypes)
+        if self.weight_dtypes is not None:
+            yield wrong_dtypes("weight_dtypes", self.weight_dtypes)
+        yield wrong_alignment(self.alignment)
+        yield wrong_choice("strides", self.strides, get_args(Strides))
+        yield wrong_sm(self.sm)
+        yield wrong_since(self.since)
+        yield wrong_sizes(self.sizes)
+        for name in ("unaligned", "relations", "features", "devices"):
+            yield wrong_strings(name, getattr(self, name))
+        for each in self.devices:
+            yield wrong_choice("devices", each, _DEVICES)
+        yield wrong_kind("interpretable", self.interpretable, bool, "True or False")
+        yield wrong_function("also", self.also)
 
     def reject(self, case: Case, sm: int, device: str = "cuda") -> str | None:
         """Why this domain doesn't hold `case` on a GPU of capability `sm`; None where it does."""
@@ -68,6 +110,7 @@ class Domain:
             self._reject_dtypes(case, sm)
             or self._reject_features(case)
             or self._reject_sizes(case)
+            or self._reject_relations(case)
             or self._reject_strides(case)
             or self._reject_alignment(case)
             or (self.also(case) if self.also is not None else None)
@@ -100,6 +143,23 @@ class Domain:
             if value < least or (most is not None and value > most):
                 limit = f"{least} or more" if most is None else f"{least} to {most}"
                 return f"serves {name} of {limit}, got {value}"
+        return None
+
+    def _reject_relations(self, case: Case) -> str | None:
+        sizes, sequences = dict(case.sizes), OPS[case.op].sequences
+        lengths = () if sequences is None else sequences(case)
+        for relation in map(parsed, self.relations):
+            if not relation.names <= sizes.keys():
+                continue
+            if not lengths or not relation.names & lengths[0].keys():
+                if not relation.holds(sizes):
+                    return f"serves {relation.text}, got {relation.got(sizes)}"
+                continue
+            for number, each in enumerate(lengths):
+                own = sizes | {**each}
+                if not relation.holds(own):
+                    where = f"{relation.got(own)} in sequence {number}"
+                    return f"serves {relation.text} in each sequence, got {where}"
         return None
 
     def _reject_strides(self, case: Case) -> str | None:

@@ -6,18 +6,31 @@ is a new kernel with no other edit; `load_file` does the same for a user's file 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from kernels.declarations import (
+    KernelError,
+    hint,
+    is_int,
+    quoted,
+    wrong_function,
+    wrong_kind,
+    wrong_outputs,
+)
 from kernels.domain import Domain
+from kernels.size_relations import parsed
+from oracles import OPS
 from oracles.op import Case, Numerics, Op
 
 __all__ = [
@@ -40,10 +53,6 @@ Origin = Literal["ours", "baseline", "user"]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-class KernelError(Exception):
-    """A kernel's file or registration is wrong; the message is one sentence for the user."""
-
-
 class NoKernelError(LookupError):
     """No registered kernel serves a case; the message lists each refusal."""
 
@@ -52,6 +61,7 @@ class NoKernelError(LookupError):
 class Kernel:
     """A registered kernel: what it computes, where it is right, how it counts, and the callable.
 
+    op         what it computes: a part of an op where it returns some of the outputs alone
     function   takes the op's arguments by keyword and returns its outputs as a tuple, in order
     variant    (case, sm) -> the name of the variant that dispatch takes for the case; several
                names with spaces between where a kernel runs several passes
@@ -89,6 +99,9 @@ _registered: dict[tuple[str, str], Kernel] = {}
 _absent: dict[tuple[str, str], Absent] = {}
 _loading: list[Path] = []  # the user's file that is being imported
 _HOME = Path(__file__).resolve().parent
+_UNKNOWN_KEYWORD = re.compile(
+    r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'"
+)
 
 
 def _origin(path: Path) -> Origin:
@@ -101,6 +114,7 @@ def kernel(
     op: Op,
     domain: Domain,
     *,
+    returns: tuple[str, ...] | None = None,
     numerics: Numerics | None = None,
     priority: int = 0,
     name: str | None = None,
@@ -111,22 +125,32 @@ def kernel(
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
-    variant, variants and workspace say what a case runs and how much memory it takes, wraps which
-    library computes it: see `Kernel`.
-    Raises KernelError where the op already has a kernel of that name, or where the domain lists
-    an option that the op doesn't have. The function itself is returned unchanged.
+    returns: of the op's outputs those that it computes, in the op's order, where these aren't all;
+    the function then returns them alone, and the others aren't judged. variant, variants and
+    workspace say what a case runs and how much memory it takes, wraps which library computes it:
+    see `Kernel`.
+    Raises KernelError where the op already has a kernel of that name, or where an argument can't
+    be what was meant. The function itself is returned unchanged.
     """
 
     def register(function: Function) -> Function:
         # A wrapped function's own file may be the wrapper's; the file that registers it is known.
         path = _loading[-1] if _loading else Path(inspect.getfile(function)).resolve()
         called = name or function.__name__
-        unknown = sorted(domain.features - set(op.options))
-        if unknown:
-            raise KernelError(
-                f"kernel {called} in {path} lists features that {op.name} doesn't have: "
-                f"{', '.join(unknown)}; it has {', '.join(sorted(op.options))}"
-            )
+        problem = (
+            _wrong_op(op)
+            or _wrong_domain(op, domain)
+            or (None if returns is None else wrong_outputs(returns, op.outputs))
+            or wrong_kind("numerics", numerics, (Numerics, type(None)), "Numerics(...)")
+            or (None if is_int(priority) else f"priority is {quoted(priority)}; write an int")
+            or wrong_kind("name", name, (str, type(None)), "a string")
+            or wrong_function("variant", variant)
+            or wrong_function("variants", variants)
+            or wrong_function("workspace", workspace)
+            or wrong_kind("wraps", wraps, (str, type(None)), "the library's name")
+        )
+        if problem is not None:
+            raise KernelError(f"kernel {called} in {path}: {problem}")
         earlier = _registered.get((op.name, called))
         if earlier is not None:
             raise KernelError(
@@ -134,9 +158,9 @@ def kernel(
                 f"one in {path}; give the second another name"
             )
         _registered[op.name, called] = Kernel(
-            op=op,
+            op=op if returns is None else op.part(tuple(returns)),
             name=called,
-            domain=domain,
+            domain=domain if returns is None else _where_computed(domain, op.part(tuple(returns))),
             numerics=numerics or Numerics(),
             priority=priority,
             function=function,
@@ -150,6 +174,47 @@ def kernel(
         return function
 
     return register
+
+
+def _wrong_op(op: object) -> str | None:
+    if isinstance(op, Op):
+        return None
+    close = difflib.get_close_matches(str(op).lower(), OPS, n=1)
+    meant = (
+        f"did you mean {close[0].upper()}"
+        if close
+        else f"there are {', '.join(map(str.upper, OPS))}"
+    )
+    return f"its op is {quoted(op)}, and an op is imported from `kernels`; {meant}"
+
+
+def _wrong_domain(op: Op, domain: object) -> str | None:
+    """What it speaks of and the op doesn't have."""
+    if not isinstance(domain, Domain):
+        return f"its domain is {quoted(domain)}; write Domain(dtypes=(...), ...)"
+    for name in sorted(domain.features - set(op.options)):
+        known = hint(name, op.options) if op.options else "it has none"
+        return f"its domain lists a feature that {op.name} doesn't have: {name}; {known}"
+    if op.allowed is None:
+        return None
+    known_sizes = (*op.allowed.sizes, *op.allowed.option_sizes)
+    related = (name for text in domain.relations for name in sorted(parsed(text).names))
+    for name in (*domain.sizes, *related):
+        if name not in known_sizes:
+            meant = hint(name, known_sizes)
+            return f"its domain speaks of {name}, and {op.name} has no such size; {meant}"
+    return None
+
+
+def _where_computed(domain: Domain, part: Op) -> Domain:
+    """The domain without the cases that have none of the outputs: they leave nothing to judge."""
+
+    def also(case: Case) -> str | None:
+        if not part.forms(case):
+            return f"computes {' and '.join(part.outputs)} alone, which the case hasn't"
+        return None if domain.also is None else domain.also(case)
+
+    return replace(domain, also=also)
 
 
 def absent(op: Op, name: str, reason: str) -> None:
@@ -170,7 +235,10 @@ def all_kernels() -> tuple[Kernel, ...]:
     """
     package = importlib.import_module("kernels")
     for module in pkgutil.walk_packages(package.__path__, "kernels."):
-        importlib.import_module(module.name)
+        try:
+            importlib.import_module(module.name)
+        except KernelError as error:
+            raise KernelError(f"{module.name}: {error}") from error
     return tuple(
         sorted(_registered.values(), key=lambda each: (each.op.name, -each.priority, each.name))
     )
@@ -208,7 +276,7 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
     try:
         spec.loader.exec_module(module)
     except KernelError as error:
-        raise KernelError(f"--kernels {path}: {error}") from error
+        raise KernelError(f"--kernels {path}: {error}{_line(error, file)}") from error
     except (Exception, SystemExit) as error:
         raise KernelError(f"--kernels {path}: importing it raised {_where(error, file)}") from error
     finally:
@@ -228,18 +296,31 @@ def _where(error: BaseException, file: Path) -> str:
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if isinstance(error, SyntaxError):
         return text  # it names its own file and line
+    return f"{text}{_meant_keyword(message)}{_line(error, file)}"
+
+
+def _line(error: BaseException, file: Path) -> str:
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename == str(file)
     ]
-    return f"{text} (line {lines[-1]})" if lines else text
+    return f" (line {lines[-1]})" if lines else ""
+
+
+def _meant_keyword(message: str) -> str:
+    """Of a keyword that a registration doesn't have: the one that is meant."""
+    found = _UNKNOWN_KEYWORD.match(message)
+    for called in (kernel, Domain, Numerics):
+        if found is not None and found[1] == called.__name__:
+            return f"; {hint(found[2], inspect.signature(called).parameters)}"
+    return ""
 
 
 def choose(
     op: Op, case: Case, sm: int, *, device: str = "cuda", among: Iterable[Kernel] | None = None
 ) -> Kernel:
-    """The first kernel of ours, in priority order, whose domain holds `case`.
+    """The first kernel of ours that computes all of `op`, in priority order, and serves `case`.
 
     among: the kernels to choose from; by default all of ours. Raises NoKernelError with each
     refusal where none serves the case.
@@ -250,6 +331,9 @@ def choose(
     refusals = []
     for candidate in sorted(candidates, key=lambda each: (-each.priority, each.name)):
         if candidate.op.name != op.name:
+            continue
+        if candidate.op.left_out:
+            refusals.append(f"{candidate.name}: leaves {' and '.join(candidate.op.left_out)} out")
             continue
         reason = candidate.domain.reject(case, sm, device)
         if reason is None:

@@ -7,6 +7,7 @@ is data: it names everything that is needed to make its inputs again, value by v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -213,6 +214,11 @@ class OutputForm:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes, packed."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -260,6 +266,10 @@ class Op:
                the outputs' dtypes: the same roundings, none of its indexing; without one None
     relations  (case) -> the metamorphic relations that the case is good for
     allowed    which cases a user may ask for; None: the op's own alone
+    sequences  (case) -> the sizes of each sequence where several lie end to end, else none; None:
+               they never do
+    whole_work outputs that each take all of the flops, and all of the inputs
+    left_out   of a part of an op: the outputs that it hasn't
     """
 
     name: str
@@ -278,3 +288,45 @@ class Op:
     emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
     relations: Callable[[Case], Relations] | None = None
     allowed: Allowed | None = None
+    sequences: Callable[[Case], tuple[Mapping[str, int], ...]] | None = None
+    whole_work: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
+
+    def part(self, outputs: tuple[str, ...]) -> Op:
+        """The op with these outputs alone, in their order; the others are `left_out`.
+
+        Oracle, bound and emulation stay those of the whole op, so that kernels of either share a
+        case's truth. Where `has_figures` is False, so do flops and bytes, which then only say how
+        large a case is. Raises ValueError where `outputs` aren't some of the op's, in its order.
+        """
+        if not outputs or outputs != tuple(each for each in self.outputs if each in outputs):
+            raise ValueError(f"{outputs} aren't outputs of {self.name} in its order")
+        left_out = tuple(each for each in self.outputs if each not in outputs)
+        if not left_out:
+            return self
+
+        def forms(case: Case) -> dict[str, OutputForm]:
+            return {name: form for name, form in self.forms(case).items() if name in outputs}
+
+        def least_bytes(case: Case) -> int:
+            sizes = {name: form.nbytes for name, form in self.forms(case).items()}
+            return self.bytes(case) - sum(sizes.get(name, 0) for name in left_out)
+
+        updates = tuple(each for each in self.updates if each in outputs)
+        return replace(
+            self,
+            outputs=outputs,
+            forms=forms,
+            bytes=least_bytes,
+            updates=updates,
+            left_out=left_out,
+        )
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether flops and bytes are of what is computed: of a part that can't always be said."""
+        return not self.left_out or not self.whole_work.isdisjoint(self.outputs)
+
+    def as_tuple(self, returned: object) -> object:
+        """What a kernel returned; where that is the one output of the op, in a tuple."""
+        return (returned,) if isinstance(returned, Tensor) and len(self.outputs) == 1 else returned

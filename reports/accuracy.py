@@ -103,6 +103,9 @@ def _kernels(record: Record, console: Console, summaries: Sequence[KernelSummary
     table = new_table()
     table.add_column("kernel", overflow="fold")
     table.add_column("origin", overflow="fold")
+    partly = any(each.judged != "all" for each in summaries)
+    if partly:
+        table.add_column("judged", overflow="fold")
     powerless = any(each.powerless for each in summaries)
     for title in ("ran", "passed", "failed", *["no power"] * powerless, "refused"):
         table.add_column(title, justify="right")
@@ -114,6 +117,7 @@ def _kernels(record: Record, console: Console, summaries: Sequence[KernelSummary
         table.add_row(
             Text(indent + shown(each.name)),
             Text(shown(origin)),
+            *[Text(shown(each.judged), style="" if each.judged == "all" else "yellow")] * partly,
             f"{each.ran:,}",
             f"{each.passed:,}",
             failed,

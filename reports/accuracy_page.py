@@ -84,7 +84,7 @@ def _share(text: str) -> Cell:
 
 def _kernels(record: Record) -> Table:
     columns = (
-        *(Column("kernel"), Column("origin")),
+        *(Column("kernel"), Column("origin"), Column("judged")),
         *(Column(each, "number") for each in ("ran", "passed", "failed", "no power", "refused")),
         *(Column(each, "number") for each in ("deterministic", "probabilistic", "emulation")),
         *(Column("declares"), Column("op")),
@@ -96,7 +96,11 @@ def _kernels(record: Record) -> Table:
         found = (each.deterministic, each.probabilistic, each.emulation)
         rows.append(
             (
-                *(each.name, origin),
+                *(
+                    each.name,
+                    origin,
+                    Cell(each.judged, None, "" if each.judged == "all" else "doubtful"),
+                ),
                 *(Cell(f"{number:,}", number) for number in counts),
                 *map(_worst, found),
                 *(each.declares, each.op),

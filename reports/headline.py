@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from reports.coverage import variants_counted
+from reports.partial import part_notes
 from reports.phrases import count, duration
 from reports.summary import BOUND_RULES, short_case
 
@@ -58,6 +59,7 @@ def headline(record: Record) -> Headline:
             f"{count(contradictions, 'row')} marked passed with an error that isn't within "
             "the bound: the record contradicts itself"
         )
+    notes += _parts(record)
     unjudged = sum(_says_nothing(row) for row in rows)
     if unjudged:
         notes.append(
@@ -169,5 +171,13 @@ def _counts(record: Record, failed: int, beside: int) -> str:
     if statuses["no power"]:
         text += f", {statuses['no power']:,} without power"
     text += f", {statuses['refused']:,} refused"
-    variants = variants_counted(record)
-    return f"{text}, in {total_duration(record)}" + (f"; {variants}" if variants else "")
+    text += f", in {total_duration(record)}"
+    parts, variants = len(_parts(record)), variants_counted(record)
+    text += f"; {count(parts, 'kernel')} judged in part" if parts else ""
+    return text + (f"; {variants}" if variants else "")
+
+
+def _parts(record: Record) -> list[str]:
+    """What is said of the kernels that ran and compute a part of their op."""
+    ran = {(row.case.op, row.kernel) for row in record.rows if row.status != "refused"}
+    return part_notes(record.header, ran)

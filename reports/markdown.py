@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # An underscore inside a word, as in row_persistent, means nothing to GitHub and stays readable.
 _SPECIAL = re.compile(r"[\\`*{}\[\]<>#|~@&$!]|:(?=//)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_COUNTED = ("ran", "passed", "failed", "no power", "refused")
 _CLOSING_BYTES = 600  # the sentence that says what was left out, at most
 
 
@@ -91,7 +92,7 @@ def _sections(record: Record) -> Iterator[_Section]:
     several = several_ops(record)
     yield _table(
         "### Kernels",
-        ("kernel", "origin", "ran", "passed", "failed", "no power", "refused", "declares"),
+        ("kernel", "origin", "judged", *_COUNTED, "declares"),
         [_kernel_cells(each, several=several) for each in summaries],
         "kernels",
     )
@@ -186,7 +187,7 @@ def _kernel_cells(each: KernelSummary, *, several: bool) -> tuple[str, ...]:
     origin = each.origin if each.gates or not each.ran else f"{each.origin}, not gating"
     counts = (each.ran, each.passed, each.failed, each.powerless, each.refused)
     name = _named(each.op, each.name, several=several)
-    return name, origin, *(f"{number:,}" for number in counts), each.declares
+    return name, origin, each.judged, *(f"{number:,}" for number in counts), each.declares
 
 
 def _worst(found: Worst | None) -> str:

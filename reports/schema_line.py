@@ -83,6 +83,12 @@ class KernelInfo(SchemaLine):
     variants: tuple[str, ...] = Field(
         default=(), description="all that there are on the run's sm; none where it doesn't say"
     )
+    returns: tuple[str, ...] = Field(
+        default=(), description="of a kernel of a part of its op: the outputs that it computes"
+    )
+    left_out: tuple[str, ...] = Field(
+        default=(), description="the op's outputs that it doesn't, which aren't judged"
+    )
 
 
 class AbsentKernel(SchemaLine):

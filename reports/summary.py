@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reports.partial import parts_of
 from reports.phrases import number, numerics_value, ratio
 
 if TYPE_CHECKING:
@@ -56,13 +57,17 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class KernelSummary:
-    """One kernel's rows, counted, with what it declares beyond the defaults."""
+    """One kernel's rows, counted, with what it declares beyond the defaults.
+
+    judged: "all" of the op's outputs, or those that it computes, as "dx alone"
+    """
 
     op: str
     name: str
     origin: str
     gates: bool
     declares: str
+    judged: str
     passed: int
     failed: int
     powerless: int
@@ -128,6 +133,7 @@ class FailureGroup:
 def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
     """Every kernel of the header or of a row, op by op: ours, then the user's, then baselines."""
     infos = {(info.op, info.name): info for info in record.header.kernels}
+    parts = parts_of(record.header)
     summaries = []
     for key, rows in by_kernel(record).items():
         info = infos.get(key)
@@ -139,6 +145,7 @@ def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
                 origin="unknown" if info is None else info.origin,
                 gates=any(row.gates for row in rows),
                 declares="" if info is None else _declares(record, info.numerics),
+                judged=parts.get(key, "all"),
                 passed=statuses["passed"],
                 failed=statuses["failed"],
                 powerless=statuses["no power"],

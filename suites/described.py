@@ -77,6 +77,8 @@ def kernel_info(kernel: Kernel, sm: int) -> KernelInfo:
         path=shortest(Path(kernel.path)),
         numerics=asdict(kernel.numerics),
         variants=variants,
+        returns=kernel.op.outputs if kernel.op.left_out else (),
+        left_out=kernel.op.left_out,
     )
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from kernels import Kernel, KernelError, all_kernels
+from kernels.declarations import hint
 from kernels.registry import all_absent, resolved
 from oracles import OPS
 from oracles.op import Case, Numerics, dtype_name
 from reports.arguments import quoted
 from reports.schema import AbsentKernel
-from suites.user_cases import DTYPES, hint, user_cases
+from suites.user_cases import DTYPES, user_cases
 
 _MOST_ROWS = 500_000  # that one run plans; a run of all kernels on every case has a fifth of them
 _SEED = re.compile(r"-seed(-?\d{1,10})$")

@@ -20,6 +20,7 @@ import pytest
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kernels.declarations import hint
 from oracles import OPS
 from oracles.op import CONTIGUOUS, Allowed, Case, Op
 from reports.record import shown
@@ -56,13 +57,6 @@ class _Line(BaseModel):
     distribution: Name = "normal"
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     weight: float | None = Field(default=None, gt=0, lt=math.inf)
-
-
-def hint(word: str, names: Iterable[str]) -> str:
-    """`did you mean X?`, or what there is where nothing is like it."""
-    known = sorted(names)
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
 
 
 def user_cases(config: pytest.Config) -> tuple[Case, ...] | None:
@@ -288,7 +282,7 @@ def _too_large(op: Op, case: Case, most_bytes: int) -> str | None:
         steps = zip(each.shape, each.strides, strict=True)
         reached = 1 + sum((size - 1) * stride for size, stride in steps)
         taken += max(reached if math.prod(each.shape) else 0, 0) * each.dtype.itemsize
-    taken += sum(math.prod(form.shape) * form.dtype.itemsize for form in op.forms(case).values())
+    taken += sum(form.nbytes for form in op.forms(case).values())
     needed = max(taken, _TIMES_ITS_BYTES * op.bytes(case))
     if needed <= most_bytes:
         return None

@@ -38,13 +38,15 @@ def _attention(
     b: int = 2,
     h: int = 4,
     s: int = 6,
+    s_kv: int | None = None,
     d: int = 64,
     d_v: int = 64,
     layout: Layout | None = None,
     options: tuple[str, ...] = (),
 ) -> Case:
     """A forward in float16; s rows of queries and of keys, h heads of both."""
-    sizes = {"b": b, "h_q": h, "h_kv": h, "s_q": s, "s_kv": s, "d": d, "d_v": d_v}
+    s_kv = s if s_kv is None else s_kv
+    sizes = {"b": b, "h_q": h, "h_kv": h, "s_q": s, "s_kv": s_kv, "d": d, "d_v": d_v}
     return Case(
         op=ATTENTION_FORWARD.name,
         sizes=tuple(sizes.items()),
@@ -293,6 +295,41 @@ _ATTENTION_REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
         Domain(dtypes=(F16,), sizes={"d": (1, 32)}),
         _attention(),
         "serves d of 1 to 32, got 64",
+    ),
+    "sizes that relate": (Domain(dtypes=(F16,), relations=("d_v == d",)), _attention(), None),
+    "sizes that relate otherwise": (
+        Domain(dtypes=(F16,), relations=("s_q <= s_kv", "s_q > s_kv")),
+        _attention(),
+        "serves s_q > s_kv, got s_q 6 and s_kv 6",
+    ),
+    "multiple of a number": (
+        Domain(dtypes=(F16,), relations=("d % 32 == 0", "d%48==0")),
+        _attention(),
+        "serves d%48==0, got d 64",
+    ),
+    "relation of a size that the case lacks": (
+        Domain(dtypes=(F16,), relations=("window_left < s_kv",)),
+        _attention(),
+        None,
+    ),
+    "sequences that all have the relation": (
+        Domain(
+            dtypes=(F16,), features=frozenset({"varlen"}), relations=("s_q == s_kv", "h_q == h_kv")
+        ),
+        _attention(b=5, s=41, options=("varlen",)),
+        None,
+    ),
+    "sequence that hasn't the relation": (
+        Domain(
+            dtypes=(F16,), features=frozenset({"varlen"}), relations=("h_q == h_kv", "s_kv >= s_q")
+        ),
+        _attention(b=5, s=37, s_kv=41, options=("varlen",)),
+        "serves s_kv >= s_q in each sequence, got s_q 18 and s_kv 0 in sequence 4",
+    ),
+    "relation that isn't about lengths": (
+        Domain(dtypes=(F16,), features=frozenset({"varlen"}), relations=("h_q > h_kv",)),
+        _attention(b=5, s=37, s_kv=41, options=("varlen",)),
+        "serves h_q > h_kv, got h_q 4 and h_kv 4",
     ),
     "size that the case lacks": (
         Domain(dtypes=(F16,), sizes={"window_left": (1, 32)}),

@@ -81,6 +81,7 @@ from oracles.attention.geometry import (
     forms,
     geometry,
     least_bytes,
+    sequences,
 )
 from oracles.attention.probes import probe_bound
 from oracles.attention.relations import relations
@@ -124,6 +125,8 @@ def _op(
         emulate=emulate,
         relations=relations,
         allowed=allowed(name),
+        sequences=sequences,
+        whole_work=frozenset({"out"}),
     )
 
 

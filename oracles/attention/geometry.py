@@ -55,6 +55,13 @@ def lengths(case: Case) -> tuple[tuple[int, int], ...]:
     return tuple((min(q, s_q), min(k, s_kv)) for q, k in known + more)
 
 
+def sequences(case: Case) -> tuple[dict[str, int], ...]:
+    """s_q and s_kv of each sequence of a varlen case; none of another case."""
+    if "varlen" not in case.options:
+        return ()
+    return tuple({"s_q": s_q, "s_kv": s_kv} for s_q, s_kv in lengths(case))
+
+
 def shapes(case: Case) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor argument that the case has, in the order they are passed."""
     options = case.options
@@ -177,4 +184,4 @@ def least_bytes(case: Case) -> int:
     for name, shape in shapes(case).items():
         # lse, sink and slopes are in fp32, cu_seqlens in int32
         total += math.prod(shape) * (case.dtype.itemsize if name in AXES else 4)
-    return total + sum(math.prod(form.shape) * form.dtype.itemsize for form in forms(case).values())
+    return total + sum(form.nbytes for form in forms(case).values())

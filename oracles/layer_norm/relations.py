@@ -168,7 +168,7 @@ def _rows_alone(case: Case, name: str, rows: slice) -> Relation:
     part = replace(case, sizes=(("m", rows.stop - rows.start), ("n", case.size("n"))))
 
     def carry(outputs: Tensors) -> dict[str, Tensor]:
-        return {"dx": outputs["dx"][rows]}
+        return {name: each[rows] for name, each in outputs.items() if name == "dx"}
 
     change = partial(_changed, change=lambda each: each[rows], names=_ROWS)
     return Relation(name, part, change, carry, exact=True, of="batch-invariant")

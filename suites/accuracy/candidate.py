@@ -6,7 +6,6 @@ out is checked for form and handed over with what the call did to its inputs, an
 
 from __future__ import annotations
 
-import math
 import time
 import traceback
 import warnings
@@ -175,9 +174,7 @@ def _workspace(kernel: Kernel, case: Case, given: Given, memory: Memory) -> int 
     counts (as with PYTORCH_NO_CUDA_MEMORY_CACHING).
     """
     made = sum(
-        math.prod(form.shape) * form.dtype.itemsize
-        for name, form in kernel.op.forms(case).items()
-        if name not in given.updates
+        form.nbytes for name, form in kernel.op.forms(case).items() if name not in given.updates
     )
     peak = memory.peak_bytes
     return None if peak is None or peak < made else peak - made
@@ -211,6 +208,7 @@ def _form(
 ) -> tuple[str | None, dict[str, Tensor]]:
     """What is wrong with the form of what was returned, in a sentence; and the outputs by name."""
     names, forms = kernel.op.outputs, kernel.op.forms(case)
+    returned = kernel.op.as_tuple(returned)
     if not isinstance(returned, tuple | list):
         kind = type(returned).__name__
         return f"it returned a {kind}, not a tuple of {', '.join(names)}", {}

@@ -77,9 +77,12 @@ def examine(
     promise = _promise(kernel, "batch_invariant")
     if repeats or promise:
         for each in related:
-            if isinstance(each, Relation) and each.of == "batch-invariant" and serves(each.case):
+            if not isinstance(each, Relation) or each.of != "batch-invariant":
+                continue
+            expected = each.carry(outputs)
+            if expected and serves(each.case):
                 made = call(each.case, each.change(inputs))
-                reason = _difference(each.name, made, each.carry(outputs))
+                reason = _difference(each.name, made, expected)
                 found.add("batch-invariant", reason, promise)
     promise = _promise(kernel, "device_independent")
     if _OPTION in case.options:

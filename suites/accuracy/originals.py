@@ -80,11 +80,14 @@ class Originals:
         """The inputs for oracle and bound, which change nothing."""
         return self.op.inputs(self.case, self.device) if self._kept is None else self._kept
 
-    def give(self) -> Given:
-        """The inputs for one call of a candidate."""
-        return self._drawn_anew() if self._kept is None else self._copied(self._kept)
+    def give(self, updates: tuple[str, ...] | None = None) -> Given:
+        """The inputs for one call of a candidate, which updates these; None: all of the op's."""
+        updates = self.op.updates if updates is None else updates
+        if self._kept is None:
+            return self._drawn_anew(updates)
+        return self._copied(self._kept, updates)
 
-    def _copied(self, kept: Inputs) -> Given:
+    def _copied(self, kept: Inputs, changing: tuple[str, ...]) -> Given:
         arguments = dict(kept)
         updates: dict[str, tuple[Tensor, Tensor]] = {}
         copies: dict[int, _Witness] = {}  # by the original buffer's address
@@ -94,17 +97,17 @@ class Originals:
             if copy is None:
                 copy = copies[bits.data_ptr()] = _Witness(name, bits, *copied(bits))
             arguments[name] = seen_as(original, copy.now)
-            if name in self.op.updates:
+            if name in changing:
                 updates[name] = seen_as(original, copy.now), original
         # Replaced only now, so that no buffer lies where one of the call before did.
         self._last = Given(arguments, self.device, updates, tuple(copies.values()))
         return self._last
 
-    def _drawn_anew(self) -> Given:
+    def _drawn_anew(self, changing: tuple[str, ...]) -> Given:
         arguments, witnesses = self.op.inputs(self.case, self.device), []
         updates = {}
         for name, tensor in _tensors(arguments):
-            if name in self.op.updates:
+            if name in changing:
                 updates[name] = tensor.view(tensor.shape), tensor.clone()
             if tensor.untyped_storage().nbytes() <= LARGEST_POISONED_BUFFER:
                 witnesses.append(_Witness(name, bits_of(tensor).clone(), bits_of(tensor)))

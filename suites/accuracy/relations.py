@@ -64,6 +64,8 @@ def examine(
 ) -> tuple[Tried, ...]:
     """Every relation of the case that every correct kernel has, on a kernel that has passed it.
 
+    One that speaks of none of the outputs that the kernel returns isn't asked.
+
     inputs     those of the case, which nothing here changes
     outputs    the kernel's on them
     call       (case, inputs) -> a call on copies of these inputs
@@ -73,8 +75,9 @@ def examine(
     found = []
     for each in () if kernel.op.relations is None else kernel.op.relations(case):
         if isinstance(each, Balance):
-            found.append(_balanced(each, case, inputs, outputs, bounds))
-        elif each.of is None and serves(each.case):
+            if each.output in outputs:
+                found.append(_balanced(each, case, inputs, outputs, bounds))
+        elif each.of is None and serves(each.case) and each.carry(outputs):
             found.append(_related(each, kernel, case, inputs, outputs, call, bounds))
     return tuple(found)
 

@@ -46,6 +46,7 @@ class Told(BaseModel):
 
     op: str
     name: str
+    returns: tuple[str, ...]
     origin: Literal["ours", "baseline", "user"]
     path: str
     priority: int
@@ -71,9 +72,12 @@ def _elsewhere(**_: object) -> object:
 
 
 def told_kernel(told: Told, *, user: bool) -> Kernel:
-    """The kernel as the judge knows it: its function and domain stay in the workers."""
+    """The kernel as the judge knows it: its function and domain stay in the workers.
+
+    Raises LookupError or ValueError where there is no such op, or part of one.
+    """
     return Kernel(
-        op=OPS[told.op],
+        op=OPS[told.op].part(told.returns),
         name=told.name,
         domain=Domain(dtypes=()),  # asked of the worker, which has it
         numerics=Numerics(**told.numerics),  # type: ignore[arg-type]

@@ -176,7 +176,7 @@ class Run:
                 return self._call(kernel, known, "nan", how)
             if self.workers is None:
                 made = Originals(kernel.op, case, self.device, changed)
-                return call_here(kernel, case, made.give(), "nan", how)
+                return call_here(kernel, case, made.give(kernel.op.updates), "nan", how)
             parcel = Parcel.of(changed, self._handed_over_on(known))
             return self._in_worker(kernel, case, parcel, "nan", how)
 
@@ -218,7 +218,7 @@ class Run:
 
     def _call(self, kernel: Kernel, known: Known, fill: Fill, how: How = PLAIN) -> Call:
         if self.workers is None:
-            return call_here(kernel, known.case, known.originals.give(), fill, how)
+            return call_here(kernel, known.case, known.originals.give(kernel.op.updates), fill, how)
         return self._in_worker(kernel, known.case, self._parcel(known), fill, how)
 
     def _in_worker(

@@ -156,6 +156,7 @@ def _told(kernel: Kernel, sm: int) -> Message:
     return {
         "op": kernel.op.name,
         "name": kernel.name,
+        "returns": kernel.op.outputs,
         "origin": kernel.origin,
         "path": kernel.path,
         "priority": kernel.priority,

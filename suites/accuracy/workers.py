@@ -9,7 +9,6 @@ must have, copied out of memory that the judge owns.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -376,8 +375,4 @@ class Workers:
 def _sizes(kernel: Kernel, case: Case) -> dict[str, int]:
     """The bytes of each output that the case has, in the op's order."""
     forms = kernel.op.forms(case)
-    return {
-        name: math.prod(forms[name].shape) * forms[name].dtype.itemsize
-        for name in kernel.op.outputs
-        if name in forms
-    }
+    return {name: forms[name].nbytes for name in kernel.op.outputs if name in forms}

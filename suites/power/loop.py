@@ -92,7 +92,7 @@ def run_task(
         changes.apply_(each)
     looped.again()
     _synchronize()
-    made = returned[0]
+    made = kernel.op.as_tuple(returned[0])
     assert isinstance(made, tuple | list)
     outputs = zip(kernel.op.outputs, made, strict=True)
     return looped.message, {name: each for name, each in outputs if each is not None}

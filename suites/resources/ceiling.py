@@ -15,7 +15,6 @@ comes below a prediction has a mistake in it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -127,7 +126,7 @@ def _times(
     else:
         times["arithmetic"] = flops / (1e12 * peak.fp32_tflops)
     outputs = OPS[case.op].forms(case).values()
-    read = least_bytes - sum(math.prod(form.shape) * form.dtype.itemsize for form in outputs)
+    read = least_bytes - sum(form.nbytes for form in outputs)
     limits = LIMITS[peak.sm]
     cycles = peak.multiprocessors * peak.clock_mhz * 1e6  # a second, of all SMs
     issue, special = [], []

@@ -13,7 +13,6 @@ one of float32, so a share may be counted of a lower roof than the one that refu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -223,10 +222,9 @@ def _from_memory(
     kernel: Kernel, case: Case, cache: Literal["cold", "warm"], cache_bytes: int
 ) -> int:
     """Bytes that a call can't but move through memory."""
-    written = sum(
-        math.prod(form.shape) * form.dtype.itemsize for form in kernel.op.forms(case).values()
-    )
-    read = kernel.op.bytes(case) - written
+    written = sum(form.nbytes for form in kernel.op.forms(case).values())
+    # Which inputs a part of an op needs isn't known.
+    read = kernel.op.bytes(case) - written if kernel.op.has_figures else 0
     if cache == "cold":
         return read + max(0, written - cache_bytes)
     return max(0, read + written - cache_bytes)

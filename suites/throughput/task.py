@@ -122,8 +122,9 @@ class _Timed:
         """One sample, which may take several calls."""
         made = self._on.sample(self._prepared)
         if is_kept(self._pick, self._samples):
-            assert isinstance(self._returned, tuple | list)
-            named = zip(self._kernel.op.outputs, self._returned, strict=True)
+            returned = self._kernel.op.as_tuple(self._returned)
+            assert isinstance(returned, tuple | list)
+            named = zip(self._kernel.op.outputs, returned, strict=True)
             self.outputs = {name: each.clone() for name, each in named if each is not None}
             self.kept, self.number = self._samples, self._calls - 1
         self._returned = None

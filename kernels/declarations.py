@@ -1,0 +1,135 @@
+"""What a registration may say: each mistake is one sentence, with what was probably meant.
+
+A check returns the sentence, or None where nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+_SEVERAL = (tuple, list, set, frozenset)
+
+
+class KernelError(Exception):
+    """A kernel's file or registration is wrong; the message is one sentence for the user."""
+
+
+def hint(word: str, names: Iterable[str]) -> str:
+    """`did you mean X?`, or what there is where nothing is like it."""
+    known = sorted(names)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+
+
+def quoted(value: object) -> str:
+    """A value as it was written, in short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def is_int(value: object) -> bool:
+    """Whether it is a whole number, which True isn't here."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def wrong_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> str | None:
+    """Of what must be of a type; wanted: what to write."""
+    return None if isinstance(value, kind) else f"{name} is {quoted(value)}; write {wanted}"
+
+
+def wrong_function(name: str, value: object) -> str | None:
+    """Of a function that may be left out."""
+    if value is None or callable(value):
+        return None
+    return f"{name} is {quoted(value)}; write a function, or leave it out"
+
+
+def wrong_choice(name: str, value: object, known: Sequence[str]) -> str | None:
+    """Of one of a few words."""
+    return None if value in known else f"{name} is {quoted(value)}; {hint(str(value), known)}"
+
+
+def wrong_strings(name: str, value: object) -> str | None:
+    """Of several strings: a single one would be taken letter by letter."""
+    if isinstance(value, str):
+        return f"{name} is the string {value!r}; write ({value!r},)"
+    if not isinstance(value, _SEVERAL) or not all(isinstance(each, str) for each in value):
+        return f"{name} is {quoted(value)}; write a tuple of strings"
+    return None
+
+
+def wrong_dtypes(name: str, value: object) -> str | None:
+    """Of several dtypes, none of them by its name."""
+    if isinstance(value, torch.dtype):
+        return f"{name} is {value} alone; write ({value},)"
+    for each in value if isinstance(value, _SEVERAL) else (value,):
+        if not isinstance(each, torch.dtype):
+            return f"{name} has {quoted(each)}; {_meant_dtype(each)}"
+    return None
+
+
+def _meant_dtype(value: object) -> str:
+    known = [each for each in dir(torch) if isinstance(getattr(torch, each), torch.dtype)]
+    close = difflib.get_close_matches(str(value), known, n=1) if isinstance(value, str) else ()
+    return f"did you mean torch.{close[0]}?" if close else "write dtypes, as (torch.float16,)"
+
+
+def wrong_alignment(value: object) -> str | None:
+    """Of bytes: a power of two."""
+    if isinstance(value, int) and is_int(value) and value >= 1 and value & (value - 1) == 0:
+        return None
+    return f"alignment is {quoted(value)}; write a power of two, in bytes"
+
+
+def wrong_sm(value: object) -> str | None:
+    """Of the least and the largest capability."""
+    pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(is_int, value))
+    if isinstance(value, tuple | list) and pair and 0 <= value[0] <= value[1]:
+        return None
+    return f"sm is {quoted(value)}; write the least and the largest, as (80, 121)"
+
+
+def wrong_since(value: object) -> str | None:
+    """Of a capability for each dtype."""
+    if not isinstance(value, Mapping):
+        return f"since is {quoted(value)}; write a dict, as {{torch.bfloat16: 80}}"
+    if not all(map(is_int, value.values())):
+        return f"since is {quoted(dict(value))}; write whole numbers, as {{torch.bfloat16: 80}}"
+    return wrong_dtypes("since", tuple(value))
+
+
+def wrong_sizes(value: object) -> str | None:
+    """Of the least and the largest of each size."""
+    if not isinstance(value, Mapping):
+        return f"sizes is {quoted(value)}; write a dict, as {{'n': (1, 8192)}}"
+    for name, limits in value.items():
+        if not isinstance(name, str):
+            return f"sizes has {quoted(name)} for a name; write a string, as 'n'"
+        if not isinstance(limits, tuple | list) or len(limits) != 2:
+            return f"sizes[{name!r}] is {quoted(limits)}; write the least and the largest, or None"
+        least, most = limits
+        if not is_int(least) or not (most is None or is_int(most)):
+            return f"sizes[{name!r}] is {quoted(limits)}; write whole numbers, or None for no limit"
+        if least < 0 or (most is not None and most < least):
+            return f"sizes[{name!r}] is {quoted(limits)}, which no size is within"
+    return None
+
+
+def wrong_outputs(value: object, outputs: Sequence[str]) -> str | None:
+    """Of some of an op's outputs, in its order."""
+    problem = wrong_strings("returns", value)
+    if problem is not None:
+        return problem
+    assert isinstance(value, _SEVERAL)
+    for each in value:
+        if each not in outputs:
+            return f"returns has {each!r}, which is no output of the op; {hint(each, outputs)}"
+    if not value:
+        return "returns is empty; name the outputs that it computes, or leave it out"
+    ordered = tuple(each for each in outputs if each in value)
+    if tuple(value) != ordered:
+        return f"returns is {quoted(value)}; write each once, in the op's order: {ordered!r}"
+    return None

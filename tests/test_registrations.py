@@ -1,0 +1,188 @@
+"""A registration that can't be what was meant is refused in one sentence, as its file is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import registry
+from kernels.registry import KernelError, all_kernels, load_file
+
+F32, F16 = torch.float32, torch.float16
+
+_FILE = """
+import torch
+from kernels import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, Domain, Numerics, kernel
+F16 = torch.float16
+
+@kernel({arguments})
+def mine(**arguments):
+    pass
+"""
+_LINE = 6
+_NORM = "LAYER_NORM_BACKWARD"
+_PLAIN = f"{_NORM}, Domain(dtypes=(F16,))"
+
+# What a kernel is registered with, and a part of the one sentence that refuses it.
+_WRONG = {
+    "op as a string": ("'layer_norm_backwards', Domain(dtypes=(F16,))", "LAYER_NORM_BACKWARD"),
+    "op's name": ("'LAYER_NORM_BACKWARD', Domain(dtypes=(F16,))", "LAYER_NORM_BACKWARD"),
+    "op that is none": ("7, Domain(dtypes=(F16,))", "its op is 7, and an op is imported from"),
+    "domain as a dict": (f"{_NORM}, {{}}", "its domain is {}; write Domain(dtypes=(...), ...)"),
+    "dtype as a string": (
+        f"{_NORM}, Domain(dtypes=('float16',))",
+        "Domain: dtypes has 'float16'; did you mean torch.float16?",
+    ),
+    "one string for dtypes": (
+        f"{_NORM}, Domain(dtypes='bf16')",
+        "Domain: dtypes has 'bf16'; did you mean torch.bfloat16?",
+    ),
+    "one dtype": (
+        f"{_NORM}, Domain(dtypes=F16)",
+        "Domain: dtypes is torch.float16 alone; write (torch.float16,)",
+    ),
+    "number for a dtype": (f"{_NORM}, Domain(dtypes=(16,))", "dtypes has 16; write dtypes, as"),
+    "weight's dtype": (
+        f"{_NORM}, Domain(dtypes=(F16,), weight_dtypes=('float',))",
+        "weight_dtypes has 'float'; did you mean torch.float?",
+    ),
+    "strides": (
+        f"{_NORM}, Domain(dtypes=(F16,), strides='contigous')",
+        "Domain: strides is 'contigous'; did you mean contiguous?",
+    ),
+    "no alignment": (f"{_NORM}, Domain(dtypes=(F16,), alignment=0)", "alignment is 0; write a p"),
+    "negative alignment": (f"{_NORM}, Domain(dtypes=(F16,), alignment=-16)", "alignment is -16;"),
+    "odd alignment": (f"{_NORM}, Domain(dtypes=(F16,), alignment=12)", "write a power of two, in"),
+    "alignment as a float": (f"{_NORM}, Domain(dtypes=(F16,), alignment=16.0)", "power of two"),
+    "unaligned as a string": (
+        f"{_NORM}, Domain(dtypes=(F16,), unaligned='dy')",
+        "unaligned is the string 'dy'; write ('dy',)",
+    ),
+    "one sm": (f"{_NORM}, Domain(dtypes=(F16,), sm=90)", "sm is 90; write the least and the"),
+    "sm as strings": (f"{_NORM}, Domain(dtypes=(F16,), sm=('80', '90'))", "as (80, 121)"),
+    "sm the wrong way round": (f"{_NORM}, Domain(dtypes=(F16,), sm=(90, 80))", "sm is (90, 80);"),
+    "since": (f"{_NORM}, Domain(dtypes=(F16,), since={{'bfloat16': 80}})", "mean torch.bfloat16?"),
+    "since as a number": (f"{_NORM}, Domain(dtypes=(F16,), since=80)", "since is 80; write a dict"),
+    "size of another op": (
+        f"{_NORM}, Domain(dtypes=(F16,), sizes={{'s_q': (1, 64)}})",
+        "its domain speaks of s_q, and layer_norm_backward has no such size; there are m, n",
+    ),
+    "size that is misspelt": (
+        "ATTENTION_FORWARD, Domain(dtypes=(F16,), sizes={'s_k': (1, 64)})",
+        "its domain speaks of s_k, and attention_forward has no such size; did you mean s_kv?",
+    ),
+    "size the wrong way round": (
+        f"{_NORM}, Domain(dtypes=(F16,), sizes={{'n': (64, 1)}})",
+        "sizes['n'] is (64, 1), which no size is within",
+    ),
+    "size as a number": (f"{_NORM}, Domain(dtypes=(F16,), sizes={{'n': 64}})", "sizes['n'] is 64;"),
+    "size as a float": (
+        f"{_NORM}, Domain(dtypes=(F16,), sizes={{'n': (1, 2e3)}})",
+        "sizes['n'] is (1, 2000.0); write whole numbers, or None for no limit",
+    ),
+    "sizes as a list": (f"{_NORM}, Domain(dtypes=(F16,), sizes=['n'])", "write a dict, as {'n': ("),
+    "relation of another op's sizes": (
+        f"{_NORM}, Domain(dtypes=(F16,), relations=('s_kv >= n',))",
+        "its domain speaks of s_kv, and layer_norm_backward has no such size",
+    ),
+    "relation that is none": (
+        f"{_NORM}, Domain(dtypes=(F16,), relations=('m = n',))",
+        "Domain: relations has 'm = n'; write two sizes as 's_kv >= s_q' (or ==, <=, >, <), or",
+    ),
+    "relation with code in it": (
+        f"{_NORM}, Domain(dtypes=(F16,), relations=('exit() or m == n',))",
+        "Domain: relations has 'exit() or m == n'; write two sizes",
+    ),
+    "relation as a string": (
+        f"{_NORM}, Domain(dtypes=(F16,), relations='m == n')",
+        "relations is the string 'm == n'; write ('m == n',)",
+    ),
+    "feature": (
+        f"{_NORM}, Domain(dtypes=(F16,), features=('no_bais',))",
+        "a feature that layer_norm_backward doesn't have: no_bais; did you mean no_bias?",
+    ),
+    "features as a string": (
+        f"{_NORM}, Domain(dtypes=(F16,), features='no_bias')",
+        "features is the string 'no_bias'; write ('no_bias',)",
+    ),
+    "device": (
+        f"{_NORM}, Domain(dtypes=(F16,), devices=('cdua',))",
+        "devices is 'cdua'; did you mean cuda?",
+    ),
+    "devices as a string": (f"{_NORM}, Domain(dtypes=(F16,), devices='cuda')", "write ('cuda',)"),
+    "interpretable": (
+        f"{_NORM}, Domain(dtypes=(F16,), interpretable='no')",
+        "interpretable is 'no'; write True or False",
+    ),
+    "also": (f"{_NORM}, Domain(dtypes=(F16,), also='m > 1')", "also is 'm > 1'; write a function"),
+    "keyword of a domain": (
+        f"{_NORM}, Domain(dtypes=(F16,), stride='rows')",
+        "unexpected keyword argument 'stride'; did you mean strides?",
+    ),
+    "keyword of a kernel": (
+        f"{_PLAIN}, returnss=('dx',)",
+        "unexpected keyword argument 'returnss'; did you mean returns?",
+    ),
+    "keyword of numerics": (
+        f"{_PLAIN}, numerics=Numerics(key_tiles=64)",
+        "unexpected keyword argument 'key_tiles'; did you mean key_tile?",
+    ),
+    "numerics as a dict": (
+        f"{_PLAIN}, numerics={{'key_tile': 64}}",
+        "numerics is {'key_tile': 64}; write Numerics(...)",
+    ),
+    "priority": (f"{_PLAIN}, priority='high'", "priority is 'high'; write an int"),
+    "name": (f"{_PLAIN}, name=7", "name is 7; write a string"),
+    "workspace": (f"{_PLAIN}, workspace=0", "workspace is 0; write a function, or leave it out"),
+    "wraps": (f"{_PLAIN}, wraps=True", "wraps is True; write the library's name"),
+    "output that is none": (
+        f"{_PLAIN}, returns=('dgamma',)",
+        "returns has 'dgamma', which is no output of the op; there are dbias, dweight, dx",
+    ),
+    "output that is misspelt": (f"{_PLAIN}, returns=('dbais',)", "did you mean dbias?"),
+    "one output as a string": (
+        f"{_PLAIN}, returns='dx'",
+        "returns is the string 'dx'; write ('dx',)",
+    ),
+    "no output": (f"{_PLAIN}, returns=()", "returns is empty; name the outputs that it computes"),
+    "outputs in another order": (
+        f"{_PLAIN}, returns=('dbias', 'dx')",
+        "write each once, in the op's order: ('dx', 'dbias')",
+    ),
+    "output twice": (f"{_PLAIN}, returns=('dx', 'dx')", "in the op's order: ('dx',)"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_kernels()
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+@pytest.mark.parametrize("name", _WRONG)
+def test_registration_that_cant_be_meant_is_one_sentence(name: str, tmp_path: Path) -> None:
+    """It names the file and the line, says what was given, and what to write in its place."""
+    arguments, sentence = _WRONG[name]
+    file = tmp_path / "mine.py"
+    file.write_text(_FILE.format(arguments=arguments))
+    with pytest.raises(KernelError) as caught:
+        load_file(file)
+    text = str(caught.value)
+    assert text.startswith(f"--kernels {file}: ")
+    assert sentence in text
+    assert text.count("\n") == 0
+    assert f"(line {_LINE})" in text
+    assert not any(each.origin == "user" for each in all_kernels())
+
+
+def test_registration_takes_lists_and_sets_where_they_say_the_same(tmp_path: Path) -> None:
+    """What means one thing alone is taken: a tuple of features, a list of dtypes or of limits."""
+    file = tmp_path / "mine.py"
+    domain = "Domain(dtypes=[F16], features=['no_bias'], sizes={'n': [1, None]}, sm=[80, 90])"
+    file.write_text(_FILE.format(arguments=f"{_NORM}, {domain}"))
+    (made,) = load_file(file)
+    assert made.domain.features == frozenset({"no_bias"})
+    served = [case for case in made.op.cases() if made.domain.reject(case, 90) is None]
+    assert {frozenset({"no_bias"}), frozenset()} == {case.options for case in served}
