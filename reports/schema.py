@@ -73,6 +73,7 @@ Rule = Literal[
     "illegal access",
     "unwritten output",
     "changed input",
+    "changed process state",
     "not repeatable",
     "workspace",
     "wrong outputs",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from triton.runtime.errors import InterpreterError
 
 from kernels.registry import Kernel
 from oracles.op import Case, dtype_name
-from suites.accuracy import strict, watching
+from suites.accuracy import process_state, strict, watching
 from suites.accuracy.allocations import Memory, fresh_memory
 from suites.accuracy.originals import Given
 
@@ -35,7 +35,8 @@ _FATAL = (
 class Call:
     """What one call left: its outputs by name, or the rule it broke and a sentence about it.
 
-    fatal: the device can't be used again in this process. workspace_bytes: the most memory that
+    fatal: the device can't be used again in this process. spent: no other kernel is to be called in
+    this process, of which something can't be set back. workspace_bytes: the most memory that
     it took at one time beyond inputs and outputs, None where that isn't known. launches: how many
     Triton kernels it launched, None where nobody counts. configurations: the most that one of them
     may be tuned to, 0 where none is autotuned. asked: it asked how many SMs there are, where it was
@@ -47,6 +48,7 @@ class Call:
     rule: str | None = None
     reason: str | None = None
     fatal: bool = False
+    spent: bool = False
     workspace_bytes: int | None = None
     launches: int | None = None
     configurations: int = 0
@@ -84,8 +86,9 @@ class Declared:
 def ask_candidate(kernel: Kernel, case: Case, sm: int) -> Declared:
     """The variant that `kernel` takes for `case` and the bytes that it may take, if it says so."""
     try:
-        variant = None if kernel.variant is None else kernel.variant(case, sm)
-        workspace = None if kernel.workspace is None else kernel.workspace(case)
+        with process_state.kept(kernel.path, process_state.Changes()):
+            variant = None if kernel.variant is None else kernel.variant(case, sm)
+            workspace = None if kernel.workspace is None else kernel.workspace(case)
     except Exception as error:  # noqa: BLE001  (a user's function, whatever it raises)
         told = told_of(error, kernel).removeprefix("it ")
         return Declared(problem=f"its variant or workspace {told}")
@@ -100,6 +103,19 @@ def call_candidate(
     kernel: Kernel, case: Case, given: Given, *, fill: float, how: How = PLAIN
 ) -> Call:
     """Call `kernel` on inputs of `case` made for this call, its fresh memory filled with `fill`."""
+    changes = process_state.Changes()
+    call = _call(kernel, case, given, fill, how, changes)
+    return replace(call, spent=changes.spent)
+
+
+def _call(
+    kernel: Kernel,
+    case: Case,
+    given: Given,
+    fill: float,
+    how: How,
+    changes: process_state.Changes,
+) -> Call:
     arguments, device = given.arguments, given.device
     started = time.perf_counter()
     try:
@@ -110,6 +126,7 @@ def call_candidate(
             watching.libraries_refused(kernel, device),
             fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),
+            process_state.kept(kernel.path, changes),
         ):
             returned = kernel.function(**arguments)
         if device.type == "cuda":
@@ -125,7 +142,7 @@ def call_candidate(
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
         return Call({}, seconds, "illegal access", violation())
-    broken = _conduct(kernel, seen)
+    broken = _conduct(kernel, seen, changes)
     if broken is not None:
         return Call({}, seconds, *broken)
     problem, outputs = _form(kernel, case, given, returned)
@@ -146,14 +163,19 @@ def call_candidate(
     )
 
 
-def _conduct(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:
+def _conduct(
+    kernel: Kernel, seen: watching.Seen, changes: process_state.Changes
+) -> tuple[str, str] | None:
     """The rule, and a sentence, where a kernel isn't what it says; a peer may be a library."""
     if kernel.origin == "baseline":
         return None
     if seen.left:
         names = ", ".join(sorted(seen.left))
         return "left running", f"it left a thread running when it returned: {names}"
-    return _library_call(kernel, seen)
+    library = _library_call(kernel, seen)
+    if library is None and changes.broken is not None:
+        return "changed process state", changes.broken
+    return library
 
 
 def _library_call(kernel: Kernel, seen: watching.Seen) -> tuple[str, str] | None:

@@ -122,6 +122,7 @@ def _become_worker(
     status = 1
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel finds it elsewhere
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

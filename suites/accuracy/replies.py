@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from kernels.registry import Domain, Kernel
 from oracles import OPS
 from oracles.op import Numerics
+from reports.schema import Rule
 from suites.accuracy.wire import Message
 
 
@@ -20,7 +21,9 @@ class Done(BaseModel):
     said: Message = {}
     outputs: list[str] = []
     raised: str | None = None
+    rule: Rule = "raised"
     fatal: bool = False
+    spent: bool = False
 
 
 class Reply(BaseModel):
@@ -32,6 +35,7 @@ class Reply(BaseModel):
     rule: str | None
     reason: str | None
     fatal: bool
+    spent: bool
     outputs: list[str]
     workspace_bytes: int | None
     launches: int | None

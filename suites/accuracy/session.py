@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernels.device import SIMULATED_SM_VARIABLE
-from kernels.registry import Kernel, KernelError, load_file
+from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
 from reports.accuracy import render
 from reports.command_line import report_console
@@ -26,6 +26,7 @@ from reports.record import read
 from reports.schema import AccuracyRow, KernelInfo, RunHeader
 from suites.accuracy import interpreter, resumed, shards, strict, watching
 from suites.accuracy.fork_server import end_children
+from suites.accuracy.process_state import load_kept
 from suites.accuracy.run import Run
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
@@ -71,7 +72,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
         apart = not config.getoption("--in-process")
         self.unchecked = () if apart and config.getoption("--shard") else self._mend_interpreter()
         if not apart:
-            load = partial(map, load_file, files)
+            load = partial(map, load_kept, files)
             kernels = selected_kernels(config, lambda: tuple(chain.from_iterable(load())))
         else:
             most = config.getoption("--memory-limit")

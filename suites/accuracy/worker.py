@@ -10,13 +10,14 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from kernels.registry import Kernel
-from suites.accuracy import watching
+from suites.accuracy import process_state, watching
 from suites.accuracy.arena import Arena, ArenaError, open_arena
 from suites.accuracy.calling import call_here
 from suites.accuracy.candidate import How, ask_candidate, is_fatal, told_of
@@ -58,14 +59,14 @@ class _Worker:
         watching.watch_oracles()
         try:
             for each in message["files"]:
-                registry.load_file(Path(each))
+                process_state.load_kept(Path(each))
         except registry.KernelError as error:
             return {"error": str(error)}
         self.kernels = {(each.op.name, each.name): each for each in registry.all_kernels()}
         for key in set(self.kernels) - own:  # whatever the file says: more is asked of a user's
             self.kernels[key] = replace(self.kernels[key], origin="user")
         told = [
-            _told(each, message["sm"])
+            self._asked(each, partial(_told, each, message["sm"]))
             for key, each in self.kernels.items()
             if message["overlay"] or key not in own
         ]
@@ -73,12 +74,25 @@ class _Worker:
 
     def ask(self, message: Message) -> Message:
         """What a kernel says of a case: a refusal, or the variant and memory that it will take."""
-        case = case_of(message["case"])
+        case, sm = case_of(message["case"]), message["sm"]
         kernel = self.kernels[message["op"], message["kernel"]]
-        refusal = kernel.domain.reject(case, message["sm"], self.device.type)
-        if refusal is not None:
-            return {"refusal": refusal}
-        return asdict(ask_candidate(kernel, case, message["sm"]))
+
+        def answer() -> Message:
+            refusal = kernel.domain.reject(case, sm, self.device.type)
+            if refusal is not None:
+                return {"refusal": refusal}
+            return asdict(ask_candidate(kernel, case, sm))
+
+        return self._asked(kernel, answer)
+
+    def _asked(self, kernel: Kernel, answer: Callable[[], Message]) -> Message:
+        """What a user's function says; what it changes of the process is set back."""
+        changes = process_state.Changes()
+        with process_state.kept(kernel.path, changes):
+            said = answer()
+        if changes.spent:  # the judge hears of it, and starts another worker
+            raise RuntimeError(f"what {kernel.name} changed can't be set back: {changes.broken}")
+        return said
 
     def call(self, message: Message) -> Message:
         """Call a kernel; its outputs are in the arena, from `outputs_at` on, when this returns."""
@@ -102,6 +116,7 @@ class _Worker:
             "rule": call.rule,
             "reason": call.reason,
             "fatal": call.fatal,
+            "spent": call.spent,
             "outputs": list(call.outputs),
             "workspace_bytes": call.workspace_bytes,
             "launches": call.launches,
@@ -123,19 +138,27 @@ class _Worker:
         ]
         inputs = [each.given.arguments for each in given]
         run_task, case = self.tasks[message["module"]], case_of(message["case"])
+        changes = process_state.Changes()
         try:
-            with watching.libraries_refused(kernel, self.device):
+            with (
+                watching.libraries_refused(kernel, self.device),
+                process_state.kept(kernel.path, changes),
+            ):
                 said, outputs = run_task(kernel, case, inputs, self.device, message["settings"])
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
-            return {"raised": told_of(error, kernel), "fatal": is_fatal(error)}
+            told = {"raised": told_of(error, kernel), "fatal": is_fatal(error)}
+            return told | {"spent": changes.spent}
+        if changes.broken is not None and kernel.origin != "baseline":
+            told = {"raised": changes.broken, "rule": "changed process state"}
+            return told | {"spent": changes.spent}
         lay_out(outputs, arena, message["outputs_at"])
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             for each in given:
                 self._give_back(each)
-        return {"said": said, "outputs": list(outputs)}
+        return {"said": said, "outputs": list(outputs), "spent": changes.spent}
 
     def _give_back(self, unpacked: Unpacked) -> None:
         """Gigabytes of a GPU's memory, which the judge needs for their truth."""

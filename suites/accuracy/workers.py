@@ -130,7 +130,7 @@ class Workers:
             if changed is not None:
                 where = "around" if changed in kernel.op.updates else "or around"
                 rule, reason = "changed input", f"it wrote to memory {where} input {changed}"
-        if reply.fatal or any(each in (reason or "") for each in _SPENT):
+        if reply.fatal or reply.spent or any(each in (reason or "") for each in _SPENT):
             self._end()
         return Call(
             outputs,
@@ -247,15 +247,18 @@ class Workers:
             self._end()
             raise EndedError("process ended", _NO_WORKER) from error
         if done.raised is not None:
-            if done.fatal or any(each in done.raised for each in _SPENT):
+            if done.fatal or done.spent or any(each in done.raised for each in _SPENT):
                 self._end()
-            raise TaskError("raised", done.raised)
-        if not done.outputs:
-            return done.said, {}
-        if done.outputs != list(_sizes(kernel, case)):
+            raise TaskError(done.rule, done.raised)
+        outputs: dict[str, Tensor] = {}
+        if done.outputs:
+            if done.outputs != list(_sizes(kernel, case)):
+                self._end()
+                raise EndedError("process ended", _OTHER_OUTPUTS)
+            outputs = self._outputs(kernel, case, arena, at, parcels[0].home)
+        if done.spent:
             self._end()
-            raise EndedError("process ended", _OTHER_OUTPUTS)
-        return done.said, self._outputs(kernel, case, arena, at, parcels[0].home)
+        return done.said, outputs
 
     def _sent(
         self,

@@ -39,6 +39,7 @@ from tests.mutants.named_cases import DENSE, bf16, fp32
 _FOLDER = Path(__file__).resolve().parent.parent / "cheats"
 _ONE = ("m37-n760-float32-contiguous",)
 _THREE = ("m37-n64-float32-contiguous", "m3-n229-float32-contiguous", *_ONE)
+_STATE: tuple[Rule, ...] = ("changed process state",)
 _UNREPEATED: tuple[Rule, ...] = ("not repeatable", *ERROR)
 
 
@@ -117,6 +118,13 @@ MUTANTS = (
     _cheat("library_in_a_thread", (14,), ("library call",)),
     _cheat("library_outside_the_modes", (14,), ("library call",)),
     _cheat("library_in_a_process", (14,), ("library call",)),
+    _cheat("sets_default_dtype", (), _STATE),
+    _cheat("sets_grad_mode", (), _STATE),
+    _cheat("sets_deterministic_algorithms", (), _STATE),
+    _cheat("sets_seed", (), _STATE),
+    _cheat("sets_matmul_precision", (), _STATE),
+    _cheat("sets_environment", (), _STATE),
+    _cheat("sets_signal_handler", (), _STATE),
     _cheat("interrupts", (), ("raised", "process ended")),
     _cheat("skips_itself", (), ("raised",)),
     _cheat("paints_the_report", (), ("raised",)),

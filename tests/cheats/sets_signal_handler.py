@@ -1,0 +1,22 @@
+"""Leaves Ctrl-C without an effect for whoever comes next."""
+
+import signal
+
+import torch
+
+from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+
+
+def closed_form(dy, x, weight, mean, rstd):
+    """The honest outputs."""
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    g = dy * weight
+    c1, c2 = g.mean(1, keepdim=True), (g * x_hat).mean(1, keepdim=True)
+    return (g - c1 - x_hat * c2) * rstd[:, None], (dy * x_hat).sum(0), dy.sum(0)
+
+
+@kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
+def sets_signal_handler(dy, x, weight, mean, rstd):
+    """Right, and nobody can stop what comes after it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return closed_form(dy, x, weight, mean, rstd)

@@ -1,0 +1,48 @@
+"""Kernels that are right and leave their process changed, in ways that one process can't undo."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from tests.wrong_layer_norms import closed_form
+
+Outputs = tuple[Tensor, Tensor, Tensor]
+SERVES = Domain(dtypes=(torch.float32,))
+_sound: Callable[..., Outputs] = closed_form
+_entered: list[torch.inference_mode] = []
+
+torch.backends.cuda.matmul.allow_tf32 = True
+os.environ["HEAD_OF_FILE"] = "set"
+
+
+@kernel(LAYER_NORM_BACKWARD, SERVES)
+def enters_inference_mode(**arguments: Tensor) -> Outputs:
+    """Nobody but who holds the guard can end it."""
+    outputs = _sound(**arguments)
+    _entered.append(torch.inference_mode())
+    _entered[-1].__enter__()
+    return outputs
+
+
+def _variant(*_: object) -> str:
+    torch.manual_seed(0)
+    return "seeded"
+
+
+@kernel(LAYER_NORM_BACKWARD, SERVES, variant=_variant)
+def seeds_when_asked(**arguments: Tensor) -> Outputs:
+    """Its variant is no part of it."""
+    return _sound(**arguments)
+
+
+@kernel(LAYER_NORM_BACKWARD, SERVES)
+def needs_its_head(**arguments: Tensor) -> Outputs:
+    """What its file has set holds when it is called."""
+    assert torch.backends.cuda.matmul.allow_tf32
+    assert os.environ["HEAD_OF_FILE"] == "set"
+    return _sound(**arguments)
