@@ -6,15 +6,18 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+_PATIENCE_S = 600.0  # with what hangs: on a machine that has other work all takes longer
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_python(
-    *arguments: str | Path, variables: Mapping[str, str] | None = None, timeout_s: float = 600.0
+    *arguments: str | Path, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """What Python prints and ends with; variables: its environment, by default this one's."""
     return subprocess.run(
@@ -24,8 +27,21 @@ def run_python(
         capture_output=True,
         text=True,
         check=False,
-        timeout=timeout_s,
+        timeout=_PATIENCE_S,
     )
+
+
+def wait_for(event: Callable[[], object], running: subprocess.Popen[Any] | None = None) -> None:
+    """Look every 20 ms whether it has happened; five minutes of such waits are too many.
+
+    running: what it is to happen in, or else to end. Waits are counted and no clock is read: on a
+    machine that has other work all of it takes longer.
+    """
+    for _ in range(15_000):
+        if event() or (running is not None and running.poll() is not None):
+            return
+        time.sleep(0.02)
+    raise AssertionError("what was waited for didn't happen")
 
 
 def noxfile() -> ModuleType:

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import torch
 
 from oracles import ATTENTION_DELTA
 from reports.record import Record, read
-from tests.commands import run_python
+from tests.commands import run_python, wait_for
 
 ROOT = Path(__file__).resolve().parents[1]
 OP = "layer_norm_backward"
@@ -37,7 +36,7 @@ WIDE = f"{OP}-m2-n8193-float32-contiguous"  # a column past what row_persistent 
 BASELINE_FAILS = f"{OP}-m3-n3000-bfloat16_float32weight-contiguous"
 # As the noxfile has it.
 QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider -p no:logging"
-TIMEOUT_S = 60  # of a run that takes 3 seconds on an idle machine
+TIMEOUT_S = 600
 
 KERNEL = """
     import pathlib, time, torch
@@ -160,9 +159,7 @@ class Folder:
         results = self.results(name)
         options = ("--device", "cpu", "--kernels", file, "-k", "float32-contiguous")
         process = _start(_command(results, *options), ROOT)
-        until = time.monotonic() + TIMEOUT_S
-        while not marker.exists() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_for(marker.exists, process)
         process.send_signal(number)
         return _ended(process, results)
 

@@ -1,4 +1,4 @@
-"""`python -m reports.comparison`: its forms, its exit status, what it refuses, how fast it is."""
+"""`python -m reports.comparison`: its forms, its exit status, what it refuses, what it takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reports.comparison.__main__ import main
-from reports.schema import BenchRow, Row
+from reports.schema import Row
 from tests.commands import run_python
 from tests.compared_records import (
     A100,
@@ -22,6 +22,7 @@ from tests.compared_records import (
     write,
 )
 from tests.compiled_records import prediction, record_of
+from tests.large_records import five_alike, watched
 
 
 def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
@@ -234,42 +235,9 @@ def test_suites_are_compared_each_with_its_own(
     assert "Energy of a call: D beside C" in shown
 
 
-def test_five_records_of_five_thousand_rows_take_seconds(tmp_path: Path) -> None:
-    """Under 5 s and 500 MB, 100 samples at ten places a row, in a process of its own."""
-    rows: list[Row] = [
-        bench_row(
-            seed=number, kernel=f"kernel{number % 5}", case=case(m=number // 5), of_processes=1
-        )
-        for number in range(5000)
-    ]
-    doubled = []
-    for row in rows:
-        assert isinstance(row, BenchRow)
-        (timed,) = row.processes
-        more = timed.model_copy(
-            update={
-                "times_us": (timed.times_us * 3)[:100],
-                "clocks_mhz": (timed.clocks_mhz * 3)[:100],
-                "placements": (10,) * 10,
-            }
-        )
-        doubled.append(row.model_copy(update={"processes": (more,)}))
-    first = write(tmp_path / "0.jsonl", header(), doubled)
-    others = [tmp_path / f"{number}.jsonl" for number in range(1, 5)]
-    for each in others:
-        each.write_bytes(first.read_bytes())
-    code = (
-        "import resource, sys; from pathlib import Path; "
-        "from reports.comparison.__main__ import main; "
-        "status = main(sys.argv[1:]); used = resource.getrusage(resource.RUSAGE_SELF); "
-        # Its own peak: what the system counts as a child's begins with this process's.
-        "peak = Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0]; "
-        "print(used.ru_utime + used.ru_stime, peak, file=sys.stderr); sys.exit(status)"
-    )
-    done = run_python("-c", code, first, *others)
+def test_five_records_of_five_thousand_rows_take_little_memory(tmp_path: Path) -> None:
+    """500 MB, of 100 samples at ten places a row. How long: `python -m studies.speed`."""
+    done, peak_mib = watched("reports.comparison", *five_alike(tmp_path))
     assert done.returncode == 0
     assert done.stdout.count("5,000 the same") == 4
-    # The process's own seconds: the machine that tests may do other work beside.
-    seconds, kib = map(float, done.stderr.split())
-    assert seconds < 8  # of a processor that others share; an idle one takes under 4
-    assert kib < 500 * 1024
+    assert peak_mib < 500

@@ -14,7 +14,7 @@ import pytest
 import kernels
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("oracles", "kernels", "profiles", "reports", "suites", "tests")
+ROOMS = ("oracles", "kernels", "profiles", "reports", "studies", "suites", "tests")
 # Hidden folders hold environments and caches, but for these two.
 CONTINUOUS_INTEGRATION = (".github", ".ci")
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -65,6 +65,67 @@ def test_workbench_is_not_installed() -> None:
     """Nothing of the workbench lies in site-packages, where `kernels` would collide."""
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.distribution("kernel-workbench")
+
+
+# Readings of a clock, by the names under which a module is asked for them.
+_CLOCKS = re.compile(
+    r"\b(?:(?:perf_counter|process_time|thread_time|monotonic)(?:_ns)?|getrusage)\([\w.]*\)"
+    r"|\btime\.(?:time|time_ns)\(\)|\btimeit\b"
+)
+
+
+def _compared_clocks(text: str) -> list[int]:
+    """Lines that compare a clock's reading, or what the same function has made of one."""
+    found: set[int] = set()
+    tree, functions = ast.parse(text), (ast.FunctionDef, ast.AsyncFunctionDef)
+    outside = ast.Module([each for each in tree.body if not isinstance(each, functions)], [])
+    for scope in [outside, *(node for node in ast.walk(tree) if isinstance(node, functions))]:
+        made: set[str] = set()
+
+        def reads(node: ast.AST, made: set[str] = made) -> bool:
+            names = (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+            return _CLOCKS.search(ast.unparse(node)) is not None or not made.isdisjoint(names)
+
+        assigned = (
+            node
+            for node in ast.walk(scope)
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value
+        )
+        for node in sorted(assigned, key=lambda each: each.lineno):
+            if node.value is not None and reads(node.value):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                made |= {each.id for each in targets if isinstance(each, ast.Name)}
+        compared = (node for node in ast.walk(scope) if isinstance(node, ast.Compare))
+        found |= {node.lineno for node in compared if reads(node)}
+    return sorted(found)
+
+
+def test_no_test_asserts_how_long_something_took() -> None:
+    """A busy machine takes longer, in seconds and in a processor's: a script shows those.
+
+    Waiting until a deadline is asserting a time too: `tests.commands.wait_for` counts its waits.
+    """
+    found = {
+        file.name: lines
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if (lines := _compared_clocks(file.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("assert time.monotonic() - began < 5", [1]),
+        ("def test():\n    end = perf_counter()\n    took = end - 3\n    assert took < 3", [4]),
+        ("used = resource.getrusage(resource.RUSAGE_SELF)\nassert used.ru_utime < 8", [2]),
+        ("while perf_counter_ns() < deadline:\n    pass", [1]),
+        ("began = time.monotonic()\nassert row.seconds == 3.0", []),
+    ],
+)
+def test_compared_clocks_are_found(text: str, lines: list[int]) -> None:
+    """Directly, by a name, by a name made of a name; a clock that is only read is none."""
+    assert _compared_clocks(text) == lines
 
 
 def test_top_level_names_shadow_no_standard_module() -> None:

@@ -32,7 +32,7 @@ def test_suite_that_is_interrupted_among_its_imports(tmp_path: Path) -> None:
     """Nothing was run, and the status is that of an interrupted run."""
     (tmp_path / "conftest.py").write_text(_PRESSED)
     ours = ("-c", str(ROOT / "pyproject.toml"), "--device=cpu", "-p", "no:cacheprovider")
-    done = run_python("-m", "pytest", *ours, tmp_path, timeout_s=120)
+    done = run_python("-m", "pytest", *ours, tmp_path)
     assert done.returncode == pytest.ExitCode.INTERRUPTED
     assert done.stderr == "interrupted before anything was run\n"
     assert done.stdout == ""
@@ -40,7 +40,7 @@ def test_suite_that_is_interrupted_among_its_imports(tmp_path: Path) -> None:
 
 def test_compile_that_is_interrupted_among_its_imports() -> None:
     """Its server, which imports the same meanwhile, doesn't hear of it."""
-    done = run_python("-c", _COMPILE, timeout_s=120)
+    done = run_python("-c", _COMPILE)
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == "interrupted before anything was compiled\n"
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,11 +21,12 @@ import pytest
 
 from profiles.traces import save
 from reports.record import Record, latest, read
+from tests.commands import wait_for
 from tests.synthetic_traces import constant, synthetic
 
 ROOT = Path(__file__).resolve().parents[1]
 CASE = "layer_norm_backward-m9-n1024-float32-contiguous"
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 KERNELS = """
     import os, torch
     from kernels import LAYER_NORM_BACKWARD, Domain, kernel
@@ -118,10 +118,8 @@ def _start(folder: Path, name: str, *options: str, faults: str = "") -> Started:
 
 def _interrupt_in_trials(run: Started) -> None:
     """Ctrl-C in the second trial: after those of idle, of the sampler and of the first trial."""
-    deadline = time.monotonic() + TIMEOUT_S
     fourth = "kernel-workbench-*/trace-4.jsonl"
-    while not list(run.results.glob(fourth)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: list(run.results.glob(fourth)), run.process)
     with suppress(ProcessLookupError):
         run.process.send_signal(signal.SIGINT)
 

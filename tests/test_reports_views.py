@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -336,17 +335,6 @@ def test_figures_are_never_rounded_across_the_limit() -> None:
     times = {0.42: "0.42 s", 12.34: "12.3 s", 151.2: "2 min 31 s", 3725: "1 h 02 min"}
     times |= {float("nan"): "unknown", -1: "unknown"}
     assert {value: duration(value) for value in times} == times
-
-
-def test_report_of_5000_rows_takes_less_than_three_seconds(tmp_path: Path) -> None:
-    """Reading and every form together; a full tier has that many rows."""
-    path = write_example(tmp_path / "run.jsonl", (example_rows() * 35)[:5000])
-    start = time.perf_counter()
-    record = read(path)
-    terminal(record)
-    render_markdown(record)
-    render_junit(record)
-    assert time.perf_counter() - start < 3
 
 
 def test_picture_names_nothing_outside_itself(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,14 +56,12 @@ def test_interrupted_rounds_keep_the_processes_that_ended(tmp_path: Path) -> Non
     )
     assert running.stderr is not None
     told = ""
-    deadline = time.monotonic() + 120
     while "process 2 of 3" not in told:
-        assert time.monotonic() < deadline, told
         line = running.stderr.readline()
         assert line, told
         told += line
     running.send_signal(signal.SIGINT)
-    shown, errors = running.communicate(timeout=120)
+    shown, errors = running.communicate(timeout=600)
     assert running.returncode == 2, shown + errors
     assert errors.splitlines()[-1] == "bench: interrupted"
     assert "Traceback" not in errors

@@ -1,0 +1,1 @@
+"""What is measured to be known, and asserted nowhere."""
