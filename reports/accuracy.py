@@ -30,7 +30,18 @@ from reports.summary import (
     short_case,
     slowest,
 )
-from reports.tables import GAP, Folded, heading, indented, labelled, new_table, op_by_op
+from reports.tables import (
+    BAD,
+    DOUBTFUL,
+    GAP,
+    GOOD,
+    Folded,
+    heading,
+    indented,
+    labelled,
+    new_table,
+    op_by_op,
+)
 from reports.ulps import render_ulps
 
 if TYPE_CHECKING:
@@ -46,10 +57,10 @@ if TYPE_CHECKING:
     from reports.summary import KernelSummary, Worst
 
 _VERDICT_STYLE: dict[Verdict, str] = {
-    "PASSED": "bold white on green",
-    "FAILED": "bold white on red",
-    "INCOMPLETE": "bold black on yellow",
-    "NOT GATED": "bold black on yellow",
+    "PASSED": GOOD,
+    "FAILED": BAD,
+    "INCOMPLETE": DOUBTFUL,
+    "NOT GATED": DOUBTFUL,
 }
 
 

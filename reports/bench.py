@@ -30,7 +30,7 @@ from reports.bench_notes import notes_of
 from reports.grid import GridColumn, bar, plain, print_grid
 from reports.phrases import count, duration, memory, microseconds, milliseconds, part, times
 from reports.record import shown
-from reports.tables import cut, heading, indented, labelled, left_out
+from reports.tables import BAD, DOUBTFUL, GOOD, cut, heading, indented, labelled, left_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from reports.schema import BenchRow
 
 VERDICT_STYLES = {
-    "good": "bold white on green",
-    "bad": "bold white on red",
-    "doubtful": "bold black on yellow",
+    "good": GOOD,
+    "bad": BAD,
+    "doubtful": DOUBTFUL,
 }
 MOST_CASES = 120  # of an op; a page has them all, and sorts them
 _STATUS_STYLES = {"wrong": "bold red", "failed": "bold red", "refused": "dim", "absent": "yellow"}

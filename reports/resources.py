@@ -25,7 +25,7 @@ from reports.resources_figures import (
     variant_of,
     variants_in_order,
 )
-from reports.tables import GAP, Folded, heading, indented, labelled, new_table
+from reports.tables import BAD, DOUBTFUL, GAP, GOOD, Folded, heading, indented, labelled, new_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from reports.schema import PredictionRow, ResourceRow
 
 _VERDICTS = {
-    "PASSED": "bold white on green",
-    "FAILED": "bold white on red",
-    "INCOMPLETE": "bold black on yellow",
+    "PASSED": GOOD,
+    "FAILED": BAD,
+    "INCOMPLETE": DOUBTFUL,
 }
 _RESOURCES = (
     "Each cell: registers + bytes spilled of a thread, shared memory of a block, warps resident of "

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 _PADDING = 2
 _LONGEST = 600  # characters
+# Of verdicts. Exact colours, as a terminal's own white on its green may be hard to read.
+GOOD, BAD, DOUBTFUL = (
+    "bold #ffffff on #1a7f37",
+    "bold #ffffff on #b42318",
+    "bold #000000 on #d0b344",
+)
 GAP = _PADDING + 1  # columns from one cell to the next: the padding, and the box's divider
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from reports.page import Cell, Table
 from reports.phrases import count
 from reports.record import shown
-from reports.tables import GAP, Folded, heading, labelled, new_table
+from reports.tables import BAD, DOUBTFUL, GAP, GOOD, Folded, heading, labelled, new_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,9 +34,9 @@ _STYLES: dict[Tone, str] = {
 }
 _VERDICTS: dict[Tone, str] = {
     "": "bold reverse",
-    "good": "bold white on green",
-    "bad": "bold white on red",
-    "doubtful": "bold black on yellow",
+    "good": GOOD,
+    "bad": BAD,
+    "doubtful": DOUBTFUL,
     "dim": "bold reverse",
 }
 _MOST_ROWS = 40
