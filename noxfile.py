@@ -6,6 +6,9 @@ All sessions share one environment, made by the session `environment` on the fir
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
@@ -49,12 +52,38 @@ def _interpreter(session: nox.Session, group: str) -> Path:
     return _python
 
 
+def _typed(session: nox.Session) -> str:
+    """How this nox is called where its user stands, for a shell: `.venv/bin/nox`, `nox -f PATH`."""
+    here = Path(session.invoked_from)
+
+    def near(path: Path) -> str:
+        """The path from there where it lies below, as it was typed, and else a whole one."""
+        whole = Path(os.path.normpath(here / path))
+        return str(whole.relative_to(here) if whole.is_relative_to(here) else whole)
+
+    program = here / sys.argv[0]
+    on_path = shutil.which("nox")
+    if program.name == "__main__.py":
+        words = [near(Path(sys.executable)), "-m", "nox"]
+    elif not program.is_file() or (on_path is not None and program.samefile(on_path)):
+        words = ["nox"]
+    else:
+        words = [near(program)]
+    if here != Path.cwd():
+        words += ["-f", near(Path.cwd() / "noxfile.py")]
+    if _python == Path(sys.executable):
+        words.append("--no-venv")
+    return shlex.join(words)
+
+
 def _run(
     session: nox.Session, group: str, *command: str, variables: dict[str, str] | None = None
 ) -> None:
     """Run `python -m COMMAND` in the shared environment, from the root of the checkout."""
     python = _interpreter(session, group)
     together = {**_VARIABLES, **(variables or {})}
+    if group == "run":
+        together["WORKBENCH_NOX"] = _typed(session)
     # stderr=None leaves stderr apart, where nox would fold it into stdout: `--markdown -`.
     # On Ctrl-C a run closes its record and prints its report, which takes more than nox's 0.3 s.
     session.run(

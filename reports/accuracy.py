@@ -291,6 +291,8 @@ def _failure(row: AccuracyRow, console: Console) -> None:
     text = row.reason or failing_output(row)
     if text is not None:
         indented(console, shown(text), by=4)
+    for line in row.printed:
+        indented(console, shown(f"printed: {line}"), by=4)
     _command(console, row)
 
 

@@ -143,7 +143,8 @@ def _failures(record: Record) -> Table:
     rows = [
         (
             *(row.kernel, _rule(row), _ratio(failing_ratio(row)), row.case.id),
-            *(row.reason or failing_output(row) or "", row.reproduce),
+            *("; printed: ".join((row.reason or failing_output(row) or "", *row.printed)),),
+            row.reproduce,
         )
         for group in failures(record, every, every)
         for row in group.rows

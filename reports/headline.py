@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from reports.coverage import variants_counted
 from reports.partial import part_notes
 from reports.phrases import count, duration
+from reports.served import served, served_notes, thin_clause
 from reports.summary import BOUND_RULES, short_case
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def headline(record: Record) -> Headline:
     if not gated:
         verdict = "NOT GATED"
         notes.append("only baselines were run, and they don't gate: this is no verdict on a kernel")
-    if failed or not any(row.gates or not gated for row in ran):
+    unserved = any(each.fails for each in served(record.header.kernels, rows))
+    if failed or unserved or not any(row.gates or not gated for row in ran):
         verdict = "FAILED"
     elif not any(row.gates or not gated for row in judged):
         verdict = "NOT GATED"
@@ -53,6 +55,7 @@ def headline(record: Record) -> Headline:
         notes = [f"nothing ran: {_all_refused(len(rows))}"]
     elif gated and not any(row.gates for row in ran):
         notes.append("no row that gates ran: each was refused")
+    notes += served_notes(record)
     if contradictions:
         verdict = "FAILED"
         notes.append(
@@ -66,7 +69,7 @@ def headline(record: Record) -> Headline:
             f"{count(unjudged, 'row')} passed with an output of which nothing is promised: each "
             "of its bounds is infinite"
         )
-    if status and not failed and record.problem is None:
+    if status and not failed and not unserved and record.problem is None:
         verdict = "FAILED"
         notes.append(f"no row that gates failed, yet the run's exit status was {status}")
     if record.problem is not None:
@@ -171,10 +174,14 @@ def _counts(record: Record, failed: int, beside: int) -> str:
     if statuses["no power"]:
         text += f", {statuses['no power']:,} without power"
     text += f", {statuses['refused']:,} refused"
-    text += f", in {total_duration(record)}"
-    parts, variants = len(_parts(record)), variants_counted(record)
-    text += f"; {count(parts, 'kernel')} judged in part" if parts else ""
-    return text + (f"; {variants}" if variants else "")
+    parts = len(_parts(record))
+    also = (
+        f"in {total_duration(record)}",
+        f"{count(parts, 'kernel')} judged in part" if parts else "",
+        variants_counted(record),
+        thin_clause(record),
+    )
+    return f"{text}, " + "; ".join(each for each in also if each)
 
 
 def _parts(record: Record) -> list[str]:

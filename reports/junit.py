@@ -96,7 +96,8 @@ def _case(suite: Element, row: AccuracyRow) -> None:
 
 def _details(row: AccuracyRow) -> Sequence[str]:
     output = failing_output(row)
-    texts = ([] if output is None else [output]) + [f"reproduce: {row.reproduce}"]
+    texts = [] if output is None else [output]
+    texts += [*(f"printed: {each}" for each in row.printed), f"reproduce: {row.reproduce}"]
     return [shown(text) for text in texts]
 
 

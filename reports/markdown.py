@@ -229,6 +229,7 @@ def _failure(row: AccuracyRow) -> str:
     gating = "" if row.gates else " (not gating)"
     text = row.reason or failing_output(row)
     lines = "" if text is None else f"  {escaped(text)}  \n"
+    lines += "".join(f"  printed: {escaped(each)}  \n" for each in row.printed)
     return f"- {title}{gating}: {escaped(row.case.id)}  \n{lines}\n{_fenced(row.reproduce)}\n"
 
 

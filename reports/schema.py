@@ -5,9 +5,9 @@ case and every measurement. `schema_version` changes when a field changes its me
 `protocol` changes when the rules behind the numbers do, and runs of two protocols don't compare.
 
 A field that is added with a default changes neither: records made before it still read. Such are a
-kernel's `variants`, `returns` and `left_out`, a row's `variant`, `workspace_bytes` and
-`declared_workspace_bytes`, the rule "workspace", the status "no power", and an output's `elements`,
-`unjudged`, `powerless`, `worst_emulation` and `ulp_histogram`.
+kernel's `variants`, `returns`, `left_out` and `asked_for`, a row's `variant`, `workspace_bytes`,
+`declared_workspace_bytes` and `printed`, the rule "workspace", the status "no power", and an
+output's `elements`, `unjudged`, `powerless`, `worst_emulation` and `ulp_histogram`.
 """
 
 from __future__ import annotations
@@ -188,6 +188,9 @@ class AccuracyRow(SchemaLine):
     signs: int | None = Field(
         default=None,
         description="what second calls' signs, and further values, were drawn from",
+    )
+    printed: tuple[str, ...] = Field(
+        default=(), description="of a row that failed: the first lines that the kernel printed"
     )
     relations: tuple[Tried, ...] = Field(
         default=(), description="what changed inputs must do to outputs"

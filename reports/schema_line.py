@@ -89,6 +89,11 @@ class KernelInfo(SchemaLine):
     left_out: tuple[str, ...] = Field(
         default=(), description="the op's outputs that it doesn't, which aren't judged"
     )
+    asked_for: bool = Field(
+        default=False,
+        description="a user's, or one of ours that --kernel names: where nothing of it runs, the "
+        "run fails",
+    )
 
 
 class AbsentKernel(SchemaLine):

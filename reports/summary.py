@@ -240,7 +240,10 @@ def refusals(record: Record) -> tuple[RefusalGroup, ...]:
 
 
 def failures(record: Record, most: int = 10, per_group: int = 3) -> tuple[FailureGroup, ...]:
-    """Failed rows by kernel and rule, those that gate first, with how many of each to list."""
+    """Failed rows by kernel and rule, those that gate first, with how many of each to list.
+
+    About `most` in all, and of each group one at least: else nothing tells how to see its failure.
+    """
     groups: dict[tuple[str, str, str, bool], list[AccuracyRow]] = {}
     for (op, name), rows in by_kernel(record).items():
         for row in rows:
@@ -251,7 +254,7 @@ def failures(record: Record, most: int = 10, per_group: int = 3) -> tuple[Failur
     left = most
     for (op, name, rule, gates), rows in sorted(groups.items(), key=lambda item: not item[0][3]):
         rows.sort(key=lambda row: _rank(failing_ratio(row)), reverse=True)
-        shown = min(left, per_group, len(rows))
+        shown = min(max(left, 1), per_group, len(rows))
         left -= shown
         result.append(FailureGroup(op, name, rule, gates, tuple(rows), shown))
     return tuple(result)

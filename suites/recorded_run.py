@@ -7,7 +7,6 @@ line and its last is their own.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -22,6 +21,7 @@ from reports.arguments import quoted
 from reports.record import RecordError, RecordWriter, new_record
 from reports.schema import Row, RunEnd, RunHeader
 from suites.accuracy.shards import RECORD_NOTE
+from suites.nox_command import nox_command
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -30,11 +30,6 @@ def own_arguments(given: Iterable[str], folder: str) -> list[str]:
     """What the user typed after nox's `--`, with it: pytest's arguments less the suite's folder."""
     typed = [each for each in given if each.rstrip("/") != folder]
     return ["--", *typed] if typed else []
-
-
-def command_of(session: str, own: Sequence[str]) -> str:
-    """What would run it again; own: as `own_arguments` has them."""
-    return shlex.join(["nox", "-s", session, *own])
 
 
 class RecordedRun(Generic[AnyRow]):
@@ -63,7 +58,7 @@ class RecordedRun(Generic[AnyRow]):
 
     def command(self) -> str:
         """What would run it again."""
-        return command_of(self.session, self.own_arguments())
+        return nox_command(self.session, self.own_arguments())
 
     def begins_nothing(self, session: pytest.Session) -> bool:
         """Whether no record is to be begun: tests are only listed, or collecting them failed.

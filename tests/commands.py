@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +45,7 @@ def wait_for(event: Callable[[], object], running: subprocess.Popen[Any] | None 
     raise AssertionError("what was waited for didn't happen")
 
 
+@cache
 def noxfile() -> ModuleType:
     """The noxfile's sessions, as nox loads them from the checkout's root."""
     spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -40,7 +41,7 @@ class Call:
     it took at one time beyond inputs and outputs, None where that isn't known. launches: how many
     Triton kernels it launched, None where nobody counts. configurations: the most that one of them
     may be tuned to, 0 where none is autotuned. asked: it asked how many SMs there are, where it was
-    to be told another number.
+    to be told another number. printed: the first lines that its process printed meanwhile.
     """
 
     outputs: dict[str, Tensor]
@@ -53,6 +54,7 @@ class Call:
     launches: int | None = None
     configurations: int = 0
     asked: bool = False
+    printed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,12 @@ class Declared:
     variant: str | None = None
     workspace_bytes: int | None = None
     problem: str | None = None
+
+
+def printed_by(calls: Iterable[Call]) -> tuple[str, ...]:
+    """What a kernel printed in the call that failed, else in the first in which it did."""
+    ordered = sorted(calls, key=lambda each: each.rule is None)
+    return next((each.printed for each in ordered if each.printed), ())
 
 
 def ask_candidate(kernel: Kernel, case: Case, sm: int) -> Declared:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import io
 import os
 import resource
 import select
@@ -135,6 +136,8 @@ def _become_worker(
         for each in (nothing, output):
             os.close(each)
         line = Line(socket.socket(fileno=end))
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a file, of which the judge reads each call's
+            sys.stdout.reconfigure(line_buffering=True)
         worker.serve(line, message, device)
         status = 0
     except Exception:  # noqa: BLE001  (the judge quotes the last line that a worker prints)

@@ -18,7 +18,7 @@ from kernels.registry import Kernel
 from oracles.op import Bound, Case, Inputs, Outputs
 from reports.schema import AccuracyRow
 from suites.accuracy.calling import Fill, call_here
-from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate
+from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate, printed_by
 from suites.accuracy.known import Known
 from suites.accuracy.originals import Originals
 from suites.accuracy.parcels import Parcel
@@ -26,6 +26,7 @@ from suites.accuracy.thorough import MOST_BYTES, Asked, Pair, Thorough
 from suites.accuracy.verdict import Verdict, judge
 from suites.accuracy.workers import Workers
 from suites.described import case_info, shortest
+from suites.nox_command import nox_command
 
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30
@@ -372,6 +373,7 @@ class Run:
             call_s=calls[0].seconds if calls else None,
             launches=calls[0].launches if calls else None,
             signs=secret,
+            printed=printed_by(calls) if verdict.status == "failed" else (),
         )
 
     def command(self, suite: str, kernel: Kernel, case: Case, *more: str) -> str:
@@ -380,4 +382,4 @@ class Run:
         if kernel.origin == "user":
             options.append(f"--kernels={shlex.quote(shortest(Path(kernel.path)))}")
         options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}", *more]
-        return " ".join([f"nox -s {suite} --", *self.reproduce_options, *options])
+        return " ".join([nox_command(suite, ["--"]), *self.reproduce_options, *options])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from reports.accuracy import render
 from reports.command_line import report_console
 from reports.record import read
 from reports.schema import AccuracyRow, KernelInfo, RunHeader
+from reports.served import served
 from suites.accuracy import interpreter, resumed, shards, strict, watching
 from suites.accuracy.fork_server import end_children
 from suites.accuracy.process_state import load_kept
@@ -31,6 +31,7 @@ from suites.accuracy.run import Run
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import Workers
 from suites.described import describe_machine, kernel_info
+from suites.nox_command import nox_command
 from suites.option_table import DEFAULT_SM
 from suites.options import DEVICE
 from suites.recorded_run import RecordedRun
@@ -106,8 +107,9 @@ class AccuracySession(RecordedRun[AccuracyRow]):
         self.run.further = max(_FURTHER, _FURTHER_CASES / max(1, len(self.cases)))
         tried = {case.op for case in self.cases}
         self.kernels = tuple(each for each in kernels if each.op.name in tried)
+        self.infos: tuple[KernelInfo, ...] = ()
         self.started = time.monotonic()
-        self.to_run = self.ran = self.failed = 0
+        self.to_run = self.ran = self.failed = self.beside = 0
         self.shards: shards.Shards | None = None
         self.share = self._share()
         self.parent = os.getppid()
@@ -153,15 +155,27 @@ class AccuracySession(RecordedRun[AccuracyRow]):
 
     def _kernel_infos(self) -> tuple[KernelInfo, ...]:
         try:
-            return tuple(kernel_info(each, self.run.sm) for each in self.kernels)
+            infos = [kernel_info(each, self.run.sm) for each in self.kernels]
         except KernelError as error:
             raise pytest.UsageError(str(error)) from error
+        named = self.run.named
+        return tuple(
+            each.model_copy(update={"asked_for": each.origin == "user" or each.name in named})
+            if each.origin != "baseline"
+            else each
+            for each in infos
+        )
 
     def add(self, row: AccuracyRow) -> None:
         """Write a row to the record and count it; where it can't be written the run ends."""
         super().add(row)
         self.ran += row.status != "refused"
-        self.failed += row.status == "failed"
+        self.failed += row.status == "failed" and row.gates
+        self.beside += row.status == "failed" and not row.gates
+
+    def failures(self) -> str:
+        """What has failed by now; that of baselines apart, since it fails no run."""
+        return f"{self.failed:,} failed" + f", {self.beside:,} of baselines" * bool(self.beside)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start the record; pairs that a domain refuses are rows already, and need no test."""
@@ -170,6 +184,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
         pairs = [(item, *_pair(item)) for item in session.items]
         self.planned = len(pairs)
         now = datetime.now(UTC)
+        self.infos = self._kernel_infos()
         header = RunHeader(
             suite="accuracy",
             started_at=now.isoformat(timespec="seconds"),
@@ -181,7 +196,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
                 unchecked=self.unchecked,
                 hash_uuid=self.config.getoption("--hash-uuid"),
             ),
-            kernels=self._kernel_infos(),
+            kernels=self.infos,
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
@@ -223,7 +238,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[failed]} failed  {task.description}", markup=False),
+            TextColumn("{task.fields[failed]}  {task.description}", markup=False),
         )
         if console.is_terminal:
             # pytest captures both streams while a test runs, so the bar is drawn between tests.
@@ -235,7 +250,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
-            self.progress.add_task("", total=self.to_run, failed=0)
+            self.progress.add_task("", total=self.to_run, failed=self.failures())
             self.progress.start()
         try:
             if self.shards is not None:
@@ -262,14 +277,17 @@ class AccuracySession(RecordedRun[AccuracyRow]):
         if self.progress is not None:
             name = self.rows[-1].kernel if self.rows else ""
             self.progress.update(
-                self.progress.task_ids[0], completed=self.ran, failed=self.failed, description=name
+                self.progress.task_ids[0],
+                completed=self.ran,
+                failed=self.failures(),
+                description=name,
             )
             if now - self.last_line > _REDRAW_EVERY_S:
                 self.last_line = now
                 self.progress.refresh()
         elif now - self.last_line > _LINE_EVERY_S:
             self.last_line = now
-            line = f"accuracy: {self.ran:,} of {self.to_run:,} ran, {self.failed:,} failed"
+            line = f"accuracy: {self.ran:,} of {self.to_run:,} ran, {self.failures()}"
             print(line, file=sys.stderr, flush=True)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -285,6 +303,8 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             return
         ran = [row for row in self.rows if row.status != "refused"]
         failed = any(row.status == "failed" and row.gates for row in ran)
+        if self.share is None:
+            failed = failed or any(each.fails for each in served(self.infos, self.rows))
         # A share of nothing but pairs that are refused, or that an earlier run has, is done.
         anything = bool(ran) or self.share is not None
         session.exitstatus = self.close_record(exitstatus, failed=failed, anything=anything)
@@ -296,7 +316,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             own = self.own_arguments() or ["--"]
             again = [each for each in own if not each.startswith("--resume")]
             again.append(f"--resume={self.path}")
-            text = f"\nTo go on with it: {shlex.join(['nox', '-s', 'accuracy', *again])}"
+            text = f"\nTo go on with it: {nox_command('accuracy', again)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
         self.print_suite_errors(console)
 

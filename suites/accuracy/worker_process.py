@@ -29,6 +29,7 @@ _LOOK_EVERY_S = 0.2  # at the memory that a worker takes
 _START_S = 120.0  # torch from a cold disk
 _END_S = 10.0
 _TAIL = 2**12
+_MOST_LINES, _MOST_COLUMNS = 10, 200  # of what a kernel prints in a call
 
 
 class WorkersError(RuntimeError):
@@ -141,7 +142,9 @@ class WorkerProcess:
     arenas: dict[str, Arena] = field(default_factory=dict)  # by the kind of their device
     ended: bool = False
     printed: str = ""
+    said: tuple[str, ...] = ()  # the first lines that it printed since it was last sent something
     _last_id: int = 0
+    _said_from: int = 0
 
     def exchange(
         self,
@@ -152,11 +155,15 @@ class WorkerProcess:
     ) -> Message:
         """Send and wait for the answer. Raises EndedError where there is none."""
         self._last_id += 1
+        self.said, self._said_from = (), os.fstat(self.output).st_size
         try:
             self.line.send(message | {"id": self._last_id}, tuple(descriptors))
         except ClosedError:
             raise EndedError("process ended", self._how_it_ended()) from None
-        return self.answer(limit_s, memory_limit)
+        said = self.answer(limit_s, memory_limit)
+        if not self.ended:
+            self.said = _first_lines(self.output, self._said_from)
+        return said
 
     def answer(self, limit_s: float, memory_limit: int) -> Message:
         """Wait for the answer to what was sent last. Raises EndedError where there is none."""
@@ -196,6 +203,7 @@ class WorkerProcess:
             self.server.kill()
             status = None
         self.printed = _printed(self.output)
+        self.said = _first_lines(self.output, self._said_from)
         os.close(self.output)
         for each in self.arenas.values():
             each.close()
@@ -229,6 +237,14 @@ def _printed(descriptor: int) -> str:
     text = os.pread(descriptor, _TAIL, max(0, size - _TAIL)).decode(errors="replace")
     lines = [each for each in text.splitlines() if each.strip()]
     return lines[-1].strip()[:300] if lines else ""
+
+
+def _first_lines(descriptor: int, start: int) -> tuple[str, ...]:
+    """The first lines of what a process printed from byte `start` on, each cut where it is long."""
+    text = os.pread(descriptor, _MOST_LINES * _MOST_COLUMNS, start).decode(errors="replace")
+    lines = [each.rstrip()[:_MOST_COLUMNS] for each in text.splitlines() if each.strip()]
+    more = os.fstat(descriptor).st_size - start > _MOST_LINES * _MOST_COLUMNS
+    return (*lines[:_MOST_LINES], *["..."] * (more or len(lines) > _MOST_LINES))
 
 
 def _resident(pid: int) -> int:

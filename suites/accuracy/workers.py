@@ -121,9 +121,11 @@ class Workers:
                 reply, arena = self._called(kernel, case, parcel, fill, how)
         except EndedError as ended:
             self.replaced += 1
-            return Call({}, time.perf_counter() - started, ended.rule, str(ended))
+            said = () if self._worker is None else self._worker.said
+            return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=said)
         outputs: dict[str, Tensor] = {}
         rule, reason = reply.rule, reply.reason
+        printed = () if self._worker is None else self._worker.said
         if rule is None:
             outputs = self._outputs(kernel, case, arena, parcel.nbytes, parcel.home)
             changed = parcel.differs(arena)
@@ -141,6 +143,7 @@ class Workers:
             launches=reply.launches,
             configurations=reply.configurations,
             asked=reply.asked,
+            printed=printed,
         )
 
     def task(

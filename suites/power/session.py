@@ -28,6 +28,7 @@ from suites.accuracy.run import DeviceLostError, Run
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import TaskError, Workers
 from suites.described import case_info, describe_machine, kernel_info, shortest
+from suites.nox_command import nox_command
 from suites.options import DEVICE
 from suites.power.cases import distributions_of, profiled_cases, profiled_kernels
 from suites.power.looping import LOOP, Card, Looping, card_of
@@ -252,7 +253,8 @@ class PowerSession(RecordedRun[ProfileRow]):
         if kernel.origin == "user":
             parts.append(f"--kernels={shortest(Path(kernel.path))}")
         parts += ["--kernel", kernel.name, "--case", case.id(), "--distribution", distribution]
-        return " ".join(["nox -s profile --", *self.run.reproduce_options, shlex.join(parts)])
+        command = nox_command("profile", ["--"])
+        return " ".join([command, *self.run.reproduce_options, shlex.join(parts)])
 
     def _start_progress(self, loops: int) -> None:
         console = Console(stderr=True)

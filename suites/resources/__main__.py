@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from suites.nox_command import nox_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(typed)
     os.environ.pop(_INTERPRETER, None)
     os.environ.setdefault(_FUSION, "1")
-    command = shlex.join(["nox", "-s", "compile", *(["--", *typed] if typed else [])])
+    command = nox_command("compile", ["--", *typed] if typed else [])
     try:
         from suites.resources.workers import start_server  # noqa: PLC0415  (not before the above)
 

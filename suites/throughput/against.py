@@ -19,8 +19,9 @@ import pytest
 
 from reports.comparison.__main__ import main as compare
 from reports.record import RecordError
+from suites.nox_command import nox_command
 from suites.options import DEVICE
-from suites.recorded_run import command_of, own_arguments
+from suites.recorded_run import own_arguments
 from suites.throughput.in_turn import Side, refuse_files_of_one_process, time_in_turn, without
 from suites.throughput.worktrees import TreeError, commit_of, is_dirty, tree_of
 
@@ -59,7 +60,7 @@ def run_against(config: pytest.Config, against: str) -> int:
         arguments=(*_absolute(without(given, _OWN), directory), *_ours_alone(config)),
         directory=directory,
         results=Path(config.getoption("--results")).resolve(),
-        command=command_of("bench", own_arguments(given, "suites/throughput")),
+        command=nox_command("bench", own_arguments(given, "suites/throughput")),
         rounds=rounds,
         gate=config.getoption("--gate"),
     )

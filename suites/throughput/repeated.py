@@ -14,7 +14,8 @@ import pytest
 from reports.bench import render
 from reports.command_line import report_console
 from reports.record import RecordError, read
-from suites.recorded_run import command_of, own_arguments
+from suites.nox_command import nox_command
+from suites.recorded_run import own_arguments
 from suites.throughput.in_turn import Side, refuse_files_of_one_process, time_in_turn, without
 
 _OWN = {"--rounds": True, "--results": True}
@@ -27,9 +28,8 @@ def run_repeated(config: pytest.Config, rounds: int) -> int:
     side = Side("", "every row", Path(config.invocation_params.dir), tuple(without(given, _OWN)))
     results = Path(config.getoption("--results")).resolve()
     try:
-        run = time_in_turn(
-            [side] * rounds, results, command_of("bench", own_arguments(given, "suites/throughput"))
-        )
+        command = nox_command("bench", own_arguments(given, "suites/throughput"))
+        run = time_in_turn([side] * rounds, results, command)
     except RecordError as error:
         raise pytest.UsageError(str(error)) from error
     for _, path in run.records:
