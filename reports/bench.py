@@ -123,7 +123,7 @@ def _kernel_cells(console: Console, each: KernelRows, width: int) -> list[Styled
     total = "-" if each.weighted_us is None else milliseconds(each.weighted_us)
     share = f"{bar(console, each.share, width)} {part(each.share):>7} of {each.share_of}"
     return [
-        (cut(each.kernel), ""),
+        (cut(each.name), ""),
         (f"{each.timed:,}", ""),
         (f"{each.fastest:,}", ""),
         (times(each.to_best), "green" if each.to_best == 1 else ""),
@@ -188,12 +188,12 @@ def _cells(console: Console, each: Timed, roof: str) -> list[Styled]:
     row = each.row
     if row.status != "timed":
         nothing = [("", "")] * (len(_columns(None, roof)) - 2)
-        return [(cut(row.kernel), ""), (row.status, _STATUS_STYLES[row.status]), *nothing]
+        return [(cut(each.name), ""), (row.status, _STATUS_STYLES[row.status]), *nothing]
     by_sheet = roof == "peak"
     share = share_of(row, roof)
     drawn = f"{bar(console, share, _bar_width(console))} {part(share):>7}"
     return [
-        (cut(row.kernel), "bold" if each.is_best else ""),
+        (cut(each.name), "bold" if each.is_best else ""),
         (microseconds(row.median_us), "bold" if each.is_best else ""),
         (interval_text(row), "dim"),
         (times(each.to_best), "green" if each.is_best else ""),

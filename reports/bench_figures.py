@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from reports.bench_notes import believed
 from reports.headline import environment_lines, total_duration
+from reports.partial import parts_of
 from reports.phrases import count, figure
 from reports.record import RecordError, shown
 
@@ -39,11 +40,21 @@ _TONES: dict[str, Tone] = {
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row with what it is next to the others of its case; None where there is no figure."""
+    """A row with what it is next to the others of its case; None where there is no figure.
+
+    part: what its kernel computes, "dx alone", where that isn't all of the op; then it is held
+    against no kernel that computes more
+    """
 
     row: BenchRow
     to_best: float | None
     to_baseline: float | None
+    part: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The kernel's, with the part that it computes."""
+        return name_of(self.row.kernel, self.part)
 
     @property
     def is_best(self) -> bool:
@@ -63,7 +74,10 @@ class CaseRows:
 
 @dataclass(frozen=True, slots=True)
 class KernelRows:
-    """One kernel over the cases of its op. Ratios and totals are None where no case has them."""
+    """One kernel over the cases of its op. Ratios and totals are None where no case has them.
+
+    part: what it computes, "dx alone", where that isn't all of the op
+    """
 
     op: str
     kernel: str
@@ -77,6 +91,12 @@ class KernelRows:
     without: str
     weighted_us: float | None
     weighted_cases: int
+    part: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The kernel's, with the part that it computes."""
+        return name_of(self.kernel, self.part)
 
 
 def verdict_of(record: Record) -> tuple[str, Tone]:
@@ -171,15 +191,31 @@ def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...
     for row in record.benches:
         groups.setdefault((row.op, short_case(row)), []).append(row)
     ops = list(dict.fromkeys(op for op, _ in groups))
+    parts = parts_of(record.header)
     found = []
     for (op, title), rows in sorted(groups.items(), key=lambda item: ops.index(item[0][0])):
-        best = min(filter(None, map(time_us, rows)), default=None)
+        part = {row.kernel: parts.get((op, row.kernel)) for row in rows}
+        whole = (time_us(row) for row in rows if part[row.kernel] is None)
+        best = min(filter(None, whole), default=None)
         base = next((time_us(row) for row in rows if row.kernel == baseline), None)
-        timed = [Timed(row, _over(time_us(row), best), _over(time_us(row), base)) for row in rows]
+        timed = [
+            Timed(
+                row,
+                _over(time_us(row), best) if part[row.kernel] is None else None,
+                _over(time_us(row), base) if part[row.kernel] == part.get(baseline or "") else None,
+                part[row.kernel],
+            )
+            for row in rows
+        ]
         timed.sort(key=lambda each: math.inf if each.to_best is None else each.to_best)
         weight = next((row.weight for row in rows if row.weight is not None), None)
         found.append(CaseRows(op, title, weight, tuple(timed)))
     return tuple(found)
+
+
+def name_of(kernel: str, part: str | None) -> str:
+    """`mine`, or `mine (dx alone)` where it computes a part of its op."""
+    return kernel if part is None else f"{kernel} ({part})"
 
 
 def check_baseline(record: Record, baseline: str | None) -> None:
@@ -235,7 +271,7 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
     roof = roof_of(cases)
     found = []
     for (op, kernel), pairs in rows.items():
-        timed = [each for _, each in pairs if each.to_best is not None]
+        timed = [each for _, each in pairs if time_us(each.row) is not None]
         shares = (share_of(each.row, roof) for each in timed)
         values = sorted(each for each in shares if each is not None and math.isfinite(each))
         statuses = Counter(each.row.status for _, each in pairs if each.row.status != "timed")
@@ -244,6 +280,7 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
             KernelRows(
                 op=op,
                 kernel=kernel,
+                part=pairs[0][1].part,
                 origin=origins.get((op, kernel), "not listed"),
                 timed=len(timed),
                 fastest=sum(each.is_best for each in timed),
@@ -266,7 +303,8 @@ def _weighted(cases: Sequence[CaseRows]) -> dict[tuple[str, str], tuple[float, i
     times: dict[str, list[tuple[float, dict[str, float]]]] = {}
     for case in cases:
         if case.weight is not None:
-            known = ((each.row.kernel, time_us(each.row)) for each in case.rows)
+            whole = (each.row for each in case.rows if each.part is None)
+            known = ((row.kernel, time_us(row)) for row in whole)
             taken = {kernel: time for kernel, time in known if time is not None}
             times.setdefault(case.op, []).append((case.weight, taken))
     found = {}

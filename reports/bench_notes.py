@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from reports.partial import part_notes
 from reports.phrases import count, share
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def notes_of(record: Record) -> tuple[str, ...]:
     if header.figures == "imported":
         notes.append("imported from another program's record: its rules aren't this workbench's")
     timed = [row for row in rows if row.status == "timed"]
+    notes += part_notes(header, {(row.op, row.kernel) for row in timed})
     unchecked = sum(row.accuracy != "passed" for row in timed)
     if unchecked and header.figures != "measured":
         notes.append(f"nothing is told of the accuracy of {count(unchecked, 'row')}")

@@ -81,7 +81,7 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
     )
     rows: list[Sequence[Cell | str]] = [
         (
-            each.kernel,
+            each.name,
             Cell(times(each.to_best), each.to_best, "good" if each.to_best == 1 else ""),
             *(Cell(times(each.to_baseline), each.to_baseline) for _ in named),
             Cell(part(each.share), each.share),
@@ -160,7 +160,7 @@ def _row(
 ) -> tuple[Cell | str, ...]:
     row = each.row
     weight = (Cell("-" if case.weight is None else f"{case.weight:g}", case.weight),) * weights
-    names: tuple[Cell | str, ...] = (case.title, row.kernel, *weight)
+    names: tuple[Cell | str, ...] = (case.title, each.name, *weight)
     if row.status != "timed":
         nothing: tuple[Cell | str, ...] = ("",) * (15 + named)
         return *names, Cell(row.status, None, _TONES[row.status]), *nothing

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reports.bench_figures import facts_of as machine_facts
 from reports.bench_figures import in_common
 from reports.headline import total_duration
+from reports.partial import part_notes, parts_of
 from reports.phrases import count, figure
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def notes_of(record: Record) -> tuple[str, ...]:
     """What a reader must know besides."""
     notes = [] if record.problem is None else [record.problem]
     notes += [] if record.end is None else record.end.problems
+    measured = {(row.op, row.kernel) for row in record.profiles if row.status == "measured"}
+    notes += part_notes(record.header, measured)
     disturbed = [
         row
         for row in record.profiles
@@ -179,13 +182,14 @@ def beside(record: Record) -> list[list[ProfileRow]]:
 
 
 def totals_of(record: Record) -> tuple[Total, ...]:
-    """Weighted totals by op, inputs and kernel, the least energy first.
+    """Weighted totals by op, inputs and kernel that computes all of it, the least energy first.
 
     Each is over the cases on which every kernel with one has energy and time.
     """
     groups: dict[tuple[str, str], dict[str, tuple[float, dict[str, _Figures]]]] = {}
+    parts = parts_of(record.header)
     for row in record.profiles:
-        if row.weight is not None:
+        if row.weight is not None and (row.op, row.kernel) not in parts:
             cases = groups.setdefault((row.op, row.distribution), {})
             _, having = cases.setdefault(row.case.id, (row.weight, {}))
             if row.energy_j is not None and row.device_us is not None:

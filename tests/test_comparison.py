@@ -318,3 +318,46 @@ def test_hold_orders_rows_by_change(tmp_path: Path) -> None:
     changes = [each.judgement.change for each in hold(base, other).of(Verdict.SLOWER)]
     assert changes == sorted(changes, reverse=True)
     assert len(changes) == 3
+
+
+def _part(*left_out: str) -> KernelInfo:
+    return KernelInfo(
+        op="layer_norm_backward",
+        name="row_persistent",
+        origin="ours",
+        priority=0,
+        path="mine.py",
+        numerics={},
+        returns=("dx",) if left_out else (),
+        left_out=left_out,
+    )
+
+
+def test_kernel_that_leaves_an_output_out_is_less_accurate(tmp_path: Path) -> None:
+    """What fails isn't mended by computing less: the gate is shut."""
+    whole, part = (
+        header("accuracy", kernels=(each,)) for each in (_part(), _part("dweight", "dbias"))
+    )
+    failed = accuracy_row(status="failed", rule="deterministic bound")
+    found = compared(tmp_path, (whole, [failed]), (part, [accuracy_row()]))
+    assert [each.kind for each in found.changes] == ["LESS ACCURATE"]
+    assert "without dweight, dbias" in found.changes[0].after
+    assert found.broken is not None
+    (tmp_path / "same").mkdir()
+    same = compared(tmp_path / "same", (part, [accuracy_row()]), (part, [accuracy_row()]))
+    assert same.changes == []
+
+
+def test_times_of_a_whole_and_of_a_part_arent_compared(tmp_path: Path) -> None:
+    """Less work in less time is no speed."""
+    paths = [
+        write(tmp_path / f"{name}.jsonl", header(kernels=(kernel,)), [bench_row()])
+        for name, kernel in (("a", _part()), ("b", _part("dweight", "dbias")))
+    ]
+    base, other = (read_sides(path)[0] for path in paths)
+    base.letter, other.letter = "A", "B"
+    found = pair_speeds(base, other)
+    assert found.pairs == ()
+    assert [each.reason for each in found.refused] == [
+        "not the same work: nothing is left out in A and dweight, dbias in B"
+    ]

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from kernels import registry
 from kernels.registry import Domain, Kernel, NoKernelError, all_kernels, choose, kernel
 from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
 from oracles.op import Case, Op
+from reports.accuracy import render
+from reports.accuracy_page import accuracy_part
+from reports.markdown import render_markdown
+from reports.page import Page, render_page
+from reports.record import latest, read
 from suites.described import kernel_info
 from tests.by_hand import run_on
+from tests.commands import ROOT, run_python
+from tests.compared_records import header, write
 
 F32 = torch.float32
 CASE = "m37-n64-float32-contiguous"
@@ -187,3 +199,60 @@ def test_part_of_an_op_counts_what_it_makes() -> None:
     assert ATTENTION_FORWARD.bytes(case) - out.bytes(case) == 4 * 2 * 2 * 37
     assert [*out.forms(case)] == ["out"]
     assert (out.left_out, dx.left_out) == (("lse",), ("dweight", "dbias"))
+
+
+def _readmes_kernel(folder: Path, *, wrong: bool) -> Path:
+    """The README's example, made to compute dx alone; wrong: but for a term of it."""
+    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found is not None
+    code = found[1].replace('strides="contiguous"))', 'strides="contiguous"), returns=("dx",))')
+    code = re.sub(r"    dweight = .*\n    return dx, .*", "    return dx", code)
+    assert "dweight" not in code
+    code = code.replace("tl.sum(g) / n", "tl.sum(g) / (n + 1)") if wrong else code
+    file = folder / ("wrong.py" if wrong else "mine.py")
+    file.write_text(code)
+    return file
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_command_line_judges_a_partial_kernel_and_says_so(tmp_path: Path, *, wrong: bool) -> None:
+    """Through workers: the verdict, beside it what it is of, and every form of the report."""
+    file = _readmes_kernel(tmp_path, wrong=wrong)
+    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "--jobs=1", "-qq"]
+    command += [f"--results={tmp_path}", f"--kernels={file}"]
+    ends = (CASE, SUMMED, "m2-n3-bfloat16-contiguous", "m3-n229-float16-contiguous")
+    command += [f"--case=layer_norm_backward-{each}" for each in ends]
+    quiet = "--no-header --no-summary --tb=short -p no:cacheprovider"
+    variables = os.environ | {"PYTEST_ADDOPTS": quiet, "COLUMNS": "80"}
+    ran = run_python(*command, variables=variables, timeout_s=120)
+    printed = " ".join(ran.stdout.split())
+    record = read(latest(tmp_path))
+    outcome = "0 passed, 3 failed" if wrong else "3 passed, 0 failed"
+    assert ran.returncode == int(wrong)
+    assert printed.startswith("FAILED" if wrong else "PASSED")
+    assert f"{outcome}, 1 refused" in printed
+    assert "1 kernel judged in part" in printed
+    assert "mine computes dx alone; dweight and dbias aren't judged" in printed
+    assert {each.output for row in record.rows for each in row.outputs} == {"dx"}
+    (info,) = record.header.kernels
+    assert (info.returns, info.left_out) == (("dx",), ("dweight", "dbias"))
+    for text in (render_markdown(record), render_page(Page("a part", [accuracy_part(record)]))):
+        assert "1 kernel judged in part" in text
+        assert "mine computes dx alone" in text
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_report_says_what_was_judged_beside_the_kernel(
+    tmp_path: Path, device: torch.device, width: int
+) -> None:
+    """In the table of kernels, at any width: a kernel that passed passed in that."""
+    made = (_registered(dx_alone, ("dx",)), _registered(all_three, None))
+    head = header("accuracy", kernels=tuple(kernel_info(each, 90) for each in made))
+    rows = [run_on(device).try_pair(each, _case(CASE)) for each in made]
+    text = io.StringIO()
+    render(read(write(tmp_path / "run.jsonl", head, rows)), Console(file=text, width=width))
+    table = text.getvalue().partition("\nKernels\n")[2]
+    titles, _, *lines = table.splitlines()
+    assert titles.split() == ["kernel", "origin", "judged", "ran", "passed", "failed", "refused"]
+    told = {each.split()[0]: " ".join(each.split()[2:-4]) for each in lines[:2]}
+    assert told == {"dx_alone": "dx alone", "all_three": "all"}

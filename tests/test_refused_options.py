@@ -45,6 +45,18 @@ _WRONG_FILES: dict[str, tuple[str, str]] = {
         "import kernels\n",
         "it registers no kernel; decorate a function with @kernel(LAYER_NORM_BACKWARD, ",
     ),
+    "misspelt.py": (
+        _KERNEL.format(name="mine").replace("32,)", "32,), strides='contigous'"),
+        "Domain: strides is 'contigous'; did you mean contiguous? (line 5)",
+    ),
+    "keyword.py": (
+        _KERNEL.format(name="mine").replace("name=", "nam="),
+        "importing it raised TypeError: kernel() got an unexpected keyword argument 'nam'; did you",
+    ),
+    "part.py": (
+        _KERNEL.format(name="mine").replace("name=", "returns=('dbais',), name="),
+        "kernel mine in {}: returns has 'dbais', which is no output of the op; did you mean dbias?",
+    ),
     "twice.py": (
         2 * _KERNEL.format(name="same"),
         f"{_SAME} same: one in {{}}, one in {{}}; give the second another name",

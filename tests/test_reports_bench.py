@@ -141,6 +141,31 @@ def test_bench_ratios_are_of_the_case_and_the_baseline(tmp_path: Path) -> None:
     assert [(each.to_best, each.to_baseline) for each in second.rows] == [(1.0, 1.0)]
 
 
+def test_bench_kernel_of_a_part_is_held_against_none_that_computes_more(tmp_path: Path) -> None:
+    """It is marked, is no case's fastest, and is neither in a ratio nor in a weighted total."""
+    case = norm_case(8, 64)
+    rows = [
+        bench_row("row_persistent_aligned", case, 10.0).model_copy(update={"weight": 2.0}),
+        bench_row("liger", case, 1.0).model_copy(update={"weight": 2.0}),
+    ]
+    header = example_bench_header(len(rows))
+    update = {"returns": ("dx",), "left_out": ("dweight", "dbias")}
+    kernels = [
+        each.model_copy(update=update if each.name == "liger" else {}) for each in header.kernels
+    ]
+    record = record_of(tmp_path, rows, header=header.model_copy(update={"kernels": tuple(kernels)}))
+    cases = cases_of(record, "row_persistent_aligned")
+    assert [(each.name, each.to_best, each.to_baseline) for each in cases[0].rows] == [
+        ("row_persistent_aligned", 1.0, 1.0),
+        ("liger (dx alone)", None, None),
+    ]
+    totals = {each.name: (each.fastest, each.weighted_us) for each in kernels_of(record, cases)}
+    assert totals == {"row_persistent_aligned": (1, 20.0), "liger (dx alone)": (0, None)}
+    text = " ".join(terminal(record).split())
+    assert "liger computes dx alone; dweight and dbias aren't judged" in text
+    assert "liger (dx alone)" in render_page(Page("a part", [bench_part(record)]))
+
+
 def test_bench_ratios_keep_caches_and_inputs_apart(tmp_path: Path) -> None:
     """A warm row and one of zeros aren't compared with a cold row of normal inputs."""
     row = bench_row("liger", norm_case(8, 64), 10.0)

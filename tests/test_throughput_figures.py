@@ -142,3 +142,20 @@ def test_kernel_of_tf32_is_beside_the_roof_of_tf32() -> None:
     assert (plain.limit, tf32.limit) == ("arithmetic", "matrix")
     assert plain.share_of_peak == pytest.approx(plain.tflops / 66.9)
     assert tf32.share_of_peak == pytest.approx(tf32.tflops / 494.7)
+
+
+def test_part_of_an_op_isnt_credited_with_what_it_leaves_out() -> None:
+    """Of dx alone only its own bytes are known; a forward's out takes every flop and every read."""
+    kernel, case = _kernel("layer_norm_backward"), _layer_norm(8192, 8192)
+    part = dataclasses.replace(kernel, op=kernel.op.part(("dx",)))
+    written_us = (2 * 8192 * 8192 - ROOFS.cache_bytes) / H200.memory_gb_s * 1e-3
+    assert past_belief(part, case, 1.05 * written_us, "cold", ROOFS) is None
+    assert past_belief(kernel, case, 1.05 * written_us, "cold", ROOFS) is not None
+    assert past_belief(part, case, 0.95 * written_us, "cold", ROOFS) is not None
+    whole = _kernel("attention_forward")
+    out = dataclasses.replace(whole, op=whole.op.part(("out",)))
+    sizes = (4, 16, 16, 1024, 1024, 128, 128)
+    case = attention_case("attention_forward", sizes, torch.bfloat16, "full")
+    ours, theirs = (rates(each, case, 1000.0, None, ROOFS) for each in (out, whole))
+    assert ours.tflops == theirs.tflops
+    assert theirs.bytes - ours.bytes == 4 * 4 * 16 * 1024

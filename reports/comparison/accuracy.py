@@ -1,7 +1,8 @@
 """What became less accurate, or more: shown before any speed.
 
 Inputs are the same at every run, so a kernel's errors repeat, but for what atomics or another
-version of a compiler move. Errors that grow by more than a tenth are a change.
+version of a compiler move. Errors that grow by more than a tenth are a change, and so is an output
+that a kernel computed, and now leaves out.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def accuracy_changes(base: Side, other: Side) -> tuple[list[AccuracyChange], int
         if after is None:
             continue
         common += 1
+        given_up = [x for x in other.left_out(after.key) if x not in base.left_out(before.key)]
         change = _change(before, after)
+        if given_up:
+            told = f"{_told(after)}, without {', '.join(given_up)}"
+            change = AccuracyChange(key, "LESS ACCURATE", _told(before), told, after.gates)
         if change is not None:
             found.append(change)
     return found, common

@@ -214,6 +214,12 @@ def _refusal(
     differ = _inputs_differ(ours.case, theirs.case, base, other)
     if differ is not None:
         return differ
+    mine, its = base.left_out(ours.key), other.left_out(theirs.key)
+    if mine != its:
+        return (
+            f"not the same work: {', '.join(mine) or 'nothing'} is left out in {base.letter} and "
+            f"{', '.join(its) or 'nothing'} in {other.letter}"
+        )
     for row, side in ((ours, base), (theirs, other)):
         if row.status == "wrong" or row.accuracy == "failed":
             return f"its accuracy failed in {side.letter}"

@@ -151,6 +151,12 @@ class Side:
         told = self.header.empty_call_us
         return told if told is not None and 0 < told < _LONGEST_EMPTY_CALL_US else None
 
+    def left_out(self, key: Key) -> tuple[str, ...]:
+        """The op's outputs that the row's kernel doesn't compute."""
+        kernel = key.op, key.kernel
+        kernels = self.header.kernels
+        return next((each.left_out for each in kernels if (each.op, each.name) == kernel), ())
+
     @property
     def suite(self) -> str:
         """Which sides it can be laid beside: those of its suite, and predictions of speeds."""

@@ -79,7 +79,9 @@ def profiled_kernels(
         ours = [
             each
             for each in of_op
-            if each.origin == "ours" and each.domain.reject(case, sm, "cuda") is None
+            if each.origin == "ours"
+            and not each.op.left_out
+            and each.domain.reject(case, sm, "cuda") is None
         ]
         peers = [each for each in of_op if each.name in _PEERS.get(case.op, ())]
         chosen[case.id()] = (*ours[:1], *peers)

@@ -50,7 +50,12 @@ def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> Profil
         for each in entry.windows:
             missing = dict(each.missing) | missing
     told |= _energies(windows, told, missing)
-    told |= _work(entry, told)
+    if entry.kernel.op.has_figures:
+        told |= _work(entry, told)
+    else:
+        missing["flops"] = (
+            f"no work: what {' and '.join(entry.kernel.op.outputs)} takes isn't known"
+        )
     if told["energy_j"] is not None and all(each.energy_counter_j is None for each in windows):
         codes.append("energy by samples")
     if told["sampler_slowdown"] is not None and told["sampler_slowdown"] > MOST_SLOWDOWN:

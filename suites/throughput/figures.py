@@ -2,7 +2,8 @@
 
 FLOPs are the op's, as peers count attention's: 4 b h s_q s_kv d forward, half of it under a causal
 mask (pair by pair), two and a half times that backward; gradients are both. Bytes are the least
-traffic: inputs read once, outputs written once.
+traffic: inputs read once, outputs written once. A part of an op has rates where one of its outputs
+takes all of both; else only what it writes is held against the memory's roof.
 
 What no roof allows is a mistake of the measurement, or a kernel that didn't do its work, and fails
 the row. Of the memory's roof: a cold call reads its inputs from memory, and may leave as much of
@@ -197,7 +198,7 @@ def past_belief(
                 f"through memory at {rate:,.0f} GB/s, past {kind} {gb_s:,.0f} GB/s"
             )
     fastest = _fastest_tflops(case, roofs)
-    if fastest is not None:
+    if fastest is not None and kernel.op.has_figures:
         rate = kernel.op.flops(case) / median_us * 1e-6
         if rate > room * fastest:
             return (

@@ -16,7 +16,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -255,7 +255,6 @@ class Bench:
             if clock is not None
         ]
         in_cycles = quartiles(cycles) if cycles else (None, None, None)
-        rate = rates(kernel, case, spread.median, clock_mhz, self.roofs)
         process = TimedProcess(
             times_us=tuple(timed.times_us),
             clocks_mhz=tuple(timed.clocks_mhz) if clocks else (),
@@ -277,18 +276,12 @@ class Bench:
             "first_quartile_cycles": in_cycles[0],
             "median_cycles": in_cycles[1],
             "third_quartile_cycles": in_cycles[2],
-            "flops": rate.flops,
-            "bytes": rate.bytes,
-            "tflops": rate.tflops,
-            "gb_s": rate.gb_s,
-            "limit": rate.limit,
-            "share_of_peak": rate.share_of_peak,
-            "share_of_ceiling": rate.share_of_ceiling,
-            "share_of_clocked_peak": rate.share_of_clocked_peak,
             "host_us": timed.host_us,
             "enqueue_us": timed.enqueue_us,
             "peak_bytes": timed.peak_bytes,
         }
+        if kernel.op.has_figures:
+            figures |= asdict(rates(kernel, case, spread.median, clock_mhz, self.roofs))
         return self._row(kernel, case, "timed", None, accuracy).model_copy(update=figures)
 
     def _row(
