@@ -159,6 +159,15 @@ class Numerics:
     rounds_factors            P and dP - D are cast before their product, not dS alone
     half_partials             with grouped heads, each head's dk and dv are cast before their sum
     half_bias_gradient        dS is cast before it is summed over what the bias was broadcast over
+
+    Of layer norm, whose kernels cast nothing but outputs unless they say so:
+    half_partials             partial sums of dweight and dbias are cast to x's type, and then added
+    half_accumulators         so many partial sums of each are kept in x's type: a row is added, and
+                              the sum cast, one row after the other; 0: none
+    rounds_normalised         x^ is cast to x's type before its product with dy; dx has it in fp32
+    rounds_products           dy x^ is cast to x's type before it is summed
+    rounds_weighted           weight dy is cast to x's type
+    rounds_gradient           dy is cast to the weight's type before anything else
     """
 
     accumulation_roundoff: float = 2.0**-24
@@ -172,6 +181,11 @@ class Numerics:
     rounds_factors: bool = False
     half_partials: bool = False
     half_bias_gradient: bool = False
+    half_accumulators: int = 0
+    rounds_normalised: bool = False
+    rounds_products: bool = False
+    rounds_weighted: bool = False
+    rounds_gradient: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError for arithmetic that no bound would hold."""
@@ -182,6 +196,14 @@ class Numerics:
             )
         if not self.key_tile >= 1:
             raise ValueError(f"key_tile must be 1 or more, got {self.key_tile}")
+        if not self.half_accumulators >= 0:
+            raise ValueError(f"half_accumulators must be 0 or more, got {self.half_accumulators}")
+
+    @property
+    def casts_early(self) -> bool:
+        """Whether a layer norm with these casts more than its outputs."""
+        sums = self.half_partials or self.half_accumulators > 0 or self.rounds_products
+        return sums or self.rounds_normalised or self.rounds_weighted or self.rounds_gradient
 
     @property
     def of_bounds(self) -> Numerics:

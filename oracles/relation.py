@@ -32,6 +32,8 @@ class Relation:
     exact     bit for bit, of a kernel whose bits repeat; else within both bounds
     slack     for an exact one: outputs on the case's own inputs -> what they may be off by after
               all, in float64
+    underflows    an exact one holds within both bounds alone, of a kernel that casts early
+              (`Numerics.casts_early`): what is subnormal before the change isn't after it
     of        the property that a kernel needs to have declared for this to be asked of it; None
               where every correct kernel has it
     """
@@ -43,6 +45,7 @@ class Relation:
     shift: Callable[[Inputs], dict[str, Tensor]] | None = None
     exact: bool = False
     slack: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None = None
+    underflows: bool = False
     of: Property | None = None
 
 

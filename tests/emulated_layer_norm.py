@@ -7,7 +7,7 @@ ways; the parts are there to be changed one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -106,6 +106,55 @@ class Combine:
 
 
 @dataclass(frozen=True)
+class Early:
+    """What is cast before the outputs are: by default nothing.
+
+    gradient    dy, to the weight's type; all else to x's
+    weighted, normalised, products    g, x^ on its way to dweight, and dy x^
+    partials    so many partial sums over neighbouring rows, cast once; 0: not cast
+    accumulators    so many, to which rows are added in turn with a cast after each; 0: none
+    """
+
+    gradient: bool = False
+    weighted: bool = False
+    normalised: bool = False
+    products: bool = False
+    partials: int = 0
+    accumulators: int = 0
+
+    @property
+    def declared(self) -> Numerics:
+        """What a kernel declares that does so."""
+        return replace(
+            PLAIN,
+            rounds_gradient=self.gradient,
+            rounds_weighted=self.weighted,
+            rounds_normalised=self.normalised,
+            rounds_products=self.products,
+            half_partials=self.partials > 0,
+            half_accumulators=self.accumulators,
+        )
+
+    def sum_over_rows(self, order: Sum, addends: Tensor, dtype: torch.dtype) -> Tensor:
+        """The sum of addends [m, ...] over the first dimension."""
+        if self.accumulators:
+            held = torch.zeros(self.accumulators, *addends.shape[1:])
+            for row, addend in enumerate(addends):
+                place = held[row % self.accumulators]
+                place.copy_(cast(place + addend, dtype))
+            return order(held)
+        if self.partials:
+            parts = addends.tensor_split(min(self.partials, len(addends)))
+            return order(torch.stack([cast(order(part), dtype) for part in parts]))
+        return order(addends)
+
+
+def cast(wide: Tensor, dtype: torch.dtype, *, really: bool = True) -> Tensor:
+    """To `dtype` and back."""
+    return wide.to(dtype).float() if really else wide
+
+
+@dataclass(frozen=True)
 class Arithmetic:
     """The parts of the closed form that a kernel is free to choose."""
 
@@ -113,6 +162,7 @@ class Arithmetic:
     column_sum: Sum = any_order
     x_hat: Callable[[Tensor, Tensor, Tensor], Tensor] = centred
     combine: Combine = Combine(0)
+    early: Early = Early()
 
 
 SOUND = Arithmetic()
@@ -132,14 +182,19 @@ def emulate(case: Case, inputs: Inputs, how: Arithmetic) -> dict[str, Tensor]:
     x_hat = x * rstd if mean is None else how.x_hat(x, mean, rstd)
     if weight is not None and "zero_centred" in case.options:
         weight = 1 + weight
-    g = dy if weight is None else dy * weight
+    early = how.early if weight is not None else Early()
+    dy = cast(dy, case.weight_dtype, really=early.gradient)
+    g = dy if weight is None else cast(dy * weight, case.dtype, really=early.weighted)
     sums = how.row_sum(torch.stack([g.T, (g * x_hat).T], 2).contiguous())  # [m, 2]
     if mean is None:
         sums[:, 0] = 0
     dx = how.combine(rstd, g, sums, x_hat)
     if residual is not None:
         dx = dx + residual
-    totals = how.column_sum(torch.stack([dy * x_hat, dy], 1))  # [2, n]
+    products = dy * cast(x_hat, case.dtype, really=early.normalised)
+    products = cast(products, case.dtype, really=early.products)
+    addends = torch.stack([products, dy], 1)  # [m, 2, n]
+    totals = early.sum_over_rows(how.column_sum, addends, case.dtype)
     made = {"dx": dx.to(case.dtype)}
     for name, total in zip(("dweight", "dbias"), totals, strict=True):
         if name in LAYER_NORM_BACKWARD.forms(case):
@@ -155,3 +210,30 @@ def sound_ways() -> Iterator[tuple[Arithmetic, Numerics]]:
             combine = Combine((index + turn) % 4)
             declared = PLAIN if x_hat is centred else DISTRIBUTED
             yield Arithmetic(order, order, x_hat, combine), declared
+
+
+def early_ways() -> Iterator[Arithmetic]:
+    """Casts as three known kernels have them, each alone, and all, in several orders of summation.
+
+    Triton's tutorial: accumulators. Llama's RMS norm: x^, dy x^ and g. apex's mixed form: dy.
+    """
+    every = Early(gradient=True, weighted=True, normalised=True, products=True)
+    each = (
+        Early(accumulators=64),
+        Early(accumulators=4),
+        Early(accumulators=1),
+        Early(partials=1),
+        Early(partials=2),
+        Early(partials=7),
+        Early(partials=10**6),
+        Early(weighted=True, normalised=True, products=True),
+        Early(gradient=True),
+        Early(normalised=True),
+        Early(products=True),
+        replace(every, partials=3),
+        replace(every, accumulators=16),
+    )
+    orders = (any_order, sequential, backwards, pairwise, blocks_of_16)
+    for turn, early in enumerate(each):
+        order = orders[turn % len(orders)]
+        yield Arithmetic(order, order, combine=Combine(turn % 4), early=early)

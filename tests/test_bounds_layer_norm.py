@@ -152,7 +152,7 @@ def test_equal_addends_exceed_the_probabilistic_formula_which_is_not_claimed_the
     limits = trial.bound(PLAIN)
     assert all(limit.probabilistic is None for limit in limits.values())
     assert trial.ratios(outputs, limits)[0] <= 1
-    formula = bounds._errors(trial.case, trial.inputs, trial.truth, PLAIN, probable=True)
+    formula = bounds._errors(trial.case, trial.inputs, trial.truth, PLAIN, probable=True).of
     assert trial.ratio(outputs, formula) > 1
 
 

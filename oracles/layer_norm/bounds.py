@@ -28,6 +28,24 @@ is allowed. A residual adds one rounding of dx + res before the last.
     E_dbias   = (gamma_m sum|dy| + m eta_a)(1 + u_o) + u_o |dbias| + eta_o
 
 Accumulating into an earlier gradient adds u_a |new| to W, one fp32 addition before the rounding.
+
+Casts that a kernel declares (casts.py), to a half with u_p and eta_p, are summed in full:
+
+    e_d  = u_p |dy| + eta_p                        rounds_gradient
+    e_g  = |w| e_d [+ u_p (|g| + |w| e_d) + eta_p]              [rounds_weighted]
+    E_x^ of dweight alone: + u_p (|x^| + E_x^) + eta_p          rounds_normalised
+    e_p  = u_p (|dy| + e_d)(|x^| + E_x^) + eta_p                rounds_products
+
+|g| + e_g stands for |g| and |dy| + e_d for |dy|, and then
+
+    E_pre + r [e_g + mean e_g + (|x^| + E_x^) mean e_g (|x^| + E_x^)]       none of c1 in RMS norm
+    W     + sum e_d (|x^| + E_x^) + sum e_p       dbias + sum e_d
+    either + ((1 + u_p)^k - 1) sum|addends| + m eta_p (1 + u_p)^k      of partial sums
+
+k = 1 with half_partials, ceil(m / P) with half_accumulators of P. Nothing is promised where what is
+cast may be past the half's largest number; and where these casts alone allow a third of the rows to
+be left out, max(|dweight|, sqrt(3 sum (dy x^)^2)) / 3, underflow apart, the bound says nothing.
+
 Checked on an H200 against PyTorch's native kernel; see docs/measured.md.
 """
 
@@ -38,6 +56,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from oracles.layer_norm.casts import Casts
 from oracles.layer_norm.closed_form import Rows, chunks, required, tensor
 from oracles.layer_norm.values import addends_vary
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs
@@ -53,6 +72,7 @@ class _Terms:
     eta: float
     distributed: bool
     zero_centred: bool
+    casts: Casts
 
     def x_hat(self, part: Rows) -> Tensor:
         """E_x^, [rows, n]."""
@@ -67,8 +87,13 @@ class _Terms:
         e_x = self.x_hat(part)
         x_hat, c1, c2, r = part.x_hat.abs(), part.c1.abs(), part.c2.abs(), part.rstd.abs()
         g = part.g.abs()
+        weight = None if part.weight is None else part.weight.abs()
+        e_g = self.casts.of_g(part.dy.abs(), g, weight)
+        if e_g is not None:
+            g = g + e_g
         if self.zero_centred and part.weight is not None:
             g_rounded = (1 + (part.weight - 1).abs()) * part.dy.abs()
+            g_rounded = g_rounded if e_g is None else g_rounded + e_g
         else:
             g_rounded = g
         grown = x_hat + e_x
@@ -89,23 +114,74 @@ class _Terms:
                 + u * c1
                 + eta
             )
+        if e_g is not None:
+            e_c2 = e_c2 + (e_g * grown).mean(1, keepdim=True)
+            e_c1 = e_c1 if rms_norm else e_c1 + e_g.mean(1, keepdim=True)
         coherent = e_c1 + grown * e_c2 + e_x * c2
+        if e_g is not None:
+            coherent = coherent + e_g
         local = 5 * u * (g_rounded + c1 + grown * (c2 + e_c2))
         # |w|, by which an underflow of dy reaches g: 1 where there is no weight.
-        w = torch.ones_like(part.x[:1]) if part.weight is None else part.weight.abs()[None, :]
+        w = torch.ones_like(part.x[:1]) if weight is None else weight[None, :]
         underflow = eta * (1 + r * (4 + w + w.mean() + grown * (w * grown).mean(1, keepdim=True)))
         return r * (coherent + local) + underflow
 
-    def dweight(self, part: Rows, m: int) -> Tensor:
-        """The chunk's share of W, [n]."""
-        e_x, dy, r = self.x_hat(part), part.dy.abs(), part.rstd.abs()
-        total = self.gamma(m + 1) * (dy * (part.x_hat.abs() + e_x)).sum(0) + (dy * e_x).sum(0)
-        flushed = r.clamp(min=1).sum() + (dy * r).sum(0) + part.x_hat.abs().sum(0)
-        return total + self.eta * (dy.shape[0] + flushed)
+    def add_dweight(self, part: Rows, m: int, column: _Columns) -> None:
+        """The chunk's share of W, in `column`."""
+        dy, x_hat, r, casts = part.dy.abs(), part.x_hat.abs(), part.rstd.abs(), self.casts
+        e_x = self.x_hat(part)
+        size, error = dy * (x_hat + e_x), dy * e_x
+        if casts.of_sums:
+            size, cast = casts.of_product(dy, x_hat + e_x)
+            error = error + cast
+            column.add(part.dy * part.x_hat, size)
+        flushed = r.clamp(min=1).sum() + (dy * r).sum(0) + x_hat.sum(0)
+        column.error += self.gamma(m + 1) * size.sum(0) + error.sum(0)
+        column.error += self.eta * (dy.shape[0] + flushed)
 
-    def dbias(self, part: Rows, m: int) -> Tensor:
-        """The chunk's share of dbias's error before the cast, [n]."""
-        return self.gamma(m) * part.dy.abs().sum(0) + part.dy.shape[0] * self.eta
+    def add_dbias(self, part: Rows, m: int, column: _Columns) -> None:
+        """The chunk's share of dbias's error before the cast, in `column`."""
+        size = dy = part.dy.abs()
+        if self.casts.of_sums:
+            cast = self.casts.gradient.error(dy)
+            size = dy + cast
+            column.error += cast.sum(0)
+            column.add(part.dy, size)
+        column.error += self.gamma(m) * size.sum(0) + dy.shape[0] * self.eta
+
+
+@dataclass(slots=True)
+class _Columns:
+    """A sum over the rows, chunk by chunk: what is known of each of its n columns.
+
+    error      its bound before any cast of a sum
+    size, largest    the sum of its addends' magnitudes and the largest one
+    total, squares   the exact sum of its addends and of their squares
+    """
+
+    error: Tensor
+    size: Tensor
+    largest: Tensor
+    total: Tensor
+    squares: Tensor
+
+    @classmethod
+    def of(cls, n: int, device: torch.device) -> _Columns:
+        """Of nothing yet."""
+        made = (torch.zeros(n, dtype=torch.float64, device=device) for _ in range(5))
+        return cls(*made)
+
+    def add(self, addends: Tensor, size: Tensor) -> None:
+        """A chunk's addends, and their magnitudes as a kernel has them."""
+        self.size += size.sum(0)
+        self.largest = torch.maximum(self.largest, size.amax(0))
+        self.total += addends.sum(0)
+        self.squares += addends.square().sum(0)
+
+    def silenced(self, share: float) -> Tensor:
+        """Where a third of the rows is less than this share of all magnitudes, bool."""
+        third = torch.maximum(self.total.abs(), (3 * self.squares).sqrt()) / 3
+        return share * self.size > third
 
 
 def _rounded(before: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -118,12 +194,21 @@ def _rounded(before: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(value.isfinite(), after, torch.nan)
 
 
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """The bounds of all outputs in one form, and where casts leave them nothing to say."""
+
+    of: dict[str, Tensor]
+    powerless: dict[str, Tensor]
+
+
 def _errors(
     case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics, *, probable: bool
-) -> dict[str, Tensor]:
+) -> _Errors:
     m, n = case.size("m"), case.size("n")
     u = numerics.accumulation_roundoff
     eta = GRADUAL if numerics.gradual_underflow else FLUSHED
+    casts = Casts.of(case, numerics)
 
     def terms(compared: int) -> _Terms:
         return _Terms(
@@ -132,6 +217,7 @@ def _errors(
             eta=eta,
             distributed=numerics.distributed_normalisation,
             zero_centred="zero_centred" in case.options,
+            casts=casts,
         )
 
     for_dx, for_columns = terms(m * n), terms(n)
@@ -139,30 +225,37 @@ def _errors(
     assert dx_truth is not None
     dx_values = dx_truth.view(-1, n)
     e_dx = torch.empty_like(dx_values)
-    e_dweight = torch.zeros(n, dtype=torch.float64, device=e_dx.device)
-    e_dbias = torch.zeros_like(e_dweight)
+    columns = {name: _Columns.of(n, e_dx.device) for name in ("dweight", "dbias")}
     for part in chunks(case, inputs):
         before = for_dx.dx(part, rms_norm="rms_norm" in case.options)
         if "residual" in case.options:
             before = before + u * dx_values[part.rows].abs()
         e_dx[part.rows] = _rounded(before, dx_values[part.rows], required(inputs, "x").dtype)
-        e_dweight += for_columns.dweight(part, m)
-        e_dbias += for_columns.dbias(part, m)
-    errors = {"dx": e_dx.view(dx_truth.shape)}
-    for name, before in (("dweight", e_dweight), ("dbias", e_dbias)):
+        for_columns.add_dweight(part, m, columns["dweight"])
+        for_columns.add_dbias(part, m, columns["dbias"])
+    made = _Errors({"dx": e_dx.view(dx_truth.shape)}, {})
+    for name, column in columns.items():
         value = truth[name]
         if value is None:
             continue
+        before = column.error
+        if casts.of_sums:
+            size = column.size * (1 + for_columns.gamma(m + 1))  # with what fp32 has made of it
+            before = before + casts.of_partials(size, column.largest, m)
+            made.powerless[name] = column.silenced(casts.share(products=name == "dweight"))
         if tensor(inputs, name) is not None:
             before = before + u * value.abs()
-        errors[name] = _rounded(before, value, case.weight_dtype)
-    return errors
+        made.of[name] = _rounded(before, value, case.weight_dtype)
+    return made
 
 
 def bound(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Bound]:
     """The deterministic bound of each output, and the probabilistic one where it is valid."""
-    deterministic = _errors(case, inputs, truth, numerics, probable=False)
-    if not addends_vary(case):
-        return {name: Bound(error, None) for name, error in deterministic.items()}
-    probable = _errors(case, inputs, truth, numerics, probable=True)
-    return {name: Bound(error, probable[name]) for name, error in deterministic.items()}
+    sure = _errors(case, inputs, truth, numerics, probable=False)
+    likely: dict[str, Tensor] = {}
+    if addends_vary(case):
+        likely = _errors(case, inputs, truth, numerics, probable=True).of
+    return {
+        name: Bound(error, likely.get(name), sure.powerless.get(name))
+        for name, error in sure.of.items()
+    }

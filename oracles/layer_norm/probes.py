@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from oracles.layer_norm.closed_form import tensor
+from oracles.layer_norm.casts import Casts
+from oracles.layer_norm.closed_form import chunks, required, tensor
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs
-from oracles.rounding import UNIT_ROUNDOFF
+from oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
 
 if TYPE_CHECKING:
     from oracles.layer_norm.values import Values
@@ -97,4 +98,28 @@ def probe_bound(
         # A half holds no number so near another one, but for those near 0.
         is_half = case.dtype != torch.float32
         made["dx"] = torch.where(dx == 0, loose, made["dx"]) if is_half else loose
+    casts = Casts.of(case, numerics)
+    if casts.partials:
+        for name in made.keys() - {"dx"}:
+            inexact = _of_partials(case, inputs, casts, with_x_hat=name == "dweight")
+            u_o, eta_o = UNIT_ROUNDOFF[case.weight_dtype], HALF_SUBNORMAL_SPACING[case.weight_dtype]
+            value = truth[name]
+            assert value is not None
+            loose = inexact * (1 + u_o) + u_o * value.abs() + eta_o
+            made[name] = torch.where(inexact > 0, loose, made[name])
     return {name: Bound(limit, None) for name, limit in made.items()}
+
+
+def _of_partials(case: Case, inputs: Inputs, casts: Casts, *, with_x_hat: bool) -> Tensor:
+    """What casts of partial sums do to a sum over the rows, [n]: 0 where they can't but be exact.
+
+    Addends are multiples of 1/2, and so are their sums: exact up to 1 / (2 u_p).
+    """
+    size = torch.zeros(case.size("n"), dtype=torch.float64, device=required(inputs, "x").device)
+    largest = torch.zeros_like(size)
+    for part in chunks(case, inputs):
+        addends = (part.dy * part.x_hat).abs() if with_x_hat else part.dy.abs()
+        size += addends.sum(0)
+        largest = torch.maximum(largest, addends.amax(0))
+    error = casts.of_partials(size, largest, case.size("m"))
+    return error.masked_fill(casts.partial(size, largest) <= 0.5 / casts.partials.u, 0.0)

@@ -4,6 +4,7 @@
     x + c and mean + c                 x^ and with it all gradients stay
     2^n dy (dresidual, and what is accumulated into)     2^n of every gradient, bit for bit
     2^n weight                         2^n dx, bit for bit, dweight and dbias stay
+        both in fp16 within the bounds alone, of a kernel that casts on its way
     sum_j dx_ij                        -r c2 sum_j x^_ij: 0 but for the rounding of mean
     sum_j dx_ij x^_ij                  r (sum g x^ - c1 sum x^ - c2 sum x^^2): 0 but for eps
 
@@ -121,6 +122,7 @@ def _scaled(case: Case) -> Relation:
         carry=lambda outputs: {name: _times(each) for name, each in outputs.items()},
         exact=True,
         slack=_slack,
+        underflows=torch.float16 in (case.dtype, case.weight_dtype),
     )
 
 
@@ -135,6 +137,7 @@ def _weight_scaled(case: Case) -> Relation:
         carry,
         exact=True,
         slack=_slack,
+        underflows=torch.float16 in (case.dtype, case.weight_dtype),
     )
 
 

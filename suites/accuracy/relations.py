@@ -97,7 +97,9 @@ def _related(
         return Tried(name=relation.name, holds=False, reason=f"on the changed inputs {made.reason}")
     expected = relation.carry(outputs)
     shifts = {} if relation.shift is None else relation.shift(inputs)
-    if relation.exact and kernel.numerics.bitwise_repeatable:
+    numerics = kernel.numerics
+    underflows = relation.underflows and numerics.casts_early
+    if relation.exact and numerics.bitwise_repeatable and not underflows:
         limits = {} if relation.slack is None else relation.slack(outputs)
     else:
         own = {name: each.deterministic for name, each in bounds(case, inputs).items()}

@@ -14,6 +14,7 @@ from tests.mutants import (
     attention_delta,
     attention_forward,
     cheats,
+    declared,
     host,
     layer_norm,
     layer_norm_steps,
@@ -29,6 +30,7 @@ _FILES = (
     attention_backward,
     host,
     plain,
+    declared,
     cheats,
 )
 MUTANTS: tuple[Mutant, ...] = tuple(each for file in _FILES for each in file.MUTANTS)
