@@ -19,6 +19,7 @@ from profiles.nvml import NvmlGpu, driver, open_gpu
 from profiles.traces import Missing
 
 _PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvidia-ml-py")
+_ROOMS = ("oracles", "kernels", "profiles", "reports", "suites")
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -187,6 +188,28 @@ def git_state() -> tuple[str | None, bool | None]:
     commit = git("rev-parse", "HEAD")
     status = git("status", "--porcelain", "--untracked-files=no")
     return commit, None if status is None or commit is None else bool(status)
+
+
+def hash_of(path: Path) -> str | None:
+    """SHA-256 of a file's bytes; None where it can't be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def tree_hash(root: Path = _ROOT) -> str:
+    """SHA-256 of the files that make a run what it is, by path and content.
+
+    All of the rooms, committed or not, and the pinned versions; so it is the same with git and
+    without, and a word in the README or another test changes nothing.
+    """
+    whole = hashlib.sha256()
+    files = [each for room in _ROOMS for each in (root / room).rglob("*")]
+    for each in sorted([*files, root / "pyproject.toml"]):
+        if each.is_file() and "__pycache__" not in each.parts:
+            whole.update(f"{each.relative_to(root)}\0{hash_of(each)}\n".encode())
+    return whole.hexdigest()
 
 
 def host() -> tuple[str, str]:

@@ -6,8 +6,9 @@ case and every measurement. `schema_version` changes when a field changes its me
 
 A field that is added with a default changes neither: records made before it still read. Such are a
 kernel's `variants`, `returns`, `left_out` and `asked_for`, a row's `variant`, `workspace_bytes`,
-`declared_workspace_bytes` and `printed`, the rule "workspace", the status "no power", and an
-output's `elements`, `unjudged`, `powerless`, `worst_emulation` and `ulp_histogram`.
+`declared_workspace_bytes` and `printed`, the rule "workspace", the status "no power", an
+output's `elements`, `unjudged`, `powerless`, `worst_emulation` and `ulp_histogram`, a run's
+`files`, and its machine's `tree`.
 """
 
 from __future__ import annotations
@@ -103,6 +104,9 @@ class RunHeader(SchemaLine):
     )
     planned_rows: int
     gate_baselines: bool
+    files: dict[str, str] = Field(
+        default_factory=dict, description="files of --kernels and --cases, and the SHA-256 of each"
+    )
     figures: Literal["measured", "published", "imported"] = Field(
         default="measured",
         description="measured by this suite, taken from a publication, or from another program",

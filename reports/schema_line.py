@@ -48,6 +48,9 @@ class Environment(SchemaLine):
     packages: dict[str, str]
     git_commit: str | None = None
     git_dirty: bool | None = None
+    tree: str | None = Field(
+        default=None, description="SHA-256 of the checkout's files that make a run what it is"
+    )
     vbios: str | None = None
     pci_bus_id: str | None = None
     power_limit_w: float | None = Field(default=None, description="enforced")

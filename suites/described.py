@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ _TOLD_BY_NVML = (
 def shortest(path: Path) -> str:
     """The path from the checkout's root, where it is in the checkout."""
     return str(path.relative_to(_ROOT)) if path.is_relative_to(_ROOT) else str(path)
+
+
+def hashes_of(files: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of each file that can be read, by its path."""
+    found = {shortest(each): environment.hash_of(each) for each in files}
+    return {path: told for path, told in found.items() if told is not None}
 
 
 def case_info(case: Case) -> CaseInfo:
@@ -107,6 +114,7 @@ def describe_machine(
         "packages": environment.packages(),
         "git_commit": commit,
         "git_dirty": dirty,
+        "tree": environment.tree_hash(),
         "fp_fusion": bool(triton.knobs.language.default_fp_fusion),
         "container": environment.container(),
     }

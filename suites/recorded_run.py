@@ -21,7 +21,9 @@ from reports.arguments import quoted
 from reports.record import RecordError, RecordWriter, new_record
 from reports.schema import Row, RunEnd, RunHeader
 from suites.accuracy.shards import RECORD_NOTE
+from suites.described import hashes_of
 from suites.nox_command import nox_command
+from suites.selection import kernel_files
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -39,6 +41,7 @@ class RecordedRun(Generic[AnyRow]):
     interrupted    rows that were planned may be missing
     suite_errors   what failed in the suite itself, which is no verdict on a kernel
     left_out       the name of a row that -k leaves out
+    files          SHA-256 of the files of --kernels and --cases, by their paths
     """
 
     def __init__(self, config: pytest.Config, session: str, folder: str) -> None:
@@ -51,6 +54,17 @@ class RecordedRun(Generic[AnyRow]):
         self.interrupted = False
         self.suite_errors: list[str] = []
         self.left_out: str | None = None
+        # Before any of them is read: what is edited from now on isn't what the record has.
+        self.files = hashes_of(self._files())
+
+    def _files(self) -> list[Path]:
+        cases = (Path(each).expanduser().resolve() for each in self.config.getoption("--cases"))
+        return [*kernel_files(self.config), *cases]
+
+    def edited(self) -> list[str]:
+        """The files that have changed since the run began."""
+        now = hashes_of(self._files())
+        return [path for path, told in self.files.items() if now.get(path) != told]
 
     def own_arguments(self) -> list[str]:
         """What the user typed after nox's `--`, with it: the arguments less the suite's path."""

@@ -205,6 +205,15 @@ def _differing(sides: Sequence[Side]) -> list[str]:
             (name.replace("_", " "), getattr(base, name), getattr(other, name))
             for name in ("driver", "cuda", "python", "power_limit_w", "ecc", "fp_fusion")
         ]
+        letters = f"{measured[0].letter} and {side.letter}"
+        if None not in (base.tree, other.tree) and base.tree != other.tree:
+            told.append(f"{letters} ran different trees of the checkout")
+        files, its_files = measured[0].header.files, side.header.files
+        told += [
+            f"{letters} ran different versions of {path}"
+            for path in files
+            if its_files.get(path, files[path]) != files[path]
+        ]
         told += [
             f"{name} differs: {mine} in {measured[0].letter}, {its} in {side.letter}"
             for name, mine, its in pairs

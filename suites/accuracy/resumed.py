@@ -23,7 +23,8 @@ def rows_of(
     whole: the pairs are all of the run's, and not one process's share of them.
 
     Raises pytest.UsageError where the record is of another run than the one that begins: other
-    options, another commit, another machine.
+    options, another commit or machine, files that were edited since. A record of before files were
+    hashed is believed to be of these.
     """
     if record is None:
         return {}
@@ -46,6 +47,14 @@ def rows_of(
                 f"--resume {shown(record)}: its {what} is {before}, and here it is {here}; "
                 "run all of it again"
             )
+    if then.environment.tree not in (None, now.environment.tree):
+        edited = ["the checkout"]
+    else:
+        edited = [each for each, told in then.files.items() if now.files.get(each, told) != told]
+    if edited:
+        raise pytest.UsageError(
+            f"--resume {shown(record)}: {shown(edited[0])} has changed since; run all of it again"
+        )
     planned = {(kernel.name, case.id()) for _, kernel, case in pairs}
     done = {(row.kernel, row.case.id): row for row in earlier.rows if row.status != "refused"}
     if whole and not done.keys() <= planned:

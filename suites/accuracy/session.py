@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 import torch
@@ -200,6 +200,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            files=self.files,
             absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
         resume = self.config.getoption("--resume")
@@ -304,6 +305,10 @@ class AccuracySession(RecordedRun[AccuracyRow]):
         ran = [row for row in self.rows if row.status != "refused"]
         failed = any(row.status == "failed" and row.gates for row in ran)
         if self.share is None:
+            self.suite_errors += [
+                f"{each} has changed while the run went on: rows may be of either; run again"
+                for each in self.edited()
+            ]
             failed = failed or any(each.fails for each in served(self.infos, self.rows))
         # A share of nothing but pairs that are refused, or that an earlier run has, is done.
         anything = bool(ran) or self.share is not None
@@ -314,7 +319,11 @@ class AccuracySession(RecordedRun[AccuracyRow]):
         render(read(self.path), console)
         if (self.interrupted or self.lost) and self.share is None:
             own = self.own_arguments() or ["--"]
-            again = [each for each in own if not each.startswith("--resume")]
+            again = [
+                each
+                for before, each in pairwise(["", *own])
+                if not each.startswith("--resume") and before != "--resume"
+            ]
             again.append(f"--resume={self.path}")
             text = f"\nTo go on with it: {nox_command('accuracy', again)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -162,6 +162,7 @@ class PowerSession(RecordedRun[ProfileRow]):
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            files=self.files,
             absent=absent_kernels(self.config, {case.op for case in self.cases}),
         )
         self.open_record(header, now)

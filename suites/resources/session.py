@@ -20,7 +20,7 @@ from kernels.expectation import Claim, Expectation
 from kernels.registry import Kernel
 from reports.record import RecordWriter, new_record
 from reports.schema import BrokenExpectation, ResourceRow, RunEnd, RunHeader
-from suites.described import describe_machine, kernel_info
+from suites.described import describe_machine, hashes_of, kernel_info
 from suites.resources.cache import Cache
 from suites.resources.ceiling import BenchCase, bench_cases, predictions
 from suites.resources.claims import broken, counting, is_about
@@ -147,6 +147,7 @@ class Session:
             kernels=tuple(kernel_info(each, max(self.asked.sms)) for each in self.asked.kernels),
             planned_rows=rows,
             gate_baselines=False,
+            files=hashes_of(self.asked.files),
         )
         with new_record(self.asked.results, now, header) as writer:
             self.path = writer.path

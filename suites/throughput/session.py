@@ -160,6 +160,7 @@ class ThroughputSession(RecordedRun[BenchRow]):
             default_numerics=asdict(Numerics()),
             planned_rows=self.planned,
             gate_baselines=self.run.gate_baselines,
+            files=self.files,
             absent=absent_kernels(self.config, {case.op for _, case in self.pairs.planned}),
             roofs=ground.told,
             flush=ground.probe,
