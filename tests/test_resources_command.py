@@ -20,13 +20,14 @@ from suites.resources.selection import (
     selected_kernels,
     standing,
 )
+from suites.resources.session import Session
 
 TOOLS = {"triton": "3.7.1", "ptxas": "12.8.93"}
 
 
 def options(*arguments: str) -> argparse.Namespace:
     """The options of a command line."""
-    return _parser().parse_args(arguments)
+    return _parser().read(arguments)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +54,6 @@ def test_record_to_compare_with_must_be_of_compiled_code(tmp_path: Path) -> None
         saved(other)
     with pytest.raises(RecordError, match="there is no such file"):
         saved(tmp_path / "missing.jsonl")
-
-
-def test_jobs_are_a_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    """No job, and no number, are refused with what would do."""
-    for text in ("0", "two", "-1"):
-        with pytest.raises(SystemExit):
-            options(f"--jobs={text}")
-        assert "is not a number of processes from 1 to 1024" in capsys.readouterr().err
 
 
 def test_unknown_version_of_triton_is_told() -> None:
@@ -122,6 +115,18 @@ def test_cases_that_stand_for_the_rest_are_few_and_reach_every_dispatch() -> Non
         assert any("_notaligned" in name for name in taken)
         assert any("dropout" in name for name in taken)
         assert any("bias" in name for name in taken)
+
+
+@pytest.mark.parametrize("name", ["row_persistent", "column_owning"])
+def test_kernel_named_alone_stands_for_what_dispatch_gives_it(name: str, tmp_path: Path) -> None:
+    """The same cases as in a run of all kernels: aligned ones are the twin's, asked for or not."""
+    chosen = {}
+    for kernels in (("--kernel", name), ("--op", "layer_norm_backward")):
+        session = Session(asked_for(options(*kernels, f"--results={tmp_path}"), ""))
+        chosen[kernels[0]] = [each for each in session._chosen() if each.kernel.name == name]
+    assert chosen["--kernel"] == chosen["--op"]
+    labels = [each.label for each in chosen["--kernel"]]
+    assert labels and not any("aligned" in each.split() for each in labels)
 
 
 def test_generation_without_bfloat16_gets_the_twin_in_float16() -> None:

@@ -15,6 +15,7 @@ EXPECTATIONS = (
     Expectation(
         says="aligned rows come 16 bytes at a time, but for their statistics",
         claim=Loads(16, share=0.65),
+        kernels=("*_aligned",),
         functions=("rows", "columns"),
         aligned=True,
         options=_NONE,
@@ -38,6 +39,7 @@ EXPECTATIONS = (
     Expectation(
         says="aligned dx leaves 16 bytes at a time",
         claim=Stores(16, share=0.75),
+        kernels=("*_aligned",),
         functions=("rows", "columns"),
         aligned=True,
         options=_NONE,

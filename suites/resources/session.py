@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from kernels.expectation import Claim, Expectation
-from kernels.registry import Kernel
+from kernels.registry import Kernel, all_kernels
 from reports.record import RecordWriter, new_record
 from reports.schema import BrokenExpectation, ResourceRow, RunEnd, RunHeader
 from suites.described import describe_machine, hashes_of, kernel_info
@@ -122,9 +122,10 @@ class Session:
         asked = self.asked
         chosen: list[Standing] = []
         for kernel in asked.kernels:
+            # Whether or not they are asked for: what dispatch gives them isn't this kernel's.
             before = [
                 each
-                for each in asked.kernels
+                for each in all_kernels()
                 if each.op.name == kernel.op.name
                 and each.priority > kernel.priority
                 and each.origin == kernel.origin
