@@ -9,13 +9,13 @@ incomplete, with the problem on stderr; 2 where there is no record to show, with
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reports.arguments import CommandLine
 from reports.command_line import (
     columns,
     rows_uncollected,
@@ -33,6 +33,7 @@ from reports.thinned import read_to_show
 from reports.written_files import refuse_to_overwrite
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from reports.record import Record
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser().read(arguments)
     spell_out_streams()
     try:
         with rows_uncollected():
@@ -53,10 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(problems))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m reports", description="Show the record of a run."
-    )
+def _parser() -> CommandLine:
+    parser = CommandLine(prog="nox -s report --", description="Show the record of a run.")
     parser.add_argument(
         "files", nargs="*", type=Path, metavar="FILE", help="records; by default the latest"
     )

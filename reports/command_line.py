@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from reports.arguments import whole_number
 from reports.lines import RecordError, shown
 
 if TYPE_CHECKING:
@@ -52,11 +52,7 @@ def until_the_reader_has_enough() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def columns(text: str) -> int:
-    """A width, as an option gives it."""
-    if not text.isdecimal() or not 20 <= int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of columns from 20 to 10000")
-    return int(text)
+columns = whole_number(20, 10_000)  # a width, as an option gives it
 
 
 def report_console(width: int | None = None) -> Console:

@@ -1,9 +1,11 @@
 """The suites that users run."""
 
+import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+MOST_JOBS = max(64, 4 * (os.cpu_count() or 1))  # of --jobs: more would only fill the memory
 
 if sys.flags.optimize:
     sys.exit("Python's -O and PYTHONOPTIMIZE leave out asserts, which kernels rely on; run without")

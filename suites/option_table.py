@@ -7,7 +7,6 @@ isn't done.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,10 @@ import pytest
 from reports.arguments import CommandLine, not_empty, number, quoted, sentence, whole_number
 from reports.record import RecordError
 from reports.written_files import refuse_to_overwrite
-from suites import ROOT
+from suites import MOST_JOBS, ROOT
 
 DEFAULT_SM = 90  # Hopper, which the kernels are tuned for
 FOLDERS = {"accuracy": "suites/accuracy", "bench": "suites/throughput", "profile": "suites/power"}
-MOST_JOBS = max(64, 4 * (os.cpu_count() or 1))
 _WEEK_S = 604_800
 _LARGEST_SEED = 2**31 - 1
 _MOST_SEEDS = 1000

@@ -7,12 +7,12 @@ with the reason.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reports.arguments import CommandLine
 from reports.command_line import (
     columns,
     rows_uncollected,
@@ -30,12 +30,13 @@ from reports.record import RecordError
 from reports.written_files import refuse_to_overwrite
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser().read(arguments)
     spell_out_streams()
     try:
         found = _compared(options)
@@ -60,8 +61,8 @@ def _compared(options: argparse.Namespace) -> Comparison:
         return compare([side for path in options.records for side in read_sides(path, options.gpu)])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandLine:
+    parser = CommandLine(
         prog="nox -s compare --",
         description="Lay records beside one another. The first of each suite is the base: of one "
         "GPU model the others are FASTER, SLOWER, SAME or AMBIGUOUS; other GPUs, and figures that "

@@ -23,8 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.table import Table
+
+from suites.option_table import check
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 _FOUND = 86  # the exit status asked of it where it found something
@@ -107,6 +110,11 @@ def _without(printed: str, libraries: Counter[str]) -> str:
 
 def main(options: Sequence[str]) -> int:
     """Run every tool and print what each found; the exit status is 0 where none found anything."""
+    try:
+        check("sanitize", options)
+    except pytest.UsageError as error:
+        print(error, file=sys.stderr)
+        return int(pytest.ExitCode.USAGE_ERROR)
     program = compute_sanitizer()
     if program is None:
         print(

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from oracles import OPS
+from reports.arguments import CommandLine, quoted
 from reports.record import read
 
 VERSIONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
@@ -121,12 +122,18 @@ def _outcome(version: str, folder: Path) -> _Outcome:
     return _Outcome(version, tests, cases, missing, strict and passed and right)
 
 
+def _version(text: str) -> str:
+    if not re.fullmatch(r"\d+(\.\d+)+", text):
+        raise argparse.ArgumentTypeError(f"{quoted(text)!r} isn't a version, as {VERSIONS[0]} is")
+    return text
+
+
 def main() -> int:
     """Run every version, print a table; 1 where one isn't right."""
-    parser = argparse.ArgumentParser(prog="triton_versions", description=__doc__)
-    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
+    parser = CommandLine(prog="nox -s triton_versions --", description=__doc__)
+    parser.add_argument("versions", nargs="*", type=_version, default=VERSIONS, metavar="VERSION")
     parser.add_argument("--cache", type=Path, default=_ROOT / ".nox" / "triton", metavar="DIR")
-    given = parser.parse_args()
+    given = parser.read()
     table = Table("triton", "the interpreter's tests", "cases", "checks not in force")
     outcomes = []
     for version in given.versions:

@@ -30,6 +30,7 @@ from rich.console import Console
 from profiles import environment
 from profiles.traces import Missing, Trace, save
 from profiles.windows import NS, Figures, measure
+from reports.arguments import CommandLine, number
 from reports.schema_profile import Window
 from reports.tables import new_table
 from suites.described import pci_bus_id
@@ -151,12 +152,16 @@ def _told(window: Window) -> str:
 
 def main() -> int:
     """Run the checks, print what they found, and return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = CommandLine(
+        prog="python -m suites.power.check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=6.0, help="of the matmul (default 6)")
+    parser.add_argument(
+        "--seconds", type=number(2, 600), default=6.0, help="of the matmul (default 6)"
+    )
     parser.add_argument("--save-trace", type=Path, metavar="FILE", help="keep what was sampled")
-    options = parser.parse_args()
+    options = parser.read()
     if not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; run this on a machine with a GPU")
     properties = torch.cuda.get_device_properties(0)

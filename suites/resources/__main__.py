@@ -9,18 +9,18 @@ for doesn't exist or the record can't be written.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reports.arguments import CommandLine, whole_number
+from suites import MOST_JOBS, ROOT
 from suites.nox_command import nox_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ROOT = Path(__file__).resolve().parents[2]
 # Triton looks for it when it is imported: nothing compiles under the interpreter.
 _INTERPRETER = "TRITON_INTERPRET"
 # Whether products and sums are fused: its default changes between versions of Triton.
@@ -30,7 +30,7 @@ _FUSION = "TRITON_DEFAULT_FP_FUSION"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(typed)
+    options = _parser().read(typed)
     os.environ.pop(_INTERPRETER, None)
     os.environ.setdefault(_FUSION, "1")
     command = nox_command("compile", ["--", *typed] if typed else [])
@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandLine:
+    parser = CommandLine(
         prog="nox -s compile --",
         description="Compile every kernel for every GPU generation, with no GPU.",
     )
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         "--sm",
         action="append",
         default=[],
-        type=int,
+        type=whole_number(1, 999),
         metavar="N",
         help="only this generation; may be repeated (75, 80, 86, 89, 90, 100, 120)",
     )
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--jobs",
-        type=_count,
+        type=whole_number(1, MOST_JOBS),
         default=os.cpu_count() or 1,
         metavar="N",
         help="processes that compile; by default one for each core",
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--results",
         type=Path,
-        default=_ROOT / "results",
+        default=ROOT / "results",
         metavar="DIR",
         help="where records are written",
     )
@@ -109,12 +109,6 @@ def _parser() -> argparse.ArgumentParser:
         help="on a machine with a GPU: compare with what its driver says of each kernel",
     )
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes from 1 to 1024")
-    return int(text)
 
 
 if __name__ == "__main__":

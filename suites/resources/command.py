@@ -58,6 +58,8 @@ def asked_for(options: argparse.Namespace, command: str) -> Asked:
         if sm not in LIMITS or not peaks_of_sm(sm):
             known = ", ".join(map(str, GENERATIONS))
             raise SelectionError(f"--sm {sm}: there is no such generation; there are {known}")
+    if options.results.exists() and not options.results.is_dir():
+        raise SelectionError(f"--results {options.results}: it is no folder; name one")
     files = tuple(path.expanduser().resolve() for path in options.kernels)
     check_files(files)
     return Asked(

@@ -11,12 +11,17 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
+from reports.arguments import CommandLine, whole_number
+from reports.record import RecordError
+from reports.written_files import refuse_to_overwrite
+from suites import MOST_JOBS
 from tests.mutants import catalogue, detection
 from tests.mutants.processes import outcomes_of
 from tests.mutants.table import show
@@ -24,21 +29,31 @@ from tests.mutants.table import show
 _WIDE = 220  # columns where the output is no terminal: a row is a line
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandLine(prog="nox -s mutants --", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many, always the same")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
+    parser.add_argument(
+        "--sample", type=whole_number(1, 10_000), metavar="N", help="so many, always the same"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=whole_number(1, MOST_JOBS),
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="processes; by default as many as there are cores",
+    )
     parser.add_argument("--detection", type=Path, metavar="FILE", help="write the table there")
-    return parser.parse_args()
+    return parser.read(arguments)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit status."""
-    options = _options()
+    options = _options(arguments)
     try:
+        if options.detection is not None:
+            refuse_to_overwrite({"--detection": (options.detection, "Markdown")})
         mutants = catalogue.chosen(options.names, options.sample)
-    except catalogue.UnknownMutantError as error:
+    except (catalogue.UnknownMutantError, RecordError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
