@@ -122,6 +122,7 @@ class Workers:
         except EndedError as ended:
             self.replaced += 1
             said = () if self._worker is None else self._worker.said
+            said = said if len(said) > 1 else ()  # the last line is in the reason
             return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=said)
         outputs: dict[str, Tensor] = {}
         rule, reason = reply.rule, reply.reason
