@@ -6,6 +6,7 @@ those that it is asked to. No truth is ever here: what a candidate could find is
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Callable
@@ -119,7 +120,9 @@ class _Worker:
             "spent": call.spent,
             "outputs": list(call.outputs),
             "workspace_bytes": call.workspace_bytes,
+            "kept_bytes": call.kept_bytes,
             "launches": call.launches,
+            "operations": call.operations,
             "configurations": call.configurations,
             "asked": call.asked,
         }
@@ -201,6 +204,7 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
         "task": of.task,
     }
     line.send({"id": 0} | of.load(message))
+    gc.freeze()  # a collection between calls then takes no time
     while True:
         try:
             message, descriptors = line.receive_with_descriptors(None, 1)
