@@ -247,11 +247,22 @@ def test_many_roundings_of_a_partial_sum_leave_no_power(dtype: torch.dtype) -> N
     assert _verdict(case, made, Early(partials=1).declared).status == "failed"
 
 
-def test_no_dy_has_power_with_any_casts() -> None:
-    """Where the truth is 0 the bound is that of underflow, and says nearly all."""
-    case = _case((40, 300), DTYPES[2], "zero_dy")
-    verdict = _verdict(case, _made(case, Early(accumulators=1)), Early(accumulators=1).declared)
-    assert verdict.status == "passed"
+@pytest.mark.parametrize(
+    ("distribution", "shape"),
+    [
+        ("zero_dy", (40, 300)),
+        ("constant_rows", (13, 229)),
+        ("mean1e4", (13, 229)),
+        ("normal", (17, 1)),
+    ],
+)
+def test_truths_of_zero_have_power_with_any_casts(
+    distribution: str, shape: tuple[int, int]
+) -> None:
+    """No dy, or an x^ of 0: the bound is that of underflow, and says nearly all."""
+    case = _case(shape, DTYPES[2], distribution)
+    for early in (Early(accumulators=1), LLAMA):
+        assert _verdict(case, _made(case, early), early.declared).status == "passed"
 
 
 def test_casts_that_may_overflow_are_promised_nothing_where_they_may() -> None:

@@ -95,8 +95,10 @@ _CASES = {
         (False, _case(37, 64, _BF16, _BF16, "integers")),  # each row has a sum of its own: exact
     ),
     "locked_partials_128": ((True, _case(9, 1025, _BF16, _SINGLE)),),
-    "locked_partials_96": ((True, _case(7, 5000, _BF16, _SINGLE)),),
-    "locked_partials_64": ((True, _case(5, 8193, _FP16, _SINGLE)),),
+    "locked_partials_64": (
+        (True, _case(7, 5000, _BF16, _SINGLE)),
+        (True, _case(5, 8193, _FP16, _SINGLE)),
+    ),
     "half_products": (
         (True, _case(37, 760, _BF16, _BF16, "normal", *_RMS)),
         (True, _case(37, 760, _BF16, _SINGLE, "mean100", *_RMS)),

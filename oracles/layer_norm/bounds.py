@@ -155,20 +155,21 @@ class _Columns:
     """A sum over the rows, chunk by chunk: what is known of each of its n columns.
 
     error      its bound before any cast of a sum
-    size, largest    the sum of its addends' magnitudes and the largest one
-    total, squares   the exact sum of its addends and of their squares
+    size, largest    the sum of its addends' magnitudes as a kernel has them, and the largest one
+    total, magnitude, squares    the exact sums of its addends, of their magnitudes and squares
     """
 
     error: Tensor
     size: Tensor
     largest: Tensor
     total: Tensor
+    magnitude: Tensor
     squares: Tensor
 
     @classmethod
     def of(cls, n: int, device: torch.device) -> _Columns:
         """Of nothing yet."""
-        made = (torch.zeros(n, dtype=torch.float64, device=device) for _ in range(5))
+        made = (torch.zeros(n, dtype=torch.float64, device=device) for _ in range(6))
         return cls(*made)
 
     def add(self, addends: Tensor, size: Tensor) -> None:
@@ -176,12 +177,13 @@ class _Columns:
         self.size += size.sum(0)
         self.largest = torch.maximum(self.largest, size.amax(0))
         self.total += addends.sum(0)
+        self.magnitude += addends.abs().sum(0)
         self.squares += addends.square().sum(0)
 
     def silenced(self, share: float) -> Tensor:
         """Where a third of the rows is less than this share of all magnitudes, bool."""
         third = torch.maximum(self.total.abs(), (3 * self.squares).sqrt()) / 3
-        return share * self.size > third
+        return share * self.magnitude > third
 
 
 def _rounded(before: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:

