@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 import torch
 
-_SEVERAL = (tuple, list, AbstractSet)
+_SEVERAL = (tuple, list, set, frozenset)
 
 
 class KernelError(Exception):
@@ -125,13 +124,12 @@ def wrong_outputs(value: object, outputs: Sequence[str]) -> str | None:
     if problem is not None:
         return problem
     assert isinstance(value, _SEVERAL)
-    given = list(value)
-    for each in given:
+    for each in value:
         if each not in outputs:
             return f"returns has {each!r}, which is no output of the op; {hint(each, outputs)}"
-    if not given:
+    if not value:
         return "returns is empty; name the outputs that it computes, or leave it out"
-    ordered = tuple(each for each in outputs if each in given)
-    if isinstance(value, AbstractSet) or given != list(ordered):
+    ordered = tuple(each for each in outputs if each in value)
+    if tuple(value) != ordered:
         return f"returns is {quoted(value)}; write each once, in the op's order: {ordered!r}"
     return None

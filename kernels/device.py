@@ -76,6 +76,11 @@ def multiprocessors(device: torch.device, *, device_independent: bool = False) -
     return int(os.environ.get(SIMULATED_MULTIPROCESSORS_VARIABLE, _SIMULATED_MULTIPROCESSORS))
 
 
+def real_multiprocessors(device: torch.device) -> int:
+    """SMs that a GPU has, whatever kernels are told."""
+    return _multiprocessors(device)
+
+
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current GPU: inside, it is the one that `tensor` is on."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels import device as devices
-from kernels.layer_norm import column_owning, row_persistent
+from kernels.layer_norm import column_owning, row_persistent, row_sharing
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case
 
@@ -17,6 +17,7 @@ _Kernel = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
 _KERNELS: dict[str, _Kernel] = {
     "row_persistent": row_persistent.row_persistent,
     "column_owning": column_owning.column_owning,
+    "row_sharing": row_sharing.row_sharing,
 }
 
 

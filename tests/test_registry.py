@@ -68,17 +68,19 @@ def _kernel(name: str, domain: Domain, priority: int = 0) -> Kernel:
     )
 
 
-def test_choose_takes_the_aligned_rows_then_any_rows_then_columns() -> None:
+def test_choose_takes_rows_then_shared_rows_then_columns_aligned_ones_first() -> None:
     """In priority order, each kernel of ours gets the cases that those before it refuse."""
     misaligned = Layout("offset1", (("x", TensorLayout(offset=1)),))
     wide = 8192 + 8  # past the rows that fit in registers, and still whole 16 bytes
-    chosen = [
-        choose(LAYER_NORM_BACKWARD, case, 90).name
-        for case in (_case(), _case(layout=misaligned), _case(n=wide), _case(n=wide + 1))
-    ]
+    wider = 65536 + 8  # past the rows that programs share
+    layouts = (_case(), _case(layout=misaligned))
+    widths = (_case(n=n) for n in (wide, wide + 1, wider, wider + 1))
+    chosen = [choose(LAYER_NORM_BACKWARD, case, 90).name for case in (*layouts, *widths)]
     assert chosen == [
         "row_persistent_aligned",
         "row_persistent",
+        "row_sharing_aligned",
+        "row_sharing",
         "column_owning_aligned",
         "column_owning",
     ]

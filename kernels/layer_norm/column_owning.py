@@ -42,7 +42,7 @@ def _sums(
     sum_gx_ptr,
     m,
     n_vectors,
-    chunk,
+    tiles,
     stride_dym,
     stride_dyn,
     stride_xm,
@@ -63,9 +63,11 @@ def _sums(
         mean = tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
     sum_g = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     sum_gx = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    first = tl.program_id(1) * chunk
-    for start in tl.range(first, tl.minimum(first + chunk, n), BLOCK_N, num_stages=STAGES):
-        offs_n = start + tl.arange(0, BLOCK_N)
+    first = tl.program_id(1) * tiles
+    last = tl.minimum(first + tiles, tl.cdiv(n, BLOCK_N))
+    for tile in tl.range(first, last, num_stages=STAGES):
+        # A product with BLOCK_N: so it is known that columns may be loaded as vectors.
+        offs_n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         mask = mask_m[:, None] & (offs_n < n)[None, :]
         if ADJACENT:
             dy_offs = row * (stride_dym * VECTOR) + offs_n[None, :]
@@ -184,7 +186,7 @@ def _columns(
 
 
 _STRIDES = ["stride_dym", "stride_dyn", "stride_xm", "stride_xn"]
-_SUMS_SIZES = ["m", "n_vectors", "chunk", *_STRIDES]
+_SUMS_SIZES = ["m", "n_vectors", "tiles", *_STRIDES]
 _COLUMNS_SIZES = ["m", "n_vectors", "chunks", *_STRIDES, "stride_rm", "stride_rn", "inverse_n"]
 _STATISTICS = ["mean_ptr", "rstd_ptr"]
 _INPUTS = ["dy_ptr", "x_ptr", "weight_ptr", *_STATISTICS]
@@ -298,7 +300,7 @@ def column_owning(
             sum_gx,
             m,
             n // vector,
-            tiles_each * cut.sums_n,
+            tiles_each,
             *strides,
             BLOCK_M=cut.sums_m,
             BLOCK_N=cut.sums_n,

@@ -66,9 +66,15 @@ def finalize(
     Deterministic: the order of additions depends on `parts` alone.
     """
     parts, n = dweight_parts.shape
-    # 32 columns are one 128-byte line of a part; below 4096 columns fewer keep more SMs busy.
-    # An interpreter pays for each program, whatever its width.
-    block_n = 1024 if dweight.device.type == "cpu" else 32 if n >= 4096 else 16
+    # 32 columns are one 128-byte line of a part; below 4096 columns fewer keep more SMs busy. Where
+    # parts are few a program takes more columns, as long as there are two programs for each SM of
+    # an H200. An interpreter pays for each program, whatever its width.
+    if dweight.device.type == "cpu":
+        block_p, block_n = 16, 1024
+    else:
+        block_p = min(64, triton.next_power_of_2(max(parts, 1)))
+        line = 32 if n >= 4096 else 16
+        block_n = max(line, min(line * 64 // block_p, triton.next_power_of_2(n // 264)))
     _finalize_kernel[(triton.cdiv(n, block_n),)](
         dweight_parts,
         dbias_parts,
@@ -77,7 +83,7 @@ def finalize(
         parts,
         n,
         ACCUMULATE=accumulate,
-        BLOCK_P=64 if dweight.device.type == "cuda" else 16,
+        BLOCK_P=block_p,
         BLOCK_N=block_n,
         num_warps=8,
     )

@@ -8,8 +8,6 @@
   that don't depend on the rows beside a row, or on the number of SMs.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
   repeatable: a race is rarely lost on an idle GPU. Once for each dtype and variant.
-- What keeps more memory or does more at the second call is called more often, and told of where
-  that goes on. It fails nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from functools import partial
 from kernels.registry import Kernel
 from oracles.op import Bound, Case, Inputs, Outputs
 from reports.schema import Rule, Tried
-from suites.accuracy import invariance, relations, repetition
+from suites.accuracy import invariance, relations
 from suites.accuracy.candidate import PLAIN, Call, How
 from suites.accuracy.verdict import Verdict
 from suites.accuracy.watching import Stub
@@ -57,7 +55,6 @@ class Pair:
     variant: str | None
     inputs: Inputs
     first: Call
-    second: Call
     truth: Outputs
     call_on: Callable[[Case, Inputs, How], Call]
     bounds: Callable[[Case, Inputs], dict[str, Bound]]
@@ -75,15 +72,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What came of it. broken: the first rule that the kernel breaks after all, and a sentence.
-
-    notes: what is told of the kernel, and fails nothing.
-    """
+    """What came of it. broken: the first rule that the kernel breaks after all, and a sentence."""
 
     broken: Finding | None = None
     relations: tuple[Tried, ...] = ()
     invariance: tuple[Tried, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -94,7 +87,6 @@ class Thorough:
     every_configuration: bool
     _stubbed: set[object] = field(default_factory=set)
     _raced: set[object] = field(default_factory=set)
-    _grown: set[object] = field(default_factory=set)
 
     def ask(self, pair: Pair) -> Asked:
         """Everything; what needs a small case is left out of a large one."""
@@ -125,7 +117,7 @@ class Thorough:
             or self._configurations(pair)
             or self._races(pair)
         )
-        return Asked(broken, related, properties.tried, self._repeated(pair))
+        return Asked(broken, related, properties.tried)
 
     def _first_of(self, asked: set[object], pair: Pair, by: object) -> bool:
         """Whether the kernel wasn't asked yet in this dtype, with the same `by`."""
@@ -173,13 +165,6 @@ class Thorough:
             if verdict.rule is not None:
                 return verdict.rule, f"beside a busy stream: {verdict.reason}"
         return None
-
-    def _repeated(self, pair: Pair) -> tuple[str, ...]:
-        if not repetition.grows(pair.first, pair.second):
-            return ()
-        if not self._first_of(self._grown, pair, pair.variant):
-            return ()
-        return repetition.notes(lambda: pair.call(PLAIN))
 
 
 def _tells_signs(pair: Pair) -> bool:

@@ -27,7 +27,7 @@ from reports.record import read
 VERSIONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _CASES_OF_EACH = 6
-_KERNELS = ("row_persistent", "column_owning", "flash", "flash_fp32", "split_keys")
+_KERNELS = ("row_persistent", "row_sharing", "column_owning", "flash", "flash_fp32", "split_keys")
 _CHECKS = (
     "import triton; print(triton.__version__); "
     "from suites.accuracy import interpreter, strict; interpreter.install(); "

@@ -122,7 +122,6 @@ class Workers:
         except EndedError as ended:
             self.replaced += 1
             said = () if self._worker is None else self._worker.said
-            said = said if len(said) > 1 else ()  # the last line is in the reason
             return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=said)
         outputs: dict[str, Tensor] = {}
         rule, reason = reply.rule, reply.reason
@@ -141,9 +140,7 @@ class Workers:
             rule,
             reason,
             workspace_bytes=reply.workspace_bytes,
-            kept_bytes=reply.kept_bytes,
             launches=reply.launches,
-            operations=reply.operations,
             configurations=reply.configurations,
             asked=reply.asked,
             printed=printed,

@@ -1,4 +1,4 @@
-"""Mutants of `column_owning`, of the last step of all layer norms and of how tensors are seen."""
+"""Mutants of layer norms of wide rows, of the last step of all and of how tensors are seen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import ODD, ROWS, WEIGHED, bf16, fp16, fp32
 
 _ROWS, _COLUMNS = "layer_norm/row_persistent.py", "layer_norm/column_owning.py"
+_SHARES = "layer_norm/row_sharing.py"
 _FINALIZE, _MATRICES = "layer_norm/finalize.py", "layer_norm/matrices.py"
 _ROW_KERNEL = "row_persistent"
 _mutant = Family("ln", LAYER_NORM_BACKWARD, "column_owning")
@@ -147,5 +148,58 @@ MUTANTS = (
             "        row = rows.to(tl.int64)[:, None]\n        mask =",
             "        row = rows[:, None]\n        mask =",
         ),
+    ),
+    _mutant(
+        "shares_last_owner_dropped",
+        (17,),
+        "rows are cut into whole blocks of columns, and nobody owns the rest",
+        (bf16("m9-n1025-{}-contiguous"), fp32("m37-n760-{}-contiguous")),
+        (*UNWRITTEN, *ACCESS),
+        Edit(_SHARES, "owners = triton.cdiv(n, block_n)", "owners = max(1, n // block_n)"),
+        kernel="row_sharing",
+    ),
+    _mutant(
+        "shares_of_another_row",
+        (44,),
+        "a row is finished with the sums of the row after it",
+        (fp32("m37-n760-{}-contiguous"), fp32(ROWS)),
+        (*ERROR, *NAN, *ACCESS),
+        Edit(
+            _SHARES,
+            "parts_rows = before * BLOCK_M + offs_m",
+            "parts_rows = tl.minimum(before * BLOCK_M + offs_m + 1, m - 1)",
+        ),
+        kernel="row_sharing",
+    ),
+    _mutant(
+        "shares_finish_the_block_ahead",
+        (28,),
+        "the registers that hold a block are filled with the next one before it is finished",
+        (fp32("m37-n760-{}-contiguous"), fp32(ROWS)),
+        ERROR,
+        Edit(_SHARES, "        x_before = x\n", "        x_before = x_next\n"),
+        kernel="row_sharing",
+    ),
+    _mutant(
+        "shares_in_one_partial",
+        (27, 30),
+        "all groups leave their partial in one place",
+        (fp32("m37-n64-{}-contiguous"),),
+        ACCESS,
+        Edit(
+            _SHARES,
+            "part_offs = group.to(tl.int64) * n + offs_n",
+            "part_offs = offs_n",
+        ),
+        kernel="row_sharing",
+    ),
+    _mutant(
+        "shares_row_offset_int32",
+        (1, 2),
+        "a row's offset is computed in 32 bits",
+        (bf16("m3-n264-{}-dy_far"),),
+        ACCESS,
+        Edit(_SHARES, "    row = rows.to(tl.int64)[:, None]\n", "    row = rows[:, None]\n"),
+        kernel="row_sharing",
     ),
 )

@@ -1,0 +1,365 @@
+"""Layer-norm backward for wide rows: several programs share a row, and read it once.
+
+A program owns BLOCK_N columns. With the others of its group, which own the rest, it walks over the
+rows, BLOCK_M at a time: it keeps x and dy of its columns in registers, leaves its part of the two
+sums of each row, sum(g) and sum(g x^), in memory, and stores dx once the parts of all owners are
+there. Before it waits for them it has read its next rows and left their parts, so that what it
+waits for was left a whole turn ago. dweight and dbias gather in fp32 registers, a partial row for
+each group, which finalize.py folds. Parts are added in a fixed tree: bitwise repeatable on one
+device, and on every device where the number of groups is fixed (device_independent).
+
+Programs of a group wait for one another, so all of them have to run at the same time. They take
+their places in the order in which they start (an atomic count), one group after the other: then
+the first group that isn't done always runs as a whole, where the device runs as many programs as a
+row has owners. So a row has at most MOST_OWNERS, and a device of fewer SMs is refused.
+
+An interpreter runs one program after the other: there a first launch leaves all parts, and a second
+one does the rest.
+
+Design after the cooperating thread blocks of NVIDIA's apex (fast layer norm, CTAS_PER_ROW).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.device import multiprocessors, on_device_of, real_multiprocessors
+from kernels.layer_norm.finalize import finalize, gradient_like
+from kernels.layer_norm.matrices import (
+    as_matrix,
+    packed_vector,
+    packed_vector_of,
+)
+from kernels.registry import Domain, kernel
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Numerics
+
+
+@triton.jit
+def _tile(
+    ptr, rows, offs_n, mask, stride_m, stride_n, ADJACENT: tl.constexpr, VECTOR: tl.constexpr
+):
+    """Rows of a matrix in this program's columns; a row's stride comes divided by VECTOR."""
+    row = rows.to(tl.int64)[:, None]
+    if ADJACENT:
+        offs = row * (stride_m * VECTOR) + offs_n[None, :]
+    else:
+        offs = row * stride_m + offs_n.to(tl.int64)[None, :] * stride_n
+    return tl.load(ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _normalised(x, rows, mask_m, mean_ptr, rstd):
+    """x^ of a tile, in fp32."""
+    x = x.to(tl.float32)
+    if mean_ptr is not None:
+        x -= tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
+    return x * rstd
+
+
+def _shares(
+    dy_ptr,
+    x_ptr,
+    weight_ptr,
+    mean_ptr,
+    rstd_ptr,
+    dresidual_ptr,
+    words_ptr,
+    dx_ptr,
+    dweight_part_ptr,
+    dbias_part_ptr,
+    m,
+    n_vectors,
+    groups,
+    stride_dym,
+    stride_dyn,
+    stride_xm,
+    stride_xn,
+    stride_rm,
+    stride_rn,
+    inverse_n,
+    ZERO_CENTRED: tl.constexpr,
+    ADJACENT: tl.constexpr,
+    VECTOR: tl.constexpr,
+    OWNERS: tl.constexpr,
+    LEAVES: tl.constexpr,
+    FINISHES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+):
+    # words_ptr: [m, OWNERS] parts of the two sums, then how many places are taken, less one; -1
+    # where nothing is yet. A word is written and read whole, so nothing else has to be in order.
+    # No barrier may stand where warps wait, as one may see a word before another does.
+    tl.static_assert(BLOCK_M * BLOCK_O <= 32 or not (LEAVES and FINISHES))
+    n = n_vectors * VECTOR
+    place = tl.atomic_add(words_ptr + m.to(tl.int64) * OWNERS, 1, sem="relaxed") + 1
+    place = (place % (groups * OWNERS)).to(tl.int32)
+    group = place // OWNERS
+    owner = place % OWNERS
+    offs_m = tl.arange(0, BLOCK_M)
+    offs_n = owner * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_o = tl.arange(0, BLOCK_O)
+    mask_n = offs_n[None, :] < n
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
+        if ZERO_CENTRED:
+            weight += 1.0
+        weight = weight[None, :]
+    dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    blocks = tl.cdiv(m, BLOCK_M)
+    x_before = tl.zeros((BLOCK_M, BLOCK_N), x_ptr.dtype.element_ty)
+    dy_before = tl.zeros((BLOCK_M, BLOCK_N), dy_ptr.dtype.element_ty)
+    rows = group * BLOCK_M + offs_m
+    mask = (rows < m)[:, None] & mask_n
+    dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
+    x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
+    # A turn reads the next block of rows, leaves the parts of this one and finishes the one before.
+    for block in tl.range(group, blocks + groups, groups):
+        x = x_next
+        dy = dy_next
+        rows = (block + groups) * BLOCK_M + offs_m
+        mask = (rows < m)[:, None] & mask_n
+        dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
+        x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
+        rows = block * BLOCK_M + offs_m
+        mask_m = rows < m
+        # Early: as a rule the parts of the block before are all there.
+        before = block - groups
+        parts_rows = before * BLOCK_M + offs_m
+        parts_ptr = words_ptr + parts_rows.to(tl.int64)[:, None] * OWNERS + offs_o[None, :]
+        parts_mask = (parts_rows < m)[:, None] & (offs_o < OWNERS)[None, :] & (before >= 0)
+        if FINISHES:
+            parts = tl.load(parts_ptr, mask=parts_mask, other=0, volatile=True)
+        if LEAVES:
+            rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
+            g = dy.to(tl.float32)
+            if weight_ptr is not None:
+                g *= weight
+            gx = g * _normalised(x, rows, mask_m, mean_ptr, rstd)
+            sum_gx, sum_g = tl.split(tl.sum(tl.join(gx, g), axis=1))
+            high = sum_gx.to(tl.int32, bitcast=True).to(tl.int64) << 32
+            word = high | (sum_g.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
+            # Two NaN of all ones would read as a word that isn't there: another NaN does as well.
+            word = tl.where(word == -1, -2, word)
+            words = words_ptr + rows.to(tl.int64) * OWNERS + owner
+            tl.atomic_xchg(words, word, mask=mask_m, sem="relaxed")
+        if FINISHES and before >= 0:
+            while tl.max(tl.max((parts == -1).to(tl.int32), axis=1), axis=0) > 0:
+                parts = tl.load(parts_ptr, mask=parts_mask, other=0, volatile=True)
+            rows = before * BLOCK_M + offs_m
+            mask_m = rows < m
+            mask = mask_m[:, None] & mask_n
+            rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
+            c2 = (parts >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+            x_hat = _normalised(x_before, rows, mask_m, mean_ptr, rstd)
+            wide_dy = dy_before.to(tl.float32)
+            g = wide_dy
+            if weight_ptr is not None:
+                g = wide_dy * weight
+            shift = x_hat * (tl.sum(c2, axis=1)[:, None] * inverse_n)
+            if mean_ptr is not None:
+                c1 = parts.to(tl.int32).to(tl.float32, bitcast=True)
+                shift += tl.sum(c1, axis=1)[:, None] * inverse_n
+            dx = (g - shift) * rstd
+            if dresidual_ptr is not None:
+                dx += _tile(
+                    dresidual_ptr, rows, offs_n, mask, stride_rm, stride_rn, ADJACENT, VECTOR
+                ).to(tl.float32)
+            dx_offs = rows.to(tl.int64)[:, None] * n + offs_n[None, :]
+            tl.store(dx_ptr + dx_offs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+            if dweight_part_ptr is not None:
+                dweight += wide_dy * x_hat
+            if dbias_part_ptr is not None:
+                dbias += wide_dy
+        x_before = x
+        dy_before = dy
+    if FINISHES:
+        part_offs = group.to(tl.int64) * n + offs_n
+        if dweight_part_ptr is not None:
+            tl.store(dweight_part_ptr + part_offs, tl.sum(dweight, axis=0), mask=offs_n < n)
+        if dbias_part_ptr is not None:
+            tl.store(dbias_part_ptr + part_offs, tl.sum(dbias, axis=0), mask=offs_n < n)
+
+
+_SIZES = [
+    "m",
+    "n_vectors",
+    "groups",
+    "stride_dym",
+    "stride_dyn",
+    "stride_xm",
+    "stride_xn",
+    "stride_rm",
+    "stride_rn",
+    "inverse_n",
+]
+_POINTERS = ["dy_ptr", "x_ptr", "weight_ptr", "mean_ptr", "rstd_ptr", "dresidual_ptr"]
+_aligned_kernel = triton.jit(
+    _shares, do_not_specialize=_SIZES, do_not_specialize_on_alignment=["mean_ptr", "rstd_ptr"]
+)
+_any_kernel = triton.jit(
+    _shares, do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Rows and columns of a program's block, warps, programs for each SM, and registers a thread.
+
+    block_m times owners, to a power of 2, is 32 at most: the words of a block lie in one warp, and
+    each warp waits for them on its own.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    programs_per_sm: int
+    registers: int
+
+
+# By element size, and by whether rows are aligned: the fastest of 13 to 30 cuts over 4096 x 16384,
+# 2048 x 65536, 128 x 65536 and more on an H200, triton 3.6, 2026-11-22: docs/measured.md. Rows that
+# aren't aligned take what spills nowhere: halves would with 168 registers on sm 80.
+_CUTS = {
+    (2, True): Cut(1, 2048, 4, 3, 168),
+    (2, False): Cut(1, 2048, 4, 2, 255),
+    (4, True): Cut(1, 2048, 8, 2, 128),
+    (4, False): Cut(1, 2048, 8, 2, 128),
+}
+# An interpreter pays for each program and trip, whatever their size.
+_INTERPRETED_CUT = Cut(8, 256, 4, 2, 255)
+MOST_OWNERS = 32
+WIDEST = 65536
+
+
+def row_sharing(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor,
+    *,
+    aligned: bool,
+    dresidual: Tensor | None = None,
+    dweight: Tensor | None = None,
+    dbias: Tensor | None = None,
+    has_bias: bool = True,
+    zero_centred: bool = False,
+    device_independent: bool = False,
+    cut: Cut | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """dx like x and packed, dweight and dbias [n] in the weight's dtype; see OPTIONS for the rest.
+
+    aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent. cut: the one to
+    use in place of the tuned one. Bitwise repeatable. Workspace: 8 bytes for each row and owner,
+    8 n for each group. Raises ValueError where the device has fewer SMs
+    than a row has owners, since these wait for one another.
+    """
+    n = x.shape[-1]
+    dy_rows, x_rows = as_matrix(dy), as_matrix(x)
+    residual = None if dresidual is None else as_matrix(dresidual)
+    m = x_rows.data.shape[0]
+    device = x.device
+    dx = torch.empty(x.shape, dtype=x.dtype, device=device)
+    weight_vector, means = packed_vector(weight), packed_vector(mean)
+    interpreted = device.type == "cpu"
+    if cut is None:
+        cut = _INTERPRETED_CUT if interpreted else _CUTS[x.element_size(), aligned]
+    block_n = max(cut.block_n, triton.next_power_of_2(n) // MOST_OWNERS)
+    owners = triton.cdiv(n, block_n)
+    cores = multiprocessors(device, device_independent=device_independent)
+    if not interpreted and owners > (found := real_multiprocessors(device)):
+        raise ValueError(
+            f"rows of {n} columns have {owners} owners, which have to run at the same time, and "
+            f"this device has {found} SMs; use column_owning"
+        )
+    blocks = triton.cdiv(m, cut.block_m)
+    groups = min(blocks, max(1, cores * cut.programs_per_sm // owners))
+    dweight_parts = dbias_parts = None
+    if weight_vector is not None:
+        dweight_parts = torch.empty((groups, n), dtype=torch.float32, device=device)
+        if has_bias:
+            dbias_parts = torch.empty_like(dweight_parts)
+    if m:
+        vector = 16 // x.element_size() if aligned else 1
+        columns = {dy_rows.column, x_rows.column, 1 if residual is None else residual.column}
+        words = torch.full((m * owners + 1,), -1, dtype=torch.int64, device=device)
+        launch = _aligned_kernel if aligned else _any_kernel
+        for leaves, finishes in ((True, False), (False, True)) if interpreted else ((True, True),):
+            launch[(groups * owners,)](
+                dy_rows.data,
+                x_rows.data,
+                weight_vector,
+                means,
+                packed_vector_of(rstd),
+                None if residual is None else residual.data,
+                words,
+                dx,
+                dweight_parts,
+                dbias_parts,
+                m,
+                n // vector,
+                groups,
+                dy_rows.row // vector,
+                dy_rows.column,
+                x_rows.row // vector,
+                x_rows.column,
+                0 if residual is None else residual.row // vector,
+                0 if residual is None else residual.column,
+                1.0 / n,
+                ZERO_CENTRED=zero_centred,
+                ADJACENT=columns == {1},
+                VECTOR=vector,
+                OWNERS=owners,
+                LEAVES=leaves,
+                FINISHES=finishes,
+                BLOCK_M=cut.block_m,
+                BLOCK_N=block_n,
+                BLOCK_O=triton.next_power_of_2(owners),
+                num_warps=cut.num_warps,
+                maxnreg=cut.registers,
+            )
+    if weight is None or dweight_parts is None:
+        return dx, None, None
+    accumulate = dweight is not None
+    weight_gradient = gradient_like(weight, dweight)
+    bias_gradient = gradient_like(weight, dbias) if has_bias else None
+    finalize(dweight_parts, dbias_parts, weight_gradient, bias_gradient, accumulate=accumulate)
+    return dx, weight_gradient, bias_gradient
+
+
+# dweight has a partial for each group; with the option device_independent it doesn't show.
+_DECLARED = Numerics(batch_invariant=True, device_independent=False)
+
+
+def _domain(alignment: int) -> Domain:
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    return Domain(
+        dtypes=dtypes,
+        weight_dtypes=dtypes,
+        alignment=alignment,
+        sizes={"m": (0, 2**31 - 2**20), "n": (1, WIDEST)},
+        features=frozenset(LAYER_NORM_BACKWARD.options),
+        sm=(80, 121),
+    )
+
+
+@kernel(LAYER_NORM_BACKWARD, _domain(16), numerics=_DECLARED, priority=28)
+def row_sharing_aligned(dy, x, weight, mean, rstd, **options):
+    """Rows shared by programs, 16-byte loads."""
+    with on_device_of(x):
+        return row_sharing(dy, x, weight, mean, rstd, aligned=True, **options)
+
+
+@kernel(LAYER_NORM_BACKWARD, _domain(1), numerics=_DECLARED, priority=25, name="row_sharing")
+def _row_sharing_any(dy, x, weight, mean, rstd, **options):
+    """Rows shared by programs, any strides and offsets."""
+    with on_device_of(x):
+        return row_sharing(dy, x, weight, mean, rstd, aligned=False, **options)
