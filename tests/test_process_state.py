@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import random
 import signal
@@ -145,6 +146,25 @@ def test_lawful_change_of_the_process_passes_and_is_undone(name: str, device: to
     row = run_on(device).try_pair(_kernel(_LAWFUL[name]), CASE)
     assert row.status == "passed", row.reason
     assert _values() == before
+
+
+def test_variable_that_a_library_sets_when_it_is_imported_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    """At the first call; it is there at the second one too, and nowhere else."""
+    (tmp_path / "lazy_library.py").write_text("import os; os.environ['LAZY_LIBRARY'] = '1'")
+    monkeypatch.setattr(process_state, "_own", {})  # what this file's kernels have set so far
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+
+    def imports() -> None:
+        importlib.import_module("lazy_library")
+        found.append(os.environ["LAZY_LIBRARY"])
+
+    row = run_on(device).try_pair(_kernel(imports), CASE)
+    assert row.status == "passed", row.reason
+    assert len(found) > 1
+    assert "LAZY_LIBRARY" not in os.environ
 
 
 def _undone_by_itself() -> None:

@@ -23,7 +23,15 @@ from triton.runtime import _allocation
 
 UNSET = "unset"
 # Of the environment, what PyTorch's compiler and OpenMP set for themselves when first used.
-_COMPILERS = ("TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_CACHE_DIR", "KMP_", "TORCH_WARM_POOL")
+_COMPILERS = (
+    "TORCHINDUCTOR_",
+    "_TORCHINDUCTOR_",
+    "TORCH_WARM_POOL",
+    "TRITON_CACHE_DIR",
+    "TRITON_LIBDEVICE_PATH",
+    "TRITON_PTXAS_PATH",
+    "KMP_",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -319,6 +327,8 @@ def _set_collector(value: tuple[bool, tuple[int, int, int]]) -> None:
 
 _allocator = _allocation._allocator  # noqa: SLF001  (it is written by name, and read by none)
 
+ENVIRONMENT = Setting("the environment variable", _environment, _set_environment)
+
 # In the order in which they are set back.
 SETTINGS = (
     Setting("torch's default device", _default_device, _set_default_device),
@@ -353,7 +363,7 @@ SETTINGS = (
     Setting("NumPy's random state", _numpy_state, _set_numpy_state, shown=False),
     Setting("Python's random state", random.getstate, random.setstate, shown=False),
     Setting("Triton's", _knobs, _set_knobs),
-    Setting("the environment variable", _environment, _set_environment),
+    ENVIRONMENT,
     Setting("the working directory", os.getcwd, os.chdir),
     Setting("the handler of", _handlers, _set_handlers, meaning=_named_handlers),
     Setting("the timer", _timers, _stop_timers),
