@@ -8,7 +8,9 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -275,3 +277,20 @@ def test_baseline_that_changes_the_process_passes_and_is_undone(device: torch.de
     given = Originals(LAYER_NORM_BACKWARD, CASE, device).give()
     assert call_here(drawing, CASE, given, "nan").rule is None
     assert _values() == before
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_thread_of_a_pool_is_left_running_while_it_works(
+    seconds: int, device: torch.device
+) -> None:
+    """One that waits for work does nothing, as those that PyTorch's compiler keeps."""
+    pool = ThreadPoolExecutor(1)
+
+    def submits() -> None:
+        working = pool.submit(time.sleep, seconds)
+        if not seconds:
+            working.result()
+
+    row = run_on(device).try_pair(_kernel(submits), CASE)
+    pool.shutdown()
+    assert row.rule == ("left running" if seconds else None), row.reason

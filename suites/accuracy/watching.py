@@ -13,10 +13,12 @@ forks included; those that have no entry in the dispatcher, and symbols of its l
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import inspect
 import re
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -101,6 +103,8 @@ _STATE = _State()
 _frames: Callable[[], dict[int, FrameType]] = sys._current_frames  # noqa: SLF001
 _frame: Callable[[int], FrameType] = sys._getframe  # noqa: SLF001
 _threads: Callable[[], list[threading.Thread]] = threading.enumerate
+_POOL_THREAD = concurrent.futures.thread._worker.__code__  # noqa: SLF001
+_LOOKS = 20
 
 
 @contextmanager
@@ -247,12 +251,26 @@ def _library(operation: object) -> str | None:
 
 def _own(thread: int) -> bool:
     """Whether it is a thread that no compiler of torch's keeps for itself."""
+    if _waits(thread):
+        return False
     frame = _frames().get(thread)
     while frame is not None:
         if "/torch/_inductor/" in frame.f_code.co_filename:
             return False
         frame = frame.f_back
     return True
+
+
+def _waits(thread: int) -> bool:
+    """Whether it is a pool's thread with nothing to do, as torch's compiler leaves some."""
+    for _ in range(_LOOKS):
+        frame = _frames().get(thread)
+        if frame is None or frame.f_code is not _POOL_THREAD:
+            return False
+        if "work_item" not in frame.f_locals and frame.f_locals["work_queue"].empty():
+            return True
+        time.sleep(0.001)  # it is between its work and its wait, or about to begin
+    return False
 
 
 def _named(thread: int) -> str:
