@@ -10,6 +10,7 @@ worker leaves behind becomes its child, and ends with it; and it ends when the j
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import importlib
 import io
 import os
@@ -30,6 +31,9 @@ from suites.accuracy.wire import ClosedError, Line
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
 _DESCRIPTORS = 2  # a worker's socket, where it prints
+_SCRIPT = Path(__file__).with_name("users_script.py")
+_SCRIPTS_LINE = 3  # as it knows
+SCRIPT: dict[str, object] = {"script": True}  # what asks for it in a worker's place
 
 
 def adopt_orphans() -> None:
@@ -91,6 +95,8 @@ class _Server:
         if child == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            if message == SCRIPT:
+                _become_script(self.judge, descriptors)
             _become_worker(self.judge, message, descriptors, self.device)
         for each in descriptors:
             os.close(each)
@@ -122,29 +128,52 @@ def _become_worker(
     """In the child: leave everything of the server's behind, and work; never returns."""
     status = 1
     try:
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel finds it elsewhere
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        judge.close()
         end, output = descriptors
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        for each in (nothing, output):
-            os.close(each)
+        _stand_alone(judge, os.open(os.devnull, os.O_RDONLY), output)
         line = Line(socket.socket(fileno=end))
         if isinstance(sys.stdout, io.TextIOWrapper):  # a file, of which the judge reads each call's
             sys.stdout.reconfigure(line_buffering=True)
         worker.serve(line, message, device)
         status = 0
+    except ClosedError:
+        pass  # the judge has hung up, and knows why
     except Exception:  # noqa: BLE001  (the judge quotes the last line that a worker prints)
         traceback.print_exc()
         sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def _become_script(judge: Line, descriptors: tuple[int, ...]) -> None:
+    """In the child: become a process in which nothing tells of the suites; never returns."""
+    try:
+        end, output = descriptors
+        source = os.memfd_create("script")
+        os.write(source, _SCRIPT.read_bytes())
+        os.lseek(source, 0, os.SEEK_SET)
+        line = os.dup(end)  # the script's descriptor may be another's until then
+        _stand_alone(judge, source, output)
+        os.dup2(line, _SCRIPTS_LINE)
+        fcntl.fcntl(_SCRIPTS_LINE, fcntl.F_SETFD, 0)  # it may have been there before
+        kept = {name: each for name, each in os.environ.items() if not name.startswith("PYTEST_")}
+        os.execve(sys.executable, [sys.executable, "-"], kept)  # noqa: S606  (needs no shell)
+    finally:
+        os._exit(1)
+
+
+def _stand_alone(judge: Line, read: int, output: int) -> None:
+    """Leave the server's group and its descriptors, read from one and print to another."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel finds it elsewhere
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    judge.close()
+    os.dup2(read, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for each in (read, output):
+        os.close(each)
 
 
 def main() -> None:

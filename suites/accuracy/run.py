@@ -198,6 +198,9 @@ class Run:
             bounds,
             lambda case: self.refusal(kernel, case) is None,
             judged,
+            None
+            if self.workers is None
+            else partial(self.workers.call_plainly, kernel, known.case, inputs),
         )
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> AccuracyRow:
@@ -294,7 +297,7 @@ class Run:
         return known.parcel
 
     def _known_of(self, kernel: Kernel, case: Case) -> Known:
-        if self._known is None or (self._known.op, self._known.case) != (kernel.op, case):
+        if self._known is None or self._known.case != case:
             self._known = None  # so that two truths never lie in memory together
             originals = Originals(kernel.op, case, self._judged_on(kernel, case))
             self._known = Known.of(kernel.op, case, originals, self._secret_of(case))

@@ -8,6 +8,8 @@
   that don't depend on the rows beside a row, or on the number of SMs.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
   repeatable: a race is rarely lost on an idle GPU. Once for each dtype and variant.
+- In a process that nothing of the suites is in it must be right, too (plainly.py). On a small
+  packed case, once, and on a CPU once for each dtype.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from kernels.registry import Kernel
-from oracles.op import Bound, Case, Inputs, Outputs
+from oracles.op import CONTIGUOUS, Bound, Case, Inputs, Outputs
 from reports.schema import Rule, Tried
 from suites.accuracy import invariance, relations
 from suites.accuracy.candidate import PLAIN, Call, How
+from suites.accuracy.plainly import MOST_BYTES as MOST_BYTES_AS_TEXT
 from suites.accuracy.verdict import Verdict
 from suites.accuracy.watching import Stub
 
@@ -48,6 +51,7 @@ class Pair:
     bounds   (case, inputs) -> the kernel's bounds there
     serves   whether the kernel's domain holds a case
     judged   the verdict on two calls on the case's own inputs
+    plainly  a call on them in a process that the suites aren't in; None: there is none
     """
 
     kernel: Kernel
@@ -60,6 +64,7 @@ class Pair:
     bounds: Callable[[Case, Inputs], dict[str, Bound]]
     serves: Callable[[Case], bool]
     judged: Callable[[Call, Call], Verdict]
+    plainly: Callable[[], Call] | None = None
 
     def call(self, how: How) -> Call:
         """A call on the same values as the first time, in a certain way."""
@@ -87,6 +92,7 @@ class Thorough:
     every_configuration: bool
     _stubbed: set[object] = field(default_factory=set)
     _raced: set[object] = field(default_factory=set)
+    _plain: set[object] = field(default_factory=set)
 
     def ask(self, pair: Pair) -> Asked:
         """Everything; what needs a small case is left out of a large one."""
@@ -116,6 +122,7 @@ class Thorough:
             or (None if properties.broken is None else ("invariance", properties.broken))
             or self._configurations(pair)
             or self._races(pair)
+            or self._as_users_call(pair)
         )
         return Asked(broken, related, properties.tried)
 
@@ -166,13 +173,29 @@ class Thorough:
                 return verdict.rule, f"beside a busy stream: {verdict.reason}"
         return None
 
+    def _as_users_call(self, pair: Pair) -> Finding | None:
+        case, op = pair.case, pair.kernel.op
+        if pair.plainly is None or pair.kernel.origin == "baseline":
+            return None
+        if case.layout != CONTIGUOUS or op.bytes(case) > MOST_BYTES_AS_TEXT:
+            return None
+        kind = op.name, pair.kernel.name, None if self.on_gpu else case.dtype_label
+        if kind in self._plain:
+            return None
+        self._plain.add(kind)
+        verdict = pair.right(pair.plainly())
+        if verdict.rule is None:
+            return None
+        return verdict.rule, f"called as a user calls it, without the suites: {verdict.reason}"
+
 
 def _tells_signs(pair: Pair) -> bool:
     """Whether outputs of other numbers would be wrong: many are well beyond their own bounds."""
     bounds = pair.bounds(pair.case, pair.inputs)
     telling = 0
-    for name, exact in pair.truth.items():
-        if exact is not None and name in bounds:
+    for name in pair.first.outputs:
+        exact = pair.truth[name]
+        if exact is not None:
             telling += int((exact.abs() > 4 * bounds[name].deterministic).sum())
     return telling >= _FEWEST_TO_TELL
 

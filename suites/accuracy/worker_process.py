@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 
 from suites.accuracy.arena import Arena
-from suites.accuracy.fork_server import adopt_orphans
+from suites.accuracy.fork_server import SCRIPT, adopt_orphans
 from suites.accuracy.wire import ClosedError, LateError, Line, Message
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -103,6 +103,10 @@ class ForkServer:
         finally:
             theirs.close()
         return WorkerProcess(self, said["forked"], Line(ours), output)
+
+    def start_script(self) -> WorkerProcess:
+        """A process that `users_script.py` is the program of. Raises WorkersError."""
+        return self.fork(SCRIPT)
 
     def status_of(self, pid: int, wait_s: float) -> int | None:
         """The exit status of a worker that has ended; None after `wait_s`. Raises ClosedError."""

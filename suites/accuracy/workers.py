@@ -19,12 +19,13 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from kernels.registry import Kernel, KernelError
-from oracles.op import Case
+from oracles.op import Case, Inputs
 from reports.schema import Rule
 from suites.accuracy.arena import Arena, aligned, fitting
 from suites.accuracy.calling import Fill
 from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate
 from suites.accuracy.parcels import Parcel
+from suites.accuracy.plainly import UsersProcess
 from suites.accuracy.replies import Answer, Done, Reply, Told, told_kernel
 from suites.accuracy.spelled import spelled
 from suites.accuracy.wire import Message
@@ -75,12 +76,16 @@ class Workers:
     replaced: int = 0
     arena_device: torch.device = field(init=False)
     server: ForkServer | None = None
+    script: UsersProcess = field(init=False)
     _worker: WorkerProcess | None = None
     _remote: dict[tuple[str, str], Kernel] = field(default_factory=dict)
     _answers: dict[tuple[str, str, Case], Answer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arena_device = self.device
+        overlay = None if self.overlay is None else str(self.overlay)
+        files = tuple(str(each.resolve()) for each in self.files)
+        self.script = UsersProcess(self.device, overlay, files)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels that the files, or the changed copy, register.
@@ -146,6 +151,13 @@ class Workers:
             printed=printed,
         )
 
+    def call_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> Call:
+        """Call the kernel as a user does, in a process without the suites: see plainly.py."""
+        self._ready()
+        assert self.server is not None and self.memory_limit is not None
+        limits = self.time_limit_s, self.memory_limit
+        return self.script.call(self.server, kernel, case, inputs, *limits)
+
     def task(
         self,
         kernel: Kernel,
@@ -179,6 +191,7 @@ class Workers:
 
     def renew(self) -> None:
         """End the worker; the next call gets another one."""
+        self.script.end()
         self._end()
 
     def close(self) -> None:
@@ -186,6 +199,7 @@ class Workers:
         if self._worker is not None:
             self._worker.end()
             self._worker = None
+        self.script.end()
         if self.server is not None:
             self.server.close()
             self.server = None
@@ -332,6 +346,7 @@ class Workers:
         if self.memory_limit is None:
             self.memory_limit = free_memory() // 2
         if self.server is not None and self.server.process.poll() is not None:
+            self.script.end()
             self.server.close()  # a candidate has killed it
             self.server = None
         self.prepare()

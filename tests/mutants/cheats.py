@@ -133,6 +133,7 @@ MUTANTS = (
     _cheat("canary_launch", (14,), ("stubbed",)),
     _cheat("cached_with_signs", (7,), ERROR),
     _cheat("first_seed_alone", (9,), ERROR),
+    _cheat("honest_where_judged", (8,), ERROR),
     _cheat("batch_norm_of_rows", (14,), ("library call",)),
     _cheat("group_norm_of_one", (14,), ("library call",)),
     _cheat("flex_outside_the_modes", (14,), ("library call",), (fp32(DENSE),), ATTENTION_FORWARD),
