@@ -54,8 +54,8 @@ KERNEL = """
         dx = (g - c1 - x_hat * c2) * rstd.unsqueeze(-1)
         return dx, (dy * x_hat).sum(rows), dy.sum(rows) {last}
 """
-# Two calls make a row: the third row never ends.
-STUCK = "CALLS.append(1); len(CALLS) > 4 and (pathlib.Path({marker!r}).touch(), time.sleep(600))"
+# Two to four calls make a row: two to four rows end.
+STUCK = "CALLS.append(1); len(CALLS) > 8 and (pathlib.Path({marker!r}).touch(), time.sleep(600))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Folder:
         return _ended(_start(command, ROOT), results)
 
     def stopped(self, name: str, number: signal.Signals) -> Ran:
-        """Run a kernel that gets stuck in its third row, and send a signal when it is."""
+        """Run a kernel that gets stuck after a few rows, and send a signal when it is."""
         marker = self.path / f"{name}.marker"
         file = self.kernel(name, first=STUCK.format(marker=str(marker)))
         results = self.results(name)
@@ -310,7 +310,7 @@ def test_failing_baseline_gates_only_where_it_is_asked_for(runs: Runs) -> None:
 
 
 def test_killed_run_leaves_a_record_that_renders(runs: Runs) -> None:
-    """After kill -9 the two rows that were whole are shown, and that the run didn't finish."""
+    """After kill -9 the rows that were whole are shown, and that the run didn't finish."""
     ran = runs("killed")
     assert ran.status == -signal.SIGKILL
     (path,) = ran.records
@@ -319,7 +319,7 @@ def test_killed_run_leaves_a_record_that_renders(runs: Runs) -> None:
     assert report.stdout.lstrip().startswith("INCOMPLETE")
     assert "the run did not finish" in report.stderr
     assert report.stderr.count("\n") == 1
-    assert [row.status for row in ran.record.rows].count("passed") == 2
+    assert [row.status for row in ran.record.rows].count("passed") in (2, 3, 4)
 
 
 def test_interrupted_run_reports_what_ran(runs: Runs) -> None:
@@ -327,7 +327,7 @@ def test_interrupted_run_reports_what_ran(runs: Runs) -> None:
     ran = runs("interrupted")
     assert ran.status == pytest.ExitCode.INTERRUPTED
     assert "Traceback" not in ran.out + ran.err
-    assert re.search(r"INCOMPLETE .* 2 passed, 0 failed", ran.out)
+    assert re.search(r"INCOMPLETE .* [2-4] passed, 0 failed", ran.out)
     assert ran.record.end is not None
     assert ran.record.end.interrupted
     assert ran.record.end.exit_status == 2
