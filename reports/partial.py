@@ -30,4 +30,4 @@ def part_notes(header: RunHeader, ran: Collection[tuple[str, str]]) -> list[str]
 
 
 def _joined(names: tuple[str, ...]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

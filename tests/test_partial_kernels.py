@@ -256,3 +256,14 @@ def test_report_says_what_was_judged_beside_the_kernel(
     assert titles.split() == ["kernel", "origin", "judged", "ran", "passed", "failed", "refused"]
     told = {each.split()[0]: " ".join(each.split()[2:-4]) for each in lines[:2]}
     assert told == {"dx_alone": "dx alone", "all_three": "all"}
+
+
+def test_record_that_names_no_outputs_is_told_all_the_same(tmp_path: Path) -> None:
+    """A damaged record has a report, and no traceback."""
+    made = kernel_info(_registered(dx_alone, ("dx",)), 90).model_copy(update={"returns": ()})
+    row = run_on(torch.device("cpu")).try_pair(_registered(all_three, None), _case(CASE))
+    rows = [row.model_copy(update={"kernel": made.name})]
+    text = io.StringIO()
+    record = read(write(tmp_path / "run.jsonl", header("accuracy", kernels=(made,)), rows))
+    render(record, Console(file=text, width=200))
+    assert "dweight and dbias aren't judged" in text.getvalue()

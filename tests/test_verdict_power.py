@@ -88,3 +88,9 @@ def test_one_output_without_power_is_enough() -> None:
     truth: Outputs = {"out": one.double(), "lse": one.double()}
     bounds = {"out": Bound(one.double(), None), "lse": silent}
     assert judge(call, call, truth, bounds, Numerics()).status == "no power"
+
+
+def test_call_without_outputs_has_not_passed() -> None:
+    """Where a kernel's process says that a case has none of its outputs, nothing was judged."""
+    call = Call({}, 0.0)
+    assert judge(call, call, {}, {}, Numerics()).status == "no power"

@@ -46,10 +46,14 @@ class Verdict:
 
     @property
     def status(self) -> Literal["passed", "failed", "no power"]:
-        """No power: nothing speaks against the kernel, but of some output nothing could have."""
+        """No power: nothing speaks against the kernel, but of some output nothing could have.
+
+        Nor where there are no outputs.
+        """
         if self.rule is not None:
             return "failed"
-        return "passed" if all(map(_has_power, self.outputs)) else "no power"
+        judged = self.outputs and all(map(_has_power, self.outputs))
+        return "passed" if judged else "no power"
 
 
 def _has_power(output: OutputError) -> bool:
