@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import torch
 
-_SEVERAL = (tuple, list, set, frozenset)
+_SEVERAL = (tuple, list, AbstractSet)
 
 
 class KernelError(Exception):
@@ -124,12 +125,13 @@ def wrong_outputs(value: object, outputs: Sequence[str]) -> str | None:
     if problem is not None:
         return problem
     assert isinstance(value, _SEVERAL)
-    for each in value:
+    given = list(value)
+    for each in given:
         if each not in outputs:
             return f"returns has {each!r}, which is no output of the op; {hint(each, outputs)}"
-    if not value:
+    if not given:
         return "returns is empty; name the outputs that it computes, or leave it out"
-    ordered = tuple(each for each in outputs if each in value)
-    if tuple(value) != ordered:
+    ordered = tuple(each for each in outputs if each in given)
+    if isinstance(value, AbstractSet) or given != list(ordered):
         return f"returns is {quoted(value)}; write each once, in the op's order: {ordered!r}"
     return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from reports.bench_notes import believed
 from reports.headline import environment_lines, total_duration
-from reports.partial import parts_of
+from reports.partial import name_of, parts_of
 from reports.phrases import count, figure
 from reports.record import RecordError, shown
 
@@ -211,11 +211,6 @@ def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...
         weight = next((row.weight for row in rows if row.weight is not None), None)
         found.append(CaseRows(op, title, weight, tuple(timed)))
     return tuple(found)
-
-
-def name_of(kernel: str, part: str | None) -> str:
-    """`mine`, or `mine (dx alone)` where it computes a part of its op."""
-    return kernel if part is None else f"{kernel} ({part})"
 
 
 def check_baseline(record: Record, baseline: str | None) -> None:

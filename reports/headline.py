@@ -79,6 +79,9 @@ def headline(record: Record) -> Headline:
             notes.insert(1, f"{count(failed, 'row')} that gates failed already")
     if beside:
         notes.append(_beside(record, beside))
+    told = {(row.case.op, row.kernel): row for row in reversed(rows) if row.notes}
+    for row in reversed(told.values()):
+        notes.append(f"{row.kernel} {'; it '.join(row.notes)} (on {row.case.id})")
     return Headline(verdict, _counts(record, failed, len(beside)), tuple(notes))
 
 

@@ -19,6 +19,11 @@ def parts_of(header: RunHeader) -> dict[tuple[str, str], str]:
     }
 
 
+def name_of(kernel: str, part: str | None) -> str:
+    """`mine`, or `mine (dx alone)` where it computes a part of its op."""
+    return kernel if part is None else f"{kernel} ({part})"
+
+
 def part_notes(header: RunHeader, ran: Collection[tuple[str, str]]) -> list[str]:
     """A sentence for each of these kernels, by op and name, that computes a part of its op."""
     return [

@@ -15,6 +15,7 @@ from rich.text import Text
 from reports.bench import VERDICT_STYLES
 from reports.codes import meaning
 from reports.grid import GridColumn, bar, plain, print_grid, sparkline
+from reports.partial import name_of, parts_of
 from reports.phrases import count, duration, figure, microseconds, milliseconds, part, times
 from reports.profile_figures import (
     GAIN,
@@ -110,12 +111,12 @@ def render_outline(record: Record, console: Console) -> None:
         console.print(Padding(Text(cut(note), overflow="fold"), (0, 0, 0, 2)))
     console.print()
     labelled(console, facts_of(record))
-    cases = list(cases_of(record).items())
+    cases, parts = list(cases_of(record).items()), parts_of(record.header)
     for op, group in groupby(cases, key=lambda item: item[0][0]):
         of_op = list(group)
         heading(console, f"{cut(op)}: energy, power and clocks")
         groups = [
-            (title, [_cells(console, row) for row in rows])
+            (title, [_cells(console, row, parts.get((row.op, row.kernel))) for row in rows])
             for (_, title), rows in of_op[:MOST_CASES]
         ]
         print_grid(console, _COLUMNS, groups)
@@ -125,8 +126,8 @@ def render_outline(record: Record, console: Console) -> None:
         console.print(Text(plain(console, LEGEND), style="dim"))
 
 
-def _cells(console: Console, row: ProfileRow) -> list[Styled]:
-    name = (cut(row.kernel), "")
+def _cells(console: Console, row: ProfileRow, part_of_op: str | None) -> list[Styled]:
+    name = (cut(name_of(row.kernel, part_of_op)), "")
     inputs = (cut(row.distribution), "")
     if row.status != "measured":
         nothing = [("", "")] * (len(_COLUMNS) - 3)

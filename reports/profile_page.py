@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from reports.codes import meaning
 from reports.page import Cell, Column, Figure, Part, Table
+from reports.partial import name_of, parts_of
 from reports.phrases import duration, figure, microseconds, milliseconds, part, times
 from reports.profile import LEGEND, TOTALS, TOTALS_LEGEND
 from reports.profile_figures import (
@@ -98,14 +99,16 @@ def _rows(record: Record) -> Table:
         Column("sampler", "number", "by how much it slows a call"),
         Column("op"),
     )
-    rows = [_row(row) for row in record.profiles]
+    parts = parts_of(record.header)
+    rows = [_row(row, parts.get((row.op, row.kernel))) for row in record.profiles]
     return Table("Energy, power and clocks", columns, rows, LEGEND)
 
 
-def _row(row: ProfileRow) -> tuple[Cell | str, ...]:
+def _row(row: ProfileRow, part_of_op: str | None) -> tuple[Cell | str, ...]:
     state = row.validity if row.status == "measured" else row.status
+    name = name_of(row.kernel, part_of_op)
     names: tuple[Cell | str, ...] = (
-        *(row.kernel, row.distribution, Cell(state, None, _TONES[state]), short_case(row)),
+        *(name, row.distribution, Cell(state, None, _TONES[state]), short_case(row)),
     )
     if row.status != "measured":
         return *names, *("",) * 14, row.op

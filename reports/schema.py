@@ -202,6 +202,9 @@ class AccuracyRow(SchemaLine):
     invariance: tuple[Tried, ...] = Field(
         default=(), description="batch-invariant, device-independent: asked of any kernel"
     )
+    notes: tuple[str, ...] = Field(
+        default=(), description="what more calls show of the kernel, which fails nothing"
+    )
 
 
 class LoopMix(SchemaLine):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports.phrases import count
+from reports.record import shown
 from reports.summary import refusals
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ def thin_clause(record: Record) -> str:
     thin = [each for each in served(record.header.kernels, record.rows) if each.thin]
     if not thin or record.problem is not None:
         return ""
-    told = [f"{each.name} ran {each.ran:,} of {each.asked:,} cases" for each in thin[:_MOST_NAMED]]
+    told = [
+        f"{shown(each.name)} ran {each.ran:,} of {each.asked:,} cases"
+        for each in thin[:_MOST_NAMED]
+    ]
     more = len(thin) - len(told)
     return "thin: " + ", ".join(told) + f", and {count(more, 'more kernel')}" * bool(more)
 

@@ -11,7 +11,7 @@ import pytest
 
 from reports.comparison.generations import geometric_mean
 from reports.comparison.rule import Verdict
-from reports.schema import Row
+from reports.schema import KernelInfo, Row
 from tests.compared_records import (
     A100,
     H100,
@@ -235,3 +235,30 @@ def test_energy_that_is_missing_is_refused_with_its_reason(tmp_path: Path) -> No
     shown = text_of(found, 300)
     assert "no energy in B (measured): not supported: no counter" in shown
     assert "its windows in B aren't valid" in shown
+
+
+def test_kernel_of_a_part_is_no_cases_fastest_on_any_machine(tmp_path: Path) -> None:
+    """It is told of by name, and held against itself alone."""
+    part = KernelInfo(
+        op="layer_norm_backward",
+        name="quick",
+        origin="user",
+        priority=0,
+        path="mine.py",
+        numerics={},
+        returns=("dx",),
+        left_out=("dweight", "dbias"),
+    )
+    sides = [
+        (
+            header(machine=machine, kernels=(part,)),
+            [bench_row(100.0 * factor, noise=0), bench_row(10.0, noise=0, kernel="quick")],
+        )
+        for machine, factor in ((H200, 1.0), (H100, 2.0))
+    ]
+    shown = " ".join(text_of(compared(tmp_path, *sides)).split())
+    assert "in B quick computes dx alone; dweight and dbias aren't judged" in shown
+    fastest = shown.partition("The fastest of each record")[2]
+    assert "row_persistent" in fastest
+    assert "quick" not in fastest
+    assert "layer_norm_backward quick 1.00x" in shown

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra import libdevice
+from triton.language.extra import cuda, libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 
 from oracles import LAYER_NORM_BACKWARD
@@ -49,14 +49,33 @@ def _compared_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _library_kernel(x_ptr, out_ptr, FUNCTION: tl.constexpr):
-    x = tl.load(x_ptr)
+    x = tl.load(x_ptr + tl.arange(0, 256))
     if FUNCTION == "libdevice.tanh":
         y = libdevice.tanh(x)
     elif FUNCTION == "libdevice.exp":
         y = cuda_libdevice.exp(x)
-    else:
+    elif FUNCTION == "cuda.smid":
+        y = cuda.smid()
+    elif FUNCTION == "inline assembly":
         y = tl.inline_asm_elementwise("ex2 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
-    tl.store(out_ptr, y)
+    elif FUNCTION == "the operation descriptor_reduce":
+        described = tl.make_tensor_descriptor(out_ptr, [256], [1], [256])
+        y = described.atomic_add([0], x)
+    else:
+        half = tl.reshape(x, (16, 16)).to(tl.float8e5)
+        scale = tl.full((16, 1), 127, tl.uint8)
+        y = tl.dot_scaled(half, scale, "e5m2", half, scale, "e5m2")
+    tl.store(out_ptr + tl.arange(0, 256), y)
+
+
+_CALLS = {
+    "libdevice.tanh": "libdevice.tanh(",
+    "libdevice.exp": "cuda_libdevice.exp(",
+    "cuda.smid": "cuda.smid(",
+    "inline assembly": "tl.inline_asm_elementwise(",
+    "the operation descriptor_reduce": "described.atomic_add(",
+    "tl.dot_scaled": "tl.dot_scaled(",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -94,22 +113,80 @@ def test_scalar_comparison_spread_over_a_block_stays_a_mask() -> None:
     assert out.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, *[-1.0] * 11]
 
 
-@pytest.mark.parametrize("function", ["libdevice.tanh", "libdevice.exp", "inline assembly"])
+@triton.jit
+def _looking_kernel(x_ptr, out_ptr, n):
+    at = 0
+    while at < n and tl.load(x_ptr + at) > 0:
+        at += 1
+    tl.store(out_ptr, at)
+
+
+def test_operands_of_and_are_all_looked_at() -> None:
+    """Compiled, `and` of tensors doesn't stop at the first that is false, nor does a load in it."""
+    x, out = torch.ones(5), torch.zeros(1, dtype=torch.int32)
+    assert violation_of(lambda: _looking_kernel[(1,)](x - 2, out, 5)) is None
+    found = violation_of(lambda: _looking_kernel[(1,)](x, out, 5))
+    assert found is not None
+    assert "_looking_kernel reads up to 1 elements past the end of x_ptr" in found
+
+
+@triton.jit
+def _scalar_kernel(x_ptr, out_ptr, n):
+    tl.store(out_ptr, tl.load(x_ptr, mask=n > 7, other=0.0))
+
+
+def test_scalar_load_has_its_other_though_it_is_zero() -> None:
+    """Triton's own code takes one that isn't true for none."""
+    out = torch.ones(1)
+    assert violation_of(lambda: _scalar_kernel[(1,)](torch.ones(1), out, 5)) is None
+    assert out.item() == 0
+
+
+@triton.jit
+def _narrowing_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(out_ptr + offs, x.to(out_ptr.dtype.element_ty), mask=offs < n)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_cast_to_fp8_rounds_to_nearest_even_and_saturates(
+    source: torch.dtype, dtype: torch.dtype
+) -> None:
+    """Each value of fp16, those between, and back again."""
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    x = bits.view(torch.float16).float()
+    x = (x[x.isfinite()] * 1.0009765625).to(source)
+    narrow, back = torch.empty(x.shape, dtype=dtype), torch.empty(x.shape)
+    grid = (triton.cdiv(x.numel(), 4096),)
+
+    def call() -> None:
+        _narrowing_kernel[grid](x, narrow, x.numel(), BLOCK=4096)
+        _narrowing_kernel[grid](narrow, back, x.numel(), BLOCK=4096)
+
+    assert violation_of(call) is None
+    most = torch.finfo(dtype).max
+    right = x.float().clamp(-most, most).to(dtype).float()
+    assert torch.equal(narrow.float(), right)
+    assert torch.equal(back, right)
+
+
+@pytest.mark.parametrize("function", _CALLS)
 def test_kernel_that_calls_what_is_not_interpreted_is_told_so(function: str) -> None:
     """In one sentence: which function, at which line, and what to do."""
 
     def calling(
         dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        _library_kernel[(1,)](x, torch.zeros(1), FUNCTION=function)
+        _library_kernel[(1,)](torch.ones(256), torch.zeros(256), FUNCTION=function)
         return closed_form(dy, x, weight, mean, rstd)
 
     case = next(each for each in LAYER_NORM_BACKWARD.cases() if each.id() == _CASE)
     row = run_on(torch.device("cpu")).try_pair(kernel_of(calling), case)
     assert (row.status, row.rule) == ("failed", "raised")
     source = Path(__file__).read_text().splitlines()
-    call = f"y = {function.replace('libdevice.e', 'cuda_libdevice.e')}("
-    call = call if "libdevice" in function else "y = tl.inline_asm_elementwise("
+    call = f"y = {_CALLS[function]}"
     line = next(number for number, text in enumerate(source, 1) if text.strip().startswith(call))
     assert row.reason == (
         f"it raised NotInterpretedError at line {line} of {__file__}: Triton "

@@ -109,6 +109,17 @@ def _windows(*powers_w: float) -> list[Window]:
     return [window_of(synthetic(constant(each)), _reply(1000.0, 5.5), 1.0) for each in powers_w]
 
 
+def test_part_of_an_op_has_energy_and_no_work() -> None:
+    """What dx alone takes of the op's flops and bytes isn't known, and no rate is made up."""
+    entry = _entry()
+    entry.kernel = replace(KERNEL, op=KERNEL.op.part(("dx",)))
+    entry.windows = _windows(POWER_W, POWER_W)
+    row = _row(entry)
+    assert row.energy_j is not None
+    assert (row.flops, row.gb_s, row.joules_per_tflop) == (None, None, None)
+    assert row.missing["flops"] == "no work: what dx takes isn't known"
+
+
 def test_energy_of_a_call_is_power_times_its_time() -> None:
     """600 W and 2 ms: 1.2 J within the stated error, net of 105 W idle, and per TFLOP."""
     entry = _entry()

@@ -151,6 +151,7 @@ _WRONG = {
         f"{_PLAIN}, returns=('dbias', 'dx')",
         "write each once, in the op's order: ('dx', 'dbias')",
     ),
+    "set of outputs": (f"{_PLAIN}, returns={{'dx'}}", "in the op's order: ('dx',)"),
     "output twice": (f"{_PLAIN}, returns=('dx', 'dx')", "in the op's order: ('dx',)"),
 }
 

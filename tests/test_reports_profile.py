@@ -219,3 +219,24 @@ def test_profile_weighted_total_lacks_what_no_row_has(tmp_path: Path) -> None:
     record = record_of(tmp_path, [one, without, profile_row("liger", norm_case(9, 64), 1.0)])
     (total,) = totals_of(record)
     assert (total.kernel, total.energy_error_j) == ("torch_native", None)
+
+
+def test_profile_marks_a_kernel_of_a_part_and_adds_it_to_no_total(tmp_path: Path) -> None:
+    """Less work takes less energy: it stands beside the others with what it computes."""
+    update: dict[str, object] = {"weight": 3.0}
+    rows = [
+        profile_row(kernel, norm_case(8, 64), 10.0).model_copy(update=update)
+        for kernel in ("row_persistent_aligned", "torch_native")
+    ]
+    record = record_of(tmp_path, rows)
+    part = {"returns": ("dx",), "left_out": ("dweight", "dbias")}
+    kernels = tuple(
+        each.model_copy(update=part if each.name == "torch_native" else {})
+        for each in record.header.kernels
+    )
+    header = record.header.model_copy(update={"kernels": kernels})
+    record = read(write_profile(tmp_path / "part.jsonl", rows, header=header))
+    assert [each.kernel for each in totals_of(record)] == ["row_persistent_aligned"]
+    for text in (terminal(record, 200), render_page_markdown(Page("", (profile_part(record),)))):
+        assert "torch\\_native (dx alone)" in text or "torch_native (dx alone)" in text
+        assert "computes dx alone; dweight and dbias aren't judged" in text

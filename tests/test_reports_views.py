@@ -52,7 +52,8 @@ def hostile_row() -> AccuracyRow:
     case = dict(row.case) | dict.fromkeys(("id", "dtype", "layout", "op"), HOSTILE)
     output = row.outputs[0].model_copy(update={"output": HOSTILE})
     changes = {"kernel": HOSTILE, "reason": HOSTILE, "reproduce": HOSTILE}
-    return row.model_copy(update=changes | {"case": CaseInfo(**case), "outputs": (output,)})
+    made = {"case": CaseInfo(**case), "outputs": (output,), "printed": (HOSTILE,)}
+    return row.model_copy(update=changes | made)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

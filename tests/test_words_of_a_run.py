@@ -21,7 +21,7 @@ from tests.commands import run_python
 
 _CASE = "layer_norm_backward-m37-n760-float32-contiguous"
 _FILE = """
-import os, sys
+import ctypes, os, sys
 import torch, triton, triton.language as tl
 from kernels import LAYER_NORM_BACKWARD, Domain, kernel
 
@@ -45,6 +45,11 @@ def dies(dy, x, weight, mean, rstd):
     print("the last but one")
     print("the last words", file=sys.stderr)
     os.abort()
+
+@kernel(LAYER_NORM_BACKWARD, SERVED)
+def in_c(dy, x, weight, mean, rstd):
+    ctypes.CDLL(None).printf(b"from C, as a GPU prints")
+    return torch.empty_like(x), weight.clone(), weight.clone()
 
 @kernel(LAYER_NORM_BACKWARD, SERVED)
 def right(dy, x, weight, mean, rstd):
@@ -72,6 +77,7 @@ def test_what_a_failing_kernel_printed_is_in_its_row(tmp_path: Path) -> None:
     assert {name: row.status for name, row in rows.items()} == {
         "talks": "failed",
         "dies": "failed",
+        "in_c": "failed",
         "right": "passed",
     }
     first, *programs, last = rows["talks"].printed
@@ -81,6 +87,7 @@ def test_what_a_failing_kernel_printed_is_in_its_row(tmp_path: Path) -> None:
     ]
     assert last == "..."
     assert rows["dies"].printed == ("the last but one", "the last words")
+    assert rows["in_c"].printed == ("from C, as a GPU prints",)
     assert rows["right"].printed == ()
     assert "\x1b" not in ran.stdout
     for width in (80, 200):

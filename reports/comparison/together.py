@@ -13,6 +13,7 @@ from reports.comparison.rule import Verdict
 from reports.comparison.speed import Held, hold, speed_part
 from reports.comparison.words import named
 from reports.page import Page, Part
+from reports.partial import part_notes
 from reports.phrases import count
 from reports.record import RecordError, shown
 
@@ -153,6 +154,9 @@ def _heads(sides: Sequence[Side], found: Comparison) -> Part:
         for each in alone
     ]
     notes += [each.problem for each in sides if each.problem is not None]
+    for each in sides:
+        tried = {key[:2] for key in (*each.speeds, *each.judged, *each.energies)}
+        notes += [f"in {each.letter} {told}" for told in part_notes(each.header, tried)]
     notes += [
         f"{each.letter} has {count(each.twice, 'row')} more than once: the first is taken"
         for each in sides

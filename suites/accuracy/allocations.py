@@ -8,15 +8,18 @@ a finite sentinel at the next.
 The peak is of what torch was asked for, in bytes, beyond what there was before: on a GPU by its
 allocator's own count of requested bytes (not of blocks, which it rounds up and cuts from larger
 ones); on a CPU by following the storages that operations inside make, until they are freed. What
-an operation allocates and frees within itself isn't seen on a CPU.
+an operation allocates and frees within itself isn't seen on a CPU. By the same counts it is known
+what a call leaves allocated beside its outputs.
 """
 
 from __future__ import annotations
 
+import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -41,9 +44,23 @@ _ALLOCATIONS = {
 
 @dataclass(slots=True)
 class Memory:
-    """The most bytes that were allocated at one time inside; None where nobody counts them."""
+    """The most bytes that were allocated at one time inside; None where nobody counts them.
+
+    count: the bytes that are allocated now; before: as it was at the start.
+    """
 
     peak_bytes: int | None = None
+    count: Callable[[], int] | None = None
+    before: int = 0
+
+    def kept_bytes(self, beside: Iterable[Tensor]) -> int | None:
+        """Bytes that are still allocated, `beside` them tensors that were made after the call."""
+        if self.count is None:
+            return None
+        ours = sum(each.untyped_storage().nbytes() for each in beside if each.is_cuda)
+        if self.count() - self.before - ours > 0:
+            gc.collect()  # what refers to itself is kept by nobody
+        return self.count() - self.before - ours
 
 
 class _Filled(TorchDispatchMode):
@@ -79,6 +96,8 @@ class _Filled(TorchDispatchMode):
 class _Counted(_Filled):
     """Filled, and followed: each storage that an operation inside makes, until it is freed."""
 
+    live: ClassVar[int] = 0  # bytes, of all calls
+
     def __init__(self, value: float) -> None:
         super().__init__(value)
         self.bytes_of: dict[int, int] = {}  # of those that were made inside, by identity
@@ -101,13 +120,16 @@ class _Counted(_Filled):
                 continue
             self.bytes_of[identity] = storage.nbytes()
             self.now += storage.nbytes()
+            _Counted.live += storage.nbytes()
             self.peak = max(self.peak, self.now)
             weakref.finalize(storage, self.freed, identity).atexit = False
         return made
 
     def freed(self, identity: int) -> None:
         """One storage less."""
-        self.now -= self.bytes_of.pop(identity)
+        nbytes = self.bytes_of.pop(identity)
+        self.now -= nbytes
+        _Counted.live -= nbytes
 
 
 def _storages(values: object) -> Iterator[tuple[int, UntypedStorage]]:
@@ -128,19 +150,21 @@ def fresh_memory(value: float, device: torch.device) -> Iterator[Memory]:
 
     Yields what is known after it of the memory that was taken.
     """
-    memory = Memory()
     if device.type == "cpu":
+        memory = Memory(count=lambda: _Counted.live, before=_Counted.live)
         with _Counted(value) as counted:
             yield memory
         memory.peak_bytes = counted.peak
         return
-    known = torch.cuda.get_allocator_backend() == "native"  # the other counts no requests
+    memory = Memory()
     torch.cuda.reset_peak_memory_stats(device)
-    before = _requested(device)["current"]
+    if torch.cuda.get_allocator_backend() == "native":  # the other counts no requests
+        memory.count = lambda: _requested(device)["current"]
+        memory.before = memory.count()
     with _Filled(value):
         yield memory
-    if known:
-        memory.peak_bytes = _requested(device)["peak"] - before
+    if memory.count is not None:
+        memory.peak_bytes = _requested(device)["peak"] - memory.before
 
 
 def _requested(device: torch.device) -> dict[str, int]:

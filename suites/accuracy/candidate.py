@@ -36,12 +36,14 @@ _FATAL = (
 class Call:
     """What one call left: its outputs by name, or the rule it broke and a sentence about it.
 
-    fatal: the device can't be used again in this process. spent: no other kernel is to be called in
-    this process, of which something can't be set back. workspace_bytes: the most memory that
-    it took at one time beyond inputs and outputs, None where that isn't known. launches: how many
-    Triton kernels it launched, None where nobody counts. configurations: the most that one of them
-    may be tuned to, 0 where none is autotuned. asked: it asked how many SMs there are, where it was
-    to be told another number. printed: the first lines that its process printed meanwhile.
+    fatal: the device can't be used again in this process. spent: no other kernel is to be called
+    in this process, of which something can't be set back. workspace_bytes: the most memory that
+    it took at one time beyond inputs and outputs, kept_bytes: what it left allocated beside
+    outputs, None where that isn't known. launches, operations: how many Triton kernels it
+    launched, and how many of PyTorch's operations it called, None where nobody counts.
+    configurations: the most that one of them may be tuned to, 0 where none is autotuned. asked:
+    it asked how many SMs there are, where it was to be told another number. printed: the first
+    lines that its process printed meanwhile.
     """
 
     outputs: dict[str, Tensor]
@@ -51,7 +53,9 @@ class Call:
     fatal: bool = False
     spent: bool = False
     workspace_bytes: int | None = None
+    kept_bytes: int | None = None
     launches: int | None = None
+    operations: int | None = None
     configurations: int = 0
     asked: bool = False
     printed: tuple[str, ...] = ()
@@ -162,11 +166,14 @@ def _call(
         reason = f"it wrote to memory {where} input {changed}"
         return Call(outputs, seconds, "changed input", reason)
     taken = _workspace(kernel, case, given, memory)
+    del returned
     return Call(
         outputs,
         seconds,
         workspace_bytes=taken,
+        kept_bytes=memory.kept_bytes(outputs.values()),
         launches=seen.launches,
+        operations=seen.operations,
         configurations=seen.configurations,
     )
 

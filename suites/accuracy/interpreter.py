@@ -3,7 +3,8 @@
 The stock interpreter keeps bfloat16 as uint16: it adds and multiplies bit patterns, truncates
 fp32 on the way to bfloat16, and fails on atomics. Here its numpy dtype is ml_dtypes' bfloat16,
 whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. Casts that ask for
-rounding toward zero get it.
+rounding toward zero get it. Casts to fp8 round to nearest even too, and saturate; the stock ones
+round wrongly where the fraction carries, and among subnormals.
 
 An argument has the type that it has when compiled, see interpreter_arguments.py; a loop counts in
 the type that it has when compiled, see interpreter_loops.py; comparisons, fma and minima of NaN are
@@ -40,6 +41,9 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
 
 
+# By Triton's names; the stock interpreter keeps them as their bits, and so does this.
+_EIGHTS = {"fp8e4nv": ml_dtypes.float8_e4m3fn, "fp8e5": ml_dtypes.float8_e5m2}
+
 TRIED = "use triton 3.6, 3.7, 3.8 or 3.9"
 
 
@@ -54,6 +58,14 @@ def _toward_zero(data: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray
     bits = nearest.view(np.uint16).copy()
     bits[grew] -= 1
     return bits.view(dtype)
+
+
+def _eighth(data: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """The bits of `data` in 8 bits, to nearest even; what is too large is the largest number."""
+    kind = np.dtype(_EIGHTS[name])
+    most = float(ml_dtypes.finfo(kind).max)
+    narrow: np.ndarray[Any, Any] = np.clip(data.astype(np.float32), -most, most).astype(kind)
+    return narrow.view(np.uint8)
 
 
 def _truncated(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -97,7 +109,7 @@ def install() -> None:
     stock_np_dtype = interpreter._get_np_dtype
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
-    stock_fp_to_fp = builder.create_fp_to_fp
+    stock_fp_to_fp, rtz = builder.create_fp_to_fp, interpreter._ir.ROUNDING_MODE.RTZ
     kept: dict[str, Any] = {}  # the stock one builds a table at every call
     if getattr(stock_np_dtype, "mended", False):
         return
@@ -117,9 +129,11 @@ def install() -> None:
 
     def fp_to_fp(self: Any, source: Any, target: Any, rounding: Any) -> Any:
         kinds = source.dtype.scalar, target.scalar
+        if kinds[0] in _FLOATS and kinds[1].name in _EIGHTS and rounding != rtz:
+            return handle(_eighth(source.data, kinds[1].name), kinds[1])
         if any(kind not in _FLOATS for kind in kinds):
             return stock_fp_to_fp(self, source, target, rounding)
-        if rounding == interpreter._ir.ROUNDING_MODE.RTZ and np_dtype(target).itemsize == 2:
+        if rounding == rtz and np_dtype(target).itemsize == 2:
             return handle(_toward_zero(source.data, np_dtype(target)), target.scalar)
         return cast(self, source, target)
 

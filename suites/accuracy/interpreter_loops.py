@@ -1,4 +1,4 @@
-"""Loops that count in the type they count in when compiled, and min and max, which bound them.
+"""Loops that count in the type they count in when compiled; min, max, `and`, `or` and `not`.
 
 The stock interpreter counts a jit function's loop with Python's own integers: arithmetic between
 two of them is exact and has no width, and next to a tensor each is as narrow as its value allows,
@@ -11,12 +11,17 @@ same (`visit_For`; tests/test_interpreter_loops.py holds it against what is comp
 
 Python's `min` and `max` give one of their arguments as it is; of tensors a compiled kernel gets
 `tl.minimum` and `tl.maximum`, in the type of all of them promoted.
+
+Python's `and` and `or` give one of their operands, and don't look at the rest; `not` of a block is
+False. A compiled kernel looks at all operands that are tensors, a load past the end among them, and
+combines blocks lane by lane.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +30,7 @@ import triton.language as tl
 
 # What a rewritten kernel calls; the stock rewriter gives it to the kernel's globals.
 _ENTRY = "interpreter_builtin"
+_LOGICAL, _NEGATED = "interpreter_logical", "interpreter_negated"
 
 
 def mend(interpreter: Any) -> None:
@@ -73,7 +79,22 @@ def mend(interpreter: Any) -> None:
                 node.func = _looked_up(node.func)
             return node
 
+        def visit_BoolOp(self, node: ast.BoolOp) -> ast.Call:  # noqa: N802
+            self.generic_visit(node)
+            nothing = ast.arguments([], [], None, [], [], None, [])
+            operands: list[ast.expr] = [ast.Lambda(nothing, each) for each in node.values]
+            conjunction = ast.Constant(isinstance(node.op, ast.And))
+            return ast.Call(ast.Name(_LOGICAL, ast.Load()), [conjunction, *operands], [])
+
+        def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
+            self.generic_visit(node)
+            if not isinstance(node.op, ast.Not):
+                return node
+            return ast.Call(ast.Name(_NEGATED, ast.Load()), [node.operand], [])
+
     setattr(interpreter, _ENTRY, builtin)
+    setattr(interpreter, _LOGICAL, _logical(semantic))
+    setattr(interpreter, _NEGATED, _negated(semantic))
     interpreter._patch_lang_core = patch
     interpreter.FunctionRewriter.ast_transformer = Transformer()
     interpreter.InterpretedFunction.rewritten_fn.clear()
@@ -92,6 +113,36 @@ def _of_tensors(python: Any, compiled: Any, semantic: Any) -> Any:
         return python(*arguments, **named)
 
     return call
+
+
+def _logical(semantic: Any) -> Any:
+    """`and`, or `or`, of operands that are looked at one by one, as compiled."""
+
+    def call(conjunction: Any, *operands: Any) -> Any:
+        tensors, value = [], None
+        for each in operands:
+            value = each()
+            if isinstance(value, tl.tensor):
+                tensors.append(_truth(semantic, value))
+            elif bool(value) is not conjunction:  # a constant that decides
+                return value
+        if not tensors:
+            return value
+        combine = semantic.logical_and if conjunction else semantic.logical_or
+        return functools.reduce(combine, tensors)
+
+    return call
+
+
+def _negated(semantic: Any) -> Any:
+    def call(value: Any) -> Any:
+        return semantic.not_(_truth(semantic, value)) if isinstance(value, tl.tensor) else not value
+
+    return call
+
+
+def _truth(semantic: Any, value: Any) -> Any:
+    return value if value.dtype.is_int1() else semantic.not_equal(value, semantic.to_tensor(0))
 
 
 def _counting(interpreter: Any) -> Any:

@@ -5,6 +5,8 @@ that is spread over a block becomes integers, and a mask of integers picks lanes
 The larger and the smaller of a number and NaN is the number (`propagate_nan` NONE, the default; for
 clamp too). tl.fma rounds once: here in float64 and then to the type, for all narrower ones.
 
+A scalar load's `other` of 0 counts as none in Triton's own code, which asks whether it is true.
+
 What the interpreter can't run (libdevice, inline assembly, an operation that it has no function
 for) is refused in one sentence, with what to do instead.
 """
@@ -12,7 +14,8 @@ for) is refused in one sentence, with what to do instead.
 from __future__ import annotations
 
 import importlib
-from types import FunctionType
+import sys
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,10 @@ class NotInterpretedError(AttributeError, NotImplementedError):
 
 
 _INSTEAD = "say Domain(interpretable=False) and run it on a GPU"
+GIVEN: list[bool] = []
+"""Whether the load in progress was given an `other`."""
+
+_EXTRA = "triton.language.extra."
 _LIBRARIES = ("libdevice", "cuda.libdevice", "hip.libdevice")
 _ELEMENTWISE = {
     "create_extern_elementwise": "a function of an external library",
@@ -42,7 +49,23 @@ def mend(interpreter: Any) -> None:
     builder.create_minnumf = _binary(np.fmin, handle)
     builder.create_clampf = _clamp(builder.create_clampf, interpreter._ir.PROPAGATE_NAN.NONE)
     builder.create_fma = _fused(builder.create_fma, handle)
+    _mend_other(interpreter)
+    type(interpreter.interpreter_semantic).dot_scaled = _refusing("tl.dot_scaled")
     _refuse_what_is_missing(builder)
+
+
+def _mend_other(interpreter: Any) -> None:
+    semantic = type(interpreter.interpreter_semantic)  # Triton 3.6 makes many
+    stock = semantic.load
+
+    def load(self: Any, pointer: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        GIVEN.append(other is not None)
+        try:
+            return stock(self, pointer, mask, other, *rest)
+        finally:
+            GIVEN.pop()
+
+    semantic.load = load
 
 
 def _comparison(stock: Any, handle: Any) -> Any:
@@ -84,10 +107,21 @@ def _refuse_what_is_missing(builder: Any) -> None:
         setattr(builder, name, _refusing(what))
     builder.__getattr__ = _without
     for each in _LIBRARIES:
-        module = importlib.import_module(f"triton.language.extra.{each}")
-        for name, function in list(vars(module).items()):
-            if isinstance(function, FunctionType) and not name.startswith("_"):
-                setattr(module, name, _refusing(f"libdevice.{name}"))
+        importlib.import_module(f"{_EXTRA}{each}")
+    # Triton makes each package among them twice; a user's import may find either.
+    packages = [each for each in vars(tl.extra).values() if isinstance(each, ModuleType)]
+    modules = [each for name, each in sys.modules.items() if name.startswith(_EXTRA)]
+    for module in (*modules, *packages):
+        _refuse_functions(module, module.__name__.rpartition(".")[2])
+
+
+def _refuse_functions(module: ModuleType, of: str) -> None:
+    """Those that an instruction or a library computes, of a module of triton.language.extra."""
+    for name, function in list(vars(module).items()):
+        # The ones that choose between GPUs by name, in extra.libdevice, are plain stubs.
+        stub = of == "libdevice" and isinstance(function, FunctionType)
+        if tl.core.is_builtin(function) or (stub and not name.startswith("_")):
+            setattr(module, name, _refusing(f"{of}.{name}"))
 
 
 def _refusing(what: str) -> Any:

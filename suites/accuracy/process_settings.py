@@ -108,8 +108,9 @@ def _deterministic() -> dict[str, bool]:
 
 
 def _set_deterministic(value: dict[str, bool]) -> None:
-    warn_only = value["warnings in place of errors"]
-    torch.use_deterministic_algorithms(value["algorithms"], warn_only=warn_only)
+    public = "torch._inductor.config" in sys.modules  # which it tells, and imports for seconds
+    write = torch.use_deterministic_algorithms if public else _torch("set_deterministic_algorithms")
+    write(value["algorithms"], warn_only=value["warnings in place of errors"])
     _torch("set_deterministic_fill_uninitialized_memory")(value["fresh memory"])
 
 

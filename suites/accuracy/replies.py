@@ -38,7 +38,9 @@ class Reply(BaseModel):
     spent: bool
     outputs: list[str]
     workspace_bytes: int | None
+    kept_bytes: int | None
     launches: int | None
+    operations: int | None
     configurations: int
     asked: bool
 

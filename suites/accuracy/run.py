@@ -132,7 +132,7 @@ class Run:
                 third = self._call_flipped(kernel, known, "nan")
                 verdict = of_kernel(third, second)
             if verdict.rule is None and not self.two_calls_alone:
-                pair = self._pair(kernel, known, declared.variant, first, of_kernel)
+                pair = self._pair(kernel, known, declared.variant, (first, second), of_kernel)
                 asked = self.thorough.ask(pair)
                 if asked.broken is not None:
                     verdict = Verdict(*asked.broken, verdict.outputs)
@@ -140,7 +140,7 @@ class Run:
                     verdict = self._on_others(kernel, known) or verdict
         row = self._row(kernel, case, declared, verdict, started, (first, second))
         extra = {"relations": asked.relations, "invariance": asked.invariance}
-        return row.model_copy(update=extra)
+        return row.model_copy(update=extra | {"notes": asked.notes})
 
     def parcel(self, kernel: Kernel, case: Case) -> Parcel:
         """The case's inputs, as workers are sent them."""
@@ -166,7 +166,7 @@ class Run:
         kernel: Kernel,
         known: Known,
         variant: str | None,
-        first: Call,
+        calls: tuple[Call, Call],
         judged: Callable[[Call, Call], Verdict],
     ) -> Pair:
         """What `thorough.py` needs of a kernel that was right twice."""
@@ -192,7 +192,7 @@ class Run:
             known.case,
             variant,
             inputs,
-            first,
+            *calls,
             self._truth(known),
             call_on,
             bounds,

@@ -8,6 +8,8 @@
   that don't depend on the rows beside a row, or on the number of SMs.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
   repeatable: a race is rarely lost on an idle GPU. Once for each dtype and variant.
+- What keeps more memory or does more at the second call is called more often, and told of where
+  that goes on. It fails nothing.
 - In a process that nothing of the suites is in it must be right, too (plainly.py). On a small
   packed case, once, and on a CPU once for each dtype.
 """
@@ -21,7 +23,7 @@ from functools import partial
 from kernels.registry import Kernel
 from oracles.op import CONTIGUOUS, Bound, Case, Inputs, Outputs
 from reports.schema import Rule, Tried
-from suites.accuracy import invariance, relations
+from suites.accuracy import invariance, relations, repetition
 from suites.accuracy.candidate import PLAIN, Call, How
 from suites.accuracy.plainly import MOST_BYTES as MOST_BYTES_AS_TEXT
 from suites.accuracy.verdict import Verdict
@@ -59,6 +61,7 @@ class Pair:
     variant: str | None
     inputs: Inputs
     first: Call
+    second: Call
     truth: Outputs
     call_on: Callable[[Case, Inputs, How], Call]
     bounds: Callable[[Case, Inputs], dict[str, Bound]]
@@ -77,11 +80,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What came of it. broken: the first rule that the kernel breaks after all, and a sentence."""
+    """What came of it. broken: the first rule that the kernel breaks after all, and a sentence.
+
+    notes: what is told of the kernel, and fails nothing.
+    """
 
     broken: Finding | None = None
     relations: tuple[Tried, ...] = ()
     invariance: tuple[Tried, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -92,6 +99,7 @@ class Thorough:
     every_configuration: bool
     _stubbed: set[object] = field(default_factory=set)
     _raced: set[object] = field(default_factory=set)
+    _grown: set[object] = field(default_factory=set)
     _plain: set[object] = field(default_factory=set)
 
     def ask(self, pair: Pair) -> Asked:
@@ -124,7 +132,7 @@ class Thorough:
             or self._races(pair)
             or self._as_users_call(pair)
         )
-        return Asked(broken, related, properties.tried)
+        return Asked(broken, related, properties.tried, self._repeated(pair))
 
     def _first_of(self, asked: set[object], pair: Pair, by: object) -> bool:
         """Whether the kernel wasn't asked yet in this dtype, with the same `by`."""
@@ -172,6 +180,13 @@ class Thorough:
             if verdict.rule is not None:
                 return verdict.rule, f"beside a busy stream: {verdict.reason}"
         return None
+
+    def _repeated(self, pair: Pair) -> tuple[str, ...]:
+        if not repetition.grows(pair.first, pair.second):
+            return ()
+        if not self._first_of(self._grown, pair, pair.variant):
+            return ()
+        return repetition.notes(lambda: pair.call(PLAIN))
 
     def _as_users_call(self, pair: Pair) -> Finding | None:
         case, op = pair.case, pair.kernel.op

@@ -86,6 +86,7 @@ class Seen:
     """What was seen of one call."""
 
     launches: int = 0
+    operations: int = 0  # of PyTorch's
     configurations: int = 0  # the most that an autotuned kernel has
     library: set[str] = field(default_factory=set)
     left: list[str] = field(default_factory=list)
@@ -238,6 +239,7 @@ def _refused_operation(name: str, *_: object, **__: object) -> None:
 
 def note_operation(operation: object) -> None:
     """An operation of PyTorch was called."""
+    _STATE.seen.operations += 1
     name = _library(operation)
     if name is not None:
         _STATE.seen.library.add(name)

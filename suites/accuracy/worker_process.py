@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ _LOOK_EVERY_S = 0.2  # at the memory that a worker takes
 _START_S = 120.0  # torch from a cold disk
 _END_S = 10.0
 _TAIL = 2**12
+_TRACEBACK = "Traceback (most recent call last):"
 _MOST_LINES, _MOST_COLUMNS = 10, 200  # of what a kernel prints in a call
 
 
@@ -207,7 +209,9 @@ class WorkerProcess:
             self.server.kill()
             status = None
         self.printed = _printed(self.output)
-        self.said = _first_lines(self.output, self._said_from)
+        # From where Python tells how the worker itself broke it isn't the kernel that speaks.
+        said = _first_lines(self.output, self._said_from)
+        self.said = tuple(takewhile(lambda line: line != _TRACEBACK, said))
         os.close(self.output)
         for each in self.arenas.values():
             each.close()

@@ -91,8 +91,7 @@ class Workers:
         """The kernels that the files, or the changed copy, register.
 
         Their functions and domains are in the workers: `call`, `declared` and `refusal` ask there.
-        Raises KernelError, in one sentence, where they can't be had, WorkersError where no worker
-        can be.
+        Raises KernelError where they can't be had, WorkersError where no worker can be.
         """
         if not self._remote:
             self._ready()
@@ -127,6 +126,7 @@ class Workers:
         except EndedError as ended:
             self.replaced += 1
             said = () if self._worker is None else self._worker.said
+            said = said if len(said) > 1 else ()  # the last line is in the reason
             return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=said)
         outputs: dict[str, Tensor] = {}
         rule, reason = reply.rule, reply.reason
@@ -145,7 +145,9 @@ class Workers:
             rule,
             reason,
             workspace_bytes=reply.workspace_bytes,
+            kept_bytes=reply.kept_bytes,
             launches=reply.launches,
+            operations=reply.operations,
             configurations=reply.configurations,
             asked=reply.asked,
             printed=printed,
@@ -267,12 +269,11 @@ class Workers:
             if done.fatal or done.spent or any(each in done.raised for each in _SPENT):
                 self._end()
             raise TaskError(done.rule, done.raised)
-        outputs: dict[str, Tensor] = {}
-        if done.outputs:
-            if done.outputs != list(_sizes(kernel, case)):
-                self._end()
-                raise EndedError("process ended", _OTHER_OUTPUTS)
-            outputs = self._outputs(kernel, case, arena, at, parcels[0].home)
+        if done.outputs and done.outputs != list(_sizes(kernel, case)):
+            self._end()
+            raise EndedError("process ended", _OTHER_OUTPUTS)
+        known = bool(done.outputs)
+        outputs = self._outputs(kernel, case, arena, at, parcels[0].home) if known else {}
         if done.spent:
             self._end()
         return done.said, outputs

@@ -16,5 +16,5 @@ def closed_form(dy, x, weight, mean, rstd):
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def sets_deterministic_algorithms(dy, x, weight, mean, rstd):
     """Right, and what is timed after it is slower."""
-    torch.use_deterministic_algorithms(mode=True)
+    torch.set_deterministic_debug_mode("error")
     return closed_form(dy, x, weight, mean, rstd)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
+from suites.accuracy.interpreter_operations import GIVEN
 from suites.accuracy.strict import overflow
 from suites.accuracy.strict.launch import STATE, TAG, Extent, Launch, line
 from suites.accuracy.strict.sentences import conflict, name_of, outside, who
@@ -186,6 +187,8 @@ def install(interpreter: Any) -> None:
                 return stock(self, pointers, mask, other, *rest, **more)
             element = element_of(pointers.get_element_ty(), np_dtype)
             every = bool(lanes.all())
+            if other is None and not every and GIVEN and GIVEN[-1]:
+                other = handle(np.zeros(lanes.shape, element.kind), element.type)
             found = find(launch, pointers, None if every else lanes, element)
             if found is None:
                 if not STATE.atomic:
