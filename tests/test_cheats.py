@@ -63,7 +63,7 @@ def test_run_of_many_cheats_has_a_verdict_on_each(tmp_path: Path) -> None:
     cheats = (
         "crashes", "stops_itself", "exits_at_once", "interrupts", "kills_its_parent",
         "forges_the_reply", "sends_garbage", "bombs_the_unpickler", "paints_the_report",
-        "replaces_the_judge", "poses_as_a_baseline", "rewrites_at_exit",
+        "replaces_the_judge", "poses_as_a_baseline", "rewrites_at_exit", "first_seed_alone",
     )  # fmt: skip
     status, printed = _run(tmp_path, *cheats, kernels=(*cheats, _HONEST))
     record = read(latest(tmp_path))
