@@ -29,6 +29,7 @@ from reports.schema_line import (
 from reports.schema_profile import ProfileRow
 
 __all__ = [
+    "ACCURACY_PROTOCOL",
     "BENCH_PROTOCOL",
     "PROTOCOL",
     "SCHEMA_VERSION",
@@ -59,6 +60,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 PROTOCOL = 2
+ACCURACY_PROTOCOL = 3  # of `nox -s accuracy`: what is asked of a kernel
 BENCH_PROTOCOL = 3  # of `nox -s bench`: what it is to time a call
 
 # Upper edges of an output's histogram, in units of the last place; what is past them counts last.

@@ -22,7 +22,7 @@ from oracles.op import Case, Numerics
 from reports.accuracy import render
 from reports.command_line import report_console
 from reports.record import read
-from reports.schema import AccuracyRow, KernelInfo, RunHeader
+from reports.schema import ACCURACY_PROTOCOL, AccuracyRow, KernelInfo, RunHeader
 from reports.served import served
 from suites.accuracy import interpreter, resumed, shards, strict, watching
 from suites.accuracy.fork_server import end_children
@@ -187,6 +187,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
         self.infos = self._kernel_infos()
         header = RunHeader(
             suite="accuracy",
+            protocol=ACCURACY_PROTOCOL,
             started_at=now.isoformat(timespec="seconds"),
             command=self.command(),
             environment=describe_machine(
