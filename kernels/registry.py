@@ -68,8 +68,9 @@ class Kernel:
     variants   (sm) -> the names of all variants that there are on that sm
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
     wraps      the library that it is a way of calling
+    same_stores  several programs may store the same value to one element; it means to
 
-    The last four are None where the kernel doesn't say.
+    variant to wraps are None where the kernel doesn't say.
     """
 
     op: Op
@@ -84,6 +85,7 @@ class Kernel:
     variants: Callable[[int], tuple[str, ...]] | None = None
     workspace: Callable[[Case], int] | None = None
     wraps: str | None = None
+    same_stores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +124,14 @@ def kernel(
     variants: Callable[[int], tuple[str, ...]] | None = None,
     workspace: Callable[[Case], int] | None = None,
     wraps: str | None = None,
+    same_stores: bool = False,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
     returns: of the op's outputs those that it computes, in the op's order, where these aren't all;
     the function then returns them alone, and the others aren't judged. variant, variants and
-    workspace say what a case runs and how much memory it takes, wraps which library computes it:
-    see `Kernel`.
+    workspace say what a case runs and how much memory it takes, wraps which library computes it,
+    same_stores that its programs may store the same value to one element: see `Kernel`.
     Raises KernelError where the op already has a kernel of that name, or where an argument can't
     be what was meant. The function itself is returned unchanged.
     """
@@ -148,6 +151,7 @@ def kernel(
             or wrong_function("variants", variants)
             or wrong_function("workspace", workspace)
             or wrong_kind("wraps", wraps, (str, type(None)), "the library's name")
+            or wrong_kind("same_stores", same_stores, (bool,), "True or False")
         )
         if problem is not None:
             raise KernelError(f"kernel {called} in {path}: {problem}")
@@ -170,6 +174,7 @@ def kernel(
             variants=variants,
             workspace=workspace,
             wraps=wraps,
+            same_stores=same_stores,
         )
         return function
 

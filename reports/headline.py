@@ -80,8 +80,11 @@ def headline(record: Record) -> Headline:
     if beside:
         notes.append(_beside(record, beside))
     told = {(row.case.op, row.kernel): row for row in reversed(rows) if row.notes}
+    noted = Counter((row.case.op, row.kernel) for row in rows if row.notes)
     for row in reversed(told.values()):
-        notes.append(f"{row.kernel} {'; it '.join(row.notes)} (on {row.case.id})")
+        more = noted[row.case.op, row.kernel] - 1
+        more_cases = f" and {count(more, 'more case')}" if more else ""
+        notes.append(f"{row.kernel} {'; it '.join(row.notes)} (on {row.case.id}{more_cases})")
     return Headline(verdict, _counts(record, failed, len(beside)), tuple(notes))
 
 

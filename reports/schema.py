@@ -74,6 +74,7 @@ Rule = Literal[
     "invariance",
     "non-finite values",
     "illegal access",
+    "undefined load",
     "unwritten output",
     "changed input",
     "changed process state",

@@ -43,6 +43,7 @@ _SHORT_RULE: dict[Rule, str] = {
     "wrong outputs": "wrong outputs",
     "raised": "raised",
     "illegal access": "illegal access",
+    "undefined load": "undefined load",
 }
 
 

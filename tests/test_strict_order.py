@@ -17,6 +17,13 @@ def _overlapping_kernel(out_ptr, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _same_kernel(out_ptr, other, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * (BLOCK // 2) + tl.arange(0, BLOCK)
+    value = tl.where((tl.program_id(0) == 3) & (offs == 12), 7 + other, 7)
+    tl.store(out_ptr + offs, value.to(out_ptr.dtype.element_ty))
+
+
+@triton.jit
 def _adding_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.atomic_add(out_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, BLOCK))))
 
@@ -105,13 +112,41 @@ def _on_the_interpreter(device: torch.device) -> None:
 
 
 def test_two_programs_that_write_one_element_conflict() -> None:
-    """They write the same value, and in sequence: on a GPU the order is open all the same."""
+    """They write the same value, and in sequence: on a GPU the order is open all the same.
+
+    A kernel may declare that it means to.
+    """
     out = torch.empty(15)
     found = violation_of(lambda: _overlapping_kernel[(2,)](out, 15, BLOCK=8))
     assert found is not None
     assert "program (1, 0, 0) of _overlapping_kernel writes element 7 of out_ptr's memory" in found
-    assert "which program (0, 0, 0) writes in the same launch, with no order" in found
+    assert "which program (0, 0, 0) writes the same value to in the same launch, with no" in found
+    assert found.endswith("; a kernel that means to declares same_stores=True")
     assert violation_of(lambda: _overlapping_kernel[(1,)](out, 8, BLOCK=8)) is None
+    call = lambda: _overlapping_kernel[(2,)](out, 15, BLOCK=8)  # noqa: E731
+    assert violation_of(call, same_stores=True) is None
+    assert torch.equal(out, torch.ones(15))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_different_values_at_one_element_conflict_whatever_is_declared(dtype: torch.dtype) -> None:
+    """Of four programs' halves of a tile the last has a value of its own in one element."""
+    out = torch.zeros(20, dtype=dtype)
+    call = lambda other: _same_kernel[(4,)](out, other, BLOCK=8)  # noqa: E731
+    assert violation_of(lambda: call(0), same_stores=True) is None
+    found = violation_of(lambda: call(1), same_stores=True)
+    assert found is not None
+    assert "program (3, 0, 0) of _same_kernel writes element 12 of out_ptr's memory" in found
+    assert "which program (2, 0, 0) writes in the same launch, with no order" in found
+
+
+def test_read_of_what_another_program_stores_conflicts_whatever_is_declared() -> None:
+    """Declared are stores alone: the reader may come before the first of them."""
+    x = torch.zeros(16)
+    call = lambda: _shifting_kernel[(2,)](x[4:], x[8:], 0, 8, BLOCK=4)  # noqa: E731
+    found = violation_of(call, same_stores=True)
+    assert found is not None
+    assert "program (1, 0, 0) of _shifting_kernel reads element 4 of x_ptr's memory" in found
 
 
 def test_conflict_is_seen_through_two_views() -> None:

@@ -110,7 +110,10 @@ _FOUND: dict[Fault, tuple[str, str]] = {
         "illegal access",
         "_dx_kernel reads up to 1 elements past the end of x_ptr, at line",
     ),
-    "no other": ("non-finite values", "dx[0, 0]: got nan"),
+    "no other": (
+        "undefined load",
+        "a mask switches off in a load without `other`, which are undefined: x_ptr at line",
+    ),
     "twice": (
         "illegal access",
         "program (5, 0, 0) of _dx_kernel writes element 20 of dx_ptr's memory, which program (4, ",
@@ -133,6 +136,16 @@ def test_fault_that_a_gpu_keeps_quiet_about_fails_the_case(fault: Fault) -> None
     assert (row.status, row.rule) == ("failed", rule)
     assert row.reason is not None
     assert sentence in row.reason
+
+
+def test_stores_of_the_same_value_pass_where_the_kernel_declares_them() -> None:
+    """The program too many repeats the last row's."""
+    case = _case("layer_norm_backward-m5-n5-float32-contiguous")
+    declared = replace(kernel_of(_candidate("twice")), same_stores=True)
+    assert run_on(torch.device("cpu")).try_pair(declared, case).status == "passed"
+    twice = _row("twice", case)
+    assert twice.reason is not None
+    assert "writes the same value to in the same launch" in twice.reason
 
 
 def far_rows() -> None:

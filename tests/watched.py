@@ -11,12 +11,15 @@ from suites.accuracy import strict
 from suites.accuracy.allocations import fresh_memory
 
 
-def violation_of(call: Callable[[], object], inputs: tuple[object, ...] = ()) -> str | None:
+def violation_of(
+    call: Callable[[], object], inputs: tuple[object, ...] = (), *, same_stores: bool = False
+) -> str | None:
     """The sentence about what `call` did, None where it did nothing wrong.
 
     Uninitialised tensors that it makes are NaN, and known to be unwritten, as in the suite.
     """
-    with strict.watched(inputs) as violation, fresh_memory(math.nan, torch.device("cpu")):
+    watched = strict.watched(inputs, same_stores=same_stores)
+    with watched as violation, fresh_memory(math.nan, torch.device("cpu")):
         try:
             call()
         except Exception:  # the interpreter wraps it

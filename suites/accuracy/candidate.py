@@ -21,6 +21,7 @@ from oracles.op import Case, dtype_name
 from suites.accuracy import process_state, strict, watching
 from suites.accuracy.allocations import Memory, fresh_memory
 from suites.accuracy.originals import Given
+from suites.accuracy.strict import undefined
 
 # After one of these the CUDA context is dead and so is every later call in this process.
 _FATAL = (
@@ -43,7 +44,8 @@ class Call:
     launched, and how many of PyTorch's operations it called, None where nobody counts.
     configurations: the most that one of them may be tuned to, 0 where none is autotuned. asked:
     it asked how many SMs there are, where it was to be told another number. printed: the first
-    lines that its process printed meanwhile.
+    lines that its process printed meanwhile. undefined: its loads without `other` whose masks
+    switched lanes off, as sentences name them.
     """
 
     outputs: dict[str, Tensor]
@@ -59,6 +61,7 @@ class Call:
     configurations: int = 0
     asked: bool = False
     printed: tuple[str, ...] = ()
+    undefined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +72,14 @@ class How:
     configuration  which of an autotuned kernel's configurations it takes
     busy           another stream of the GPU is kept busy meanwhile
     multiprocessors    how many SMs it is told that the device has
+    zeros          lanes that a load leaves undefined read 0, under the strict interpreter too
     """
 
     stub: watching.Stub | None = None
     configuration: int | None = None
     busy: bool = False
     multiprocessors: int | None = None
+    zeros: bool = False
 
 
 PLAIN = How()
@@ -133,7 +138,8 @@ def _call(
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
-            strict.watched(arguments.values()) as violation,
+            strict.watched(arguments.values(), same_stores=kernel.same_stores) as violation,
+            undefined.noted(zeros=how.zeros) as loads,
             watching.seen(how.stub, how.configuration) as seen,
             watching.libraries_refused(kernel, device),
             fresh_memory(fill, device) as memory,
@@ -175,6 +181,7 @@ def _call(
         launches=seen.launches,
         operations=seen.operations,
         configurations=seen.configurations,
+        undefined=loads(),
     )
 
 

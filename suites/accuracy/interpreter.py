@@ -36,6 +36,8 @@ from suites.accuracy import (
     interpreter_operations,
     interpreter_overhead,
 )
+from suites.accuracy.strict import undefined
+from suites.accuracy.strict.launch import line
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
@@ -169,13 +171,16 @@ def _mend_memory(interpreter: Any) -> None:
 
     @functools.wraps(stock_load)  # whose signature says how to call it
     def load(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any, **more: Any) -> Any:
+        lanes = mask if isinstance(mask, np.ndarray) else mask.data  # a descriptor's is bare
+        given = interpreter_operations.GIVEN
+        if other is None and not (given and given[-1]) and not lanes.all():
+            undefined.note(line(), lambda: undefined.UNNAMED)
         if pointers.get_element_ty() != tl.bfloat16:
             return stock_load(self, pointers, mask, other, *rest, **more)
         if other is None:
             instead = np.zeros(pointers.data.shape, np.uint16)
         else:
             instead = other.data.view(np.uint16)
-        lanes = mask if isinstance(mask, np.ndarray) else mask.data  # a descriptor's is bare
         bits = interpreter._interpreter.load(pointers.data, lanes, instead, np.dtype(np.uint16))
         return handle(bits.view(_BFLOAT16), tl.bfloat16)
 

@@ -43,6 +43,7 @@ class Reply(BaseModel):
     operations: int | None
     configurations: int
     asked: bool
+    undefined: list[str]
 
 
 class Told(BaseModel):

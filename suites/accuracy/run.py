@@ -22,8 +22,9 @@ from suites.accuracy.candidate import PLAIN, Call, Declared, How, ask_candidate,
 from suites.accuracy.known import Known
 from suites.accuracy.originals import Originals
 from suites.accuracy.parcels import Parcel
+from suites.accuracy.strict.undefined import let_pass
 from suites.accuracy.thorough import MOST_BYTES, Asked, Pair, Thorough
-from suites.accuracy.verdict import Verdict, judge
+from suites.accuracy.verdict import Verdict, explained, judge
 from suites.accuracy.workers import Workers
 from suites.described import case_info, shortest
 from suites.nox_command import nox_command
@@ -59,6 +60,7 @@ class Run:
     kernels are asked for values of which nothing was seen before. every_configuration: try
     autotuned kernels with each of theirs. two_calls_alone: judge them by the bounds, and leave out
     the emulation and what thorough.py asks besides.
+    strict: whether the interpreter is; else rows tell which undefined lanes were read.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -72,6 +74,7 @@ class Run:
     further: float = 1.0
     every_configuration: bool = False
     two_calls_alone: bool = False
+    strict: bool = True
     oracle_calls: int = 0
     _known: Known | None = None
     thorough: Thorough = field(init=False)
@@ -131,6 +134,8 @@ class Run:
                 # Bits that follow the signs are a rounding that knows signs, which isn't wrong.
                 third = self._call_flipped(kernel, known, "nan")
                 verdict = of_kernel(third, second)
+            zeros = partial(self._on_zeros, kernel, known, of_kernel)
+            verdict = explained(verdict, first.undefined, zeros)
             if verdict.rule is None and not self.two_calls_alone:
                 pair = self._pair(kernel, known, declared.variant, (first, second), of_kernel)
                 asked = self.thorough.ask(pair)
@@ -140,7 +145,14 @@ class Run:
                     verdict = self._on_others(kernel, known) or verdict
         row = self._row(kernel, case, declared, verdict, started, (first, second))
         extra = {"relations": asked.relations, "invariance": asked.invariance}
-        return row.model_copy(update=extra | {"notes": asked.notes})
+        passed = () if self.strict or verdict.rule is not None else let_pass(first.undefined)
+        return row.model_copy(update=extra | {"notes": (*asked.notes, *passed)})
+
+    def _on_zeros(
+        self, kernel: Kernel, known: Known, judged: Callable[[Call, Call], Verdict]
+    ) -> Verdict:
+        call = self._call(kernel, known, "nan", How(zeros=True))
+        return judged(call, call)
 
     def parcel(self, kernel: Kernel, case: Case) -> Parcel:
         """The case's inputs, as workers are sent them."""

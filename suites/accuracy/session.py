@@ -102,6 +102,7 @@ class AccuracySession(RecordedRun[AccuracyRow]):
             workers=self.workers,
             signs=config.getoption("--signs"),
             every_configuration=config.getoption("--tier") == "full",
+            strict=self.strict is not False,
         )
         self.cases = selected_cases(config, kernels)
         self.run.further = max(_FURTHER, _FURTHER_CASES / max(1, len(self.cases)))

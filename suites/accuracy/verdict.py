@@ -22,6 +22,7 @@ for the second call, and back, leave the sign of a zero to chance.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -29,10 +30,17 @@ from oracles.op import Bound, Numerics, Outputs
 from reports.schema import OutputError, Rule
 from suites.accuracy.candidate import Call
 from suites.accuracy.elements import Element, Findings, Output, extent
+from suites.accuracy.strict import undefined
 
 if TYPE_CHECKING:
     from suites.accuracy.blocks import Block
 
+_OF_VALUES: tuple[Rule, ...] = (
+    "non-finite values",
+    "deterministic bound",
+    "probabilistic bound",
+    "emulation",
+)
 _UNWRITTEN, _NOT_FINITE, _DETERMINISTIC, _PROBABILISTIC, _DIFFERING = range(5)  # Findings.kinds
 
 
@@ -103,6 +111,26 @@ def judge(
         failures.append(("workspace", _took(taken, declared_bytes)))
     first_rule, why = failures[0] if failures else (None, None)
     return Verdict(first_rule, why, tuple(errors))
+
+
+def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Verdict]) -> Verdict:
+    """`verdict`, or that it comes of these loads, where it isn't so if their lanes read zeros."""
+    if verdict.rule not in _OF_VALUES or not loads:
+        return verdict
+    other = on_zeros()
+    finite = verdict.rule == "non-finite values" and other.rule != verdict.rule
+    if other.rule is not None and not finite:  # something else is wrong, and these may not be
+        return verdict
+    if other.rule is None:
+        then = "it is right where they read zeros, as on today's NVIDIA backend, which Triton "
+        then += "doesn't promise"
+    else:
+        then = f"where they read zeros, it fails by {other.rule}: {other.reason}"
+    reason = (
+        f"{verdict.reason}; it comes of lanes that a mask switches off in a load without `other`, "
+        f"which are undefined: {undefined.told(loads)}; {then}; give the load an `other`"
+    )
+    return Verdict("undefined load", reason, verdict.outputs)
 
 
 def _took(taken: int, declared: int) -> str:

@@ -127,6 +127,7 @@ class _Worker:
             "operations": call.operations,
             "configurations": call.configurations,
             "asked": call.asked,
+            "undefined": list(call.undefined),
         }
 
     def task(self, message: Message) -> Message:

@@ -151,6 +151,7 @@ class Workers:
             configurations=reply.configurations,
             asked=reply.asked,
             printed=printed,
+            undefined=tuple(reply.undefined),
         )
 
     def call_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> Call:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oracles import LAYER_NORM_BACKWARD
-from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Family
+from tests.mutants.mutant import ACCESS, ERROR, NAN, UNDEFINED, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import DISTRIBUTED, ODD, ROWS, WEIGHED, bf16, fp16, fp32
 
 _ROWS = "layer_norm/row_persistent.py"
@@ -36,7 +36,7 @@ MUTANTS = (
         (16,),
         "masked lanes of x are what the register held",
         (fp32(ODD),),
-        NAN,
+        UNDEFINED,
         Edit(
             _ROWS,
             "x = tl.load(x_ptr + x_offs, mask=mask, other=0.0,",

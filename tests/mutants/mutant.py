@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 ERROR: tuple[Rule, ...] = ("deterministic bound", "probabilistic bound", "emulation")
 NAN: tuple[Rule, ...] = ("non-finite values",)
 ACCESS: tuple[Rule, ...] = ("illegal access",)
+UNDEFINED: tuple[Rule, ...] = ("undefined load",)
 UNWRITTEN: tuple[Rule, ...] = ("unwritten output",)
 
 

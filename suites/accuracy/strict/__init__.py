@@ -8,9 +8,10 @@ Under `install` every launch of a Triton kernel in the interpreter is watched. F
 - `integer overflow`: one through an offset that didn't fit its 32 bits (overflow.py);
 - `unwritten memory`: a load of what nothing has written (unwritten.py);
 - `two writers`, `reader and writer`: programs that meet at an element with no order between them,
-  one of them storing (region.py, order.py);
+  one of them storing (region.py, order.py); of two that store the same value it says so, and a
+  kernel may declare that it means to;
 - `masked lanes`: one without `other` is undefined, so it gets NaN, or an integer that no index is,
-  in place of the stock interpreter's zero.
+  in place of the stock interpreter's zero; the load is noted (undefined.py).
 
 What isn't seen: a race within a program, whose threads the interpreter doesn't have; a plain load
 of a word that others update atomically; two lanes of one store with one address.
@@ -43,12 +44,15 @@ CHECKS = (
 
 
 @contextmanager
-def watched(inputs: Iterable[object] = ()) -> Iterator[Callable[[], str | None]]:
+def watched(
+    inputs: Iterable[object] = (), *, same_stores: bool = False
+) -> Iterator[Callable[[], str | None]]:
     """Check launches inside, where the strict interpreter is on; yields the first violation.
 
     inputs: the tensors among them are memory that a pointer read from memory may point into.
+    same_stores: programs may store the same value to one element.
     """
-    STATE.violation = None
+    STATE.violation, STATE.same_stores = None, same_stores
     STATE.memory = tuple(_bytes(each) for each in inputs if isinstance(each, Tensor))
     unwritten.watch(on=STATE.missing is not None)
     try:

@@ -17,7 +17,7 @@ import numpy as np
 import triton.language as tl
 
 from suites.accuracy.interpreter_operations import GIVEN
-from suites.accuracy.strict import overflow
+from suites.accuracy.strict import overflow, undefined
 from suites.accuracy.strict.launch import STATE, TAG, Extent, Launch, line
 from suites.accuracy.strict.sentences import conflict, name_of, outside, who
 from suites.accuracy.strict.zeros import Array
@@ -119,8 +119,17 @@ def _check_within(
     _inspect(launch, extent, (addresses.view(np.int64) - extent.base) // itemsize, itemsize, did)
 
 
-def _inspect(launch: Launch, extent: Extent, at: Array, itemsize: int, did: str) -> None:
+def _inspect(
+    launch: Launch,
+    extent: Extent,
+    at: Array,
+    itemsize: int,
+    did: str,
+    bits: Array | None = None,
+) -> None:
     """Check elements that are within the argument: its gaps, what is written, other programs.
+
+    bits: what a store puts there, as unsigned integers of their size; None: nobody knows.
 
     A single word that is exchanged or updated may be a lock or a counter, and conflicts with none.
     """
@@ -138,7 +147,13 @@ def _inspect(launch: Launch, extent: Extent, at: Array, itemsize: int, did: str)
             STATE.refuse(conflict(launch, extent, did, *found, "writes"))
         region.note_read(elements, None, order)
     elif did == "writes":
-        met = region.write(region.elements(at, itemsize), order)
+        elements = region.elements(at, itemsize)
+
+        def same() -> Array:
+            return np.repeat(extent.memory(itemsize)[at] == bits, elements.size // at.size)
+
+        known = None if bits is None else same
+        met = region.write(elements, order, known, may_be_same=STATE.same_stores)
         if met is not None:
             STATE.refuse(conflict(launch, extent, did, *met))
 
@@ -187,8 +202,11 @@ def install(interpreter: Any) -> None:
                 return stock(self, pointers, mask, other, *rest, **more)
             element = element_of(pointers.get_element_ty(), np_dtype)
             every = bool(lanes.all())
-            if other is None and not every and GIVEN and GIVEN[-1]:
-                other = handle(np.zeros(lanes.shape, element.kind), element.type)
+            if other is None and not every:
+                given = GIVEN and GIVEN[-1]  # a scalar 0, which Triton's own code takes for none
+                address = int(pointers.data.flat[0])
+                if given or undefined.note(line(), lambda: name_of(launch, address)):
+                    other = handle(np.zeros(lanes.shape, element.kind), element.type)
             found = find(launch, pointers, None if every else lanes, element)
             if found is None:
                 if not STATE.atomic:
@@ -228,7 +246,7 @@ def install(interpreter: Any) -> None:
             on, bits = (at.reshape(-1), bits.reshape(-1)) if every else (at[lanes], bits[lanes])
             if on.size:
                 if not STATE.atomic:
-                    _inspect(launch, extent, on, element.itemsize, "writes")
+                    _inspect(launch, extent, on, element.itemsize, "writes", bits)
                 extent.memory(element.itemsize)[on] = bits
             return None
 

@@ -154,6 +154,7 @@ class State:
 
     atomic: within an atomic access, which is checked already
     missing: the checks that aren't in force; None before the interpreter was made strict
+    same_stores: programs may store the same value to one element
     memory: (first byte, end) of what a pointer made from an integer may point into besides
     """
 
@@ -163,6 +164,7 @@ class State:
     atomic: bool = False
     missing: tuple[str, ...] | None = None
     memory: tuple[tuple[int, int], ...] = ()
+    same_stores: bool = False
 
     def refuse(self, text: str) -> None:
         """Raise, and keep the first such sentence for whoever asks after the call."""

@@ -11,6 +11,7 @@ read, and cost nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ from suites.accuracy.strict.order import SEVERAL, Order
 from suites.accuracy.strict.unwritten import Fresh
 from suites.accuracy.strict.zeros import Array, zeros
 
+SAME = "writes the same value to"
 _MOST_LANES = 2**22  # kept of reads, at 8 bytes each, before they go into a log
 
 
@@ -70,8 +72,19 @@ class Region:
         """(element, segment) where one of these was written by a program that isn't ahead."""
         return None if self.writers is None else _unordered(self.writers, at, order)
 
-    def write(self, at: Array, order: Order) -> tuple[int, int, str] | None:
-        """Note a store; (element, segment, "reads" or "writes") where it meets another program."""
+    def write(
+        self,
+        at: Array,
+        order: Order,
+        same: Callable[[], Array] | None = None,
+        *,
+        may_be_same: bool = False,
+    ) -> tuple[int, int, str] | None:
+        """Note a store; (element, segment, what another program does there) where it meets one.
+
+        same: gives, of each element, whether it holds what is stored; None: nobody knows.
+        may_be_same: then several programs may store it.
+        """
         if self.writers is None:
             self.writers = zeros(self.nbytes // self.itemsize, np.int32)
         if self.readers is None:
@@ -79,8 +92,14 @@ class Region:
         assert self.readers is not None
         for log, did in ((self.writers, "writes"), (self.readers, "reads")):
             found = _unordered(log, at, order)
-            if found is not None:
-                return *found, did
+            if found is None:
+                continue
+            if did == "writes" and same is not None:
+                differs = _unordered(log, at[~same()], order)
+                if differs is None and may_be_same:
+                    continue
+                found, did = (found, SAME) if differs is None else (differs, did)
+            return *found, did
         self.writers[at] = order.segment
         return None
 

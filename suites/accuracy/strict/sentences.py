@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from suites.accuracy.strict.launch import TAG, Extent, Launch, line
 from suites.accuracy.strict.order import FIRST
+from suites.accuracy.strict.region import SAME
 
 
 def who(launch: Launch) -> str:
@@ -45,13 +46,14 @@ def conflict(
     offset = element * extent.region.itemsize - (extent.start - extent.base)
     where = f"element {offset // extent.itemsize:,} of {launch.name(extent)}'s memory"
     other, several = launch.order.place(segment), segment < FIRST
-    if other_did == "writes":
-        does = "writes"
+    if other_did in {"writes", SAME}:
+        does = other_did
     else:
         does = "read or add to" if several else "reads or adds to"
+    declare = "; a kernel that means to declares same_stores=True" if other_did == SAME else ""
     return (
         f"{who(launch)} {did} {where}, which {other} {does} in the same launch, with no order "
-        f"between them, at {line()}"
+        f"between them, at {line()}{declare}"
     )
 
 
