@@ -21,7 +21,7 @@ class KernelError(Exception):
 def hint(word: str, names: Iterable[str]) -> str:
     """`did you mean X?`, or what there is where nothing is like it."""
     known = sorted(names)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word.lower(), known, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
 
 

@@ -257,7 +257,8 @@ def resolved(path: Path) -> Path:
     except (OSError, RuntimeError) as error:  # a name too long, nobody's ~home, a circle of links
         raise KernelError(f"--kernels {path}: there is no such file ({error})") from error
     if not exists:
-        raise KernelError(f"--kernels {path}: there is no such file")
+        told = "it is a folder; name a Python file" if path.is_dir() else "there is no such file"
+        raise KernelError(f"--kernels {path}: {told}")
     return file
 
 

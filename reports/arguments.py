@@ -30,6 +30,22 @@ class CommandLine(argparse.ArgumentParser):
     Options can't be cut short: one that is new would change what a short one means.
     """
 
+    def __init__(
+        self,
+        *,
+        prog: str,
+        usage: str | None = None,
+        description: str | None = None,
+        formatter_class: type[argparse.HelpFormatter] = argparse.HelpFormatter,
+    ) -> None:
+        super().__init__(
+            prog=prog,
+            usage=usage,
+            description=description,
+            formatter_class=formatter_class,
+            allow_abbrev=False,
+        )
+
     def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
         """The options that the arguments give; none: those of the process."""
         options, others = self.parse_known_args(arguments)
@@ -37,13 +53,14 @@ class CommandLine(argparse.ArgumentParser):
             name = each.partition("=")[0]
             if name.startswith("-"):
                 self.error(self.unknown(name))
-            self.error(f"{quoted(each)}: {self.prog} takes options alone here")
+            self.error(f"{quoted(each)}: {self.prog.removesuffix(' --')} takes options alone")
         return options
 
     def unknown(self, name: str) -> str:
         """What to say of an option that there isn't."""
         known = [each[2:] for each in self._option_string_actions if each.startswith("--")]
-        close = difflib.get_close_matches(name.lstrip("-"), known, n=1)
+        long = name.lstrip("-") if name.startswith("--") else ""
+        close = difflib.get_close_matches(long, known, n=1)
         told = f"did you mean --{close[0]}?" if close else f"{self.prog} --help lists them"
         return f"{quoted(name)}: there is no such option; {told}"
 

@@ -294,6 +294,11 @@ def latest(results: Path) -> Path:
 
     Raises RecordError where there is none.
     """
+    if results.is_file():
+        raise RecordError(
+            f"{shown(results)}: it is no folder; --results takes the records' folder, and a record "
+            "is named without it"
+        )
     try:
         found = [path for path in results.glob("*.jsonl") if path.is_file()]
         newest = max(found, key=_age, default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from reports.lines import RecordError, shown
@@ -40,9 +41,9 @@ def refuse_to_overwrite(targets: Mapping[str, tuple[Path, str]]) -> None:
                 f"{where}: the file can't be written ({cause}); name another path"
             ) from error
         if exists and not _is_of(form, path, head):
-            what = "a record" if _is_record(head) else f"not {form}"
+            what = "is a record" if _is_record(head) else f"isn't {form}"
             raise RecordError(
-                f"{where}: the file that is there is {what}, so it isn't overwritten; name "
+                f"{where}: the file that is there {what}, so it isn't overwritten; name "
                 "another path"
             )
         other = taken.setdefault(whole, option)
@@ -54,6 +55,10 @@ def _head(path: Path) -> tuple[bytes, bool]:
     """How the file begins, and whether there is anything that could be lost."""
     if path.is_dir():
         raise IsADirectoryError(None, "it is a folder")
+    if not path.exists():
+        nearest = next(each for each in path.absolute().parents if each.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+            raise PermissionError(None, f"{shown(nearest)} takes no files")
     if not path.is_file():
         return b"", False
     with path.open("rb") as file:

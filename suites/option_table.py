@@ -318,7 +318,7 @@ class _Options(CommandLine):
         """Say so where it is another suite's."""
         for each in OPTIONS:
             if name in each.names:
-                suites = " and ".join(each.suites)
+                suites = ", ".join(each.suites)
                 return (
                     f"{name}: nox -s {self.suite} doesn't serve it; it is an option of {suites}: "
                     f"nox -s {each.suites[0]} -- {name}"

@@ -80,7 +80,7 @@ class RecordedRun(Generic[AnyRow]):
         Raises UsageError where -k leaves no test.
         """
         # pytest tells the end of collecting where it raised, too.
-        if self.config.getoption("collectonly") or sys.exc_info()[0] is not None:
+        if sys.exc_info()[0] is not None:
             return True
         whole = not self.config.getoption("--shard")
         if not session.items and self.left_out is not None and whole:
@@ -88,7 +88,7 @@ class RecordedRun(Generic[AnyRow]):
                 f"-k {quoted(self.config.getoption('keyword'))}: no row has that in its name, as "
                 f"{self.left_out} is one"
             )
-        return False
+        return bool(self.config.getoption("collectonly"))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Keep the name of a row that -k leaves out."""

@@ -15,7 +15,7 @@ from suites.throughput.against import Asked, _absolute, time_both
 from suites.throughput.in_turn import without
 from suites.throughput.merged import merge_rows
 from suites.throughput.worktrees import TreeError, commit_of, tree_of
-from tests.commands import run_python, wait_for
+from tests.commands import wait_for
 from tests.compared_records import bench_row, case, header, samples, write
 
 # A suite that writes the record which its tree holds, and the order that it was called in.
@@ -311,14 +311,3 @@ def test_arguments_of_a_process_name_files_in_full_and_lack_our_own() -> None:
     assert _absolute(["--kernels", "a.py", "--cases=b.jsonl", "--op", "x"], Path("/here")) == [
         *("--kernels", "/here/a.py", "--cases=/here/b.jsonl", "--op", "x")
     ]
-
-
-def test_files_of_one_process_are_refused() -> None:
-    """pytest-benchmark's JSON would be of the last process alone."""
-    done = run_python(
-        *("-m", "pytest", "suites/throughput", "--device=cpu"),
-        *("--against", "HEAD", "--benchmark-json=x.json", "-p", "no:cacheprovider"),
-    )
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--benchmark-json: --against times in several processes" in done.stderr
-    assert "Traceback" not in done.stderr

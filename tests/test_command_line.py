@@ -1,7 +1,7 @@
 """`nox -s accuracy -- OPTIONS` as a user meets it: what is refused, what runs and what is left.
 
 A run is a process of its own. Each takes seconds to import torch, so all start at once, two at a
-time, in one fixture, and the tests read what they left. test_refused_options.py has the command
+time, in one fixture, and the tests read what they left. test_bad_inputs.py has the command
 lines that are refused before anything runs.
 """
 
@@ -191,7 +191,6 @@ def _all_runs(folder: Folder) -> dict[str, Callable[[], Ran]]:
         "two ops": ("--kernel", "torch_eager", "--case", SMALL, "--case", DELTA),
         "one of two": ("--kernel", "torch_eager", "--case", DELTA),
         "cuda": ("--device=cuda", "--case", SMALL),
-        "results": ("--results=/dev/null/results", "--case", SMALL),
         "raises.py": ("--kernels", folder.file("raises.py", "x = 1\nx / 0\n")),
     }
     return runs | {name: partial(folder.run, name, *given) for name, given in options.items()}
@@ -223,16 +222,6 @@ def test_refused_run_of_its_own_shows_the_same_line(runs: Runs, folder: Folder) 
     sentence = "importing it raised ZeroDivisionError: division by zero (line 2)"
     assert ran.err.strip() == f"ERROR: --kernels {folder.path / 'raises.py'}: {sentence}"
     assert (ran.status, ran.out.strip(), ran.records) == (pytest.ExitCode.USAGE_ERROR, "", ())
-
-
-def test_folder_that_cant_be_written_to_is_refused(runs: Runs) -> None:
-    """Before anything runs, in one line."""
-    ran = runs("results")
-    assert ran.status == pytest.ExitCode.USAGE_ERROR
-    assert re.fullmatch(
-        r"ERROR: --results /dev/null/results: .* can't be created .*", ran.err.strip()
-    )
-    assert "Traceback" not in ran.out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -165,24 +165,6 @@ def test_page_is_one_file_and_runs_nothing_of_a_record(tmp_path: Path) -> None:
     assert "alert(1)" in text
 
 
-def test_bad_input_is_one_sentence(
-    tmp_path: Path, records: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What isn't there, isn't a record, or has nothing to be held against: status 2, one line."""
-    empty, text, cut = tmp_path / "empty", tmp_path / "text", tmp_path / "cut.jsonl"
-    empty.touch()
-    text.write_text("hello\n")
-    cut.write_bytes(records[0].read_bytes()[:700])
-    for path in (empty, text, cut, tmp_path / "none", tmp_path):
-        assert main([str(records[0]), str(path)]) == 2, path
-        shown, errors = capsys.readouterr()
-        assert shown == ""
-        assert errors.count("\n") == 1
-        assert "Traceback" not in errors
-    assert main([str(records[0])]) == 2
-    assert "name two of one suite" in capsys.readouterr().err
-
-
 def test_record_that_was_cut_off_is_compared_and_told(
     records: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

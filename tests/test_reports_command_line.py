@@ -115,29 +115,6 @@ def test_command_line_shows_several_records_and_makes_one_page(
     assert page.read_text().count("<section id=") == 3
 
 
-def test_command_line_refuses_what_a_record_has_no_form_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One sentence each, which names what would do, and nothing is shown or written."""
-    accuracy = str(write_example(tmp_path / "a.jsonl", example_rows()))
-    bench = str(write_bench(tmp_path / "b.jsonl", bench_rows()))
-    file = str(tmp_path / "file")
-    for arguments, words in (
-        ([bench, "--junit", file], "a record of nox -s bench has no form as JUnit"),
-        ([accuracy, "--baseline", "x"], "--baseline takes one of nox -s bench"),
-        ([bench, "--baseline", "x"], "no row is of a kernel 'x'"),
-        ([accuracy, "--roofline", file], "there is no roofline"),
-        ([accuracy, bench, "--markdown", file], "--markdown takes one record and 2 are named"),
-        ([bench, "--against", bench], "--against takes two of nox -s compile"),
-    ):
-        assert main(arguments) == 2
-        shown, errors = capsys.readouterr()
-        assert shown == ""
-        assert words in errors
-        assert errors.count("\n") == 1
-        assert not Path(file).exists()
-
-
 def test_command_line_draws_the_roofline_as_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from reports.example import example_rows, write_example
-from reports.record import RecordError
 from suites.resources.__main__ import _parser
 from suites.resources.cache import Cache
-from suites.resources.command import asked_for, saved
+from suites.resources.command import asked_for
 from suites.resources.compiler import Measured, unknown_version
 from suites.resources.selection import (
     GENERATIONS,
-    SelectionError,
     alignment_bytes,
     selected_kernels,
     standing,
@@ -28,32 +25,6 @@ TOOLS = {"triton": "3.7.1", "ptxas": "12.8.93"}
 def options(*arguments: str) -> argparse.Namespace:
     """The options of a command line."""
     return _parser().read(arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--sm", "77"), "--sm 77: there is no such generation; there are 75, 80, 86"),
-        (("--op", "attention_foward"), "there is no such op; did you mean attention_forward?"),
-        (("--kernel", "flush"), "there is no such kernel; did you mean flash?"),
-        (("--op", "attention_delta", "--kernel", "flash"), "leave no kernel to compile"),
-    ],
-)
-def test_what_doesnt_exist_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
-    """What was given, and what there is instead."""
-    with pytest.raises(SelectionError) as caught:
-        asked_for(options(*arguments), "")
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_record_to_compare_with_must_be_of_compiled_code(tmp_path: Path) -> None:
-    """A record of another suite, or none at all, is refused before anything is compiled."""
-    other = write_example(tmp_path / "accuracy.jsonl", example_rows())
-    with pytest.raises(RecordError, match="a record of nox -s accuracy"):
-        saved(other)
-    with pytest.raises(RecordError, match="there is no such file"):
-        saved(tmp_path / "missing.jsonl")
 
 
 def test_unknown_version_of_triton_is_told() -> None:

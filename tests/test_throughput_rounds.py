@@ -6,13 +6,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from reports.record import Record, read
-from suites.throughput.repeated import run_repeated
 from tests.commands import run_python
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -67,23 +64,3 @@ def test_interrupted_rounds_keep_the_processes_that_ended(tmp_path: Path) -> Non
     assert "Traceback" not in errors
     (row,) = _record(tmp_path).benches
     assert len(row.processes) == 1
-
-
-@pytest.mark.parametrize(
-    ("rounds", "arguments", "words"),
-    [
-        (2, ("--benchmark-json=x.json",), "--benchmark-json: --rounds times in several processes"),
-    ],
-)
-def test_rounds_refuse_in_one_sentence(
-    tmp_path: Path, rounds: int, arguments: tuple[str, ...], words: str
-) -> None:
-    """Before anything is timed."""
-    config: Any = SimpleNamespace(
-        invocation_params=SimpleNamespace(args=("suites/throughput", *arguments), dir=_ROOT),
-        getoption={"--results": tmp_path}.__getitem__,
-    )
-    with pytest.raises(pytest.UsageError, match=words) as refused:
-        run_repeated(config, rounds)
-    assert "\n" not in str(refused.value)
-    assert not list(tmp_path.iterdir())

@@ -45,6 +45,11 @@ class Pairs:
         }
         theirs = bool(config.getoption("--cases"))
         timed = [each for each in kernels if theirs or with_cases[each.op.name]]
+        if not timed:
+            raise pytest.UsageError(
+                f"bench: no case of {', '.join(with_cases)} is timed by default here; bring your "
+                "own by --cases=FILE"
+            )
         cases = selected_cases(config, timed, with_cases.__getitem__)
         planned = [
             (kernel, case)
