@@ -128,8 +128,7 @@ class Workers:
             said = () if self._worker is None else self._worker.said
             said = said if len(said) > 1 else ()  # the last line is in the reason
             return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=said)
-        outputs: dict[str, Tensor] = {}
-        rule, reason = reply.rule, reply.reason
+        outputs, rule, reason = dict[str, Tensor](), reply.rule, reply.reason
         printed = () if self._worker is None else self._worker.said
         if rule is None:
             outputs = self._outputs(kernel, case, arena, parcel.nbytes, parcel.home)
