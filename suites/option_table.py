@@ -291,7 +291,7 @@ OPTIONS = (
     ),
     *(
         _of_pytest(each, action="append", help=argparse.SUPPRESS)
-        for each in ("-p", "-W", "-o", "--tb", "--color")
+        for each in ("-p", "-W", "-o", "--tb")
     ),
 )
 # What is meant for another option only: without that one it would do nothing.
@@ -381,6 +381,8 @@ def check(suite: str, arguments: Sequence[str]) -> None:
         for each in without:
             if name in typed and each in typed:
                 options.error(f"{each}: {name} has no process of its own to limit; leave one out")
+    if getattr(given, "benchmark_skip", False):
+        options.error("--benchmark-skip: every row would be left out; leave the option out")
     made = getattr(given, "benchmark_json", None)
     if made is not None:
         try:

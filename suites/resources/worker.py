@@ -162,10 +162,14 @@ def serve(connection: Connection, sm: int, files: tuple[Path, ...], scratch: Pat
             shutil.rmtree(own, ignore_errors=True)
 
 
-def try_file(file: Path) -> None:
-    """Import a user's file; what can be told in a sentence is, where it is loaded in earnest."""
+def try_file(file: Path, done: Connection) -> None:
+    """Import a user's file, and say that the process has outlived it.
+
+    What can be told in a sentence is, where it is loaded in earnest.
+    """
     with contextlib.suppress(KernelError):
         load_file(file)
+    done.send(True)  # noqa: FBT003 (a file that ends the process may end it with status 0)
 
 
 def _keep_triton_in(folder: Path) -> None:

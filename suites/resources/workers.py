@@ -128,10 +128,11 @@ def check_files(files: Sequence[Path]) -> None:
     """Import each file in a process of its own, which may end over it. Raises WorkerError."""
     context = multiprocessing.get_context("forkserver")
     for file in files:
-        process = context.Process(target=try_file, args=(file,), daemon=True)
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=try_file, args=(file, theirs), daemon=True)
         process.start()
         process.join()
-        if process.exitcode:
+        if process.exitcode or not ours.poll():
             raise WorkerError(
                 f"--kernels {file}: importing it ended the process ({_ended(process)})"
             )
