@@ -207,8 +207,11 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
 
 def symbols_looked_up(kernel: Kernel) -> frozenset[str]:
     """Those that the kernel's file looked up, while it was imported too, if none of it wraps."""
+    found = frozenset(_LOOKED_UP.get(kernel.path, ()))
+    if not found:  # as a rule: all kernels are looked through only where there is a symbol
+        return found
     wraps = any(each.wraps for each in all_kernels() if each.path == kernel.path)
-    return frozenset() if wraps else frozenset(_LOOKED_UP.get(kernel.path, ()))
+    return frozenset() if wraps else found
 
 
 @contextmanager
