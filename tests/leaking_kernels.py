@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -27,6 +28,13 @@ def enters_inference_mode(**arguments: Tensor) -> Outputs:
     _entered.append(torch.inference_mode())
     _entered[-1].__enter__()
     return outputs
+
+
+@kernel(LAYER_NORM_BACKWARD, SERVES)
+def seeds_when_inputs_go(**arguments: Tensor) -> Outputs:
+    """Its inputs live until those of the next call are there."""
+    weakref.finalize(arguments["dy"], torch.manual_seed, 0)
+    return _sound(**arguments)
 
 
 def _variant(*_: object) -> str:

@@ -270,6 +270,12 @@ def test_what_a_variant_changes_is_undone(workers: Workers) -> None:
     assert _called(workers, "witness").reason is None
 
 
+def test_what_inputs_change_when_they_are_let_go_of_is_undone(workers: Workers) -> None:
+    """That is when those of the next call are there: it finds the process as it was."""
+    assert _called(workers, "seeds_when_inputs_go").reason is None
+    assert _called(workers, "witness").reason is None
+
+
 def test_baseline_that_changes_the_process_passes_and_is_undone(device: torch.device) -> None:
     """A library draws from PyTorch's random state, and isn't ours to judge."""
     drawing = dataclasses.replace(_kernel(lambda: torch.rand(3)), origin="baseline")

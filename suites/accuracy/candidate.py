@@ -121,7 +121,10 @@ def call_candidate(
 ) -> Call:
     """Call `kernel` on inputs of `case` made for this call, its fresh memory filled with `fill`."""
     changes = process_state.Changes()
-    call = _call(kernel, case, given, fill, how, changes)
+    with process_state.freed(changes):
+        call = _call(kernel, case, given, fill, how, changes)
+    if call.rule is None and changes.broken is not None and kernel.origin != "baseline":
+        call = Call({}, call.seconds, "changed process state", changes.broken)
     return replace(call, spent=changes.spent)
 
 

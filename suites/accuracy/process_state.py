@@ -43,16 +43,16 @@ _own: dict[str, dict[Setting, object]] = {}
 @contextmanager
 def kept(path: str, changes: Changes) -> Iterator[None]:
     """Inside, what the file at `path` has set holds; after it, all is as it was before."""
-    outside = _read()
+    outside = read()
     own = _own.setdefault(path, {})
     for setting, value in own.items():
         with suppress(Exception):
             setting.write(value)
-    before, modules = _read() if own else outside, set(sys.modules)
+    before, modules = read() if own else outside, set(sys.modules)
     try:
         yield
     finally:
-        now = _read()
+        now = read()
         for setting in SETTINGS:
             if _same(setting, before, now):
                 continue
@@ -63,8 +63,23 @@ def kept(path: str, changes: Changes) -> Iterator[None]:
                 changes.broken = changes.broken or told
             else:
                 own[setting] = now[setting]
-        left = _set_back(outside, now)
+        left = set_back(outside, now)
         changes.spent = changes.spent or bool(left)
+
+
+@contextmanager
+def freed(changes: Changes) -> Iterator[None]:
+    """Inside, around `kept`, nothing but what a call left behind changes the process.
+
+    As a finaliser of an output does, which runs when the suites let go of it.
+    """
+    before = read()
+    yield
+    now = read()
+    changed = [each for each in SETTINGS if each.fails and not _same(each, before, now)]
+    if changed:
+        changes.broken = changes.broken or f"{_told(changed[0], before, now)}: {_RULE}"
+        changes.spent = bool(set_back(before, now)) or changes.spent
 
 
 def load_kept(path: Path) -> tuple[Kernel, ...]:
@@ -72,12 +87,12 @@ def load_kept(path: Path) -> tuple[Kernel, ...]:
 
     Raises KernelError as `load_file` does, and where what it changed can't be set back.
     """
-    before = _read()
+    before = read()
     try:
         kernels = load_file(path)
     finally:
-        now = _read()
-        left = _set_back(before, now)
+        now = read()
+        left = set_back(before, now)
     if left:
         told = _told(left[0], before, now)
         raise KernelError(
@@ -103,7 +118,8 @@ def _set_by_imports(before: State, now: State, modules: set[str]) -> bool:
     return not changed
 
 
-def _read(settings: Iterable[Setting] = SETTINGS) -> State:
+def read(settings: Iterable[Setting] = SETTINGS) -> State:
+    """The process as it is."""
     return {each: _value(each) for each in settings}
 
 
@@ -121,15 +137,15 @@ def _same(setting: Setting, before: State, now: State) -> bool:
     return bool(setting.meaning(one) == setting.meaning(other))
 
 
-def _set_back(before: State, now: State) -> list[Setting]:
+def set_back(before: State, now: State) -> list[Setting]:
     """Undo every change, in the table's order; what couldn't be undone."""
     if all(_same(each, before, now) for each in SETTINGS):
         return []
     for each in SETTINGS:  # what was written may have changed this one
-        if not _same(each, before, _read([each])):
+        if not _same(each, before, read([each])):
             with suppress(Exception):
                 each.write(before[each])
-    after = _read()
+    after = read()
     return [each for each in SETTINGS if not _same(each, before, after)]
 
 

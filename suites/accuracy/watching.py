@@ -178,16 +178,28 @@ class _Refusal:
 
 
 _REFUSAL = _Refusal()
+_FETCH = "_dispatch_get_computed_kernel_for_dispatch_key"
 _LOOKED_UP: dict[str, set[str]] = {}  # symbols, by the source files that were on the stack
 
 
 def keep_refusing() -> None:
     """In a process of candidates alone: what is refused to one stays so, until one may call it.
 
-    From here on symbols that are looked up are heard of too, which can't be undone.
+    From here on symbols that are looked up are heard of too, which can't be undone, and so is what
+    is fetched from the dispatcher: that goes on to compute when it is replaced there.
     """
     _REFUSAL.is_kept = True
     sys.addaudithook(_heard)
+    fetch = getattr(torch._C, _FETCH, None)  # noqa: SLF001  (torch.library.get_kernel calls it)
+    if fetch is None:
+        return
+
+    def fetched(name: str, key: Any) -> Any:
+        if _library(name.replace("::", ".")) is not None:
+            _note_lookup(name.replace("::", "."))
+        return fetch(name, key)
+
+    setattr(torch._C, _FETCH, fetched)  # noqa: SLF001
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
@@ -195,8 +207,11 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     if event not in ("ctypes.dlsym", "ctypes.dlsym/handle"):
         return
     symbol = str(arguments[1])
-    if not _SYMBOL.search(symbol):
-        return
+    if _SYMBOL.search(symbol):
+        _note_lookup(symbol)
+
+
+def _note_lookup(symbol: str) -> None:
     frame: FrameType | None = _frame(1)
     while frame is not None:
         _LOOKED_UP.setdefault(frame.f_code.co_filename, set()).add(symbol)

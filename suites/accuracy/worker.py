@@ -37,6 +37,7 @@ class _Worker:
         self.arenas: dict[str, Arena] = {}  # by the kind of their device
         self.kernels: dict[tuple[str, str], Kernel] = {}
         self.last: Unpacked | None = None
+        self.state: process_state.State = {}  # of the process, between calls
         self.tasks: dict[str, Callable[..., tuple[Message, dict[str, Tensor]]]] = {}
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
@@ -73,12 +74,19 @@ class _Worker:
             for key, each in self.kernels.items()
             if message["overlay"] or key not in own
         ]
+        self.state = process_state.read()
         return {"kernels": told}
+
+    def settle(self) -> None:
+        """Undo what was changed since the last call: by a finaliser of its inputs, say."""
+        if process_state.set_back(self.state, process_state.read()):
+            raise RuntimeError("what an earlier kernel changed can't be set back")
 
     def ask(self, message: Message) -> Message:
         """What a kernel says of a case: a refusal, or the variant and memory that it will take."""
         case, sm = case_of(message["case"]), message["sm"]
         kernel = self.kernels[message["op"], message["kernel"]]
+        self.settle()
 
         def answer() -> Message:
             refusal = kernel.domain.reject(case, sm, self.device.type)
@@ -106,6 +114,7 @@ class _Worker:
         (packed,) = message["inputs"]
         unpacked = Unpacked(arena, packed, kernel.op.updates, self.device)
         self.last = unpacked
+        self.settle()
         how = How(**message["how"])
         call = call_here(kernel, case, unpacked.given, message["fill"], how)
         if not call.fatal:
@@ -139,6 +148,7 @@ class _Worker:
         kernel = self.kernels[message["op"], message["kernel"]]
         arena = self.arenas[message["through"]]
         self.last = None
+        self.settle()
         given = [
             Unpacked(arena, each, kernel.op.updates, self.device) for each in message["inputs"]
         ]
