@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from kernels import LAYER_NORM_BACKWARD, Domain, kernel
@@ -34,6 +36,25 @@ def enters_inference_mode(**arguments: Tensor) -> Outputs:
 def seeds_when_inputs_go(**arguments: Tensor) -> Outputs:
     """Its inputs live until those of the next call are there."""
     weakref.finalize(arguments["dy"], torch.manual_seed, 0)
+    return _sound(**arguments)
+
+
+@triton.jit
+def _locked_kernel(x, semaphore, m, n, LIMIT: tl.constexpr):
+    tl.store(semaphore, 1)
+    if m > LIMIT:
+        tl.store(x + m * n, tl.load(x + m * n))
+    tl.store(semaphore, 0)
+
+
+_semaphore = torch.zeros(1, dtype=torch.int32)
+
+
+@kernel(LAYER_NORM_BACKWARD, SERVES)
+def reads_past_the_end_of_many_rows(**arguments: Tensor) -> Outputs:
+    """Its semaphore is free between launches, unless one is cut off."""
+    assert _semaphore.item() == 0
+    _locked_kernel[(1,)](arguments["x"], _semaphore, *arguments["x"].shape, LIMIT=3)
     return _sound(**arguments)
 
 

@@ -276,6 +276,16 @@ def test_what_inputs_change_when_they_are_let_go_of_is_undone(workers: Workers) 
     assert _called(workers, "witness").reason is None
 
 
+def test_launch_that_was_cut_off_fails_no_other_case(workers: Workers) -> None:
+    """What the kernel keeps between calls is then as no whole launch leaves it."""
+    kernel = _named(workers, "reads_past_the_end_of_many_rows")
+    assert _called(workers, kernel.name).reason is None
+    case = dataclasses.replace(CASE, sizes=(("m", 4), ("n", 5)))
+    parcel = Parcel.of(LAYER_NORM_BACKWARD.inputs(case, _CPU), _CPU)
+    assert workers.call(kernel, case, parcel, "nan").rule == "illegal access"
+    assert _called(workers, kernel.name).reason is None
+
+
 def test_baseline_that_changes_the_process_passes_and_is_undone(device: torch.device) -> None:
     """A library draws from PyTorch's random state, and isn't ours to judge."""
     drawing = dataclasses.replace(_kernel(lambda: torch.rand(3)), origin="baseline")

@@ -125,7 +125,8 @@ def call_candidate(
         call = _call(kernel, case, given, fill, how, changes)
     if call.rule is None and changes.broken is not None and kernel.origin != "baseline":
         call = Call({}, call.seconds, "changed process state", changes.broken)
-    return replace(call, spent=changes.spent)
+    # A launch that was cut off leaves what the kernel keeps, a semaphore say, as no launch would.
+    return replace(call, spent=changes.spent or call.rule == "illegal access")
 
 
 def _call(
