@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -143,6 +144,7 @@ def test_flex_asks_for_the_scores_and_masks_of_the_contract(
     monkeypatch.setattr(attention_flex, "_compiled", lambda *_: flex_attention)
     features = attention_flex._DOMAIN.features
     uncompiled = kernel_of(attention_flex.flex_attention, op=ATTENTION_FORWARD, features=features)
+    uncompiled = replace(uncompiled, wraps="PyTorch's flex attention")
     row = run_on(CPU).try_pair(uncompiled, case)
     assert row.status == "passed", row.reason
 

@@ -100,9 +100,9 @@ def test_report_fits_the_terminal_and_cuts_no_figure(
 def test_verdict_is_a_word_beside_its_colour(records: tuple[Path, Path]) -> None:
     """With NO_COLOR the report says the same."""
     _, coloured, _ = run(*records, FORCE_COLOR="1", TERM="xterm-256color")
-    assert "\x1b[1;37;41m SLOWER " in coloured
+    assert "\x1b[1;38;5;231;48;5;124m SLOWER " in coloured
     _, plain, _ = run(*records, FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
-    assert ";41m" not in plain
+    assert "48;5;124m" not in plain
     assert " SLOWER " in plain
 
 

@@ -48,6 +48,15 @@ def _compared_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _sums_kernel(x_ptr, out_ptr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    rows, offs = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + rows[:, None] * BLOCK + offs[None, :])
+    again = tl.load(x_ptr + offs[None, :] + rows[:, None] * BLOCK)
+    tl.store(out_ptr + rows, tl.sum(x, axis=1))
+    tl.store(out_ptr + ROWS + rows, tl.sum(again, axis=1))
+
+
+@triton.jit
 def _library_kernel(x_ptr, out_ptr, FUNCTION: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, 256))
     if FUNCTION == "libdevice.tanh":
@@ -194,3 +203,11 @@ def test_kernel_that_calls_what_is_not_interpreted_is_told_so(function: str) -> 
         "triton.language (tl.exp, tl.sigmoid, tl.math.erf), or say Domain(interpretable=False) "
         "and run it on a GPU"
     )
+
+
+def test_sum_of_a_block_does_not_depend_on_how_numpy_lays_it_out() -> None:
+    """The same numbers, whichever part of their addresses came first: the same bits."""
+    x = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
+    out = torch.empty(2, 64)
+    _sums_kernel[(1,)](x, out, ROWS=64, BLOCK=16)
+    assert torch.equal(out[0], out[1])

@@ -21,7 +21,7 @@ from oracles.attention import chunks, closed_form, emulation, scores
 from oracles.attention.cases_builder import attention_case
 from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
 from oracles.op import Numerics
-from suites.accuracy import elements, originals, run, thorough
+from suites.accuracy import elements, known, originals, run, thorough
 from suites.accuracy.allocations import fresh_memory
 from suites.selection import alike_together
 from tests.attention_trials import JUDGED, Trial
@@ -45,8 +45,9 @@ def _scaled_down(monkeypatch: pytest.MonkeyPatch) -> None:
         (elements, "_CHUNK_ELEMENTS"),
         (inputs, "LARGEST_POISONED_BUFFER"),
         (originals, "LARGEST_POISONED_BUFFER"),
-        (run, "_MOST_BYTES_OF_SEVERAL_BOUNDS"),
-        (thorough, "_MOST_BYTES"),
+        (known, "_MOST_BYTES_OF_SEVERAL_BOUNDS"),
+        (thorough, "MOST_BYTES"),
+        (run, "MOST_BYTES"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) // SCALE)
 

@@ -90,9 +90,9 @@ def test_command_line_honours_no_color_and_columns(tmp_path: Path) -> None:
     """NO_COLOR stops colours that were forced; COLUMNS sets the width where nothing else does."""
     record = write_example(tmp_path / "run.jsonl", example_rows())
     _, coloured, _ = run(str(record), FORCE_COLOR="1", TERM="xterm-256color")
-    assert "\x1b[1;37;41m" in coloured
+    assert "\x1b[1;38;5;231;48;5;124m" in coloured
     _, plain, _ = run(str(record), FORCE_COLOR="1", TERM="xterm-256color", NO_COLOR="1")
-    assert ";41m" not in plain
+    assert "48;5;124m" not in plain
     _, narrow, _ = run(str(record), COLUMNS="70")
     tables = [line for line in narrow.splitlines() if "nox -s accuracy -- " not in line]
     assert max(map(len, tables)) == 70

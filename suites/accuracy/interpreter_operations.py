@@ -5,6 +5,9 @@ that is spread over a block becomes integers, and a mask of integers picks lanes
 The larger and the smaller of a number and NaN is the number (`propagate_nan` NONE, the default; for
 clamp too). tl.fma rounds once: here in float64 and then to the type, for all narrower ones.
 
+tl.sum adds in an order that follows from the shape alone: numpy's follows from how it has laid
+the block out, too, which differs with the masks of what the block was made of.
+
 A scalar load's `other` of 0 counts as none in Triton's own code, which asks whether it is true.
 
 What the interpreter can't run (libdevice, inline assembly, an operation that it has no function
@@ -50,8 +53,19 @@ def mend(interpreter: Any) -> None:
     builder.create_clampf = _clamp(builder.create_clampf, interpreter._ir.PROPAGATE_NAN.NONE)
     builder.create_fma = _fused(builder.create_fma, handle)
     _mend_other(interpreter)
+    _mend_sum(interpreter)
     type(interpreter.interpreter_semantic).dot_scaled = _refusing("tl.dot_scaled")
     _refuse_what_is_missing(builder)
+
+
+def _mend_sum(interpreter: Any) -> None:
+    stock = interpreter.ReduceOps.sum
+
+    def total(self: Any, block: Any) -> Any:
+        block.handle.data = np.ascontiguousarray(block.handle.data)
+        return stock(self, block)
+
+    interpreter.ReduceOps.sum = total
 
 
 def _mend_other(interpreter: Any) -> None:
