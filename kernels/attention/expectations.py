@@ -14,7 +14,10 @@ from kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Unfit,
 _NONE: frozenset[str] = frozenset()
 _HALVES = ("bfloat16", "float16")
 # With products, and bound by them.
-_PRODUCTS = ("forward*", "query_gradients*", "key_gradients*", "bias_gradient")
+_BUT_SPLIT = ("forward*", "query_gradients*", "key_gradients*", "bias_gradient")
+_SPLIT = ("split",)
+_PRODUCTS = (*_BUT_SPLIT, *_SPLIT)
+_FEW_ROWS, _MANY_ROWS = (1, 16), (17, 2**31)
 _ON_TENSOR_CORES = ("flash", "two_pass", "split_keys", "split_queries", "*_tf32")
 _MATRIX = (("HMMA", (80, 89)), ("HGMMA", (90, 90)), ("UTCHMMA", (100, 103)), ("HMMA", (120, 121)))
 
@@ -35,7 +38,8 @@ _SPILLED = (
     ("flash", "forward_wide", _D512, _NONE, True, (412, 0, 0, 0, 0, 0, 0)),
     ("flash_fp32", "forward", _D256, _NONE, True, (24, 24, 24, 24, 40, 0, 0)),
     ("flash_tf32", "forward", _D64, _NONE, True, (0, 0, 0, 0, 0, 128, 0)),
-    ("split_keys", "forward", _D64, _NONE, True, (884, 4, 4, 4, 0, 0, 0)),
+    ("split_keys", "split", _D64, _NONE, True, (900, 0, 0, 0, 0, 0, 0)),
+    ("split_keys", "split", _D64, _NONE, False, (1116, 0, 8, 8, 0, 0, 188)),
     ("split_queries", "key_gradients", _D64, _NONE, True, (0, 56, 44, 44, 388, 852, 464)),
     ("two_pass", "query_gradients", _D64, _NONE, True, (2336, 48, 68, 68, 48, 24, 176)),
     ("two_pass", "key_gradients", _D64, _NONE, True, (1604, 0, 4, 4, 12, 0, 8)),
@@ -89,6 +93,14 @@ _WIDTHS = (
         options=_NONE,
     ),
     Expectation(
+        # A thread of a narrow tile has one or two vectors of out.
+        says="aligned shares leave 16 bytes at a time, but for their lse",
+        claim=Stores(16, share=0.75),
+        functions=_SPLIT,
+        aligned=True,
+        options=_NONE,
+    ),
+    Expectation(
         # Triton 3.6 on sm 100: 39 % of the bytes; a stride that isn't known leaves none.
         says="aligned heads come 16 bytes at a time, but for lse and delta of many rows",
         claim=Loads(16, share=0.35),
@@ -108,15 +120,31 @@ _WIDTHS = (
     ),
 )
 
-_INSTRUCTIONS = tuple(
+_INSTRUCTIONS = (
+    *(
+        Expectation(
+            says=f"products{which} use {instruction} on sm {sm[0]}",
+            claim=Uses(instruction),
+            kernels=_ON_TENSOR_CORES,
+            functions=functions,
+            sizes=sizes,
+            sm=sm,
+        )
+        for which, functions, sizes in (
+            ("", _BUT_SPLIT, {}),
+            (" of a tile of 64 rows", _SPLIT, {"s_q": _MANY_ROWS}),
+        )
+        for instruction, sm in _MATRIX
+    ),
     Expectation(
-        says=f"products use {instruction} on sm {sm[0]}",
-        claim=Uses(instruction),
-        kernels=_ON_TENSOR_CORES,
-        functions=_PRODUCTS,
-        sm=sm,
-    )
-    for instruction, sm in _MATRIX
+        # Of cases with a key head to each query head, by which those with more are stood for.
+        says="products of a tile of 16 rows use HMMA",
+        claim=Uses("HMMA"),
+        kernels=("split_keys",),
+        functions=_SPLIT,
+        sizes={"s_q": _FEW_ROWS},
+        sm=(80, 121),
+    ),
 )
 
 _REGISTERS = (

@@ -1,7 +1,7 @@
-"""ATTENTION_FORWARD: `flash`, its tf32 twin, and `split_keys` for few queries against many keys.
+"""ATTENTION_FORWARD: `flash` and its tf32 twin.
 
-All write out packed in the order (b, s, h, d). Bitwise repeatable, and a row's bits don't depend on
-the other batches and heads; `split_keys` splits by the sizes alone, never by the device.
+Both write out packed in the order (b, s, h, d). Bitwise repeatable, and a row's bits depend on no
+other batch or head.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.attention.forward_kernel import combine_kernel, forward_kernel
+from kernels.attention.forward_kernel import forward_kernel
 from kernels.attention.problem import (
     Given,
     Options,
@@ -43,37 +43,31 @@ from oracles import ATTENTION_FORWARD
 from oracles.op import Case
 
 WIDE_CHUNK = 64  # columns of a head at a time where accumulators are in memory
-_KEYS_A_SPLIT = 256
-_MOST_SPLITS = 32
-_COMBINED_ROWS = 16
 
 Forward = tuple[Tensor, Tensor]
 
 
-def launch(problem: Problem, variant: Variant, *, splits: int = 1) -> Forward:
-    """out and lse; with splits > 1 fp32 shares of both, [splits, ...]."""
+def launch(problem: Problem, variant: Variant) -> Forward:
+    """out and lse, by one variant."""
     q, k, v, options = problem.q, problem.k, problem.v, problem.options
     shape = (q.shape[0], q.shape[1], problem.h_q, problem.d_v)
     lse_shape = (q.shape[0], problem.h_q, q.shape[1])
-    split = splits > 1
-    shares = (splits,) if split else ()
-    out_dtype = torch.float32 if split else q.dtype
-    out = torch.empty((*shares, *shape), dtype=out_dtype, device=q.device)
-    lse = torch.empty((*shares, *lse_shape), dtype=torch.float32, device=q.device)
+    out = torch.empty(shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
     tile = variant.tile
-    grid = (triton.cdiv(problem.s_q, tile.queries) * problem.b * problem.h_q * splits,)
+    grid = (triton.cdiv(problem.s_q, tile.queries) * problem.b * problem.h_q,)
     if not grid[0]:
         return out, lse
     pointers = (
-        q, k, v, problem.bias, options.alibi_slopes, None if split else options.sink,
+        q, k, v, problem.bias, options.alibi_slopes, options.sink,
         options.cu_seqlens_q, options.cu_seqlens_k,
     )  # fmt: skip
-    lse_strides = lse.stride()[-3:-1]
+    lse_strides = lse.stride()[:2]
     vector = vector_elements(q, k, v) if variant.aligned else 1
     heads = problem.d // vector, problem.d_v // vector
     strides = (
         *units(q, vector), *units(k, vector), *units(v, vector), *problem.bias_strides,
-        *units(out[0] if split else out, vector)[:3],
+        *units(out, vector)[:3],
     )  # fmt: skip
     flags = {
         "SOFTCAP": options.softcap is not None,
@@ -95,19 +89,18 @@ def launch(problem: Problem, variant: Variant, *, splits: int = 1) -> Forward:
             )  # fmt: skip
             return out, lse
         forward_kernel.of(vector)[grid](
-            *pointers, out, lse, *strides, out.stride(0) if split else 0, *lse_strides,
-            lse.stride(0) if split else 0, problem.kernel_scale, *problem.numbers, *heads,
-            *problem.limits, splits, NATURAL=problem.natural, SPLIT=split, EVEN_D=problem.even,
+            *pointers, out, lse, *strides, *lse_strides, problem.kernel_scale, *problem.numbers,
+            *heads, *problem.limits, NATURAL=problem.natural, EVEN_D=problem.even,
             WIDE=is_wide(q, k, v), BLOCK_D=problem.block_d, BLOCK_DV=problem.block_dv,
             STAGES=tile.stages, **flags,
         )  # fmt: skip
     return out, lse
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, options: Options, *, tf32: bool = False) -> Forward:
+def flash_forward(problem: Problem, *, tf32: bool = False) -> Forward:
     """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], by the first variant that fits."""
-    problem = Problem.of(q, k, v, options)
-    need = need_of_call(problem, sm_of(q.device), (q, k, v), tf32=tf32)
+    tensors = problem.q, problem.k, problem.v
+    need = need_of_call(problem, sm_of(problem.q.device), tensors, tf32=tf32)
     return launch(problem, pick("fwd", need))
 
 
@@ -138,7 +131,7 @@ def _workspace(case: Case) -> int:
 )
 def flash(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     """A block of queries a program, whole operands in fp32."""
-    return forward(q, k, v, Options(**given))
+    return flash_forward(Problem.of(q, k, v, Options(**given)))
 
 
 @kernel(
@@ -152,63 +145,4 @@ def flash(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
 )
 def flash_tf32(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     """As `flash`, for fp32 on tensor cores: operands of products lose all but 10 bits."""
-    return forward(q, k, v, Options(**given), tf32=True)
-
-
-def splits_of(s_kv: int) -> int:
-    """How many programs share a block's keys: by the keys alone, so that bits don't vary."""
-    return min(_MOST_SPLITS, max(2, -(-s_kv // _KEYS_A_SPLIT)))
-
-
-def _split_workspace(case: Case) -> int:
-    """A share of out and of lse for each split, in fp32."""
-    shares = splits_of(case.size("s_kv"))
-    return 4 * shares * (elements(case, "out") + elements(case, "lse"))
-
-
-@kernel(
-    ATTENTION_FORWARD,
-    Domain(
-        dtypes=HALVES,
-        features=FEATURES - {"varlen"},
-        sm=SM,
-        since=SINCE,
-        sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
-    ),
-    numerics=DECLARED,
-    priority=10,
-    variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
-    workspace=_split_workspace,
-)
-@kernel(
-    ATTENTION_FORWARD,
-    Domain(
-        dtypes=SINGLE,
-        features=FEATURES - {"varlen"},
-        sm=SM,
-        sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
-    ),
-    numerics=DECLARED_FP32,
-    priority=10,
-    variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
-    workspace=_split_workspace,
-    name="split_keys_fp32",
-)
-def split_keys(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
-    """Several programs share the keys of a block of queries, and their shares are then joined."""
-    problem = Problem.of(q, k, v, Options(**given))
-    variant = pick("fwd", need_of_call(problem, sm_of(q.device), (q, k, v), tf32=False))
-    splits = splits_of(problem.s_kv)
-    shares, share_lse = launch(problem, variant, splits=splits)
-    out = torch.empty(shares.shape[1:], dtype=q.dtype, device=q.device)
-    lse = torch.empty(share_lse.shape[1:], dtype=torch.float32, device=q.device)
-    grid = (triton.cdiv(problem.s_q, _COMBINED_ROWS) * problem.b * problem.h_q,)
-    if not grid[0]:
-        return out, lse
-    with on_device_of(q):
-        combine_kernel[grid](
-            shares, share_lse, problem.options.sink, out, lse, *shares.stride()[:4],
-            *share_lse.stride()[:3], *out.stride()[:3], problem.h_q, problem.s_q, problem.d_v,
-            splits, BLOCK_M=_COMBINED_ROWS, BLOCK_DV=problem.block_dv,
-        )  # fmt: skip
-    return out, lse
+    return flash_forward(Problem.of(q, k, v, Options(**given)), tf32=True)

@@ -3,8 +3,7 @@
 For each tile: S = q k^T, m' = max(m, max S), l' = l exp(m - m') + sum exp(S - m'), and likewise
 acc' = acc exp(m - m') + exp(S - m') v; at the end out = acc / l and lse = m + log l (Milakov &
 Gimelshein 2018; Dao et al. 2022). The accumulator stays in registers (`rf`), or is kept in memory
-and visited a chunk of d_v at a time (`gmem`), for heads too wide to hold. With splits, a program
-takes a share of the key tiles and leaves its out and lse in fp32; `combine_kernel` joins them.
+and visited a chunk of d_v at a time (`gmem`), for heads too wide to hold.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from kernels.attention.scores import (
     LN2,
     LOG2E,
     attended,
-    compiled,
     compiled_twice,
-    keep_tile,
+    keep_rows,
     key_tiles,
     score_tile,
     sequence,
@@ -36,7 +34,7 @@ def softmax_step(
     seed_high,
     threshold,
     batch_head,
-    start_m,
+    offs_m,
     start_n,
     shift,
     left,
@@ -59,9 +57,9 @@ def softmax_step(
 ):
     """One tile of x = q k^T: its weights p (dropped ones 0), the new m and l, and acc's factor.
 
-    scale is the case's where scores are natural, else scale log2(e).
+    offs_m [BLOCK_M, 1] are the rows' queries; bias_base, slope and batch_head are one for all
+    rows, or [BLOCK_M, 1] too. scale is the case's where scores are natural, else scale log2(e).
     """
-    offs_m = (start_m + tl.arange(0, BLOCK_M))[:, None]
     offs_n = (start_n + tl.arange(0, BLOCK_N))[None, :]
     x *= scale
     if MASKED:
@@ -89,8 +87,8 @@ def softmax_step(
         alpha = tl.exp2(m_i - m_used)
     l_i = l_i * alpha + tl.sum(p, 1)
     if DROPOUT:
-        keep = keep_tile(
-            seed_low, seed_high, threshold, batch_head, start_m, start_n, BLOCK_M, BLOCK_N
+        keep = keep_rows(
+            seed_low, seed_high, threshold, batch_head, offs_m, start_n, BLOCK_M, BLOCK_N
         )
         p = tl.where(keep, p, 0.0)
     return p, m_new, l_i, alpha
@@ -117,7 +115,7 @@ def finish(m_i, l_i, sink_ptr, head, NATURAL: tl.constexpr):
 
 
 @triton.jit
-def _forward_tiles(
+def forward_tiles(
     acc,
     m_i,
     l_i,
@@ -130,7 +128,7 @@ def _forward_tiles(
     seed_high,
     threshold,
     batch_head,
-    start_m,
+    offs_m,
     first_tile,
     tiles,
     gap_at,
@@ -196,7 +194,7 @@ def _forward_tiles(
             v = tl.load(v_ptrs, mask=offs_dv[None, :] < d_v, other=0.0)
         x = tl.dot(q, k, input_precision=PRECISION)
         p, m_i, l_i, alpha = softmax_step(
-            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m,
+            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, offs_m,
             start_n, shift,
             left, right, first_key, end_key, stride_bm, stride_bn, scale, softcap,
             BIAS, ALIBI, SOFTCAP, DROPOUT, NATURAL, MASKED, BLOCK_M, BLOCK_N, s_q,
@@ -236,10 +234,8 @@ def _forward(
     stride_ob,
     stride_om,
     stride_oh,
-    stride_os,
     stride_lb,
     stride_lh,
-    stride_ls,
     scale,
     softcap,
     keep_scale,
@@ -255,11 +251,9 @@ def _forward(
     left,
     right,
     bottom_right,
-    splits,
     SOFTCAP: tl.constexpr,
     DROPOUT: tl.constexpr,
     NATURAL: tl.constexpr,
-    SPLIT: tl.constexpr,
     EVEN_D: tl.constexpr,
     ADJACENT: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -271,17 +265,13 @@ def _forward(
     BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """out [b, s_q, h_q, d_v] and lse [b, h_q, s_q]; with SPLIT fp32 shares of both, splits first.
+    """out [b, s_q, h_q, d_v] and lse [b, h_q, s_q].
 
     Strides of q, k, v and out, d and d_v arrive divided by VECTOR: their product with it is known
     to be a multiple, and so loads are VECTOR elements wide, whatever the numbers are.
     """
     blocks_m = tl.cdiv(s_q, BLOCK_M)
     pid = tl.program_id(0)
-    split = 0
-    if SPLIT:
-        split = pid % splits
-        pid = pid // splits
     # Blocks with the most keys first: under a causal mask the last ones.
     start_m = (blocks_m - 1 - pid % blocks_m) * BLOCK_M
     batch_head = pid // blocks_m
@@ -324,27 +314,21 @@ def _forward(
     low, full_low, full_high, high = key_tiles(
         start_m, s_q, s_kv, shift, left, right, BLOCK_M, BLOCK_N
     )
-    if SPLIT:
-        share = tl.cdiv(high - low, splits)
-        low = tl.minimum(high, low + split * share)
-        high = tl.minimum(high, low + share)
-        full_low = tl.minimum(tl.maximum(full_low, low), high)
-        full_high = tl.minimum(tl.maximum(full_high, full_low), high)
     m_i = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
-    acc, m_i, l_i = _forward_tiles(
+    acc, m_i, l_i = forward_tiles(
         acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold,
-        batch_head, start_m,
+        batch_head, offs_m[:, None],
         full_low, full_high - full_low, 0, 0, shift, left, right, first_key, end_key, s_q, d, d_v,
         stride_kn * VECTOR, stride_kd, stride_vn * VECTOR, stride_vd, stride_bm, stride_bn,
         scale, softcap, bias_ptr is not None, slopes_ptr is not None, SOFTCAP, DROPOUT, NATURAL,
         False, EVEN_D, WIDE, PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, STAGES,
     )  # fmt: skip
     head_tiles = full_low - low
-    acc, m_i, l_i = _forward_tiles(
+    acc, m_i, l_i = forward_tiles(
         acc, m_i, l_i, q, k_base, v_base, bias_base, slope, seed_low, seed_high, threshold,
-        batch_head, start_m,
+        batch_head, offs_m[:, None],
         low, head_tiles + high - full_high, head_tiles, full_high - full_low, shift, left, right,
         first_key, end_key, s_q, d, d_v,
         stride_kn * VECTOR, stride_kd, stride_vn * VECTOR, stride_vd, stride_bm, stride_bn,
@@ -358,78 +342,13 @@ def _forward(
     out = acc * inverse[:, None]
     there = offs_m < s_q
     o_rows = rows.to(tl.int64)
-    wide_split, wide_head = tl.cast(split, tl.int64), head.to(tl.int64)
-    out_base = out_ptr + memory_batch * (stride_ob * VECTOR) + wide_split * stride_os
-    out_base += wide_head * (stride_oh * VECTOR)
+    wide_head = head.to(tl.int64)
+    out_base = out_ptr + memory_batch * (stride_ob * VECTOR) + wide_head * (stride_oh * VECTOR)
     out_ptrs = out_base + o_rows[:, None] * (stride_om * VECTOR) + offs_dv[None, :]
     mask = there[:, None] & (offs_dv[None, :] < d_v)
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)
-    lse_base = lse_ptr + memory_batch * stride_lb + wide_head * stride_lh + wide_split * stride_ls
+    lse_base = lse_ptr + memory_batch * stride_lb + wide_head * stride_lh
     tl.store(lse_base + o_rows, lse, mask=there)
 
 
 forward_kernel = compiled_twice(_forward, "q_ptr", "k_ptr", "v_ptr", "out_ptr")
-
-
-def _combine(
-    shares_ptr,
-    share_lse_ptr,
-    sink_ptr,
-    out_ptr,
-    lse_ptr,
-    stride_ss,
-    stride_sb,
-    stride_sm,
-    stride_sh,
-    stride_ls,
-    stride_lb,
-    stride_lh,
-    stride_ob,
-    stride_om,
-    stride_oh,
-    h_q,
-    s_q,
-    d_v,
-    splits,
-    BLOCK_M: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
-):
-    """Joins the shares of each row, in their order: out = sum_s exp(lse_s - lse) out_s."""
-    blocks_m = tl.cdiv(s_q, BLOCK_M)
-    batch_head = tl.program_id(0) // blocks_m
-    batch = (batch_head // h_q).to(tl.int64)
-    head = (batch_head % h_q).to(tl.int64)
-    offs_m = (tl.program_id(0) % blocks_m) * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_dv = tl.arange(0, BLOCK_DV)
-    there = offs_m < s_q
-    rows = offs_m.to(tl.int64)
-    lse_base = share_lse_ptr + batch * stride_lb + head * stride_lh + rows
-    share_base = shares_ptr + batch * stride_sb + head * stride_sh + rows[:, None] * stride_sm
-    mask = there[:, None] & (offs_dv[None, :] < d_v)
-    m_i = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    nan = tl.zeros((BLOCK_M,), tl.float32)
-    for split in range(splits):
-        share = tl.load(lse_base + split * stride_ls, mask=there, other=float("-inf"))
-        m_i = tl.maximum(m_i, share)
-        nan += tl.where(share == share, 0.0, share)  # noqa: PLR0124 (NaN alone is not itself)
-    if sink_ptr is not None:
-        m_i = tl.maximum(m_i, tl.load(sink_ptr + head))
-    m_used = tl.where(m_i == float("-inf"), 0.0, m_i)
-    l_i = nan
-    acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
-    for split in range(splits):
-        share = tl.load(lse_base + split * stride_ls, mask=there, other=float("-inf"))
-        weight = tl.exp(share - m_used)
-        l_i += weight
-        part = tl.load(share_base + split * stride_ss + offs_dv[None, :], mask=mask, other=0.0)
-        # A share without keys has weight 0 and an out of 0.
-        acc += part * weight[:, None]
-    if sink_ptr is not None:
-        l_i += tl.exp(tl.load(sink_ptr + head) - m_used)
-    out = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]
-    out_ptrs = out_ptr + batch * stride_ob + head * stride_oh + rows[:, None] * stride_om
-    tl.store(out_ptrs + offs_dv[None, :], out.to(out_ptr.dtype.element_ty), mask=mask)
-    tl.store(lse_ptr + batch_head.to(tl.int64) * s_q + rows, m_used + tl.log(l_i), mask=there)
-
-
-combine_kernel = compiled(_combine)

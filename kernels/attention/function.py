@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward, unordered_backward
-from kernels.attention.forward import forward
+from kernels.attention.forward import Forward, flash_forward
 from kernels.attention.problem import (
     AttentionError,
     Given,
@@ -35,6 +35,13 @@ from kernels.attention.served import (
     SM,
     elements,
     variants_of_case,
+)
+from kernels.attention.split_keys import (
+    serves,
+    serves_case,
+    split_forward,
+    split_workspace,
+    tile_of_case,
 )
 from kernels.attention.variants import WIDEST_RF
 from kernels.registry import Domain, kernel
@@ -92,6 +99,14 @@ def packed(
     ]
     scale = 1 / math.sqrt(d) if options.scale is None else options.scale
     return switches, [scale, options.softcap or 0.0, options.dropout_p]
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, options: Options, *, tf32: bool = False) -> Forward:
+    """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], by the kernel that dispatch takes."""
+    problem = Problem.of(q, k, v, options)
+    if serves(problem) and not tf32:
+        return split_forward(problem)
+    return flash_forward(problem, tf32=tf32)
 
 
 @torch.library.custom_op("kernel_workbench::attention_forward", mutates_args=())
@@ -285,14 +300,25 @@ def _end_to_end(
     return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)
 
 
-def _workspace(case: Case) -> int:
-    """out, lse, delta; for wide heads fp32 accumulators of out, dq, dk and dv."""
+def _workspace(case: Case, *, tf32: bool = False) -> int:
+    """out, lse, delta; for wide heads fp32 accumulators of out, dq, dk and dv; or a split's shares.
+
+    The shares are gone before delta and the accumulators of the backward are made.
+    """
     rows = elements(case, "dq") // case.size("d")
     out = rows * case.size("d_v")
-    kept = out * case.dtype.itemsize + 3 * 4 * rows
-    if max(case.size("d"), case.size("d_v")) <= WIDEST_RF:
-        return kept
-    return kept + 4 * (out + sum(elements(case, name) for name in ("dq", "dk", "dv")))
+    made = out * case.dtype.itemsize + 4 * rows
+    kept = made + 2 * 4 * rows
+    if max(case.size("d"), case.size("d_v")) > WIDEST_RF:
+        return kept + 4 * (out + sum(elements(case, name) for name in ("dq", "dk", "dv")))
+    if serves_case(case) and not tf32:
+        return max(kept, made + split_workspace(case))
+    return kept
+
+
+def _variants(case: Case, sm: int, *, tf32: bool = False) -> str:
+    first = tile_of_case(case) if serves_case(case) and not tf32 else "fwd"
+    return variants_of_case(first, "dq", "dkdv", case=case, sm=sm, tf32=tf32)
 
 
 @kernel(
@@ -300,7 +326,7 @@ def _workspace(case: Case) -> int:
     Domain(dtypes=HALVES, features=FEATURES, sm=SM, since=SINCE),
     numerics=DECLARED,
     priority=20,
-    variant=lambda case, sm: variants_of_case("fwd", "dq", "dkdv", case=case, sm=sm),
+    variant=_variants,
     workspace=_workspace,
 )
 @kernel(
@@ -308,14 +334,14 @@ def _workspace(case: Case) -> int:
     Domain(dtypes=SINGLE, features=FEATURES, sm=SM),
     numerics=DECLARED_FP32,
     priority=20,
-    variant=lambda case, sm: variants_of_case("fwd", "dq", "dkdv", case=case, sm=sm),
+    variant=_variants,
     workspace=_workspace,
     name="flash_two_pass_fp32",
 )
 def flash_two_pass(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]
 ) -> Gradients:
-    """`flash`, then `two_pass` on what it stored."""
+    """`flash`, or `split_keys` where queries are few, then `two_pass` on what it stored."""
     return _end_to_end(do, q, k, v, given, tf32=False)
 
 
@@ -324,8 +350,8 @@ def flash_two_pass(
     Domain(dtypes=(torch.float32,), features=FEATURES, sm=(80, SM[1])),
     numerics=DECLARED_TF32,
     priority=15,
-    variant=lambda case, sm: variants_of_case("fwd", "dq", "dkdv", case=case, sm=sm, tf32=True),
-    workspace=_workspace,
+    variant=lambda case, sm: _variants(case, sm, tf32=True),
+    workspace=lambda case: _workspace(case, tf32=True),
 )
 def flash_two_pass_tf32(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]

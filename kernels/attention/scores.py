@@ -111,6 +111,15 @@ def keep_tile(
     seed_low, seed_high and threshold are words of 32 bits, held in signed integers.
     """
     queries = (start_m + tl.arange(0, BLOCK_M))[:, None]
+    return keep_rows(seed_low, seed_high, threshold, batch_head, queries, start_n, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def keep_rows(
+    seed_low, seed_high, threshold, batch_head, queries, start_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """As `keep_tile`, for any queries [BLOCK_M, 1], of one head or each of its own."""
     fours = (start_n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
     queries, fours = tl.broadcast(queries, fours)
     zero = tl.zeros_like(queries)
@@ -147,6 +156,12 @@ def key_tiles(start_m, s_q, s_kv, shift, left, right, BLOCK_M: tl.constexpr, BLO
     sequence's end not minded, may attend to each of their keys.
     """
     last_m = tl.minimum(start_m + BLOCK_M, s_q) - 1
+    return key_tiles_of(start_m, last_m, s_kv, shift, left, right, BLOCK_N)
+
+
+@triton.jit
+def key_tiles_of(start_m, last_m, s_kv, shift, left, right, BLOCK_N: tl.constexpr):
+    """As `key_tiles`, for the queries from start_m to last_m."""
     low = tl.maximum(0, start_m + shift - left) // BLOCK_N
     high = tl.cdiv(tl.maximum(0, tl.minimum(s_kv, last_m + shift + right + 1)), BLOCK_N)
     low = tl.minimum(low, high)

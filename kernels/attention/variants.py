@@ -21,7 +21,7 @@ import torch
 
 from kernels.attention.problem import LARGEST_HEAD
 
-Pass = Literal["fwd", "dkdv", "dk", "dv", "dq"]
+Pass = Literal["fwd", "split16", "split64", "dkdv", "dk", "dv", "dq"]
 Accumulator = Literal["rf", "gmem"]
 
 _DTYPES = {
@@ -139,6 +139,12 @@ _HALF: _Tiles = {
     ("fwd", "f16", 128): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
     ("fwd", "f16", 256): _same(Tile(32, 32, 4, 1), Tile(64, 32, 4, 2), Tile(128, 64, 8, 2)),
     ("fwd", "f16", LARGEST_HEAD): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+    ("split16", "f16", 64): _same(Tile(16, 32, 4, 1), Tile(16, 64, 4, 3), Tile(16, 64, 4, 3)),
+    ("split16", "f16", 128): _same(Tile(16, 32, 4, 1), Tile(16, 64, 4, 2), Tile(16, 128, 8, 2)),
+    ("split16", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(16, 32, 4, 2), Tile(16, 64, 8, 2)),
+    ("split64", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3)),
+    ("split64", "f16", 128): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3)),
+    ("split64", "f16", 256): _same(Tile(32, 32, 4, 1), Tile(64, 32, 4, 2), Tile(64, 64, 8, 2)),
     ("dkdv", "f16", 64): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 4)),
     ("dkdv", "f16", 128): _same(Tile(32, 32, 4, 1), Tile(32, 64, 4, 2), Tile(64, 128, 8, 3)),
     ("dk", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(64, 128, 8, 1)),
@@ -154,6 +160,12 @@ _HALF: _Tiles = {
 # Whole fp32 operands go through FMA units: a product is unrolled over its threads, which tiles of
 # more than about 8 elements a thread spill by, and compile for many seconds.
 _WHOLE: tuple[tuple[Pass, int, Tile], ...] = (
+    ("split16", 64, Tile(16, 32, 4, 1)),
+    ("split16", 128, Tile(16, 32, 4, 1)),
+    ("split16", 256, Tile(16, 16, 4, 1)),
+    ("split64", 64, Tile(64, 32, 8, 1)),
+    ("split64", 128, Tile(64, 32, 8, 1)),
+    ("split64", 256, Tile(32, 16, 8, 1)),
     ("fwd", 64, Tile(64, 32, 8, 1)),
     ("fwd", 128, Tile(32, 32, 8, 1)),
     ("fwd", 256, Tile(32, 16, 8, 1)),

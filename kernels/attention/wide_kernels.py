@@ -189,8 +189,8 @@ def _forward_wide(
             stride_kd, d, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
         )  # fmt: skip
         p, m_i, l_i, alpha = softmax_step(
-            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head, start_m,
-            start_n, shift,
+            x, m_i, l_i, bias_base, slope, seed_low, seed_high, threshold, batch_head,
+            offs_m[:, None], start_n, shift,
             left, right, first_key, end_key, stride_bm, stride_bn, scale, softcap,
             bias_ptr is not None, slopes_ptr is not None, SOFTCAP, DROPOUT, True, True,
             BLOCK_M, BLOCK_N, s_q,

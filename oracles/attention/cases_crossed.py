@@ -13,7 +13,9 @@ from oracles.attention.cases_builder import DTYPES, OFFSETS, attention_case
 from oracles.attention.geometry import BACKWARD, FORWARD
 from oracles.op import CONTIGUOUS, Case, Tier
 
-_HEADS = (64, 128, 256, 320)
+_ON_CHIP = (64, 128, 256)
+_HEADS = (*_ON_CHIP, 320)
+_FEW_QUERIES = (5, 21)
 _OPTIONS = ("", "bias", "dropout", "bias dropout")
 
 
@@ -27,3 +29,9 @@ def crossed(tier: Tier) -> Iterator[Case]:
     ):
         sizes = (1, 2, 2, 131, 200, d, d)
         yield attention_case(op, sizes, dtype, tier, options=options, layout=layout)
+    # Few queries have tiles of their own, for up to 16 rows a key head, and for more.
+    for dtype, d, layout, options, s_q in product(
+        DTYPES, _ON_CHIP, layouts, _OPTIONS, _FEW_QUERIES
+    ):
+        sizes = (1, 2, 2, s_q, 300, d, d)
+        yield attention_case(FORWARD, sizes, dtype, tier, options=options, layout=layout)

@@ -109,6 +109,29 @@ COMBINATIONS = (
     Feature("bias", (1, 1, 1, 37, 41, 40, 24)),
 )
 
+# Few queries, of the forward alone: keys split over programs, a group's query heads in one tile.
+_DECODING = (
+    Feature("", (2, 6, 2, 3, 300, 64, 64), why="three shares of keys, the last of 44"),
+    Feature(
+        "causal bottom_right", (1, 5, 1, 7, 290, 40, 24), why="each row of a group its own end"
+    ),
+    Feature("causal", (1, 10, 1, 7, 270, 64, 64), why="a query's heads in two tiles; empty shares"),
+    Feature("bottom_right", (1, 6, 3, 9, 333, 64, 64), (40, 9), "shares that a window cuts"),
+    Feature("sink", (1, 4, 1, 2, 257, 64, 64), why="bug 17: the last share is one key"),
+    Feature(
+        "bias dropout", (2, 6, 2, 5, 200, 64, 64), why="bug 47: each row its head's bias, mask"
+    ),
+    Feature(
+        "causal bottom_right bias bias_over_batch alibi softcap sink dropout scale",
+        (2, 4, 2, 6, 200, 40, 24),
+        (170, None),
+        "every option at once",
+    ),
+    Feature(
+        "causal bottom_right", (1, 1, 1, 300, 280, 64, 64), why="bugs 8, 14: rows without keys"
+    ),
+)
+
 _TORCH_DROPOUT = (
     Feature("torch_dropout", _PLAIN),
     Feature("torch_dropout causal", (2, 3, 3, 333, 200, 64, 64)),
@@ -150,6 +173,12 @@ def features(tier: Tier) -> Iterator[Case]:
                         window=each.window,
                         why=each.why if sizes == each.sizes else "",
                     )
+        for index, each in enumerate(_DECODING if op == FORWARD else ()):
+            for dtype in turn(op, index) if tier == "ci" else DTYPES:
+                yield attention_case(
+                    op, each.sizes, dtype, tier,
+                    options=each.options, window=each.window, why=each.why,
+                )  # fmt: skip
         if tier == "full":
             for each, dtype in itertools.product(_TORCH_DROPOUT, DTYPES):
                 yield attention_case(op, each.sizes, dtype, tier, options=each.options)

@@ -130,8 +130,19 @@ def standing(
     chosen: dict[str, Standing] = {}
     for each in found:
         one = _standing(kernel, each, sms, exact=everything)
-        chosen.setdefault(one.label, one)
+        earlier = chosen.setdefault(one.label, one)
+        kind = _kind(one)
+        if kind != _kind(earlier):
+            chosen.setdefault(f"{one.label} {kind}", replace(one, label=f"{one.label} {kind}"))
     return tuple(chosen.values())
+
+
+def _kind(each: Standing) -> str:
+    """The kind of its first variant, as the variant's name begins; "" where it has none."""
+    if each.kernel.variant is None or not each.cases:
+        return ""
+    sm, case = next(iter(each.cases.items()))
+    return each.kernel.variant(case, sm).partition("_")[0]
 
 
 def _classes(kernel: Kernel, cases: Iterable[Case], sms: Sequence[int]) -> list[_Class]:
@@ -178,16 +189,20 @@ def _usual(kernel: Kernel, case: Case) -> bool:
 def _standing_classes(
     kernel: Kernel, found: Sequence[_Class], sms: Sequence[int], before: Sequence[Kernel]
 ) -> list[_Class]:
-    def taken(each: _Class) -> bool:
-        return any(
-            kernel.domain.reject(each.case, sm) is None
-            and all(other.domain.reject(each.case, sm) is not None for other in before)
+    def taken(case: Case) -> bool:
+        return not case.options and any(
+            kernel.domain.reject(case, sm) is None
+            and all(other.domain.reject(case, sm) is not None for other in before)
             for sm in sms
         )
 
     ranked = sorted(found, key=lambda each: -len(each.cases))
     plain = [each for each in ranked if not each.case.options]
-    dispatched = [each for each in plain if taken(each)]
+    dispatched = [
+        replace(each, case=min(cases, key=_plainness))
+        for each in plain
+        if (cases := [case for case in each.cases if taken(case)])
+    ]
     if not dispatched:
         return _never_dispatched(kernel, plain or ranked)
     whole = [each for each in dispatched if each.width == _WHOLE]

@@ -54,6 +54,12 @@ _ATTENTION_OTHERS = (
     ((1, 32, 8, 4096, 4096, 128, 128), "causal", "grouped heads"),
     ((1, 8, 8, 4097, 4095, 80, 80), "", "odd lengths, a head that is no power of two"),
 )
+# Of the forward alone: few queries, as above.
+_FEW_QUERIES = (
+    ((1, 32, 8, 4, 65536, 128, 128), "", "four queries, a long context"),
+    ((1, 32, 1, 16, 8192, 128, 128), "", "sixteen queries, one key head"),
+    ((1, 16, 16, 64, 1024, 64, 64), "", "few queries, few keys"),
+)
 
 _CPU_LAYER_NORM = ((64, 256), (512, 1024), (333, 777), (2048, 768))
 _CPU_ATTENTION = (
@@ -106,7 +112,8 @@ def _others(op: str) -> Iterator[Case]:
         for shape, layout, dtype, why in _LAYER_NORM_OTHERS:
             yield _layer_norm(shape, dtype, layout, why)
     elif op in (ATTENTION_FORWARD.name, ATTENTION_BACKWARD.name):
-        for sizes, options, why in _ATTENTION_OTHERS:
+        few = _FEW_QUERIES if op == ATTENTION_FORWARD.name else ()
+        for sizes, options, why in (*_ATTENTION_OTHERS, *few):
             yield attention_case(op, sizes, _HALF, "full", options=options, why=why)
 
 

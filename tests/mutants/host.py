@@ -8,6 +8,7 @@ from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import bf16, fp16, fp32
 
 _FORWARD, _BACKWARD = "attention/forward.py", "attention/backward.py"
+_SPLIT_KEYS = "attention/split_keys.py"
 _PROBLEM, _VARIANTS = "attention/problem.py", "attention/variants.py"
 _host = Family("host", ATTENTION_FORWARD, "flash")
 _host_backward = Family("host", ATTENTION_BACKWARD, "two_pass")
@@ -58,9 +59,22 @@ MUTANTS = (
         "sink_in_every_split",
         (),
         "each split counts the sink, and joining them counts it once more",
-        (bf16(at.SINK),),
+        (fp16(at.DECODING_SINK),),
         ERROR,
-        Edit(_FORWARD, "None if split else options.sink,", "options.sink,"),
+        Edit(_SPLIT_KEYS, "None if joined else options.sink,", "options.sink,"),
+        kernel="split_keys",
+    ),
+    _host(
+        "grid_without_groups",
+        (17, 34),
+        "blocks are as many as the queries fill, without the query heads beside them in a tile",
+        (bf16(at.DECODING_CAUSAL),),
+        (*UNWRITTEN, *ERROR, *NAN),
+        Edit(
+            _SPLIT_KEYS,
+            "blocks = triton.cdiv(problem.group * s_q, tile.queries)",
+            "blocks = triton.cdiv(s_q, tile.queries)",
+        ),
         kernel="split_keys",
     ),
     _host(
@@ -86,19 +100,19 @@ MUTANTS = (
         (bf16(at.VARLEN),),
         (*ERROR, *NAN, *ACCESS, *UNWRITTEN, "raised"),
         Edit(
-            _FORWARD,
+            _SPLIT_KEYS,
             '        features=FEATURES - {"varlen"},\n        sm=SM,\n        since',
             "        features=FEATURES,\n        sm=SM,\n        since",
         ),
         kernel="split_keys",
     ),
     _host(
-        "splits_forget_the_tail",
-        (34,),
-        "the buffer holds a share for each split, and the step that joins them reads one fewer",
-        (bf16(at.LAST_KEY_ALONE), bf16(at.FIVE_TILES)),
-        ERROR,
-        Edit(_FORWARD, "            splits, BLOCK_M=", "            splits - 1, BLOCK_M="),
+        "shares_unstated",
+        (),
+        "the kernel says that it takes no memory, and keeps a share of out for each split",
+        (fp16(at.DECODING_SINK),),
+        ("workspace",),
+        Edit(_SPLIT_KEYS, "if shares > 1 else 0", "if shares > 1000 else 0"),
         kernel="split_keys",
     ),
     _host(

@@ -44,6 +44,19 @@ EVERY_OPTION = (
     "b2-h_q2-h_kv1-s_q37-s_kv41-d40-d_v24-window_left17-{}-contiguous-alibi-bias-bias_over_batch-"
     "bottom_right-causal-dropout-gqa-scale-sink-softcap-unequal_d-window"
 )
+# Few queries: keys split over programs, a group's query heads in one tile.
+DECODING = "b2-h_q6-h_kv2-s_q3-s_kv300-d64-d_v64-{}-contiguous-gqa"
+DECODING_CORNER = (
+    "b1-h_q5-h_kv1-s_q7-s_kv290-d40-d_v24-{}-contiguous-bottom_right-causal-gqa-unequal_d"
+)
+DECODING_CAUSAL = "b1-h_q10-h_kv1-s_q7-s_kv270-d64-d_v64-{}-contiguous-causal-gqa"
+DECODING_SINK = "b1-h_q4-h_kv1-s_q2-s_kv257-d64-d_v64-{}-contiguous-gqa-sink"
+DECODING_BIAS = "b2-h_q6-h_kv2-s_q5-s_kv200-d64-d_v64-{}-contiguous-bias-dropout-gqa"
+DECODING_ALL = (
+    "b2-h_q4-h_kv2-s_q6-s_kv200-d40-d_v24-window_left170-{}-contiguous-alibi-bias-bias_over_batch-"
+    "bottom_right-causal-dropout-gqa-scale-sink-softcap-unequal_d-window"
+)
+SPLIT_DEAD_ROWS = "b1-h_q1-h_kv1-s_q300-s_kv280-d64-d_v64-{}-contiguous-bottom_right-causal"
 # Lengths and heads.
 NO_QUERIES = f"{_ONE}-s_q0-s_kv17-d64-d_v64-{{}}-contiguous"
 NO_KEYS = f"{_ONE}-s_q17-s_kv0-d64-d_v64-{{}}-contiguous"

@@ -1,0 +1,223 @@
+"""ATTENTION_FORWARD for few queries: `split_keys`, whose programs share the keys of a key head.
+
+Its tile holds the query heads of a key head together. How many programs share the keys follows from
+the lengths and the heads of a group alone, so that a row's bits depend on neither the device nor
+the other batches and key heads.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.attention.problem import (
+    Given,
+    Options,
+    Problem,
+    adjacent,
+    is_wide,
+    units,
+    vector_elements,
+)
+from kernels.attention.served import (
+    DECLARED,
+    DECLARED_FP32,
+    FEATURES,
+    HALVES,
+    SINCE,
+    SINGLE,
+    SM,
+    need_of_call,
+    variants_of_case,
+)
+from kernels.attention.split_kernels import combine_kernel, split_kernel
+from kernels.attention.variants import WIDEST_RF, Pass, Variant, names, pick
+from kernels.device import on_device_of, sm_of
+from kernels.registry import Domain, kernel
+from oracles import ATTENTION_FORWARD
+from oracles.op import Case
+
+# Chosen on an H200 (docs/measured.md). Programs are to be about two for each of its 132 SMs where a
+# model has 32 query heads, or 16 with a key head each. The batch and the heads of a call aren't
+# asked, so that bits don't depend on them.
+_PROGRAMS = 256
+_QUERY_HEADS, _MOST_KEY_HEADS = 32, 16
+_SMALL_ROWS, _LARGE_ROWS = 16, 64  # of a tile
+_MOST_SPLITS = 128
+_LEAST_KEYS, _KEYS_TO_A_ROW = 128, 4  # of a split: it leaves 4 d_v bytes for each row
+_MOST_KEYS = 2048
+_COMBINED_COLUMNS = 64
+# `flash` has blocks of 128 queries: it fills half of an H200.
+_FLASH_ROWS, _FLASH_PROGRAMS = 128, 64
+
+_SIZES = "b", "h_q", "h_kv", "s_q", "s_kv"
+Forward = tuple[Tensor, Tensor]
+
+
+def tile_of(group: int, s_q: int) -> Pass:
+    """The kind of tile for the (query, query head) pairs of a key head."""
+    return "split16" if group * s_q <= _SMALL_ROWS else "split64"
+
+
+def splits_of(group: int, s_q: int, s_kv: int) -> int:
+    """How many programs share the keys of a block of rows."""
+    rows = group * s_q
+    tile = _SMALL_ROWS if rows <= _SMALL_ROWS else _LARGE_ROWS
+    blocks = max(1, -(-rows // tile))
+    key_heads = min(_MOST_KEY_HEADS, max(1, _QUERY_HEADS // group))
+    wanted = max(_PROGRAMS // (key_heads * blocks), s_kv // (_MOST_KEYS * blocks))
+    most = -(-s_kv // max(_LEAST_KEYS, _KEYS_TO_A_ROW * min(rows, tile)))
+    return max(1, min(wanted, most, _MOST_SPLITS))
+
+
+def few_queries(b: int, h_q: int, h_kv: int, s_q: int, s_kv: int) -> bool:
+    """Whether dispatch takes `split_keys`, by the sizes alone.
+
+    Where one narrow tile holds all rows of a key head, always. Else where `flash` would leave half
+    of the GPU idle, and one tile holds them or their keys are split.
+    """
+    group = h_q // h_kv
+    if group * s_q <= _SMALL_ROWS:
+        return True
+    if b * h_q * -(-s_q // _FLASH_ROWS) > _FLASH_PROGRAMS:
+        return False
+    return group * s_q <= _LARGE_ROWS or splits_of(group, s_q, s_kv) > 1
+
+
+def serves(problem: Problem) -> bool:
+    """Whether `split_keys` serves a call, and dispatch takes it."""
+    sizes = problem.b, problem.h_q, problem.h_kv, problem.s_q, problem.s_kv
+    fits = max(problem.d, problem.d_v) <= WIDEST_RF and problem.options.cu_seqlens_q is None
+    return fits and few_queries(*sizes)
+
+
+def split_forward(problem: Problem) -> Forward:
+    """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], by the first variant that fits."""
+    tensors = problem.q, problem.k, problem.v
+    need = need_of_call(problem, sm_of(problem.q.device), tensors, tf32=False)
+    variant = pick(tile_of(problem.group, problem.s_q), need)
+    return launch_split(problem, variant, splits_of(problem.group, problem.s_q, problem.s_kv))
+
+
+def launch_split(problem: Problem, variant: Variant, splits: int) -> Forward:
+    """out and lse, by one variant and this many programs for each block of rows."""
+    q, k, v, options = problem.q, problem.k, problem.v, problem.options
+    b, s_q, h_q, d_v = problem.b, problem.s_q, problem.h_q, problem.d_v
+    out = torch.empty((b, s_q, h_q, d_v), dtype=q.dtype, device=q.device)
+    lse = torch.empty((b, h_q, s_q), dtype=torch.float32, device=q.device)
+    tile = variant.tile
+    blocks = triton.cdiv(problem.group * s_q, tile.queries)
+    grid = (blocks * b * problem.h_kv * splits,)
+    if not grid[0]:
+        return out, lse
+    joined = splits > 1
+    shares, share_lse = out, lse
+    if joined:
+        shares = q.new_empty((b, s_q, h_q, splits, d_v), dtype=torch.float32)
+        share_lse = q.new_empty((b, h_q, s_q, splits), dtype=torch.float32)
+    vector = vector_elements(q, k, v) if variant.aligned else 1
+    with on_device_of(q):
+        split_kernel.of(vector)[grid](
+            q, k, v, problem.bias, options.alibi_slopes, None if joined else options.sink, shares,
+            share_lse, *units(q, vector), *units(k, vector), *units(v, vector),
+            *problem.bias_strides, *(s // vector for s in shares.stride()[:3]), d_v // vector,
+            *share_lse.stride()[:3], problem.kernel_scale, *problem.numbers, problem.d // vector,
+            d_v // vector, *problem.limits, splits, SOFTCAP=options.softcap is not None,
+            DROPOUT=problem.dropout, NATURAL=problem.natural, EVEN_D=problem.even,
+            ADJACENT=adjacent(q, k, v), VECTOR=vector, WIDE=is_wide(q, k, v),
+            PRECISION=variant.precision, BLOCK_M=tile.queries, BLOCK_N=tile.keys,
+            BLOCK_D=problem.block_d, BLOCK_DV=problem.block_dv, STAGES=tile.stages,
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+        if joined:
+            columns = min(problem.block_dv, _COMBINED_COLUMNS)
+            combine_kernel[(b * h_q * s_q * triton.cdiv(d_v, columns),)](
+                shares, share_lse, options.sink, out, lse, h_q, s_q, d_v, splits,
+                BLOCK_S=triton.next_power_of_2(splits), BLOCK_DV=columns,
+            )  # fmt: skip
+    return out, lse
+
+
+def _group(case: Case) -> int:
+    return case.size("h_q") // case.size("h_kv")
+
+
+def tile_of_case(case: Case) -> Pass:
+    """As `tile_of`."""
+    return tile_of(_group(case), case.size("s_q"))
+
+
+def _few_queries(case: Case) -> bool:
+    return few_queries(*(case.size(name) for name in _SIZES))
+
+
+def serves_case(case: Case) -> bool:
+    """As `serves`."""
+    fits = max(case.size("d"), case.size("d_v")) <= WIDEST_RF and "varlen" not in case.options
+    return fits and _few_queries(case)
+
+
+def _refusal(case: Case) -> str | None:
+    """What can't be said by a domain's other fields: queries are few."""
+    if _few_queries(case):
+        return None
+    got = ", ".join(f"{name} {case.size(name)}" for name in _SIZES)
+    return (
+        f"serves few queries: at most {_SMALL_ROWS} rows a key head, or blocks of {_FLASH_ROWS} "
+        f"queries fewer than {_FLASH_PROGRAMS + 1} whose keys can be split, got {got}"
+    )
+
+
+def split_workspace(case: Case) -> int:
+    """A share of out and of lse for each split, in fp32."""
+    shares = splits_of(_group(case), case.size("s_q"), case.size("s_kv"))
+    rows = case.size("b") * case.size("h_q") * case.size("s_q")
+    return 4 * shares * rows * (case.size("d_v") + 1) if shares > 1 else 0
+
+
+def _variant(case: Case, sm: int) -> str:
+    return variants_of_case(tile_of_case(case), case=case, sm=sm)
+
+
+def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
+    return names("split16", dtypes, sm) + names("split64", dtypes, sm)
+
+
+@kernel(
+    ATTENTION_FORWARD,
+    Domain(
+        dtypes=HALVES,
+        features=FEATURES - {"varlen"},
+        sm=SM,
+        since=SINCE,
+        sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
+        also=_refusal,
+    ),
+    numerics=DECLARED,
+    priority=30,
+    variant=_variant,
+    variants=lambda sm: _names(("f16", "bf16"), sm),
+    workspace=split_workspace,
+)
+@kernel(
+    ATTENTION_FORWARD,
+    Domain(
+        dtypes=SINGLE,
+        features=FEATURES - {"varlen"},
+        sm=SM,
+        sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
+        also=_refusal,
+    ),
+    numerics=DECLARED_FP32,
+    priority=30,
+    variant=_variant,
+    variants=lambda sm: _names(("f32",), sm),
+    workspace=split_workspace,
+    name="split_keys_fp32",
+)
+def split_keys(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
+    """Programs share the keys of a key head's queries, and their shares are then joined."""
+    return split_forward(Problem.of(q, k, v, Options(**given)))
