@@ -88,6 +88,31 @@ def test_cases_that_stand_for_the_rest_are_few_and_reach_every_dispatch() -> Non
         assert any("bias" in name for name in taken)
 
 
+def test_kinds_of_tile_of_one_width_stand_beside_one_another() -> None:
+    """Heads of 64 have two tiles of `split_keys`: neither hides the other, and labels tell them."""
+    split = next(each for each in selected_kernels((), ("split_keys",), ()))
+    found = {each.label: each for each in standing(split, (90,))}
+    assert split.variant is not None
+    for width in (64, 128, 256):
+        labels = [each for each in found if each.startswith(f"bfloat16 d{width} aligned")]
+        kinds = {split.variant(found[each].cases[90], 90).split("_")[0] for each in labels}
+        assert kinds == {"split16", "split64"}
+
+
+def test_case_stands_only_for_a_kernel_that_dispatch_gives_it() -> None:
+    """`flash` is stood for by cases that `split_keys`, asked first, leaves to it."""
+    flash, split = (
+        next(each for each in selected_kernels((), (name,), ())) for name in ("flash", "split_keys")
+    )
+    plain = [
+        each.cases[90]
+        for each in standing(flash, (90,), before=(split,))
+        if not each.cases[90].options
+    ]
+    assert len(plain) >= 4
+    assert all(split.domain.reject(case, 90) is not None for case in plain)
+
+
 @pytest.mark.parametrize("name", ["row_persistent", "column_owning"])
 def test_kernel_named_alone_stands_for_what_dispatch_gives_it(name: str, tmp_path: Path) -> None:
     """The same cases as in a run of all kernels: aligned ones are the twin's, asked for or not."""

@@ -102,10 +102,10 @@ def _split(
     offs_dv = tl.arange(0, BLOCK_DV)
     queries, wide_heads = offs_m.to(tl.int64), heads.to(tl.int64)
     wide_kv_head = kv_head.to(tl.int64)
-    q_rows = queries * (stride_qm * VECTOR) + wide_heads * (stride_qh * VECTOR)
-    q_base = q_ptr + batch * (stride_qb * VECTOR)
-    k_base = k_ptr + batch * (stride_kb * VECTOR) + wide_kv_head * (stride_kh * VECTOR)
-    v_base = v_ptr + batch * (stride_vb * VECTOR) + wide_kv_head * (stride_vh * VECTOR)
+    q_rows = (queries * stride_qm + wide_heads * stride_qh) * VECTOR
+    q_base = q_ptr + batch * stride_qb * VECTOR
+    k_base = k_ptr + (batch * stride_kb + wide_kv_head * stride_kh) * VECTOR
+    v_base = v_ptr + (batch * stride_vb + wide_kv_head * stride_vh) * VECTOR
     q_mask = there[:, None] & (offs_d[None, :] < d)
     q = tl.load(q_base + q_rows[:, None] + offs_d[None, :] * stride_qd, mask=q_mask, other=0.0)
     bias_base = bias_ptr
@@ -154,8 +154,8 @@ def _split(
     # A row of NaN or infinite scores keeps its NaN: 0 * NaN is NaN.
     out = acc * inverse[:, None]
     wide_split = tl.cast(split, tl.int64)
-    out_rows = queries * (stride_om * VECTOR) + wide_heads * (stride_oh * VECTOR)
-    out_base = out_ptr + batch * (stride_ob * VECTOR) + wide_split * (stride_os * VECTOR)
+    out_rows = (queries * stride_om + wide_heads * stride_oh) * VECTOR
+    out_base = out_ptr + (batch * stride_ob + wide_split * stride_os) * VECTOR
     mask = there[:, None] & (offs_dv[None, :] < d_v)
     out_ptrs = out_base + out_rows[:, None] + offs_dv[None, :]
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=mask)

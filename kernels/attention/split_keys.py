@@ -67,7 +67,7 @@ def splits_of(group: int, s_q: int, s_kv: int) -> int:
     rows = group * s_q
     tile = _SMALL_ROWS if rows <= _SMALL_ROWS else _LARGE_ROWS
     blocks = max(1, -(-rows // tile))
-    key_heads = min(_MOST_KEY_HEADS, max(1, _QUERY_HEADS // group))
+    key_heads = min(_MOST_KEY_HEADS, max(1, _QUERY_HEADS // max(1, group)))
     wanted = max(_PROGRAMS // (key_heads * blocks), s_kv // (_MOST_KEYS * blocks))
     most = -(-s_kv // max(_LEAST_KEYS, _KEYS_TO_A_ROW * min(rows, tile)))
     return max(1, min(wanted, most, _MOST_SPLITS))

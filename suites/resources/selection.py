@@ -189,8 +189,8 @@ def _usual(kernel: Kernel, case: Case) -> bool:
 def _standing_classes(
     kernel: Kernel, found: Sequence[_Class], sms: Sequence[int], before: Sequence[Kernel]
 ) -> list[_Class]:
-    def taken(case: Case) -> bool:
-        return not case.options and any(
+    def taken(case: Case, plainest: Case) -> bool:
+        return (case.options, case.layout) == (plainest.options, plainest.layout) and any(
             kernel.domain.reject(case, sm) is None
             and all(other.domain.reject(case, sm) is not None for other in before)
             for sm in sms
@@ -201,7 +201,7 @@ def _standing_classes(
     dispatched = [
         replace(each, case=min(cases, key=_plainness))
         for each in plain
-        if (cases := [case for case in each.cases if taken(case)])
+        if (cases := [case for case in each.cases if taken(case, each.case)])
     ]
     if not dispatched:
         return _never_dispatched(kernel, plain or ranked)
