@@ -1,4 +1,4 @@
-"""Mutants of our attention forwards: masks, the running softmax, offsets, options and splits."""
+"""Mutants of our attention forwards: masks, the running softmax, offsets and options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from tests.mutants.mutant import ACCESS, ERROR, NAN, UNDEFINED, UNWRITTEN, Edit,
 from tests.mutants.named_cases import bf16, fp16, fp32
 
 _KERNEL, _SCORES = "attention/forward_kernel.py", "attention/scores.py"
-_SPLIT_KERNELS = "attention/split_kernels.py"
-_SPLIT, _SPLIT_FP32, _FP32 = "split_keys", "split_keys_fp32", "flash_fp32"
+_FP32 = "flash_fp32"
 _flash = Family("fwd", ATTENTION_FORWARD, "flash")
 _USED = '    m_used = tl.where(m_new == float("-inf"), 0.0, m_new)\n    if NATURAL:'
 
@@ -353,129 +352,5 @@ MUTANTS = (
             "    mask = there[:, None]\n    tl.store(out_ptrs, out.to",
         ),
         kernel=_FP32,
-    ),
-    _flash(
-        "split_share_floored",
-        (17, 34),
-        "a split's share of the key tiles is rounded down, and the last tiles are left out",
-        (fp32(at.DECODING), fp32(at.DECODING_ALL)),
-        ERROR,
-        Edit(
-            _SPLIT_KERNELS,
-            "share = tl.cdiv(high - low, splits)",
-            "share = (high - low) // splits",
-        ),
-        kernel=_SPLIT_FP32,
-    ),
-    _flash(
-        "split_last_dropped",
-        (17, 34),
-        "the step that joins shares leaves the last one out",
-        (fp16(at.DECODING_SINK), bf16(at.DECODING_BIAS)),
-        ERROR,
-        Edit(_SPLIT_KERNELS, "used = offs_s < splits", "used = offs_s < splits - 1"),
-        kernel=_SPLIT,
-    ),
-    _flash(
-        "split_shares_averaged",
-        (44,),
-        "shares are joined without the weights of their sums",
-        (fp16(at.DECODING_SINK), bf16(at.DECODING_BIAS)),
-        ERROR,
-        Edit(
-            _SPLIT_KERNELS,
-            "weights = tl.exp(share - m_used)",
-            "weights = tl.where(used, 1.0, 0.0)",
-        ),
-        kernel=_SPLIT,
-    ),
-    _flash(
-        "split_dead_rows",
-        (8, 14),
-        "joining shares that are all empty takes -inf off -inf",
-        (fp16(at.SPLIT_DEAD_ROWS),),
-        NAN,
-        Edit(
-            _SPLIT_KERNELS,
-            'm_used = tl.where(m_i == float("-inf"), 0.0, m_i)\n    # A share',
-            "m_used = m_i\n    # A share",
-        ),
-        kernel=_SPLIT,
-    ),
-    _flash(
-        "folded_rows_masked_as_queries",
-        (13,),
-        "the mask counts the rows of a tile, which are query heads too, as if each were a query",
-        (fp16(at.DECODING_CORNER), bf16(at.DECODING_CAUSAL)),
-        (*ERROR, *NAN),
-        Edit(
-            _SPLIT_KERNELS, "batch_heads, offs_m[:, None],", "batch_heads, rows[:, None],", times=2
-        ),
-        kernel=_SPLIT,
-    ),
-    _flash(
-        "folded_keys_of_first_query",
-        (13, 17),
-        "the keys of a tile end where its first query's do",
-        (fp16(at.SPLIT_DEAD_ROWS),),
-        ERROR,
-        Edit(
-            _SPLIT_KERNELS,
-            "last_m = tl.minimum((start_r + BLOCK_M - 1) // group, s_q - 1)",
-            "last_m = tl.minimum(start_r // group, s_q - 1)",
-        ),
-        kernel=_SPLIT,
-    ),
-    _flash(
-        "folded_heads_in_turn",
-        (),
-        "the query heads of a tile are those in turn, not the key head's group",
-        (fp32(at.DECODING), fp32(at.DECODING_ALL)),
-        ERROR,
-        Edit(
-            _SPLIT_KERNELS,
-            "heads = kv_head * group + rows % group",
-            "heads = kv_head + rows % group * h_kv",
-        ),
-        kernel=_SPLIT_FP32,
-    ),
-    _flash(
-        "folded_tile_of_whole_queries",
-        (17, 34),
-        "a tile begins with a query's first head, and the heads between two tiles are left out",
-        (bf16(at.DECODING_CAUSAL),),
-        (*ACCESS, *UNWRITTEN),
-        Edit(
-            _SPLIT_KERNELS,
-            "rows = start_r + tl.arange(0, BLOCK_M)",
-            "rows = (start_r + group - 1) // group * group + tl.arange(0, BLOCK_M)",
-        ),
-        kernel=_SPLIT,
-    ),
-    _flash(
-        "folded_bias_of_first_head",
-        (19,),
-        "all query heads of a group get the first one's bias",
-        (bf16(at.DECODING_BIAS),),
-        ERROR,
-        Edit(
-            _SPLIT_KERNELS,
-            "(wide_heads * stride_bh)[:, None]",
-            "wide_kv_head * group * stride_bh",
-        ),
-        kernel=_SPLIT,
-    ),
-    _flash(
-        "folded_dropout_of_key_head",
-        (47,),
-        "all query heads of a group drop the same keys",
-        (bf16(at.DECODING_BIAS),),
-        ERROR,
-        Edit(
-            _SPLIT_KERNELS,
-            "batch_heads = ((batch_head // h_kv) * h_q + heads)[:, None]",
-            "batch_heads = (batch_head // h_kv) * h_q + kv_head * group",
-        ),
-        kernel=_SPLIT,
     ),
 )
