@@ -144,7 +144,13 @@ _HALF: _Tiles = {
     ("split16", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(16, 32, 4, 2), Tile(16, 32, 4, 3)),
     ("split64", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3)),
     ("split64", "f16", 128): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3)),
-    ("split64", "f16", 256): _same(Tile(32, 32, 4, 1), Tile(64, 32, 4, 2), Tile(64, 32, 4, 3)),
+    # sm 120 has shared memory for two stages.
+    ("split64", "f16", 256): (
+        Tile(32, 32, 4, 1),
+        Tile(64, 32, 4, 2),
+        Tile(64, 32, 4, 3),
+        Tile(64, 32, 4, 2),
+    ),
     ("dkdv", "f16", 64): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 4)),
     ("dkdv", "f16", 128): _same(Tile(32, 32, 4, 1), Tile(32, 64, 4, 2), Tile(64, 128, 8, 3)),
     ("dk", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(64, 128, 8, 1)),
