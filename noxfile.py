@@ -42,6 +42,15 @@ _QUIET = "--no-header --no-summary --tb=short -qq -p no:cacheprovider -p no:logg
 # With these pytest ends well and has run nothing.
 _RUNS_NOTHING = {"-h", "--help", "--co", "--collect-only", "--version", "--fixtures", "--markers"}
 
+# Options whose value is a path; tests/test_nox_command.py holds them to what the sessions take.
+_PATHS = {
+    *("--against", "--benchmark-json", "--cache", "--cases", "--detection", "--html", "--junit"),
+    *("--kernels", "--markdown", "--results", "--resume", "--roofline", "--svg"),
+}
+# Sessions whose bare words are files, and their options whose value is a word of another kind.
+_TAKES_FILES = {"report", "compare"}
+_NOT_OF_FILES = {"--baseline", "--gpu", "--width"}
+
 
 def _interpreter(session: nox.Session, group: str) -> Path:
     """The Python of the shared environment; under --no-venv it has to hold what `group` lists."""
@@ -76,6 +85,38 @@ def _typed(session: nox.Session) -> str:
     return shlex.join(words)
 
 
+def _arguments(session: nox.Session) -> list[str]:
+    """What was typed after `--`; its paths whole ones where nox was called from another folder.
+
+    Suites run from the checkout's root, and a user's paths begin where the user stands.
+    """
+    here = Path(session.invoked_from)
+    if here == Path.cwd():
+        return list(session.posargs)
+    words, before = [], ""
+    for word in session.posargs:
+        option, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            files = session.name in _TAKES_FILES and before not in _NOT_OF_FILES
+            is_path = before in _PATHS or files
+            words.append(_whole(session, before, word) if is_path else word)
+        elif option in _PATHS and equals:
+            words.append(f"{option}={_whole(session, option, value)}")
+        else:
+            words.append(word)
+        before = word
+    return words
+
+
+def _whole(session: nox.Session, option: str, value: str) -> str:
+    """The path from where the user stands; `-` is stdout, `~` a home, what is empty is refused."""
+    bench = session.name == "bench"
+    no_path = bench and (option == "--cache" or (option == "--against" and value[-3:] != ".py"))
+    if no_path or value.strip() in {"", "-"} or value.startswith("~"):
+        return value
+    return str(Path(session.invoked_from) / value)
+
+
 def _run(
     session: nox.Session, group: str, *command: str, variables: dict[str, str] | None = None
 ) -> None:
@@ -83,7 +124,7 @@ def _run(
     python = _interpreter(session, group)
     together = {**_VARIABLES, **(variables or {})}
     if group == "run":
-        together["WORKBENCH_NOX"] = _typed(session)
+        together |= {"WORKBENCH_NOX": _typed(session), "WORKBENCH_FOLDER": session.invoked_from}
     # stderr=None leaves stderr apart, where nox would fold it into stdout: `--markdown -`.
     # On Ctrl-C a run closes its record and prints its report, which takes more than nox's 0.3 s.
     session.run(
@@ -147,7 +188,7 @@ def accuracy(session: nox.Session) -> None:
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         note = Path(folder) / "record"
         variables = {"PYTEST_ADDOPTS": _QUIET, "WORKBENCH_RECORD_NOTE": str(note)}
-        _run(session, "run", "pytest", "suites/accuracy", *session.posargs, variables=variables)
+        _run(session, "run", "pytest", "suites/accuracy", *_arguments(session), variables=variables)
         # A kernel that ends the process with status 0 leaves an unfinished record, or none.
         if note.is_file():
             _run(session, "run", "reports", note.read_text(), "--check")
@@ -163,7 +204,7 @@ def profile(session: nox.Session) -> None:
         "run",
         "pytest",
         "suites/power",
-        *session.posargs,
+        *_arguments(session),
         variables={"PYTEST_ADDOPTS": _QUIET},
     )
 
@@ -172,44 +213,44 @@ def profile(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
     quiet = {"PYTEST_ADDOPTS": _QUIET}
-    _run(session, "run", "pytest", "suites/throughput", *session.posargs, variables=quiet)
+    _run(session, "run", "pytest", "suites/throughput", *_arguments(session), variables=quiet)
 
 
 @nox.session(venv_backend="none", requires=["environment"])
 def report(session: nox.Session) -> None:
     """Show records, by default the latest: `-- [FILE ...] --html PATH --markdown PATH`."""
-    _run(session, "report", "reports", *session.posargs)
+    _run(session, "report", "reports", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"])
 def compare(session: nox.Session) -> None:
     """Lay records beside one another: `-- A B [C ...] --gate --markdown PATH --html PATH`."""
-    _run(session, "report", "reports.comparison", *session.posargs)
+    _run(session, "report", "reports.comparison", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def compile(session: nox.Session) -> None:  # noqa: A001 (the name that a user types)
     """Compile every kernel for every GPU generation, with no GPU: `-- --all --against FILE`."""
-    _run(session, "run", "suites.resources", *session.posargs)
+    _run(session, "run", "suites.resources", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"])
 def mutants(session: nox.Session) -> None:
     """Show that wrong and cheating kernels fail: `-- NAME --detection FILE`."""
-    _run(session, "test", "tests.mutants", *session.posargs)
+    _run(session, "test", "tests.mutants", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def triton_versions(session: nox.Session) -> None:
     """Test the interpreter on Triton 3.6 to 3.9, installed beside: `-- VERSION --cache DIR`."""
-    _run(session, "test", "suites.accuracy.triton_versions", *session.posargs)
+    _run(session, "test", "suites.accuracy.triton_versions", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def sanitize(session: nox.Session) -> None:
     """Run a few cases under NVIDIA's compute-sanitizer: `-- --kernel NAME -k WORDS`."""
     quiet = {"PYTEST_ADDOPTS": _QUIET}
-    _run(session, "run", "suites.accuracy.sanitizer", *session.posargs, variables=quiet)
+    _run(session, "run", "suites.accuracy.sanitizer", *_arguments(session), variables=quiet)
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
+
+from suites import ROOT
 
 # Set by noxfile.py: the words before `-s`, quoted for a shell, as `.venv/bin/nox`.
 VARIABLE = "WORKBENCH_NOX"
+# Likewise: where nox was called, which is where paths begin that are typed after `--`.
+FOLDER = "WORKBENCH_FOLDER"
 
 
 def nox_command(session: str, own: Iterable[str]) -> str:
     """What runs a session; own: its arguments, `--` first, or none."""
     return f"{os.environ.get(VARIABLE, 'nox')} -s {shlex.join([session, *own])}"
+
+
+def path_in_command(path: Path) -> str:
+    """A whole path as a command names it: from where nox was called, where it lies below that."""
+    here = Path(os.environ.get(FOLDER, ROOT))
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -24,7 +24,7 @@ from kernels.declarations import hint
 from oracles import OPS
 from oracles.op import CONTIGUOUS, Allowed, Case, Op
 from reports.record import shown
-from suites.described import shortest
+from suites.nox_command import path_in_command
 from suites.options import DEVICE
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -78,7 +78,9 @@ def user_cases(config: pytest.Config) -> tuple[Case, ...] | None:
 
 def cases_options(config: pytest.Config) -> tuple[str, ...]:
     """The options that a command needs so that it knows the ids of a user's cases."""
-    return tuple(f"--cases={shlex.quote(shortest(each.resolve()))}" for each in _files(config))
+    return tuple(
+        f"--cases={shlex.quote(path_in_command(each.resolve()))}" for each in _files(config)
+    )
 
 
 def _files(config: pytest.Config) -> tuple[Path, ...]:

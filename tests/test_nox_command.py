@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from reports.record import latest, read
-from suites.nox_command import VARIABLE, nox_command
+from suites.nox_command import FOLDER, VARIABLE, nox_command, path_in_command
+from suites.option_table import OPTIONS
 from tests.commands import ROOT, noxfile
 
 _CASE = "attention_delta-b1-h_q1-s_q0-d_v64-float32-contiguous"
@@ -53,6 +54,61 @@ def test_command_begins_as_nox_was_called(monkeypatch: pytest.MonkeyPatch) -> No
     assert nox_command("bench", ["--", "--op", "a b"]) == "nox -s bench -- --op 'a b'"
     monkeypatch.setenv(VARIABLE, "'a b/nox' -f x.py")
     assert nox_command("bench", []) == "'a b/nox' -f x.py -s bench"
+
+
+@pytest.mark.parametrize(
+    ("session", "typed", "run"),
+    [
+        ("accuracy", "--kernels=mine.py --tier full", "--kernels={here}/mine.py --tier full"),
+        ("accuracy", "--kernels a/b.py --kernel a", "--kernels {here}/a/b.py --kernel a"),
+        ("accuracy", "--kernels=/a.py --cases=~/b", "--kernels=/a.py --cases=~/b"),
+        ("accuracy", "--kernels --resume= --results", "--kernels --resume= --results"),
+        ("bench", "--cache warm --against main", "--cache warm --against main"),
+        ("bench", "--against=old.py", "--against={here}/old.py"),
+        ("compile", "--cache here --against=a", "--cache {here}/here --against={here}/a"),
+        ("report", "a b --markdown - --width 80", "{here}/a {here}/b --markdown - --width 80"),
+        ("compare", "--gate ../a --gpu A100", "--gate {here}/../a --gpu A100"),
+    ],
+)
+def test_paths_begin_where_nox_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: str, typed: str, run: str
+) -> None:
+    """From another folder paths become whole ones, and all else stays; in the checkout all does."""
+    words, here = typed.split(), str(tmp_path)
+    called = SimpleNamespace(name=session, invoked_from=here, posargs=words)
+    assert noxfile()._arguments(called) == run.format(here=here).split()
+    monkeypatch.chdir(tmp_path)
+    assert noxfile()._arguments(called) == words
+
+
+def test_options_that_name_paths_are_known() -> None:
+    """To the noxfile: of each suite, of reports, comparisons, compile and mutants."""
+    from reports.__main__ import _parser as of_report  # noqa: PLC0415
+    from reports.comparison.__main__ import _parser as of_compare  # noqa: PLC0415
+    from suites.resources.__main__ import _parser as of_compile  # noqa: PLC0415
+
+    paths = {"FILE", "DIR", "PATH", "RECORD", "REF|FILE"}
+    told = {(each.names[0], each.settings.get("metavar")) for each in OPTIONS}
+    for parser in (of_report(), of_compare(), of_compile()):
+        told |= {
+            (each.option_strings[0], each.metavar)
+            for each in parser._actions
+            if each.option_strings
+        }
+    named = {name for name, metavar in told if metavar in paths}
+    assert {"--kernels", "--html", "--cache"} <= named <= noxfile()._PATHS
+
+
+def test_path_of_a_command_begins_where_nox_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is short below that folder, and else whole, as the checkout's are for who isn't there."""
+    inside = ROOT / "tests" / "by_hand.py"
+    monkeypatch.delenv(FOLDER, raising=False)
+    assert path_in_command(inside) == "tests/by_hand.py"
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    assert path_in_command(inside) == str(inside)
+    assert path_in_command(tmp_path / "mine.py") == "mine.py"
 
 
 def _pasted(command: str, folder: Path) -> subprocess.CompletedProcess[str]:

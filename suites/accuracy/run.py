@@ -26,8 +26,8 @@ from suites.accuracy.strict.undefined import let_pass
 from suites.accuracy.thorough import MOST_BYTES, Asked, Pair, Thorough
 from suites.accuracy.verdict import Verdict, explained, judge
 from suites.accuracy.workers import Workers
-from suites.described import case_info, shortest
-from suites.nox_command import nox_command
+from suites.described import case_info
+from suites.nox_command import nox_command, path_in_command
 
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30
@@ -395,6 +395,6 @@ class Run:
         """What runs this pair alone; more: options after those."""
         options = [f"--device {self.device.type}"]
         if kernel.origin == "user":
-            options.append(f"--kernels={shlex.quote(shortest(Path(kernel.path)))}")
+            options.append(f"--kernels={shlex.quote(path_in_command(Path(kernel.path)))}")
         options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}", *more]
         return " ".join([nox_command(suite, ["--"]), *self.reproduce_options, *options])

@@ -27,8 +27,8 @@ from suites.accuracy.fork_server import end_children
 from suites.accuracy.run import DeviceLostError, Run
 from suites.accuracy.worker_process import WorkersError
 from suites.accuracy.workers import TaskError, Workers
-from suites.described import case_info, describe_machine, kernel_info, shortest
-from suites.nox_command import nox_command
+from suites.described import case_info, describe_machine, kernel_info
+from suites.nox_command import nox_command, path_in_command
 from suites.options import DEVICE
 from suites.power.cases import distributions_of, profiled_cases, profiled_kernels
 from suites.power.looping import LOOP, Card, Looping, card_of
@@ -252,7 +252,7 @@ class PowerSession(RecordedRun[ProfileRow]):
     def _reproduce(self, kernel: Kernel, case: Case, distribution: str) -> str:
         parts: list[str] = []
         if kernel.origin == "user":
-            parts.append(f"--kernels={shortest(Path(kernel.path))}")
+            parts.append(f"--kernels={path_in_command(Path(kernel.path))}")
         parts += ["--kernel", kernel.name, "--case", case.id(), "--distribution", distribution]
         command = nox_command("profile", ["--"])
         return " ".join([command, *self.run.reproduce_options, shlex.join(parts)])
