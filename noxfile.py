@@ -88,7 +88,7 @@ def _typed(session: nox.Session) -> str:
 def _arguments(session: nox.Session) -> list[str]:
     """What was typed after `--`; its paths whole ones where nox was called from another folder.
 
-    Suites run from the checkout's root, and a user's paths begin where the user stands.
+    A suite runs from the checkout's root: a user's own folder `kernels` would hide the checkout's.
     """
     here = Path(session.invoked_from)
     if here == Path.cwd():

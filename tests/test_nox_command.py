@@ -14,8 +14,8 @@ import pytest
 
 from reports.record import latest, read
 from suites.nox_command import FOLDER, VARIABLE, nox_command, path_in_command
-from suites.option_table import OPTIONS
 from tests.commands import ROOT, noxfile
+from tests.option_reference import parsers
 
 _CASE = "attention_delta-b1-h_q1-s_q0-d_v64-float32-contiguous"
 
@@ -82,20 +82,12 @@ def test_paths_begin_where_nox_was_called(
 
 
 def test_options_that_name_paths_are_known() -> None:
-    """To the noxfile: of each suite, of reports, comparisons, compile and mutants."""
-    from reports.__main__ import _parser as of_report  # noqa: PLC0415
-    from reports.comparison.__main__ import _parser as of_compare  # noqa: PLC0415
-    from suites.resources.__main__ import _parser as of_compile  # noqa: PLC0415
-
+    """To the noxfile, of every session whose options docs/reference lists."""
+    told = [each for parser in parsers().values() for each in parser._actions]
     paths = {"FILE", "DIR", "PATH", "RECORD", "REF|FILE"}
-    told = {(each.names[0], each.settings.get("metavar")) for each in OPTIONS}
-    for parser in (of_report(), of_compare(), of_compile()):
-        told |= {
-            (each.option_strings[0], each.metavar)
-            for each in parser._actions
-            if each.option_strings
-        }
-    named = {name for name, metavar in told if metavar in paths}
+    named = {
+        each.option_strings[0] for each in told if each.option_strings and each.metavar in paths
+    }
     assert {"--kernels", "--html", "--cache"} <= named <= noxfile()._PATHS
 
 

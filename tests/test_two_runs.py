@@ -27,10 +27,10 @@ def test_each_run_checks_its_own_record(monkeypatch: pytest.MonkeyPatch) -> None
         note.write_text(f"record of {session.name}")
         notes.append(note)
         if session.name == "first":
-            sessions.accuracy.func(SimpleNamespace(name="second", posargs=()))
+            sessions.accuracy.func(SimpleNamespace(name="second", posargs=(), invoked_from="."))
 
     monkeypatch.setattr(sessions, "_run", run)
-    sessions.accuracy.func(SimpleNamespace(name="first", posargs=()))
+    sessions.accuracy.func(SimpleNamespace(name="first", posargs=(), invoked_from="."))
     assert checked == [("second", "record of second"), ("first", "record of first")]
     assert not any(each.exists() for each in notes)
 
