@@ -101,7 +101,9 @@ class _Counted(_Filled):
     def __init__(self, value: float) -> None:
         super().__init__(value)
         self.bytes_of: dict[int, int] = {}  # of those that were made inside, by identity
-        self.before: set[int] = set()  # those that operations met as arguments
+        # Those that operations met as arguments, kept: where one were freed, another could have its
+        # identity, and be taken for it.
+        self.before: dict[int, UntypedStorage] = {}
         self.now = self.peak = 0
 
     def __torch_dispatch__(
@@ -111,9 +113,9 @@ class _Counted(_Filled):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        for identity, _ in _storages((*args, *(kwargs or {}).values())):
+        for identity, storage in _storages((*args, *(kwargs or {}).values())):
             if identity not in self.bytes_of:
-                self.before.add(identity)
+                self.before[identity] = storage
         made = super().__torch_dispatch__(func, types, args, kwargs)
         for identity, storage in _storages(made):
             if identity in self.bytes_of or identity in self.before:
