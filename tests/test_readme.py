@@ -89,6 +89,7 @@ def test_readme_counts_planted_defects_as_their_table_does() -> None:
     ours, plain, flash, xformers = re.findall(r"\d+", sums[1])
     planted = len(MUTANTS)
     text = " ".join(README.split())
-    assert f"Of {planted} planted defects and cheats it finds {ours}" in text
+    found = "all" if int(ours) == planted else ours
+    assert f"Of {planted} planted defects and cheats it finds {found}" in text
     assert f"`torch.testing.assert_close` finds {plain}, and" in text
     assert f"flash-attention and xformers {flash} and {xformers}" in text
