@@ -40,9 +40,19 @@ _PATIENCE_S = 60.0
 _QUIET = "--no-header --no-summary --tb=short -qq -p no:cacheprovider -p no:logging"
 
 # With these pytest ends well and has run nothing.
-_RUNS_NOTHING = {"-h", "--help", "--co", "--collect-only", "--version", "--fixtures", "--markers"}
+_RUNS_NOTHING = {
+    "-h",
+    "--help",
+    "--co",
+    "--collect-only",
+    "--list",
+    "--version",
+    "--fixtures",
+    "--markers",
+}
 
-# Options whose value is a path; tests/test_nox_command.py holds them to what the sessions take.
+# Options whose value is a path; tests/suites/run/test_nox_command.py holds them to what the
+# sessions take.
 _PATHS = {
     *("--against", "--benchmark-json", "--cache", "--cases", "--detection", "--html", "--junit"),
     *("--kernels", "--markdown", "--results", "--resume", "--roofline", "--svg"),
@@ -203,7 +213,7 @@ def profile(session: nox.Session) -> None:
         session,
         "run",
         "pytest",
-        "suites/power",
+        "suites/profile",
         *_arguments(session),
         variables={"PYTEST_ADDOPTS": _QUIET},
     )
@@ -213,7 +223,7 @@ def profile(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
     quiet = {"PYTEST_ADDOPTS": _QUIET}
-    _run(session, "run", "pytest", "suites/throughput", *_arguments(session), variables=quiet)
+    _run(session, "run", "pytest", "suites/bench", *_arguments(session), variables=quiet)
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -231,7 +241,7 @@ def compare(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def compile(session: nox.Session) -> None:  # noqa: A001 (the name that a user types)
     """Compile every kernel for every GPU generation, with no GPU: `-- --all --against FILE`."""
-    _run(session, "run", "suites.resources", *_arguments(session))
+    _run(session, "run", "suites.compile", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -243,7 +253,7 @@ def mutants(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def triton_versions(session: nox.Session) -> None:
     """Test the interpreter on Triton 3.6 to 3.9, installed beside: `-- VERSION --cache DIR`."""
-    _run(session, "test", "suites.accuracy.triton_versions", *_arguments(session))
+    _run(session, "test", "studies.triton_versions", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

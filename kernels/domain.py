@@ -31,9 +31,6 @@ from oracles.op import Case, Geometry, dtype_name
 Strides = Literal["any", "rows", "contiguous"]
 _DEVICES = ("cpu", "cuda")
 
-# What a kernel keeps of a row or a head in fp32: single numbers, read one at a time.
-_STATISTICS = frozenset({"mean", "rstd", "lse", "delta", "sink"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
@@ -178,8 +175,9 @@ class Domain:
     def _reject_alignment(self, case: Case) -> str | None:
         if self.alignment == 1:
             return None
-        for name, laid_out in OPS[case.op].geometry(case).items():
-            if name in _STATISTICS or name in self.unaligned:
+        op = OPS[case.op]
+        for name, laid_out in op.geometry(case).items():
+            if name in op.statistics or name in self.unaligned:
                 continue
             reason = _misaligned(name, laid_out, self.alignment)
             if reason is not None:

@@ -69,6 +69,7 @@ class Kernel:
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
     wraps      the library that it is a way of calling
     same_stores  several programs may store the same value to one element; it means to
+    profiled   `nox -s profile` runs it beside ours where nobody names a kernel
 
     variant to wraps are None where the kernel doesn't say.
     """
@@ -86,6 +87,7 @@ class Kernel:
     workspace: Callable[[Case], int] | None = None
     wraps: str | None = None
     same_stores: bool = False
+    profiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +127,15 @@ def kernel(
     workspace: Callable[[Case], int] | None = None,
     wraps: str | None = None,
     same_stores: bool = False,
+    profiled: bool = False,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
     returns: of the op's outputs those that it computes, in the op's order, where these aren't all;
     the function then returns them alone, and the others aren't judged. variant, variants and
     workspace say what a case runs and how much memory it takes, wraps which library computes it,
-    same_stores that its programs may store the same value to one element: see `Kernel`.
+    same_stores that its programs may store the same value to one element, profiled that it is a
+    peer to profile beside ours: see `Kernel`.
     Raises KernelError where the op already has a kernel of that name, or where an argument can't
     be what was meant. The function itself is returned unchanged.
     """
@@ -152,6 +156,7 @@ def kernel(
             or wrong_function("workspace", workspace)
             or wrong_kind("wraps", wraps, (str, type(None)), "the library's name")
             or wrong_kind("same_stores", same_stores, (bool,), "True or False")
+            or wrong_kind("profiled", profiled, (bool,), "True or False")
         )
         if problem is not None:
             raise KernelError(f"kernel {called} in {path}: {problem}")
@@ -175,6 +180,7 @@ def kernel(
             workspace=workspace,
             wraps=wraps,
             same_stores=same_stores,
+            profiled=profiled,
         )
         return function
 

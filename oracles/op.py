@@ -1,25 +1,47 @@
-"""The contracts of truth: `Op`, `Case` and what they are made of.
+"""The contract of truth: what an op says of itself, and what it is made of.
 
-An op says what is computed, never how: argument and output names, a float64 oracle, a bound on
-the error of a correct kernel, the least work (flops, bytes) and the cases that test it. A case
-is data: it names everything that is needed to make its inputs again, value by value.
+An op is a package of this room (`oracles/layer_norm/` is the shortest), and all that is known of
+it stands there. Suites, kernels and reports know no op by name: they ask an `Op` for its cases, its
+truth and the rest. To add an op, fill in an `Op` and list it in `oracles/__init__.py`.
+
+    Case        one input set, as data: all that is needed to make it again, value by value
+    Layout      where a case's tensors lie in memory
+    Numerics    what a kernel declares of its arithmetic
+    Bound       how far a correct kernel with these numerics may be from the truth
+    Relation, Balance    how outputs must change when inputs are changed in a known way
+    Flips       changes of signs that leave a correct kernel's outputs as they are, but for signs
+    Workloads   the cases that are timed and profiled
+    Allowed     the cases that a user may ask for
+    Op          all of these together, with the oracle
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from oracles.relation import Relations
-
 Tier = Literal["ci", "full"]
-Inputs = dict[str, Tensor | bool | float | str | tuple[int | None, int | None] | None]
+Argument = Tensor | bool | float | str | tuple[int | None, int | None] | None
+Inputs = dict[str, Argument]
 Outputs = dict[str, Tensor | None]
+
+
+def optional(tensors: Mapping[str, object], name: str) -> Tensor | None:
+    """The tensor `name` of arguments or outputs, None where it is absent or None."""
+    value = tensors.get(name)
+    return value if isinstance(value, Tensor) else None
+
+
+def required(tensors: Mapping[str, object], name: str) -> Tensor:
+    """The tensor `name` of arguments or outputs, which is always there."""
+    value = optional(tensors, name)
+    assert value is not None, name
+    return value
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -31,54 +53,40 @@ def dtype_name(dtype: torch.dtype) -> str:
 class TensorLayout:
     """Where one tensor's elements lie in the buffer that holds it. Lengths are in elements.
 
+    One letter stands for an axis; an op chooses them ("bshd" of attention's q, "mn" of a matrix).
+
     offset         elements between a 256-byte-aligned address and the first element
     row_padding    elements between the end of a row and the start of the next
+    batch_padding  elements between the last row of a batch and the first of the next, so that the
+                   rows can't be seen as one strided matrix
     column_stride  elements from one column to the next
-    transposed     the rows run along memory's slow axis: strides (1, m)
-    expanded       "rows": one row seen m times (stride 0); "all": one element seen m*n times;
-                   of more than two axes: the letters of those whose stride is 0
-    row_stride     the distance between rows outright, where padding can't say it
-    order          of more than two axes: their letters, slowest first in memory; "" as they come
-    interleaved    of more than two axes: how many such tensors share a buffer, position by
-                   position, as q, k and v of one projection do
+    expanded       the letters of the axes whose stride is 0: one entry, seen throughout
+    row_stride     the stride of the slowest axis outright, where padding can't say it
+    order          the axes' letters, slowest first in memory; "": as they come
+    interleaved    how many such tensors share a buffer, position by position, as q, k and v of one
+                   projection do
     """
 
     offset: int = 0
     row_padding: int = 0
+    batch_padding: int = 0
     column_stride: int = 1
-    transposed: bool = False
     expanded: str = ""
     row_stride: int | None = None
     order: str = ""
     interleaved: int = 1
-
-    def strides(self, m: int, n: int) -> tuple[int, int]:
-        """Strides in elements of an (m, n) matrix laid out so."""
-        if self.expanded == "all":
-            return 0, 0
-        if self.transposed:
-            return 1, max(m, 1)
-        if self.expanded == "rows":
-            return 0, self.column_stride
-        if self.row_stride is not None:
-            return self.row_stride, self.column_stride
-        return n * self.column_stride + self.row_padding, self.column_stride
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A named arrangement of an op's tensors; a tensor that isn't named is packed and aligned.
 
-    One letter stands for an axis: "b", "s", "h", "d" of q, k, v, out and do, and "b", "h", "q",
-    "k" of a bias. batches splits the rows of a rank-3 case, (batches, m / batches, n);
-    batch_padding puts that many elements between batches, so that the rows can't be seen as one
-    strided matrix.
+    batches: in how many the rows of a matrix are split, which then comes with a third axis.
     """
 
     name: str
     tensors: tuple[tuple[str, TensorLayout], ...] = ()
     batches: int | None = None
-    batch_padding: int = 0
 
     def of(self, argument: str) -> TensorLayout:
         """The layout of one argument."""
@@ -229,6 +237,109 @@ class Bound:
     powerless: Tensor | None = None
 
 
+Property = Literal["batch-invariant", "device-independent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One change of a case's inputs, and what it does to the outputs of a correct kernel.
+
+    A kernel is compared with itself, and the oracle has no part in it but for the bounds: where it
+    may be off by E on its own inputs and by E' on the changed ones, both outputs are within
+    carry(E) + E' of what the relation says. A relation that is exact holds bit for bit.
+
+    name      a phrase for the report, as "K + c leaves out"
+    case      the case that the changed inputs are of: sizes and layout as changed
+    change    the case's own inputs -> the changed ones, tensors of their own
+    carry     outputs on the case's own inputs -> those that the changed inputs must have, for the
+              outputs that the relation speaks of, but for the shift; bounds are carried likewise
+    shift     the case's own inputs -> what is added to some outputs, in float64
+    exact     bit for bit, of a kernel whose bits repeat; else within both bounds
+    slack     for an exact one: outputs on the case's own inputs -> what they may be off by after
+              all, in float64
+    underflows    an exact one holds within both bounds alone, of a kernel that casts early
+              (`Numerics.casts_early`): what is subnormal before the change isn't after it
+    of        the property that a kernel needs to have declared for this to be asked of it; None
+              where every correct kernel has it
+    """
+
+    name: str
+    case: Case
+    change: Callable[[Inputs], Inputs]
+    carry: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    shift: Callable[[Inputs], dict[str, Tensor]] | None = None
+    exact: bool = False
+    slack: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None = None
+    underflows: bool = False
+    of: Property | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A sum over the last axis of an output, perhaps weighted, that must come to a known value.
+
+    The casts of the output err to either side alike, so that their errors all but cancel; what is
+    bounded before them is added up in full.
+
+    name      a phrase for the report, as "sum of dx is 0"
+    output    the name of the output
+    weights   the case's inputs -> float64 weights that broadcast to the output; None: all 1
+    total     the case's inputs -> what the sums must be, in float64
+    """
+
+    name: str
+    output: str
+    weights: Callable[[Inputs], Tensor] | None
+    total: Callable[[Inputs], Tensor]
+
+
+Relations = tuple[Relation | Balance, ...]
+
+
+# Integers as wide as a number, and the one whose single bit is the sign's.
+_BITS = {2: (torch.int16, -(2**15)), 4: (torch.int32, -(2**31))}
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """Which signs to change: of each tensor some bool tensors that broadcast to it, True: flipped.
+
+    An element's sign is changed once for each True that it meets. Multiplying by -1 is exact, and
+    rounding to nearest or towards zero knows no sign: where the outputs' signs follow from the
+    inputs', a call on flipped inputs returns the first call's numbers, bit by bit but for the signs
+    of zeros (x - x is +0 whichever way it is turned). Compare them as numbers.
+    """
+
+    of_inputs: Mapping[str, tuple[Tensor, ...]]
+    of_outputs: Mapping[str, tuple[Tensor, ...]]
+
+    def apply_(self, inputs: Inputs) -> None:
+        """Change the inputs in place, whatever their strides; what lies between stays."""
+        for name, factors in self.of_inputs.items():
+            tensor = inputs.get(name)
+            if isinstance(tensor, Tensor):
+                _flip_(tensor, factors)
+
+    def outputs(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs of a call on changed inputs with their signs put back, in new memory."""
+        made = {}
+        for name, output in outputs.items():
+            made[name] = output.clone()
+            _flip_(made[name], self.of_outputs.get(name, ()))
+        return made
+
+
+def _flip_(tensor: Tensor, factors: Iterable[Tensor]) -> None:
+    kind, sign = _BITS[tensor.element_size()]
+    bits = tensor.view(kind)
+    once = tuple(
+        slice(1 if step == 0 else None)
+        for step in bits.stride()  # an expanded axis is one place in memory
+    )
+    for factor in factors:
+        bits[once].bitwise_xor_(factor.to(bits.device).to(kind) * sign)
+
+
 @dataclass(frozen=True, slots=True)
 class OutputForm:
     """The shape and dtype that an output must have."""
@@ -269,29 +380,69 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
-    """What an op computes, for which cases, and how well it can be known.
+class Workloads:
+    """What of an op is timed, and profiled, where nobody names a case.
 
+    anchors   for a GPU: large shapes at which peers' figures are known
+    others    for a GPU: what models and users have besides, each with its `why`
+    on_cpu    for a CPU, where the large ones would take hours
+    profiled  larger than any L2, and long enough that a loop of them is nothing but them
+    """
+
+    anchors: tuple[Case, ...] = ()
+    others: tuple[Case, ...] = ()
+    on_cpu: tuple[Case, ...] = ()
+    profiled: tuple[Case, ...] = ()
+
+    def timed(self, device: str) -> tuple[Case, ...]:
+        """What is timed on a device, "cuda" or "cpu"."""
+        return (*self.anchors, *self.others) if device == "cuda" else self.on_cpu
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What an op computes, for which cases, and how well it can be known. It says what, never how.
+
+    What a kernel is given, and returns:
     arguments  always passed to a kernel, by keyword
+    outputs    what it returns, in this order; None for one that an option leaves out
     options    the op's optional features, each with one sentence; a kernel is given a case with
                an option only if its domain lists it, and only then the option's argument
     updates    arguments that a kernel changes in place and returns (accumulated gradients)
+    forms      (case) -> shape and dtype of each output that the case has
+    geometry   (case) -> where each tensor argument lies, as far as its arrangement can vary
+
+    What is right:
+    cases      () -> all cases, both tiers, those of `ci` first
     inputs     (case, device) -> keyword arguments of a kernel, values fixed by the case
     oracle     (case, inputs) -> float64 outputs, None where an option leaves an output out
     bound      (case, inputs, truth, numerics) -> one bound for each output that exists
-    forms      (case) -> shape and dtype of each output that the case has
-    geometry   (case) -> where each tensor argument lies, as far as its arrangement can vary
-    flops, bytes    (case) -> arithmetic, and the least memory traffic: every input read once,
-                    every output written once
-    cases      () -> all cases, both tiers
     emulate    (case, inputs, numerics) -> what an idealised kernel with these numerics returns, in
                the outputs' dtypes: the same roundings, none of its indexing; without one None
     relations  (case) -> the metamorphic relations that the case is good for
+    signs      (case, seed) -> changes of signs, drawn from the seed; some sign is changed wherever
+               one can be. Second calls are made on them, and every buffer of a timing but the first
+    linear     the argument that all outputs are linear in, but for those that `signs` leaves
     allowed    which cases a user may ask for; None: the op's own alone
-    sequences  (case) -> the sizes of each sequence where several lie end to end, else none; None:
-               they never do
+
+    How much work it is:
+    flops, bytes    (case) -> arithmetic, and the least memory traffic: every input read once,
+                    every output written once
+    products   whether the flops are those of matrix products, which tensor cores do
     whole_work outputs that each take all of the flops, and all of the inputs
     left_out   of a part of an op: the outputs that it hasn't
+    workloads  what is timed and profiled
+
+    What kernels and suites need to know of arguments, sizes and options:
+    sequences  (case) -> the sizes of each sequence where several lie end to end, else none; None:
+               they never do
+    widths     sizes of a last axis, for which kernels are compiled
+    statistics arguments in fp32 of which there is one number a row or a head: a kernel reads them
+               one at a time, whatever their alignment
+    nonzero    arguments that stay as they are where all operands are made zero for a profile:
+               divided by, or a logarithm
+    unaligned  arguments with rows whose alignment chooses no variant of a kernel
+    gpu_options    options whose truth a GPU alone can make
     """
 
     name: str
@@ -306,13 +457,22 @@ class Op:
     flops: Callable[[Case], int]
     bytes: Callable[[Case], int]
     cases: Callable[[], tuple[Case, ...]]
+    signs: Callable[[Case, int], Flips]
+    linear: str
     updates: tuple[str, ...] = field(default=())
     emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
     relations: Callable[[Case], Relations] | None = None
     allowed: Allowed | None = None
-    sequences: Callable[[Case], tuple[Mapping[str, int], ...]] | None = None
+    products: bool = False
     whole_work: frozenset[str] = frozenset()
     left_out: tuple[str, ...] = ()
+    workloads: Workloads = field(default_factory=Workloads)
+    sequences: Callable[[Case], tuple[Mapping[str, int], ...]] | None = None
+    widths: tuple[str, ...] = ()
+    statistics: frozenset[str] = frozenset()
+    nonzero: frozenset[str] = frozenset()
+    unaligned: frozenset[str] = frozenset()
+    gpu_options: frozenset[str] = frozenset()
 
     def part(self, outputs: tuple[str, ...]) -> Op:
         """The op with these outputs alone, in their order; the others are `left_out`.

@@ -2,7 +2,8 @@
 
 Peaks are dense, with fp32 accumulation, at boost clock: a vendor's figures with sparsity are
 halved. Two models of one name differ in SMs or in the power they may draw, so a model is looked up
-by all three. `tests/test_peaks.py` holds the rows to one another: fp32 = 2 x lanes x SMs x clock.
+by all three. `tests/profiles/test_peaks.py` holds the rows to one another: fp32 = 2 x lanes x SMs x
+clock.
 
 Limits of an SM are those of NVIDIA's CCCL (cuda/__device/arch_traits.h), whose source is the table
 "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide; fp32 lanes are

@@ -1,6 +1,6 @@
 """`python -m reports [FILE ...]`: show records, by default the latest, and write their other forms.
 
-A record of any suite: the table of `reports.forms` says what renders it. Several are shown one
+A record of any suite: `reports.report` has the view of each. Several are shown one
 after another, and `--html` makes one page of them.
 
 Exit status: 0 for the record of a run that finished, whatever its verdict; 1 for one that is
@@ -24,12 +24,13 @@ from reports.command_line import (
     terminal_text,
     until_the_reader_has_enough,
 )
-from reports.forms import forms_of, page_of, roofline_svg
+from reports.document.html import render_html
+from reports.document.model import Document
 from reports.junit import render_junit
-from reports.page import render_page
-from reports.picture import render_svg
-from reports.record import RecordError, latest, read, shown
-from reports.thinned import read_to_show
+from reports.phrases import shown
+from reports.record import RecordError, latest, read
+from reports.report import markdown_of, part_of, picture_of, print_report, roofline_svg
+from reports.views.profile_pictures import Thinning
 from reports.written_files import refuse_to_overwrite
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ def _parser() -> CommandLine:
         action="store_true",
         help="show nothing; only say on stderr whether the record is incomplete",
     )
+    parser.add_argument(
+        "--details", action="store_true", help="all that a terminal can show, not the summary alone"
+    )
     parser.add_argument("--width", type=columns, metavar="N", help="columns of the terminal report")
     return parser
 
@@ -108,7 +112,10 @@ def _shown(options: argparse.Namespace) -> list[str]:
         if (path := getattr(options, name)) is not None and (name, path) != ("markdown", "-")
     }
     refuse_to_overwrite(named)
-    records = [read_to_show(path) for path in options.files or [latest(options.results)]]
+    records = [
+        read(path, thinned=Thinning().thinned)
+        for path in options.files or [latest(options.results)]
+    ]
     with until_the_reader_has_enough():
         _write(records, options)
     return [record.problem for record in records if record.problem is not None]
@@ -126,11 +133,11 @@ def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
             "several"
         )
     record = records[0]
-    against = None if options.against is None else _against(record, options.against)
-    forms = [forms_of(each, against=against, baseline=options.baseline) for each in records]
+    baseline = options.baseline
+    against = None if options.against is None else read(options.against)
     if options.html is not None:
-        parts = [form.part(each) for form, each in zip(forms, records, strict=True)]
-        save(options.html, render_page(page_of(parts)).encode())
+        parts = [part_of(each, baseline=baseline, against=against) for each in records]
+        save(options.html, render_html(Document("Kernel workbench", parts)).encode())
     if options.junit is not None:
         if record.header.suite != "accuracy":
             raise RecordError(
@@ -139,30 +146,20 @@ def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
             )
         save(options.junit, render_junit(record))
     if options.svg is not None:
-        save(options.svg, render_svg(record, forms[0].outline).encode())
+        save(options.svg, picture_of(record, baseline=baseline).encode())
     if options.roofline is not None:
         save(options.roofline, roofline_svg(record).encode())
     if options.markdown is not None and options.markdown != "-":
-        save(Path(options.markdown), forms[0].markdown(record).encode())
+        save(
+            Path(options.markdown), markdown_of(record, baseline=baseline, against=against).encode()
+        )
     if options.markdown == "-":
-        text = forms[0].markdown(record)
+        text = markdown_of(record, baseline=baseline, against=against)
     else:
-        shows = (partial(form.terminal, each) for form, each in zip(forms, records, strict=True))
-        text = "\n\n".join(terminal_text(show, options.width) for show in shows)
+        show = partial(print_report, details=options.details, baseline=baseline, against=against)
+        text = "\n\n".join(terminal_text(partial(show, each), options.width) for each in records)
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _against(record: Record, path: Path) -> Record:
-    """The record that one of compiled code is shown against. Raises RecordError."""
-    other = read(path)
-    for each in (record, other):
-        if each.header.suite != "compile":
-            raise RecordError(
-                f"{shown(each.path)}: a record of nox -s {each.header.suite}; --against takes two "
-                "of nox -s compile"
-            )
-    return other
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from reports.arguments import whole_number
-from reports.lines import RecordError, shown
+from reports.phrases import shown
+from reports.record import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

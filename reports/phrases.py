@@ -6,6 +6,7 @@ import math
 
 _COUNTED = 1e10  # a figure above it is shown by its power of ten
 _DEFAULT_DIGITS = 7  # a float32 has 7.2 decimal digits
+_LONGEST = 600  # characters of a text: a name is whole, a damaged record's megabyte is cut
 
 
 def count(number: int, noun: str) -> str:
@@ -116,3 +117,21 @@ def part(value: float | None) -> str:
 def times(value: float | None) -> str:
     """How many times as long: `1.00 x`, `12.3 x`; `-` where there is none."""
     return "-" if value is None else f"{ratio(value) if value >= 100 else f'{value:.2f}'} x"
+
+
+def shown(text: object) -> str:
+    """`text` on one line, with what a terminal obeys (escapes, direction marks) spelled out."""
+    line = str(text)
+    if line.isprintable():
+        return line
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in line
+    )
+
+
+def cut(text: str, longest: int = _LONGEST) -> str:
+    """`text` shown literally, cut where no name is as long."""
+    if len(text) <= longest:
+        return shown(text)
+    return f"{shown(text[:longest])}... ({len(text) - longest:,} more characters)"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from reports.lines import RecordError, shown
+from reports.phrases import shown
+from reports.record import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,1 +1,12 @@
-"""What is measured to be known, and asserted nowhere."""
+"""Scripts that check the workbench itself; nothing imports them, and no test asserts what they say.
+
+Each is `python -m studies.NAME`:
+
+    interpreter_cost   what the interpreter takes for our kernels: stock, mended and strict
+    power_check        on a GPU: are the energies of `nox -s profile` to be believed here?
+    smallest_error     the smallest planted error that `nox -s accuracy` sees: docs/power.md
+    speed              how long reports and commands take, beside what they should
+    timing_agreement   on a GPU: do other ways of timing agree with `nox -s bench`?
+    triton_versions    is the interpreter right, and strict, on other versions of Triton?
+    vector_widths      how wide a compiled load is, by what the compiler knows of its address
+"""

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.large_records import SUITES, five_alike, large, watched
+from tests.builders.large_records import SUITES, five_alike, large, watched
 
 _REPORT_S, _COMPARISON_S = 3.0, 5.0  # on an idle core of a laptop
 

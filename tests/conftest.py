@@ -8,8 +8,8 @@ import signal
 import pytest
 import torch
 
-from suites.accuracy import interpreter, strict
-from suites.options import DEVICE
+from suites.interpreter import repairs, strict
+from suites.run.options import DEVICE
 
 
 def pytest_configure() -> None:
@@ -34,5 +34,5 @@ def device(pytestconfig: pytest.Config) -> torch.device:
 def _mended_interpreter(device: torch.device) -> None:
     if device.type == "cpu":
         torch.set_num_threads(1)  # as the suite does
-        interpreter.install()
+        repairs.install()
         strict.install()

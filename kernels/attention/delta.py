@@ -13,7 +13,8 @@ import triton
 from torch import Tensor
 
 from kernels.attention.backward_kernels import delta_kernel
-from kernels.attention.problem import AttentionError, adjacent, units, vector_elements
+from kernels.attention.launch import arguments_of
+from kernels.attention.problem import AttentionError, adjacent, is_wide, vector_elements
 from kernels.attention.served import DTYPES, SM, load_bytes_of
 from kernels.attention.variants import dtype_key
 from kernels.device import on_device_of
@@ -66,9 +67,9 @@ def launch_delta(out: Tensor, do: Tensor) -> Tensor:
     if grid[0]:
         with on_device_of(out):
             delta_kernel.of(vector)[grid](
-                out, do, delta, *units(out, vector), *units(do, vector), h, s, d_v // vector,
-                ADJACENT=adjacent(out, do),
-                VECTOR=vector, BLOCK_M=rows, BLOCK_DV=columns, num_warps=4,
+                **arguments_of({"out": out, "do": do}, vector), delta_ptr=delta, h=h, s=s,
+                d_v=d_v // vector, ADJACENT=adjacent(out, do), VECTOR=vector, WIDE=is_wide(out, do),
+                BLOCK_M=rows, BLOCK_DV=columns, num_warps=4,
             )  # fmt: skip
     return delta
 

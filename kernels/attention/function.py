@@ -7,14 +7,15 @@ derivatives alone: a second one is refused.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward, unordered_backward
+from kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward
 from kernels.attention.forward import Forward, flash_forward
 from kernels.attention.problem import (
     AttentionError,
@@ -24,18 +25,7 @@ from kernels.attention.problem import (
     check_options,
     check_shapes,
 )
-from kernels.attention.served import (
-    DECLARED,
-    DECLARED_FP32,
-    DECLARED_TF32,
-    FEATURES,
-    HALVES,
-    SINCE,
-    SINGLE,
-    SM,
-    elements,
-    variants_of_case,
-)
+from kernels.attention.served import elements, ours, variants_of_case
 from kernels.attention.split_keys import (
     serves,
     serves_case,
@@ -44,61 +34,41 @@ from kernels.attention.split_keys import (
     tile_of_case,
 )
 from kernels.attention.variants import WIDEST_RF
-from kernels.registry import Domain, kernel
 from oracles import ATTENTION_GRADIENTS
 from oracles.op import Case
 
 Precision = Literal["ieee", "tf32"]
 
 
-def _options(
-    bias: Tensor | None,
-    alibi_slopes: Tensor | None,
-    sink: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    switches: Sequence[int],
-    numbers: Sequence[float],
-) -> Options:
-    """What `packed` took apart; -1 stands for a side without a limit."""
-    causal, bottom_right, left, right, seed, longest_q, longest_k, _, _ = switches
-    scale, softcap, dropout_p = numbers
-    return Options(
-        causal=bool(causal),
-        window=(None if left < 0 else left, None if right < 0 else right),
-        corner="bottom_right" if bottom_right else "top_left",
-        bias=bias,
-        alibi_slopes=alibi_slopes,
-        softcap=softcap or None,
-        sink=sink,
-        dropout_p=dropout_p,
-        dropout_seed=seed,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=None if longest_q < 0 else longest_q,
-        max_seqlen_k=None if longest_k < 0 else longest_k,
-        scale=scale,
-    )
+# The options as operators have them: tensors in this order, which autograd asks for, and the rest
+# by name. A window's missing side is -1.
+_TENSORS = ("bias", "alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k")
+_SCHEMA = (
+    ", ".join(f"Tensor? {name}" for name in _TENSORS)
+    + ", *, bool causal, SymInt[]? window, str corner, float? softcap, float dropout_p, "
+    "SymInt dropout_seed, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float? scale, "
+    "bool deterministic, str precision"
+)
 
 
 def packed(
-    options: Options, d: int, *, deterministic: bool, precision: Precision
-) -> tuple[list[int], list[float]]:
-    """The options that aren't tensors, as an operator's schema can carry them."""
-    left, right = options.window or (None, None)
-    switches = [
-        int(options.causal),
-        int(options.corner == "bottom_right"),
-        -1 if left is None else left,
-        -1 if right is None else right,
-        options.dropout_seed,
-        -1 if options.max_seqlen_q is None else options.max_seqlen_q,
-        -1 if options.max_seqlen_k is None else options.max_seqlen_k,
-        int(deterministic),
-        int(precision == "tf32"),
-    ]
-    scale = 1 / math.sqrt(d) if options.scale is None else options.scale
-    return switches, [scale, options.softcap or 0.0, options.dropout_p]
+    options: Options, *, deterministic: bool, precision: Precision
+) -> tuple[list[Tensor | None], dict[str, object]]:
+    """The options as an operator is given them: its tensors, and the rest by name."""
+    given = {each.name: getattr(options, each.name) for each in fields(options)}
+    if options.window is not None:
+        given["window"] = [-1 if side is None else side for side in options.window]
+    tensors = [given.pop(name) for name in _TENSORS]
+    return tensors, {**given, "deterministic": deterministic, "precision": precision}
+
+
+def _given(tensors: Sequence[Tensor | None], settings: Mapping[str, Any]) -> Options:
+    """What `packed` took apart."""
+    given = {**dict(zip(_TENSORS, tensors, strict=True)), **settings}
+    del given["deterministic"], given["precision"]
+    if given["window"] is not None:
+        given["window"] = tuple(None if side < 0 else side for side in given["window"])
+    return Options(**given)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, options: Options, *, tf32: bool = False) -> Forward:
@@ -109,33 +79,37 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options, *, tf32: bool = F
     return flash_forward(problem, tf32=tf32)
 
 
-@torch.library.custom_op("kernel_workbench::attention_forward", mutates_args=())
+@torch.library.custom_op(
+    "kernel_workbench::attention_forward",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_SCHEMA}) -> (Tensor, Tensor)",
+)
 def forward_operator(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    alibi_slopes: Tensor | None,
-    sink: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    switches: Sequence[int],
-    numbers: Sequence[float],
+    q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
-    """out and lse; what isn't a tensor comes as `packed` made it."""
-    options = _options(bias, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, switches, numbers)
-    return forward(q, k, v, options, tf32=bool(switches[8]))
+    """out and lse."""
+    options, tf32 = _given(tensors, settings), settings["precision"] == "tf32"
+    return forward(q, k, v, options, tf32=tf32)
 
 
 @forward_operator.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *others: object) -> tuple[Tensor, Tensor]:
-    del k, others
+def _(
+    q: Tensor, k: Tensor, v: Tensor, *tensors: object, **settings: object
+) -> tuple[Tensor, Tensor]:
+    del k, tensors, settings
     b, s_q, h_q, _ = q.shape
     lse = q.new_empty((b, h_q, s_q), dtype=torch.float32)
     return q.new_empty((b, s_q, h_q, v.shape[3])), lse
 
 
-@torch.library.custom_op("kernel_workbench::attention_backward", mutates_args=())
+@torch.library.custom_op(
+    "kernel_workbench::attention_backward",
+    mutates_args=(),
+    schema=(
+        f"(Tensor do, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA})"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+)
 def backward_operator(
     do: Tensor,
     q: Tensor,
@@ -143,21 +117,19 @@ def backward_operator(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    bias: Tensor | None,
-    alibi_slopes: Tensor | None,
-    sink: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    switches: Sequence[int],
-    numbers: Sequence[float],
+    *tensors: Tensor | None,
+    **settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, dbias and dsink; what there isn't a gradient of is empty."""
-    options = _options(bias, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_k, switches, numbers)
-    problem = Problem.of(q, k, v, options)
-    if switches[7]:
-        dq, dk, dv, dbias, dsink = backward(do, problem, out, lse, tf32=bool(switches[8]))
-    else:
-        dq, dk, dv, dbias, dsink = unordered_backward(do, problem, out, lse)
+    problem = Problem.of(q, k, v, _given(tensors, settings))
+    dq, dk, dv, dbias, dsink = backward(
+        do,
+        problem,
+        out,
+        lse,
+        tf32=settings["precision"] == "tf32",
+        ordered=settings["deterministic"],
+    )
     # An operator returns no None.
     absent = q.new_empty(0)
     return (
@@ -171,49 +143,35 @@ def backward_operator(
 
 @backward_operator.register_fake
 def _(
-    do: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    alibi_slopes: Tensor | None,
-    sink: Tensor | None,
-    *others: object,
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None, **settings: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    del do, out, lse, alibi_slopes, others
+    del do, settings
+    given = dict(zip(_TENSORS, others[2:], strict=True))
 
     def like(tensor: Tensor | None) -> Tensor:
         return q.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)
 
-    return like(q), like(k), like(v), like(bias), like(sink)
+    return like(q), like(k), like(v), like(given["bias"]), like(given["sink"])
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, switches, numbers = inputs
-    ctx.save_for_backward(*tensors, *output)
+def _save(
+    ctx: Any,
+    inputs: tuple[Any, ...],
+    keyword_only_inputs: dict[str, Any],
+    output: tuple[Tensor, Tensor],
+) -> None:
+    ctx.save_for_backward(*inputs, *output)
     ctx.mark_non_differentiable(output[1])
-    ctx.switches, ctx.numbers = switches, numbers
+    ctx.settings = keyword_only_inputs
 
 
 def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    q, k, v, bias, slopes, sink, cu_q, cu_k, out, lse = ctx.saved_tensors
-    dq, dk, dv, dbias, dsink = backward_operator(
-        do, q, k, v, out, lse, bias, slopes, sink, cu_q, cu_k, ctx.switches, ctx.numbers
-    )
-    return (
-        dq,
-        dk,
-        dv,
-        None if bias is None else dbias,
-        None,
-        None if sink is None else dsink,
-        None,
-        None,
-        None,
-        None,
-    )
+    q, k, v, *tensors, out, lse = ctx.saved_tensors
+    dq, dk, dv, dbias, dsink = backward_operator(do, q, k, v, out, lse, *tensors, **ctx.settings)
+    made = {"bias": dbias, "sink": dsink}
+    given = dict(zip(_TENSORS, tensors, strict=True))
+    rest = (None if given[name] is None else made.get(name) for name in _TENSORS)
+    return dq, dk, dv, *rest
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
@@ -253,21 +211,8 @@ def attention_with_lse(
             f"the unordered backward serves heads of at most {WIDEST_UNORDERED}, got {widest}; "
             "pass deterministic=True"
         )
-    switches, numbers = packed(
-        options, q.shape[3], deterministic=deterministic, precision=precision
-    )
-    out, lse = forward_operator(
-        q,
-        k,
-        v,
-        options.bias,
-        options.alibi_slopes,
-        options.sink,
-        options.cu_seqlens_q,
-        options.cu_seqlens_k,
-        switches,
-        numbers,
-    )
+    tensors, settings = packed(options, deterministic=deterministic, precision=precision)
+    out, lse = forward_operator(q, k, v, *tensors, **settings)
     return out, lse
 
 
@@ -285,8 +230,8 @@ def attention(
     Tensors of float32, float16 or bfloat16, with any strides; `oracles.attention` says what the
     options mean. Gradients flow to q, k, v, bias and sink. deterministic: gradients are bitwise
     repeatable; without it dk and dv are added up in no order, which is faster where few programs
-    own keys. precision: fp32 operands
-    as they are, or "tf32". Raises AttentionError, before any launch, for what can't be served.
+    own keys. precision: fp32 operands as they are, or "tf32". Raises AttentionError, before any
+    launch, for what can't be served.
     """
     out, _ = attention_with_lse(q, k, v, deterministic=deterministic, precision=precision, **given)
     return out
@@ -321,23 +266,7 @@ def _variants(case: Case, sm: int, *, tf32: bool = False) -> str:
     return variants_of_case(first, "dq", "dkdv", case=case, sm=sm, tf32=tf32)
 
 
-@kernel(
-    ATTENTION_GRADIENTS,
-    Domain(dtypes=HALVES, features=FEATURES, sm=SM, since=SINCE),
-    numerics=DECLARED,
-    priority=20,
-    variant=_variants,
-    workspace=_workspace,
-)
-@kernel(
-    ATTENTION_GRADIENTS,
-    Domain(dtypes=SINGLE, features=FEATURES, sm=SM),
-    numerics=DECLARED_FP32,
-    priority=20,
-    variant=_variants,
-    workspace=_workspace,
-    name="flash_two_pass_fp32",
-)
+@ours(ATTENTION_GRADIENTS, priority=20, variant=_variants, workspace=_workspace)
 def flash_two_pass(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]
 ) -> Gradients:
@@ -345,13 +274,12 @@ def flash_two_pass(
     return _end_to_end(do, q, k, v, given, tf32=False)
 
 
-@kernel(
+@ours(
     ATTENTION_GRADIENTS,
-    Domain(dtypes=(torch.float32,), features=FEATURES, sm=(80, SM[1])),
-    numerics=DECLARED_TF32,
     priority=15,
-    variant=lambda case, sm: _variants(case, sm, tf32=True),
-    workspace=lambda case: _workspace(case, tf32=True),
+    variant=partial(_variants, tf32=True),
+    workspace=partial(_workspace, tf32=True),
+    tf32=True,
 )
 def flash_two_pass_tf32(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]

@@ -12,83 +12,32 @@ from __future__ import annotations
 import triton.language as tl
 
 from kernels.attention.backward_kernels import gradient_tile, row_statistics
-from kernels.attention.scores import LOG2E, attended, compiled, compiled_twice
+from kernels.attention.launch import compiled, compiled_twice
+from kernels.attention.scores import LOG2E, Options, Scores, head_of, mask_of, terms_of
 from kernels.attention.wide_kernels import chunked_product
 
 
 def _bias_gradient(
-    do_ptr,
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    bias_ptr,
-    slopes_ptr,
-    lse_ptr,
-    delta_ptr,
-    dbias_ptr,
-    stride_gb,
-    stride_gm,
-    stride_gh,
-    stride_gd,
-    stride_qb,
-    stride_qm,
-    stride_qh,
-    stride_qd,
-    stride_kb,
-    stride_kn,
-    stride_kh,
-    stride_kd,
-    stride_vb,
-    stride_vn,
-    stride_vh,
-    stride_vd,
-    stride_bb,
-    stride_bh,
-    stride_bm,
-    stride_bn,
-    stride_dbb,
-    stride_dbh,
-    stride_dbm,
-    stride_lb,
-    stride_lh,
-    scale,
-    softcap,
-    keep_scale,
-    seed_low,
-    seed_high,
-    threshold,
-    h_q,
-    group,
-    s_q,
-    s_kv,
-    d,
-    d_v,
-    left,
-    right,
-    bottom_right,
-    b,
-    members,
-    OVER_QUERIES: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    ADJACENT: tl.constexpr,
-    VECTOR: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """dbias, packed; b batches and `members` heads are folded into each of its own.
-
-    Strides of do, q, k and v, d and d_v arrive divided by VECTOR.
-    """
-    stride_gb, stride_gm, stride_gh = stride_gb * VECTOR, stride_gm * VECTOR, stride_gh * VECTOR
-    stride_qb, stride_qm, stride_qh = stride_qb * VECTOR, stride_qm * VECTOR, stride_qh * VECTOR
-    stride_kb, stride_kn, stride_kh = stride_kb * VECTOR, stride_kn * VECTOR, stride_kh * VECTOR
-    stride_vb, stride_vn, stride_vh = stride_vb * VECTOR, stride_vn * VECTOR, stride_vh * VECTOR
+    do_ptr, stride_gb, stride_gm, stride_gh, stride_gd,
+    q_ptr, stride_qb, stride_qm, stride_qh, stride_qd,
+    k_ptr, stride_kb, stride_kn, stride_kh, stride_kd,
+    v_ptr, stride_vb, stride_vn, stride_vh, stride_vd,
+    dbias_ptr, stride_dbb, stride_dbh, stride_dbm, lse_ptr, delta_ptr, stride_lb, stride_lh,
+    bias_ptr, stride_bb, stride_bh, stride_bm, stride_bn, slopes_ptr,
+    scale, softcap, keep_scale, seed_low, seed_high, threshold, left, right, bottom_right,
+    h_q, group, s_q, s_kv, d, d_v, b, members,
+    OVER_QUERIES: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """dbias, packed; b batches and `members` heads are folded into each of its own."""
+    options = Options(
+        bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
+        stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
+        keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
+        SOFTCAP=SOFTCAP, DROPOUT=DROPOUT, NATURAL=True,
+    )  # fmt: skip
     d, d_v = d * VECTOR, d_v * VECTOR
-    if ADJACENT:
-        stride_gd, stride_qd, stride_kd, stride_vd = 1, 1, 1, 1
     blocks_n = tl.cdiv(s_kv, BLOCK_N)
     blocks_m = tl.cdiv(s_q, BLOCK_M)
     owned_m = blocks_m
@@ -101,10 +50,9 @@ def _bias_gradient(
     own = pid // (blocks_n * owned_m)
     own_head = own % owned_heads
     own_batch = own // owned_heads
-    shift = (s_kv - s_q) * bottom_right
+    mask = mask_of(s_q, s_kv, left, right, bottom_right)
     keys = start_n + tl.arange(0, BLOCK_N)
-    first_key, end_key = attended(s_q, s_kv, shift, left, right)
-    there_n = (keys >= first_key) & (keys < end_key)
+    there_n = (keys >= mask.first_key) & (keys < mask.end_key)
     k_rows = keys.to(tl.int64)
     low = own_tile
     high = own_tile + 1
@@ -113,19 +61,30 @@ def _bias_gradient(
         high = blocks_m
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for folded in range(b * members):
-        batch = own_batch * b + folded // members
-        head = own_head * members + folded % members
-        memory_batch = batch.to(tl.int64)
-        kv_head = (head // group).to(tl.int64)
-        q_base = q_ptr + memory_batch * stride_qb + head.to(tl.int64) * stride_qh
-        g_base = do_ptr + memory_batch * stride_gb + head.to(tl.int64) * stride_gh
-        k_base = k_ptr + memory_batch * stride_kb + kv_head * stride_kh
-        v_base = v_ptr + memory_batch * stride_vb + kv_head * stride_vh
-        bias_base = bias_ptr + memory_batch * stride_bb + head.to(tl.int64) * stride_bh
-        statistics = memory_batch * stride_lb + head.to(tl.int64) * stride_lh
-        slope = 0.0
-        if slopes_ptr is not None:
-            slope = tl.load(slopes_ptr + head)
+        number = own_batch * b + folded // members
+        q_number = own_head * members + folded % members
+        batch = number.to(tl.int64)
+        head = q_number.to(tl.int64)
+        kv_head = (q_number // group).to(tl.int64)
+        q_head = head_of(
+            q_ptr, stride_qb, stride_qm, stride_qh, stride_qd, batch, head, 0, ADJACENT, VECTOR,
+            WIDE,
+        )  # fmt: skip
+        do_head = head_of(
+            do_ptr, stride_gb, stride_gm, stride_gh, stride_gd, batch, head, 0, ADJACENT, VECTOR,
+            WIDE,
+        )  # fmt: skip
+        k_head = head_of(
+            k_ptr, stride_kb, stride_kn, stride_kh, stride_kd, batch, kv_head, 0, ADJACENT, VECTOR,
+            WIDE,
+        )  # fmt: skip
+        v_head = head_of(
+            v_ptr, stride_vb, stride_vn, stride_vh, stride_vd, batch, kv_head, 0, ADJACENT, VECTOR,
+            WIDE,
+        )  # fmt: skip
+        bias_offset, slope = terms_of(options, batch, head)
+        scores = Scores(options, bias_offset, slope, number * h_q + q_number)
+        statistics = batch * stride_lb + head * stride_lh
         for tile in range(low, high):
             start_m = tile * BLOCK_M
             offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -133,19 +92,16 @@ def _bias_gradient(
             rows = offs_m.to(tl.int64)
             lse, delta = row_statistics(lse_ptr + statistics, delta_ptr + statistics, offs_m, s_q)
             x = chunked_product(
-                q_base, k_base, rows, k_rows, there_m, there_n, stride_qm, stride_qd, stride_kn,
-                stride_kd, d, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
+                q_head, k_head, rows, k_rows, there_m, there_n, d,
+                BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
             )  # fmt: skip
             dp = chunked_product(
-                g_base, v_base, rows, k_rows, there_m, there_n, stride_gm, stride_gd, stride_vn,
-                stride_vd, d_v, BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
+                do_head, v_head, rows, k_rows, there_m, there_n, d_v,
+                BLOCK_M, BLOCK_N, BLOCK_C, PRECISION,
             )  # fmt: skip
             _, ds, _ = gradient_tile(
-                x, dp, lse[:, None], delta[:, None], bias_base, slope, seed_low, seed_high,
-                threshold,
-                keep_scale, batch * h_q + head, start_m, start_n, shift, left, right, s_q,
-                first_key, end_key, stride_bm, stride_bn, scale, softcap, True,
-                slopes_ptr is not None, SOFTCAP, DROPOUT, True, True, False, BLOCK_M, BLOCK_N,
+                x, dp, lse[:, None], delta[:, None], scores, mask, start_m, start_n,
+                True, False, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             acc += ds
     base = dbias_ptr + own_batch.to(tl.int64) * stride_dbb + own_head.to(tl.int64) * stride_dbh
@@ -155,23 +111,15 @@ def _bias_gradient(
     else:
         rows = own_tile * BLOCK_M + tl.arange(0, BLOCK_M)
         ptrs = base + rows.to(tl.int64)[:, None] * stride_dbm + k_rows[None, :]
-        mask = (rows[:, None] < s_q) & (keys[None, :] < s_kv)
-        tl.store(ptrs, acc.to(dbias_ptr.dtype.element_ty), mask=mask)
+        within = (rows[:, None] < s_q) & (keys[None, :] < s_kv)
+        tl.store(ptrs, acc.to(dbias_ptr.dtype.element_ty), mask=within)
 
 
 bias_gradient_kernel = compiled_twice(_bias_gradient, "do_ptr", "q_ptr", "k_ptr", "v_ptr")
 
 
 def _sink_gradient(
-    sink_ptr,
-    lse_ptr,
-    delta_ptr,
-    dsink_ptr,
-    stride_lb,
-    stride_lh,
-    b,
-    s_q,
-    BLOCK_M: tl.constexpr,
+    sink_ptr, lse_ptr, delta_ptr, dsink_ptr, stride_lb, stride_lh, b, s_q, BLOCK_M: tl.constexpr
 ):
     """dsink [h_q]: a program a head, over batches and queries in order."""
     head = tl.program_id(0).to(tl.int64)

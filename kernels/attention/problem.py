@@ -125,32 +125,9 @@ class Problem:
         return low, high, threshold
 
     @property
-    def numbers(self) -> tuple[float, ...]:
-        """What every launch is given after its strides and scale."""
-        return (
-            self.softcap,
-            self.keep_scale,
-            *self.random_words,
-            self.h_q,
-            self.group,
-            self.s_q,
-            self.s_kv,
-        )
-
-    @property
-    def limits(self) -> tuple[int, int, int]:
-        """How far back and ahead a query may look, and whether from the bottom right corner."""
-        return self.left, self.right, int(self.options.corner == "bottom_right")
-
-    @property
     def keep_scale(self) -> float:
         """What a kept weight is multiplied by."""
         return 1 / (1 - self.options.dropout_p)
-
-    @property
-    def softcap(self) -> float:
-        """The scores' cap; 0 where there is none, which no kernel then reads."""
-        return 0.0 if self.options.softcap is None else self.options.softcap
 
     @property
     def kernel_scale(self) -> float:
@@ -166,19 +143,45 @@ class Problem:
         return batch, head, query, key
 
     @property
-    def block_d(self) -> int:
-        """The power of two that holds d, for a product 16 at least."""
-        return max(16, int(triton.next_power_of_2(self.d)))
-
-    @property
-    def block_dv(self) -> int:
-        """The power of two that holds d_v, for a product 16 at least."""
-        return max(16, int(triton.next_power_of_2(self.d_v)))
-
-    @property
-    def even(self) -> bool:
-        """Whether blocks hold heads without a remainder."""
-        return (self.d, self.d_v) == (self.block_d, self.block_dv)
+    def arguments(self) -> dict[str, object]:
+        """The options and sizes by the names that a kernel's parameters have."""
+        given = self.options
+        stride_bb, stride_bh, stride_bm, stride_bn = self.bias_strides
+        seed_low, seed_high, threshold = self.random_words
+        # Blocks that hold a head, for a product 16 at least.
+        block_d, block_dv = (
+            max(16, int(triton.next_power_of_2(size))) for size in (self.d, self.d_v)
+        )
+        return {
+            "bias_ptr": self.bias,
+            "stride_bb": stride_bb,
+            "stride_bh": stride_bh,
+            "stride_bm": stride_bm,
+            "stride_bn": stride_bn,
+            "slopes_ptr": given.alibi_slopes,
+            "sink_ptr": given.sink,
+            "cu_q": given.cu_seqlens_q,
+            "cu_k": given.cu_seqlens_k,
+            "scale": self.kernel_scale,
+            "softcap": given.softcap or 0.0,  # which no kernel reads where there is none
+            "keep_scale": self.keep_scale,
+            "seed_low": seed_low,
+            "seed_high": seed_high,
+            "threshold": threshold,
+            "left": self.left,
+            "right": self.right,
+            "bottom_right": int(given.corner == "bottom_right"),
+            "h_q": self.h_q,
+            "group": self.group,
+            "s_q": self.s_q,
+            "s_kv": self.s_kv,
+            "SOFTCAP": given.softcap is not None,
+            "DROPOUT": self.dropout,
+            "NATURAL": self.natural,
+            "EVEN_D": (self.d, self.d_v) == (block_d, block_dv),
+            "BLOCK_D": block_d,
+            "BLOCK_DV": block_dv,
+        }
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Problem:
@@ -398,9 +401,3 @@ def is_wide(*tensors: Tensor) -> bool:
         >= _INT32
         for t in tensors
     )
-
-
-def units(tensor: Tensor, vector: int) -> tuple[int, int, int, int]:
-    """Strides (b, s, h, d) in units of `vector` elements, d's as it is."""
-    b, s, h, d = tensor.stride()
-    return b // vector, s // vector, h // vector, d

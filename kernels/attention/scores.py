@@ -7,12 +7,13 @@ Query i may attend to keys i + shift - left to i + shift + right, both ends incl
 outside of its sequence; causal is right <= 0. Unlimited sides are UNLIMITED, so that one compiled
 kernel serves every mask: boundary tiles go through a loop that masks, the others through one that
 doesn't.
+
+A kernel's own parameters are flat, so that integers aren't compiled in (which Triton does in a
+tuple); inside it they go together as the named tuples below.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import triton
@@ -22,41 +23,122 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 UNLIMITED = 2**30
 
-# One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
-_SPECIALISED = {"group", "stride_bn"}
 
+class Options(NamedTuple):
+    """What bends scores, is added to them, or drops them: a kernel's parameters by their names.
 
-class Twins(NamedTuple):
-    """Two kernels of one function: for tensors at 16-byte addresses, and at any."""
-
-    aligned: Any
-    any: Any
-
-    def of(self, vector: int) -> Any:
-        """The kernel for loads of `vector` elements."""
-        return self.aligned if vector > 1 else self.any
-
-
-def compiled(function: Callable[..., object], *vectors: str) -> Any:
-    """The kernel of a function, whose tensors called `vectors` may be at 16-byte addresses.
-
-    What else the JIT could tell of a number or an address is left out, so that one compiled kernel
-    serves every size, stride and mask: how wide loads may be is said by VECTOR alone.
+    scale is the case's where scores are NATURAL, else scale log2(e).
     """
-    names = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.annotation is inspect.Parameter.empty
-    ]
-    pointers = [name for name in names if name.endswith("_ptr") or name.startswith("cu_")]
-    numbers = [name for name in names if name not in pointers and name not in _SPECIALISED]
-    loose = [name for name in pointers if name not in vectors]
-    return triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=loose)
+
+    bias_ptr: Any
+    stride_bb: Any
+    stride_bh: Any
+    stride_bm: Any
+    stride_bn: Any
+    slopes_ptr: Any
+    scale: Any
+    softcap: Any
+    keep_scale: Any
+    seed_low: Any  # words of 32 bits, held in signed integers
+    seed_high: Any
+    threshold: Any
+    SOFTCAP: Any
+    DROPOUT: Any
+    NATURAL: Any
 
 
-def compiled_twice(function: Callable[..., object], *vectors: str) -> Twins:
-    """`compiled` with `vectors`, and with none."""
-    return Twins(compiled(function, *vectors), compiled(function))
+class Scores(NamedTuple):
+    """The options for one head, or [BLOCK_M, 1] for heads of their own in each row."""
+
+    options: Any
+    bias_offset: Any
+    slope: Any
+    batch_head: Any
+
+
+class Mask(NamedTuple):
+    """Which keys the queries of a sequence may attend to; some query to each from first to end."""
+
+    s_q: Any
+    s_kv: Any
+    shift: Any
+    left: Any
+    right: Any
+    first_key: Any
+    end_key: Any
+
+
+class Tiles(NamedTuple):
+    """A block's tiles, by their numbers: from low, full ones from and to, up to high.
+
+    Those in the middle need no mask: each query of a tile may attend to each of its keys.
+    """
+
+    low: Any
+    full_low: Any
+    full_high: Any
+    high: Any
+
+
+class Head(NamedTuple):
+    """The rows of one head: where the first one is, and strides in elements."""
+
+    base: Any
+    stride_m: Any
+    stride_d: Any
+
+
+@triton.jit
+def head_of(
+    ptr, stride_b, stride_m, stride_h, stride_d, batch, head, start,
+    ADJACENT: tl.constexpr, VECTOR: tl.constexpr, WIDE: tl.constexpr = False,
+):  # fmt: skip
+    """A head from its row `start` on.
+
+    All strides but the last arrive divided by VECTOR: their product with it is known to be a
+    multiple, and so loads are VECTOR elements wide, whatever the numbers are. It may not fit in 32
+    bits: batch and head are int64, and the strides within a head where it is WIDE.
+    """
+    if WIDE:
+        stride_m = stride_m.to(tl.int64)
+    stride_m = stride_m * VECTOR
+    if ADJACENT:
+        stride_d = 1
+    elif WIDE:
+        stride_d = stride_d.to(tl.int64)
+    base = ptr + (batch * stride_b + head * stride_h) * VECTOR
+    return Head(base + tl.cast(start, tl.int64) * stride_m, stride_m, stride_d)
+
+
+@triton.jit
+def load_rows(head, rows, columns, mask):
+    """[rows, columns] of a head, 0 where masked."""
+    offs = rows[:, None] * head.stride_m + columns[None, :] * head.stride_d
+    return tl.load(head.base + offs, mask=mask, other=0.0)
+
+
+@triton.jit
+def load_tile(ptrs, there, within, MASKED: tl.constexpr, EVEN_D: tl.constexpr):
+    """A tile of a walk: rows that are there, and columns within the head."""
+    if MASKED:
+        tile = tl.load(ptrs, mask=there & within, other=0.0)
+    elif EVEN_D:
+        tile = tl.load(ptrs)
+    else:
+        tile = tl.load(ptrs, mask=within, other=0.0)
+    return tile
+
+
+@triton.jit
+def terms_of(options, batch, head):
+    """The offset of a head's bias, and its slope; neither is read where there is none.
+
+    What is no tensor can't be returned by Triton 3.6, so a kernel makes its `Scores` itself.
+    """
+    slope = 0.0
+    if options.slopes_ptr is not None:
+        slope = tl.load(options.slopes_ptr + head)
+    return batch * options.stride_bb + head * options.stride_bh, slope
 
 
 @triton.jit
@@ -66,72 +148,57 @@ def tanh(x):
 
 
 @triton.jit
-def score_tile(
-    x,
-    bias_base,
-    slope,
-    offs_m,
-    offs_n,
-    shift,
-    mask,
-    stride_bm,
-    stride_bn,
-    softcap,
-    BIAS: tl.constexpr,
-    ALIBI: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+def score_tile(x, scores, offs_m, offs_n, shift, mask):
     """Natural scores S of x = scale q.k, and t = tanh(x / softcap), which is x without a softcap.
 
-    offs_m, offs_n and mask broadcast to x's shape; masked elements get S = -inf.
+    offs_m, offs_n and mask broadcast to x's shape; masked elements get no bias.
     """
+    options = scores.options
     t = x
-    if SOFTCAP:
-        t = tanh(x / softcap)
-        x = softcap * t
-    if BIAS:
-        offs = offs_m.to(tl.int64) * stride_bm + offs_n.to(tl.int64) * stride_bn
-        x += tl.load(bias_base + offs, mask=mask, other=0.0).to(tl.float32)
-    if ALIBI:
-        x -= slope * tl.abs(offs_m + shift - offs_n).to(tl.float32)
-    if MASKED:
-        x = tl.where(mask, x, float("-inf"))
+    if options.SOFTCAP:
+        t = tanh(x / options.softcap)
+        x = options.softcap * t
+    if options.bias_ptr is not None:
+        offs = offs_m.to(tl.int64) * options.stride_bm + offs_n.to(tl.int64) * options.stride_bn
+        bias_ptrs = options.bias_ptr + scores.bias_offset + offs
+        x += tl.load(bias_ptrs, mask=mask, other=0.0).to(tl.float32)
+    if options.slopes_ptr is not None:
+        x -= scores.slope * tl.abs(offs_m + shift - offs_n).to(tl.float32)
     return x, t
 
 
 @triton.jit
-def keep_tile(
-    seed_low, seed_high, threshold, batch_head, start_m, start_n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+def kept(scores, queries, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Which elements of a tile dropout keeps, [BLOCK_M, BLOCK_N]; start_n is a multiple of 4.
 
     Philox 4x32-10 at the counter (key // 4, query, batch_head, 0) draws for four keys at once.
-    seed_low, seed_high and threshold are words of 32 bits, held in signed integers.
+    queries [BLOCK_M, 1], of one head or each of its own.
     """
-    queries = (start_m + tl.arange(0, BLOCK_M))[:, None]
-    return keep_rows(seed_low, seed_high, threshold, batch_head, queries, start_n, BLOCK_M, BLOCK_N)
-
-
-@triton.jit
-def keep_rows(
-    seed_low, seed_high, threshold, batch_head, queries, start_n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """As `keep_tile`, for any queries [BLOCK_M, 1], of one head or each of its own."""
+    options = scores.options
     fours = (start_n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
     queries, fours = tl.broadcast(queries, fours)
     zero = tl.zeros_like(queries)
-    seed = (seed_high.to(tl.int64) << 32) | (seed_low.to(tl.int64) & 0xFFFFFFFF)
-    r0, r1, r2, r3 = tl.philox(seed, fours, queries, zero + batch_head, zero)
+    seed = (options.seed_high.to(tl.int64) << 32) | (options.seed_low.to(tl.int64) & 0xFFFFFFFF)
+    r0, r1, r2, r3 = tl.philox(seed, fours, queries, zero + scores.batch_head, zero)
     drawn = tl.join(tl.join(r0, r2), tl.join(r1, r3))  # [BLOCK_M, BLOCK_N / 4, 2, 2]
-    return tl.reshape(drawn, (BLOCK_M, BLOCK_N)) >= threshold.to(tl.uint32, bitcast=True)
+    threshold = options.threshold.to(tl.uint32, bitcast=True)
+    return tl.reshape(drawn, (BLOCK_M, BLOCK_N)) >= threshold
+
+
+@triton.jit
+def query_block(s_q, BLOCK_M: tl.constexpr):
+    """The first query of a program's block, and the number of its batch and head together.
+
+    Blocks with the most keys come first: under a causal mask the last ones.
+    """
+    blocks_m = tl.cdiv(s_q, BLOCK_M)
+    pid = tl.program_id(0)
+    return (blocks_m - 1 - pid % blocks_m) * BLOCK_M, pid // blocks_m
 
 
 @triton.jit
 def sequence(cu_q, cu_k, batch, s_q, s_kv):
-    """Where the batch's queries and keys begin, and how many there are."""
+    """Where the queries and keys of a sequence begin, and how many there are."""
     start_q, start_k = 0, 0
     if cu_q is not None:
         start_q = tl.load(cu_q + batch)
@@ -142,47 +209,69 @@ def sequence(cu_q, cu_k, batch, s_q, s_kv):
 
 
 @triton.jit
-def attended(s_q, s_kv, shift, left, right):
-    """The keys that some query of the sequence may attend to: from the first, up to the second."""
-    first = tl.maximum(0, shift - left)
-    return first, tl.maximum(first, tl.minimum(s_kv, s_q + shift + right))
+def batch_in_memory(cu_q, batch):
+    """Of the batch, or 0 where sequences lie end to end in one."""
+    memory_batch = batch.to(tl.int64)
+    if cu_q is not None:
+        memory_batch = memory_batch * 0
+    return memory_batch
 
 
 @triton.jit
-def key_tiles(start_m, s_q, s_kv, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The key tiles of a block of queries: from the first, full ones from and to, up to the last.
-
-    All four are numbers of tiles. Tiles in the middle need no mask: each query of the block, the
-    sequence's end not minded, may attend to each of their keys.
-    """
-    last_m = tl.minimum(start_m + BLOCK_M, s_q) - 1
-    return key_tiles_of(start_m, last_m, s_kv, shift, left, right, BLOCK_N)
+def mask_of(s_q, s_kv, left, right, bottom_right):
+    """The mask of a sequence, and the keys that some query of it may attend to."""
+    shift = (s_kv - s_q) * bottom_right
+    first_key = tl.maximum(0, shift - left)
+    end_key = tl.maximum(first_key, tl.minimum(s_kv, s_q + shift + right))
+    return Mask(s_q, s_kv, shift, left, right, first_key, end_key)
 
 
 @triton.jit
-def key_tiles_of(start_m, last_m, s_kv, shift, left, right, BLOCK_N: tl.constexpr):
-    """As `key_tiles`, for the queries from start_m to last_m."""
+def key_tiles(mask, start_m, last_m, BLOCK_N: tl.constexpr):
+    """The key tiles of the queries from start_m to last_m; full ones may hold queries past s_q."""
+    s_kv, shift, left, right = mask.s_kv, mask.shift, mask.left, mask.right
     low = tl.maximum(0, start_m + shift - left) // BLOCK_N
     high = tl.cdiv(tl.maximum(0, tl.minimum(s_kv, last_m + shift + right + 1)), BLOCK_N)
-    low = tl.minimum(low, high)
     full_low = tl.cdiv(tl.maximum(0, last_m + shift - left), BLOCK_N)
     full_high = tl.maximum(0, tl.minimum(s_kv, start_m + shift + right + 1)) // BLOCK_N
-    full_low = tl.minimum(tl.maximum(full_low, low), high)
-    full_high = tl.minimum(tl.maximum(full_high, full_low), high)
-    return low, full_low, full_high, high
+    return ordered(low, full_low, full_high, high)
 
 
 @triton.jit
-def query_tiles(
-    start_n, s_q, s_kv, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def query_tiles(mask, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """The query tiles of a block of keys, as `key_tiles` has them; full ones hold no tail."""
-    last_n = tl.minimum(start_n + BLOCK_N, s_kv) - 1
+    s_q, shift, left, right = mask.s_q, mask.shift, mask.left, mask.right
+    last_n = tl.minimum(start_n + BLOCK_N, mask.s_kv) - 1
     low = tl.maximum(0, start_n - shift - right) // BLOCK_M
     high = tl.cdiv(tl.maximum(0, tl.minimum(s_q, last_n - shift + left + 1)), BLOCK_M)
-    low = tl.minimum(low, high)
     full_low = tl.cdiv(tl.maximum(0, last_n - shift - right), BLOCK_M)
     full_high = tl.maximum(0, tl.minimum(s_q, start_n - shift + left + 1)) // BLOCK_M
+    return ordered(low, full_low, full_high, high)
+
+
+@triton.jit
+def ordered(low, full_low, full_high, high):
+    """The tiles with each end between those around it."""
+    low = tl.minimum(low, high)
     full_low = tl.minimum(tl.maximum(full_low, low), high)
     full_high = tl.minimum(tl.maximum(full_high, full_low), high)
-    return low, full_low, full_high, high
+    return Tiles(low, full_low, full_high, high)
+
+
+@triton.jit
+def tiles_walked(tiles, MASKED: tl.constexpr):
+    """How many tiles a walk has: those that need a mask, or the others."""
+    count = tiles.full_high - tiles.full_low
+    if MASKED:
+        count = tiles.full_low - tiles.low + tiles.high - tiles.full_high
+    return count
+
+
+@triton.jit
+def tile_at(tiles, index, MASKED: tl.constexpr):
+    """The number of a walk's tile; with a mask those before the full ones, and then those after."""
+    tile = tiles.full_low + index
+    if MASKED:
+        full = tiles.full_high - tiles.full_low
+        tile = tiles.low + index + tl.where(index >= tiles.full_low - tiles.low, full, 0)
+    return tile

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from kernels.attention.problem import Problem, load_bytes, vector_elements
 from kernels.attention.variants import Need, Pass, dtype_key, key_passes, pick
+from kernels.registry import Domain, Function, kernel
 from oracles import OPS
-from oracles.op import Case, Geometry, Numerics
+from oracles.op import Case, Geometry, Numerics, Op
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-HALVES = (torch.float16, torch.bfloat16)
-SINGLE = (torch.float32,)
+_HALVES = (torch.float16, torch.bfloat16)
+_SINGLE = (torch.float32,)
 FEATURES = frozenset(
     {
         "causal", "bottom_right", "window", "bias", "bias_over_batch", "bias_over_heads",
@@ -24,13 +27,13 @@ FEATURES = frozenset(
     }
 )  # fmt: skip
 SM = (75, 121)
-SINCE = {torch.bfloat16: 80}
+_SINCE = {torch.bfloat16: 80}
 # The halves' products, and tf32's, run on tensor cores, which don't round to nearest; whole fp32
 # operands are multiplied by FMA units, which do. Every tile of ours holds 16 keys at least.
 # Grids and tiles follow from the sizes alone.
-DECLARED_FP32 = Numerics(key_tile=16, batch_invariant=True, device_independent=True)
-DECLARED = replace(DECLARED_FP32, accumulation_roundoff=2.0**-23)
-DECLARED_TF32 = replace(DECLARED, tf32_operands=True)
+_FP32 = Numerics(key_tile=16, batch_invariant=True, device_independent=True)
+_TENSOR_CORES = replace(_FP32, accumulation_roundoff=2.0**-23)
+_TF32 = replace(_TENSOR_CORES, tf32_operands=True)
 
 
 def need_of_call(problem: Problem, sm: int, tensors: tuple[Tensor, ...], *, tf32: bool) -> Need:
@@ -75,3 +78,61 @@ def variants_of_case(*kinds: Pass, case: Case, sm: int, tf32: bool = False) -> s
 def elements(case: Case, name: str) -> int:
     """How many elements an output of the case has."""
     return math.prod(OPS[case.op].forms(case)[name].shape)
+
+
+Variants = Callable[[Case, int], str]
+
+
+def ours(
+    op: Op,
+    *,
+    priority: int,
+    workspace: Callable[[Case], int],
+    variant: Variants,
+    variants: Callable[[tuple[str, ...], int], tuple[str, ...]] | None = None,
+    features: frozenset[str] = FEATURES,
+    sizes: Mapping[str, tuple[int, int | None]] | None = None,
+    also: Callable[[Case], str | None] | None = None,
+    ordered: bool = True,
+    tf32: bool = False,
+) -> Callable[[Function], Function]:
+    """Register a function under its name for halves, and with `_fp32` for whole operands of fp32.
+
+    tf32: for fp32 with tf32's operands alone. variants: names of all, of dtypes' names and an sm.
+    ordered: its sums are added in one order; else what is added depends on the batch and the SMs.
+    """
+    kinds = [(_HALVES, _TENSOR_CORES, "", ("f16", "bf16")), (_SINGLE, _FP32, "_fp32", ("f32",))]
+    if tf32:
+        kinds = [(_SINGLE, _TF32, "", ("tf32",))]
+
+    def register(function: Function) -> Function:
+        for dtypes, declared, suffix, names in kinds:
+            domain = Domain(
+                dtypes=dtypes,
+                features=features,
+                sm=(80, SM[1]) if tf32 else SM,
+                since={each: sm for each, sm in _SINCE.items() if each in dtypes},
+                sizes=sizes or {},
+                also=also,
+            )
+            numerics = declared
+            if not ordered:
+                numerics = replace(
+                    declared,
+                    bitwise_repeatable=False,
+                    batch_invariant=False,
+                    device_independent=False,
+                )
+            kernel(
+                op,
+                domain,
+                numerics=numerics,
+                priority=priority,
+                variant=variant,
+                variants=None if variants is None else partial(variants, names),
+                workspace=workspace,
+                name=function.__name__ + suffix,
+            )(function)
+        return function
+
+    return register

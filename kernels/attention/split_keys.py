@@ -13,30 +13,12 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.attention.problem import (
-    Given,
-    Options,
-    Problem,
-    adjacent,
-    is_wide,
-    units,
-    vector_elements,
-)
-from kernels.attention.served import (
-    DECLARED,
-    DECLARED_FP32,
-    FEATURES,
-    HALVES,
-    SINCE,
-    SINGLE,
-    SM,
-    need_of_call,
-    variants_of_case,
-)
+from kernels.attention.launch import Launcher
+from kernels.attention.problem import Given, Options, Problem
+from kernels.attention.served import FEATURES, ours, variants_of_case
 from kernels.attention.split_kernels import combine_kernel, split_kernel
 from kernels.attention.variants import WIDEST_RF, Pass, Variant, names, pick
-from kernels.device import on_device_of, sm_of
-from kernels.registry import Domain, kernel
+from kernels.device import on_device_of
 from oracles import ATTENTION_FORWARD
 from oracles.op import Case
 
@@ -96,46 +78,36 @@ def serves(problem: Problem) -> bool:
 
 def split_forward(problem: Problem) -> Forward:
     """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], by the first variant that fits."""
-    tensors = problem.q, problem.k, problem.v
-    need = need_of_call(problem, sm_of(problem.q.device), tensors, tf32=False)
-    variant = pick(tile_of(problem.group, problem.s_q), need)
-    return launch_split(problem, variant, splits_of(problem.group, problem.s_q, problem.s_kv))
+    launcher = Launcher(problem, tf32=False)
+    variant = pick(tile_of(problem.group, problem.s_q), launcher.need)
+    return launch_split(launcher, variant, splits_of(problem.group, problem.s_q, problem.s_kv))
 
 
-def launch_split(problem: Problem, variant: Variant, splits: int) -> Forward:
+def launch_split(launcher: Launcher, variant: Variant, splits: int) -> Forward:
     """out and lse, by one variant and this many programs for each block of rows."""
-    q, k, v, options = problem.q, problem.k, problem.v, problem.options
+    problem = launcher.problem
+    q, sink = problem.q, problem.options.sink
     b, s_q, h_q, d_v = problem.b, problem.s_q, problem.h_q, problem.d_v
-    out = torch.empty((b, s_q, h_q, d_v), dtype=q.dtype, device=q.device)
-    lse = torch.empty((b, h_q, s_q), dtype=torch.float32, device=q.device)
-    tile = variant.tile
-    blocks = triton.cdiv(problem.group * s_q, tile.queries)
-    grid = (blocks * b * problem.h_kv * splits,)
-    if not grid[0]:
-        return out, lse
+    out = q.new_empty((b, s_q, h_q, d_v))
+    lse = q.new_empty((b, h_q, s_q), dtype=torch.float32)
+    blocks = triton.cdiv(problem.group * s_q, variant.tile.queries)
+    programs = blocks * b * problem.h_kv * splits
     joined = splits > 1
-    shares, share_lse = out, lse
+    shares, share_lse = out[:, :, :, None], lse[..., None]
     if joined:
         shares = q.new_empty((b, s_q, h_q, splits, d_v), dtype=torch.float32)
         share_lse = q.new_empty((b, h_q, s_q, splits), dtype=torch.float32)
-    vector = vector_elements(q, k, v) if variant.aligned else 1
-    with on_device_of(q):
-        split_kernel.of(vector)[grid](
-            q, k, v, problem.bias, options.alibi_slopes, None if joined else options.sink, shares,
-            share_lse, *units(q, vector), *units(k, vector), *units(v, vector),
-            *problem.bias_strides, *(s // vector for s in shares.stride()[:3]), d_v // vector,
-            *share_lse.stride()[:3], problem.kernel_scale, *problem.numbers, problem.d // vector,
-            d_v // vector, *problem.limits, splits, SOFTCAP=options.softcap is not None,
-            DROPOUT=problem.dropout, NATURAL=problem.natural, EVEN_D=problem.even,
-            ADJACENT=adjacent(q, k, v), VECTOR=vector, WIDE=is_wide(q, k, v),
-            PRECISION=variant.precision, BLOCK_M=tile.queries, BLOCK_N=tile.keys,
-            BLOCK_D=problem.block_d, BLOCK_DV=problem.block_dv, STAGES=tile.stages,
-            num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
-        if joined:
-            columns = min(problem.block_dv, _COMBINED_COLUMNS)
+    stride_lb, stride_lh, stride_lm, _ = share_lse.stride()
+    launcher.launch(
+        split_kernel, programs, variant, {"out": shares[:, :, :, 0]}, out_ptr=shares,
+        stride_os=d_v // launcher.vector(variant), lse_ptr=share_lse, stride_lb=stride_lb,
+        stride_lh=stride_lh, stride_lm=stride_lm, sink_ptr=None if joined else sink, splits=splits,
+    )  # fmt: skip
+    if joined and programs:
+        columns = min(max(16, triton.next_power_of_2(d_v)), _COMBINED_COLUMNS)
+        with on_device_of(q):
             combine_kernel[(b * h_q * s_q * triton.cdiv(d_v, columns),)](
-                shares, share_lse, options.sink, out, lse, h_q, s_q, d_v, splits,
+                shares, share_lse, sink, out, lse, h_q, s_q, d_v, splits,
                 BLOCK_S=triton.next_power_of_2(splits), BLOCK_DV=columns,
             )  # fmt: skip
     return out, lse
@@ -186,37 +158,15 @@ def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
     return names("split16", dtypes, sm) + names("split64", dtypes, sm)
 
 
-@kernel(
+@ours(
     ATTENTION_FORWARD,
-    Domain(
-        dtypes=HALVES,
-        features=FEATURES - {"varlen"},
-        sm=SM,
-        since=SINCE,
-        sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
-        also=_refusal,
-    ),
-    numerics=DECLARED,
     priority=30,
     variant=_variant,
-    variants=lambda sm: _names(("f16", "bf16"), sm),
+    variants=_names,
     workspace=split_workspace,
-)
-@kernel(
-    ATTENTION_FORWARD,
-    Domain(
-        dtypes=SINGLE,
-        features=FEATURES - {"varlen"},
-        sm=SM,
-        sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
-        also=_refusal,
-    ),
-    numerics=DECLARED_FP32,
-    priority=30,
-    variant=_variant,
-    variants=lambda sm: _names(("f32",), sm),
-    workspace=split_workspace,
-    name="split_keys_fp32",
+    features=FEATURES - {"varlen"},
+    sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
+    also=_refusal,
 )
 def split_keys(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     """Programs share the keys of a key head's queries, and their shares are then joined."""

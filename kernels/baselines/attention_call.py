@@ -15,10 +15,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from kernels.attention import problem
+from kernels.attention.problem import Window
 from oracles.attention.geometry import AXES, geometry
 from oracles.op import Case
 
-Window = tuple[int | None, int | None]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 
 BROADCAST_BIAS = frozenset({"bias", "bias_over_batch", "bias_over_heads", "bias_over_queries"})
@@ -82,23 +83,8 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The optional arguments of the attention ops, as their contract names them."""
-
-    causal: bool = False
-    window: Window | None = None
-    corner: str = "top_left"
-    bias: Tensor | None = None
-    alibi_slopes: Tensor | None = None
-    softcap: float | None = None
-    sink: Tensor | None = None
-    dropout_p: float = 0.0
-    dropout_seed: int = 0
-    cu_seqlens_q: Tensor | None = None
-    cu_seqlens_k: Tensor | None = None
-    max_seqlen_q: int | None = None
-    max_seqlen_k: int | None = None
-    scale: float | None = None
+class Options(problem.Options):
+    """The optional arguments of the attention ops, with the mask that they say."""
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> Options:

@@ -68,6 +68,7 @@ def reject_backward(case: Case) -> str | None:
     ),
     numerics=FORWARD,
     priority=-11,
+    profiled=True,
 )
 def torch_cudnn(
     q: Tensor,
@@ -107,6 +108,7 @@ def torch_cudnn(
     numerics=BACKWARD,
     priority=-11,
     name="torch_cudnn",
+    profiled=True,
 )
 def cudnn_backward(
     do: Tensor,

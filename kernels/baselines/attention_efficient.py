@@ -25,7 +25,7 @@ from kernels.baselines.attention_call import (
     BROADCAST_BIAS,
     Gradients,
     Mask,
-    Window,
+    Options,
     may_lack_keys,
     packed,
     reduced_like,
@@ -33,12 +33,6 @@ from kernels.baselines.attention_call import (
     spans,
 )
 from kernels.baselines.attention_flash import SIZES, SM
-from kernels.baselines.attention_variants import (
-    backward_names,
-    backward_variant,
-    forward_names,
-    forward_variant,
-)
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from oracles.attention.geometry import geometry
@@ -162,81 +156,63 @@ def _forbid_rows_without_keys(lse: Tensor, mask: Mask, s_kv: int) -> None:
     _DOMAIN,
     numerics=FORWARD,
     priority=-13,
-    variant=forward_variant,
-    variants=forward_names,
 )
 def torch_efficient(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *,
-    causal: bool = False,
-    window: Window | None = None,
-    corner: str = "top_left",
-    bias: Tensor | None = None,
-    dropout_p: float = 0.0,
-    dropout_seed: int = 0,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    scale: float | None = None,
+    **given: object,
 ) -> tuple[Tensor, Tensor]:
     """out and lse. Raises RuntimeError where dropout drew from another place than was set."""
-    mask = Mask(causal=causal, window=window, corner=corner)
-    with _drawing_from(dropout_seed, dropout_p, q.device):
+    options = Options.of(given)
+    mask = options.mask
+    with _drawing_from(options.dropout_seed, options.dropout_p, q.device):
         out, padded, seed, offset, *_ = _FORWARD(
             q,
             k,
             v,
-            _expanded(bias, q, k),
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-            dropout_p,
+            _expanded(options.bias, q, k),
+            options.cu_seqlens_q,
+            options.cu_seqlens_k,
+            options.max_seqlen_q,
+            options.max_seqlen_k,
+            options.dropout_p,
             _mask_type(mask),
             compute_log_sumexp=True,
-            scale=scale,
+            scale=options.scale,
             **_window(mask),
         )
-    if dropout_p and (int(seed), int(offset)) != (dropout_seed, 0):
+    if options.dropout_p and (int(seed), int(offset)) != (options.dropout_seed, 0):
         raise RuntimeError(
             f"dropout drew from seed {int(seed)}, offset {int(offset)}, "
-            f"not from seed {dropout_seed}, offset 0"
+            f"not from seed {options.dropout_seed}, offset 0"
         )
-    if cu_seqlens_q is None or cu_seqlens_k is None:
+    if options.cu_seqlens_q is None or options.cu_seqlens_k is None:
         lse = padded[:, :, : q.shape[1]]
         if mask.leaves_rows_without_keys(q.shape[1], k.shape[1]):
             _forbid_rows_without_keys(lse, mask, k.shape[1])
         return out, lse
     lse = q.new_empty((1, q.shape[2], q.shape[1]), dtype=torch.float32)
-    for index, (rows, keys) in enumerate(spans(cu_seqlens_q, cu_seqlens_k)):
+    for index, (rows, keys) in enumerate(spans(options.cu_seqlens_q, options.cu_seqlens_k)):
         own = lse[0, :, rows]
         own.copy_(padded[index, :, : own.shape[1]])
         _forbid_rows_without_keys(own, mask, keys.stop - keys.start)
     return out, lse
 
 
-def _padded(
-    lse: Tensor,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    max_seqlen_q: int | None,
-    *,
-    dead_rows: bool,
-) -> Tensor:
+def _padded(lse: Tensor, options: Options, *, dead_rows: bool) -> Tensor:
     """lse as the backward reads it: [n, h, a multiple of 32], +inf past each sequence's end.
 
     dead_rows: some may be of queries without keys
     """
+    cu_seqlens_q, cu_seqlens_k = options.cu_seqlens_q, options.cu_seqlens_k
     # A query without keys: exp(-inf - 0) is the zero that exp(-inf - (-inf)) is not.
     finite = lse.masked_fill(lse == -math.inf, 0.0) if dead_rows else lse.contiguous()
-    if cu_seqlens_q is None or cu_seqlens_k is None or max_seqlen_q is None:
+    if cu_seqlens_q is None or cu_seqlens_k is None or options.max_seqlen_q is None:
         missing = -lse.shape[2] % _LSE_MULTIPLE
         return torch.nn.functional.pad(finite, (0, missing), value=math.inf) if missing else finite
     sequences = cu_seqlens_q.numel() - 1
-    length = max_seqlen_q + -max_seqlen_q % _LSE_MULTIPLE
+    length = options.max_seqlen_q + -options.max_seqlen_q % _LSE_MULTIPLE
     padded = lse.new_full((sequences, lse.shape[1], length), math.inf)
     for index, (rows, _) in enumerate(spans(cu_seqlens_q, cu_seqlens_k)):
         padded[index, :, : rows.stop - rows.start] = finite[0, :, rows]
@@ -249,8 +225,6 @@ def _padded(
     numerics=BACKWARD,
     priority=-13,
     name="torch_efficient",
-    variant=backward_variant,
-    variants=backward_names,
 )
 def efficient_backward(
     do: Tensor,
@@ -259,23 +233,13 @@ def efficient_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    *,
-    causal: bool = False,
-    window: Window | None = None,
-    corner: str = "top_left",
-    bias: Tensor | None = None,
-    dropout_p: float = 0.0,
-    dropout_seed: int = 0,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    scale: float | None = None,
+    **given: object,
 ) -> Gradients:
     """dq, dk, dv and dbias of the out and lse that are given."""
-    mask = Mask(causal=causal, window=window, corner=corner)
+    options = Options.of(given)
+    mask, bias = options.mask, options.bias
     # A bias of -inf leaves a query without keys too.
-    dead_rows = bias is not None or may_lack_keys(mask, q, k, cu_seqlens_q)
+    dead_rows = bias is not None or may_lack_keys(mask, q, k, options.cu_seqlens_q)
     dq, dk, dv, dbias = _BACKWARD(
         packed(do),
         q,
@@ -283,17 +247,17 @@ def efficient_backward(
         v,
         _expanded(bias, q, k),
         packed(out),
-        cu_seqlens_q,
-        cu_seqlens_k,
-        q.shape[1] if max_seqlen_q is None else max_seqlen_q,
-        k.shape[1] if max_seqlen_k is None else max_seqlen_k,
-        _padded(lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, dead_rows=dead_rows),
-        dropout_p,
-        torch.tensor(dropout_seed),
+        options.cu_seqlens_q,
+        options.cu_seqlens_k,
+        q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q,
+        k.shape[1] if options.max_seqlen_k is None else options.max_seqlen_k,
+        _padded(lse, options, dead_rows=dead_rows),
+        options.dropout_p,
+        torch.tensor(options.dropout_seed),
         torch.tensor(0),
         _mask_type(mask),
         bias is not None,
-        scale=scale,
+        scale=options.scale,
         **_window(mask),
     )
     if bias is None:

@@ -12,14 +12,14 @@ refuses, dk and dv summed over a group in the half) and alibi.h.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from kernels.baselines.attention_call import (
     Gradients,
-    Mask,
-    Window,
+    Options,
     may_lack_keys,
     packed,
     reject_corner,
@@ -53,10 +53,10 @@ def _reject_forward(case: Case) -> str | None:
     return reject_corner(case)
 
 
-def _limits(*, causal: bool, window: Window | None) -> dict[str, int | None]:
+def _limits(options: Options) -> dict[str, int | None]:
     """The window as the operators name it; they set the right limit of a causal mask themselves."""
-    left, right = window or (None, None)
-    return {"window_size_left": left, "window_size_right": 0 if causal else right}
+    left, right = options.window or (None, None)
+    return {"window_size_left": left, "window_size_right": 0 if options.causal else right}
 
 
 @kernel(
@@ -73,42 +73,35 @@ def _limits(*, causal: bool, window: Window | None) -> dict[str, int | None]:
     ),
     numerics=FORWARD,
     priority=-12,
+    profiled=True,
 )
 def torch_flash(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *,
-    causal: bool = False,
-    window: Window | None = None,
-    corner: str = "top_left",  # noqa: ARG001  (the domain holds it to the only one there is)
-    alibi_slopes: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    scale: float | None = None,
+    **given: object,
 ) -> tuple[Tensor, Tensor]:
     """out and lse; dense, or of sequences one after the other."""
-    varlen = cu_seqlens_q is not None
+    options = Options.of(given)
+    varlen = options.cu_seqlens_q is not None
     operands = tuple(each[0] for each in (q, k, v)) if varlen else (q, k, v)
     out, lse, *_ = _FORWARD(
         *operands,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q if varlen else q.shape[1],
-        max_seqlen_k if varlen else k.shape[1],
+        options.cu_seqlens_q,
+        options.cu_seqlens_k,
+        options.max_seqlen_q if varlen else q.shape[1],
+        options.max_seqlen_k if varlen else k.shape[1],
         0.0,
-        causal,
+        options.causal,
         return_debug_mask=False,
-        scale=scale,
-        alibi_slopes=alibi_slopes,
-        **_limits(causal=causal, window=window),
+        scale=options.scale,
+        alibi_slopes=options.alibi_slopes,
+        **_limits(options),
     )
     if varlen:
         out, lse = out[None], lse[None]  # lse [h, total] without padding
-    mask = Mask(causal=causal, window=window, corner="bottom_right")
-    if may_lack_keys(mask, q, k, cu_seqlens_q):
+    mask = replace(options.mask, corner="bottom_right")
+    if may_lack_keys(mask, q, k, options.cu_seqlens_q):
         lse = lse.masked_fill(lse == math.inf, -math.inf)
     return out, lse
 
@@ -128,6 +121,7 @@ def torch_flash(
     numerics=BACKWARD,
     priority=-12,
     name="torch_flash",
+    profiled=True,
 )
 def flash_backward(
     do: Tensor,
@@ -136,36 +130,29 @@ def flash_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    *,
-    causal: bool = False,
-    window: Window | None = None,
-    corner: str = "top_left",  # noqa: ARG001  (as in the forward)
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    scale: float | None = None,
+    **given: object,
 ) -> Gradients:
     """dq, dk, dv of the out and lse that are given."""
-    varlen = cu_seqlens_q is not None
-    mask = Mask(causal=causal, window=window, corner="bottom_right")
-    dead_rows = may_lack_keys(mask, q, k, cu_seqlens_q)
+    options = Options.of(given)
+    varlen = options.cu_seqlens_q is not None
+    mask = replace(options.mask, corner="bottom_right")
+    dead_rows = may_lack_keys(mask, q, k, options.cu_seqlens_q)
     statistics = lse.masked_fill(lse == -math.inf, math.inf) if dead_rows else lse.contiguous()
-    given = (packed(do), q, k, v, packed(out), statistics)
-    operands = tuple(each[0] for each in given) if varlen else given
+    tensors = (packed(do), q, k, v, packed(out), statistics)
+    operands = tuple(each[0] for each in tensors) if varlen else tensors
     state = undrawn((2,), torch.uint64, q.device)
     dq, dk, dv = _BACKWARD(
         *operands,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q if varlen else q.shape[1],
-        max_seqlen_k if varlen else k.shape[1],
+        options.cu_seqlens_q,
+        options.cu_seqlens_k,
+        options.max_seqlen_q if varlen else q.shape[1],
+        options.max_seqlen_k if varlen else k.shape[1],
         0.0,
-        causal,
+        options.causal,
         state,
         state,
-        scale=scale,
-        **_limits(causal=causal, window=window),
+        scale=options.scale,
+        **_limits(options),
     )
     if varlen:
         dq, dk, dv = dq[None], dk[None], dv[None]

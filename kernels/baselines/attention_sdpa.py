@@ -23,7 +23,6 @@ from kernels.baselines.attention_call import (
     reject_bottom_right,
     reject_reach,
 )
-from kernels.baselines.attention_variants import both_variants
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_GRADIENTS
 from oracles.op import Case
@@ -183,7 +182,6 @@ def sdpa_flash(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> 
     numerics=attention_efficient.BACKWARD,
     priority=-13,
     name="torch_efficient",
-    variant=both_variants,
 )
 def sdpa_efficient(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
     """SDPA held to its memory-efficient backend, for which it pads a bias to whole vectors."""

@@ -19,6 +19,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
     Domain(dtypes=DTYPES, features=frozenset({"no_weight", "no_bias"}), devices=("cuda",)),
     priority=-10,
     name="torch_native",
+    profiled=True,
 )
 @kernel(
     LAYER_NORM_BACKWARD,

@@ -14,46 +14,27 @@ read twice, so its roof is 3/5 of the copy's where they don't fit in L2, all of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.device import multiprocessors, on_device_of
-from kernels.layer_norm.finalize import finalize, gradient_like
-from kernels.layer_norm.matrices import (
-    as_matrix,
-    packed_vector,
-    packed_vector_of,
-)
-from kernels.registry import Domain, kernel
+from kernels.device import multiprocessors
+from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
+from kernels.layer_norm.tiles import leave_partials, offsets, weight_of
+from kernels.registry import kernel
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Numerics
 
 
 def _sums(
-    dy_ptr,
-    x_ptr,
-    weight_ptr,
-    mean_ptr,
-    rstd_ptr,
-    sum_g_ptr,
-    sum_gx_ptr,
-    m,
-    n_vectors,
-    tiles,
-    stride_dym,
-    stride_dyn,
-    stride_xm,
-    stride_xn,
-    ZERO_CENTRED: tl.constexpr,
-    ADJACENT: tl.constexpr,
-    VECTOR: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, sum_g_ptr, sum_gx_ptr, m, n_vectors, tiles,
+    stride_dym, stride_dyn, stride_xm, stride_xn,
+    ZERO_CENTRED: tl.constexpr, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     n = n_vectors * VECTOR
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     mask_m = rows < m
@@ -69,19 +50,12 @@ def _sums(
         # A product with BLOCK_N: so it is known that columns may be loaded as vectors.
         offs_n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         mask = mask_m[:, None] & (offs_n < n)[None, :]
-        if ADJACENT:
-            dy_offs = row * (stride_dym * VECTOR) + offs_n[None, :]
-            x_offs = row * (stride_xm * VECTOR) + offs_n[None, :]
-        else:
-            dy_offs = row * stride_dym + offs_n.to(tl.int64)[None, :] * stride_dyn
-            x_offs = row * stride_xm + offs_n.to(tl.int64)[None, :] * stride_xn
+        dy_offs = offsets(row, offs_n, stride_dym, stride_dyn, ADJACENT, VECTOR)
+        x_offs = offsets(row, offs_n, stride_xm, stride_xn, ADJACENT, VECTOR)
         g = tl.load(dy_ptr + dy_offs, mask=mask, other=0.0).to(tl.float32)
         x = tl.load(x_ptr + x_offs, mask=mask, other=0.0).to(tl.float32)
         if weight_ptr is not None:
-            weight = tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
-            if ZERO_CENTRED:
-                weight += 1.0
-            g *= weight[None, :]
+            g *= weight_of(weight_ptr, offs_n, n, ZERO_CENTRED)
         if mean_ptr is None:
             x_hat = x * rstd
         else:
@@ -94,45 +68,19 @@ def _sums(
 
 
 def _columns(
-    dy_ptr,
-    x_ptr,
-    weight_ptr,
-    mean_ptr,
-    rstd_ptr,
-    dresidual_ptr,
-    sum_g_ptr,
-    sum_gx_ptr,
-    dx_ptr,
-    dweight_part_ptr,
-    dbias_part_ptr,
-    m,
-    n_vectors,
-    chunks,
-    stride_dym,
-    stride_dyn,
-    stride_xm,
-    stride_xn,
-    stride_rm,
-    stride_rn,
-    inverse_n,
-    ZERO_CENTRED: tl.constexpr,
-    ADJACENT: tl.constexpr,
-    VECTOR: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, dresidual_ptr, sum_g_ptr, sum_gx_ptr, dx_ptr,
+    dweight_part_ptr, dbias_part_ptr, m, n_vectors, chunks, stride_dym, stride_dyn, stride_xm,
+    stride_xn, stride_rm, stride_rn, inverse_n,
+    ZERO_CENTRED: tl.constexpr, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     n = n_vectors * VECTOR
     offs_m = tl.arange(0, BLOCK_M)
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_s = tl.arange(0, BLOCK_S)
     mask_n = offs_n[None, :] < n
     if weight_ptr is not None:
-        weight = tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
-        if ZERO_CENTRED:
-            weight += 1.0
-        weight = weight[None, :]
+        weight = weight_of(weight_ptr, offs_n, n, ZERO_CENTRED)
     dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     step = tl.num_programs(1) * BLOCK_M
@@ -146,12 +94,8 @@ def _columns(
         sum_mask = mask_m[:, None] & (offs_s < chunks)[None, :]
         c2 = tl.load(sum_gx_ptr + sum_offs, mask=sum_mask, other=0.0)
         c2 = tl.sum(c2, axis=1)[:, None] * inverse_n
-        if ADJACENT:
-            dy_offs = row * (stride_dym * VECTOR) + offs_n[None, :]
-            x_offs = row * (stride_xm * VECTOR) + offs_n[None, :]
-        else:
-            dy_offs = row * stride_dym + offs_n.to(tl.int64)[None, :] * stride_dyn
-            x_offs = row * stride_xm + offs_n.to(tl.int64)[None, :] * stride_xn
+        dy_offs = offsets(row, offs_n, stride_dym, stride_dyn, ADJACENT, VECTOR)
+        x_offs = offsets(row, offs_n, stride_xm, stride_xn, ADJACENT, VECTOR)
         dy = tl.load(dy_ptr + dy_offs, mask=mask, other=0.0, eviction_policy="evict_first")
         x = tl.load(x_ptr + x_offs, mask=mask, other=0.0, eviction_policy="evict_first")
         dy = dy.to(tl.float32)
@@ -168,40 +112,17 @@ def _columns(
             x_hat = (x.to(tl.float32) - mean) * rstd
             dx = (g - (x_hat * c2 + c1)) * rstd
         if dresidual_ptr is not None:
-            if ADJACENT:
-                r_offs = row * (stride_rm * VECTOR) + offs_n[None, :]
-            else:
-                r_offs = row * stride_rm + offs_n.to(tl.int64)[None, :] * stride_rn
+            r_offs = offsets(row, offs_n, stride_rm, stride_rn, ADJACENT, VECTOR)
             dx += tl.load(dresidual_ptr + r_offs, mask=mask, other=0.0).to(tl.float32)
         tl.store(dx_ptr + row * n + offs_n[None, :], dx.to(dx_ptr.dtype.element_ty), mask=mask)
         if dweight_part_ptr is not None:
             dweight += dy * x_hat
         if dbias_part_ptr is not None:
             dbias += dy
-    part_offs = tl.program_id(1).to(tl.int64) * n + offs_n
-    if dweight_part_ptr is not None:
-        tl.store(dweight_part_ptr + part_offs, tl.sum(dweight, axis=0), mask=offs_n < n)
-    if dbias_part_ptr is not None:
-        tl.store(dbias_part_ptr + part_offs, tl.sum(dbias, axis=0), mask=offs_n < n)
+    leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, tl.program_id(1), offs_n, n)
 
 
-_STRIDES = ["stride_dym", "stride_dyn", "stride_xm", "stride_xn"]
-_SUMS_SIZES = ["m", "n_vectors", "tiles", *_STRIDES]
-_COLUMNS_SIZES = ["m", "n_vectors", "chunks", *_STRIDES, "stride_rm", "stride_rn", "inverse_n"]
-_STATISTICS = ["mean_ptr", "rstd_ptr"]
-_INPUTS = ["dy_ptr", "x_ptr", "weight_ptr", *_STATISTICS]
-_sums_aligned = triton.jit(
-    _sums, do_not_specialize=_SUMS_SIZES, do_not_specialize_on_alignment=_STATISTICS
-)
-_sums_any = triton.jit(_sums, do_not_specialize=_SUMS_SIZES, do_not_specialize_on_alignment=_INPUTS)
-_columns_aligned = triton.jit(
-    _columns, do_not_specialize=_COLUMNS_SIZES, do_not_specialize_on_alignment=_STATISTICS
-)
-_columns_any = triton.jit(
-    _columns,
-    do_not_specialize=_COLUMNS_SIZES,
-    do_not_specialize_on_alignment=[*_INPUTS, "dresidual_ptr"],
-)
+_sums_kernel, _columns_kernel = compiled_twice(_sums), compiled_twice(_columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +151,7 @@ _CUTS = {2: Cut(2048, 1, 1024, 2, 4, 3, 2), 4: Cut(2048, 1, 512, 2, 4, 2, 4)}
 _INTERPRETED_CUT = Cut(1024, 4, 1024, 4, 4, 1, 4)
 _INTERPRETED_WIDE_CUT = Cut(4096, 4, 4096, 4, 4, 1, 4)
 _MOST_CHUNKS = 64
+_WIDEST = 2**30
 
 
 def column_owning(
@@ -240,26 +162,17 @@ def column_owning(
     rstd: Tensor,
     *,
     aligned: bool,
-    dresidual: Tensor | None = None,
-    dweight: Tensor | None = None,
-    dbias: Tensor | None = None,
-    has_bias: bool = True,
-    zero_centred: bool = False,
     device_independent: bool = False,
     cut: Cut | None = None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    **given: Unpack[Given],
+) -> Gradients:
     """dx like x and packed, dweight and dbias [n] in the weight's dtype; see OPTIONS for the rest.
 
     aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent. Bitwise
     repeatable. Workspace: 8 bytes for each row and chunk (at most 64), 8 n for each row split.
     """
-    n = x.shape[-1]
-    dy_rows, x_rows = as_matrix(dy), as_matrix(x)
-    residual = None if dresidual is None else as_matrix(dresidual)
-    m = x_rows.data.shape[0]
-    device = x.device
-    dx = torch.empty(x.shape, dtype=x.dtype, device=device)
-    weight_vector, means, rstds = packed_vector(weight), packed_vector(mean), packed_vector_of(rstd)
+    call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
+    m, n, device = call.m, call.n, x.device
     if cut is None:
         interpreted = _INTERPRETED_CUT if n <= 8192 else _INTERPRETED_WIDE_CUT
         cut = interpreted if device.type == "cpu" else _CUTS[x.element_size()]
@@ -271,99 +184,36 @@ def column_owning(
     chunks = triton.cdiv(column_tiles, tiles_each)
     owners = triton.cdiv(n, cut.columns_n)
     splits = min(triton.cdiv(target, owners), triton.cdiv(m, cut.columns_m))
-    dweight_parts = dbias_parts = None
-    if weight_vector is not None:
-        dweight_parts = torch.empty((splits, n), dtype=torch.float32, device=device)
-        if has_bias:
-            dbias_parts = torch.empty_like(dweight_parts)
+    call.sum_in(splits)
     if m:
-        vector = 16 // x.element_size() if aligned else 1
-        columns = {dy_rows.column, x_rows.column, 1 if residual is None else residual.column}
         sum_g = torch.empty((chunks, m), dtype=torch.float32, device=device)
-        sum_gx = torch.empty_like(sum_g)
-        sums, owned = (_sums_aligned, _columns_aligned) if aligned else (_sums_any, _columns_any)
-        shared = {
-            "ZERO_CENTRED": zero_centred,
-            "ADJACENT": columns == {1},
-            "VECTOR": vector,
-            "STAGES": cut.num_stages,
-            "num_warps": cut.num_warps,
-        }
-        strides = (dy_rows.row // vector, dy_rows.column, x_rows.row // vector, x_rows.column)
-        sums[(row_tiles, chunks)](
-            dy_rows.data,
-            x_rows.data,
-            weight_vector,
-            means,
-            rstds,
-            sum_g,
-            sum_gx,
-            m,
-            n // vector,
-            tiles_each,
-            *strides,
-            BLOCK_M=cut.sums_m,
-            BLOCK_N=cut.sums_n,
-            **shared,
-        )
-        owned[(owners, splits)](
-            dy_rows.data,
-            x_rows.data,
-            weight_vector,
-            means,
-            rstds,
-            None if residual is None else residual.data,
-            sum_g,
-            sum_gx,
-            dx,
-            dweight_parts,
-            dbias_parts,
-            m,
-            n // vector,
-            chunks,
-            *strides,
-            0 if residual is None else residual.row // vector,
-            0 if residual is None else residual.column,
-            1.0 / n,
-            BLOCK_M=cut.columns_m,
-            BLOCK_N=cut.columns_n,
-            BLOCK_S=triton.next_power_of_2(chunks),
-            **shared,
-        )
-    if weight is None or dweight_parts is None:
-        return dx, None, None
-    accumulate = dweight is not None
-    weight_gradient = gradient_like(weight, dweight)
-    bias_gradient = gradient_like(weight, dbias) if has_bias else None
-    finalize(dweight_parts, dbias_parts, weight_gradient, bias_gradient, accumulate=accumulate)
-    return dx, weight_gradient, bias_gradient
+        sums = {"sum_g_ptr": sum_g, "sum_gx_ptr": torch.empty_like(sum_g)}
+        options = {"num_warps": cut.num_warps}
+        call.launch(
+            _sums_kernel, (row_tiles, chunks), options, **sums, tiles=tiles_each,
+            BLOCK_M=cut.sums_m, BLOCK_N=cut.sums_n, STAGES=cut.num_stages,
+        )  # fmt: skip
+        call.launch(
+            _columns_kernel, (owners, splits), options, **sums, chunks=chunks,
+            BLOCK_M=cut.columns_m, BLOCK_N=cut.columns_n, BLOCK_S=triton.next_power_of_2(chunks),
+            STAGES=cut.num_stages,
+        )  # fmt: skip
+    return call.gradients()
 
 
 # A row's sums are split over as many programs as the rows leave idle.
 _DECLARED = Numerics(batch_invariant=False, device_independent=False)
 
 
-def _domain(alignment: int) -> Domain:
-    dtypes = (torch.float32, torch.float16, torch.bfloat16)
-    return Domain(
-        dtypes=dtypes,
-        weight_dtypes=dtypes,
-        alignment=alignment,
-        # Both grids have row tiles in x or, as splits, few in y; a column's index is an int32.
-        sizes={"m": (0, 2**31 - 2**20), "n": (1, 2**30)},
-        features=frozenset(LAYER_NORM_BACKWARD.options),
-    )
-
-
-@kernel(LAYER_NORM_BACKWARD, _domain(16), numerics=_DECLARED, priority=20)
+@kernel(LAYER_NORM_BACKWARD, domain(16, _WIDEST), numerics=_DECLARED, priority=20)
 def column_owning_aligned(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, 16-byte loads."""
-    with on_device_of(x):
-        return column_owning(dy, x, weight, mean, rstd, aligned=True, **options)
+    return column_owning(dy, x, weight, mean, rstd, aligned=True, **options)
 
 
-@kernel(LAYER_NORM_BACKWARD, _domain(1), numerics=_DECLARED, priority=10, name="column_owning")
+@kernel(
+    LAYER_NORM_BACKWARD, domain(1, _WIDEST), numerics=_DECLARED, priority=10, name="column_owning"
+)
 def _column_owning_any(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, any strides and offsets."""
-    with on_device_of(x):
-        return column_owning(dy, x, weight, mean, rstd, aligned=False, **options)
+    return column_owning(dy, x, weight, mean, rstd, aligned=False, **options)

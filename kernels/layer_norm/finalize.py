@@ -6,7 +6,6 @@ a fixed tree at the end, so the result depends on the number of parts and on not
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -87,15 +86,3 @@ def finalize(
         BLOCK_N=block_n,
         num_warps=8,
     )
-
-
-def gradient_like(weight: Tensor, existing: Tensor | None) -> Tensor:
-    """Where a gradient of `weight` [n] goes: the existing one, or a new packed tensor.
-
-    Raises ValueError where the existing one isn't packed.
-    """
-    if existing is None:
-        return torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
-    if not existing.is_contiguous():
-        raise ValueError("dweight and dbias to accumulate into must be packed vectors")
-    return existing

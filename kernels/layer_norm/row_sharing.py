@@ -22,20 +22,17 @@ Design after the cooperating thread blocks of NVIDIA's apex (fast layer norm, CT
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.device import multiprocessors, on_device_of, real_multiprocessors
-from kernels.layer_norm.finalize import finalize, gradient_like
-from kernels.layer_norm.matrices import (
-    as_matrix,
-    packed_vector,
-    packed_vector_of,
-)
-from kernels.registry import Domain, kernel
+from kernels.device import multiprocessors, real_multiprocessors
+from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
+from kernels.layer_norm.tiles import leave_partials, offsets, weight_of
+from kernels.registry import kernel
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Numerics
 
@@ -44,12 +41,9 @@ from oracles.op import Numerics
 def _tile(
     ptr, rows, offs_n, mask, stride_m, stride_n, ADJACENT: tl.constexpr, VECTOR: tl.constexpr
 ):
-    """Rows of a matrix in this program's columns; a row's stride comes divided by VECTOR."""
+    """Rows of a matrix in this program's columns."""
     row = rows.to(tl.int64)[:, None]
-    if ADJACENT:
-        offs = row * (stride_m * VECTOR) + offs_n[None, :]
-    else:
-        offs = row * stride_m + offs_n.to(tl.int64)[None, :] * stride_n
+    offs = offsets(row, offs_n, stride_m, stride_n, ADJACENT, VECTOR)
     return tl.load(ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first")
 
 
@@ -63,36 +57,13 @@ def _normalised(x, rows, mask_m, mean_ptr, rstd):
 
 
 def _shares(
-    dy_ptr,
-    x_ptr,
-    weight_ptr,
-    mean_ptr,
-    rstd_ptr,
-    dresidual_ptr,
-    words_ptr,
-    dx_ptr,
-    dweight_part_ptr,
-    dbias_part_ptr,
-    m,
-    n_vectors,
-    groups,
-    stride_dym,
-    stride_dyn,
-    stride_xm,
-    stride_xn,
-    stride_rm,
-    stride_rn,
-    inverse_n,
-    ZERO_CENTRED: tl.constexpr,
-    ADJACENT: tl.constexpr,
-    VECTOR: tl.constexpr,
-    OWNERS: tl.constexpr,
-    LEAVES: tl.constexpr,
-    FINISHES: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, dresidual_ptr, words_ptr, dx_ptr,
+    dweight_part_ptr, dbias_part_ptr, m, n_vectors, groups, stride_dym, stride_dyn, stride_xm,
+    stride_xn, stride_rm, stride_rn, inverse_n,
+    ZERO_CENTRED: tl.constexpr, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, OWNERS: tl.constexpr,
+    LEAVES: tl.constexpr, FINISHES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_O: tl.constexpr,
-):
+):  # fmt: skip
     # words_ptr: [m, OWNERS] parts of the two sums, then how many places are taken, less one; -1
     # where nothing is yet. A word is written and read whole, so nothing else has to be in order.
     # No barrier may stand where warps wait, as one may see a word before another does.
@@ -107,10 +78,7 @@ def _shares(
     offs_o = tl.arange(0, BLOCK_O)
     mask_n = offs_n[None, :] < n
     if weight_ptr is not None:
-        weight = tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
-        if ZERO_CENTRED:
-            weight += 1.0
-        weight = weight[None, :]
+        weight = weight_of(weight_ptr, offs_n, n, ZERO_CENTRED)
     dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     blocks = tl.cdiv(m, BLOCK_M)
@@ -181,32 +149,10 @@ def _shares(
         x_before = x
         dy_before = dy
     if FINISHES:
-        part_offs = group.to(tl.int64) * n + offs_n
-        if dweight_part_ptr is not None:
-            tl.store(dweight_part_ptr + part_offs, tl.sum(dweight, axis=0), mask=offs_n < n)
-        if dbias_part_ptr is not None:
-            tl.store(dbias_part_ptr + part_offs, tl.sum(dbias, axis=0), mask=offs_n < n)
+        leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, group, offs_n, n)
 
 
-_SIZES = [
-    "m",
-    "n_vectors",
-    "groups",
-    "stride_dym",
-    "stride_dyn",
-    "stride_xm",
-    "stride_xn",
-    "stride_rm",
-    "stride_rn",
-    "inverse_n",
-]
-_POINTERS = ["dy_ptr", "x_ptr", "weight_ptr", "mean_ptr", "rstd_ptr", "dresidual_ptr"]
-_aligned_kernel = triton.jit(
-    _shares, do_not_specialize=_SIZES, do_not_specialize_on_alignment=["mean_ptr", "rstd_ptr"]
-)
-_any_kernel = triton.jit(
-    _shares, do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS
-)
+_shares_kernel = compiled_twice(_shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,14 +193,10 @@ def row_sharing(
     rstd: Tensor,
     *,
     aligned: bool,
-    dresidual: Tensor | None = None,
-    dweight: Tensor | None = None,
-    dbias: Tensor | None = None,
-    has_bias: bool = True,
-    zero_centred: bool = False,
     device_independent: bool = False,
     cut: Cut | None = None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    **given: Unpack[Given],
+) -> Gradients:
     """dx like x and packed, dweight and dbias [n] in the weight's dtype; see OPTIONS for the rest.
 
     aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent. cut: the one to
@@ -262,16 +204,11 @@ def row_sharing(
     8 n for each group. Raises ValueError where the device has fewer SMs
     than a row has owners, since these wait for one another.
     """
-    n = x.shape[-1]
-    dy_rows, x_rows = as_matrix(dy), as_matrix(x)
-    residual = None if dresidual is None else as_matrix(dresidual)
-    m = x_rows.data.shape[0]
-    device = x.device
-    dx = torch.empty(x.shape, dtype=x.dtype, device=device)
-    weight_vector, means = packed_vector(weight), packed_vector(mean)
+    call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
+    m, n, device = call.m, call.n, x.device
     interpreted = device.type == "cpu"
     if cut is None:
-        cut = _INTERPRETED_CUT if interpreted else _CUTS[x.element_size(), aligned]
+        cut = _INTERPRETED_CUT if interpreted else _CUTS[x.element_size(), call.aligned]
     block_n = max(cut.block_n, triton.next_power_of_2(n) // MOST_OWNERS)
     owners = triton.cdiv(n, block_n)
     cores = multiprocessors(device, device_independent=device_independent)
@@ -282,84 +219,36 @@ def row_sharing(
         )
     blocks = triton.cdiv(m, cut.block_m)
     groups = min(blocks, max(1, cores * cut.programs_per_sm // owners))
-    dweight_parts = dbias_parts = None
-    if weight_vector is not None:
-        dweight_parts = torch.empty((groups, n), dtype=torch.float32, device=device)
-        if has_bias:
-            dbias_parts = torch.empty_like(dweight_parts)
+    call.sum_in(groups)
     if m:
-        vector = 16 // x.element_size() if aligned else 1
-        columns = {dy_rows.column, x_rows.column, 1 if residual is None else residual.column}
         words = torch.full((m * owners + 1,), -1, dtype=torch.int64, device=device)
-        launch = _aligned_kernel if aligned else _any_kernel
+        options = {"num_warps": cut.num_warps, "maxnreg": cut.registers}
         for leaves, finishes in ((True, False), (False, True)) if interpreted else ((True, True),):
-            launch[(groups * owners,)](
-                dy_rows.data,
-                x_rows.data,
-                weight_vector,
-                means,
-                packed_vector_of(rstd),
-                None if residual is None else residual.data,
-                words,
-                dx,
-                dweight_parts,
-                dbias_parts,
-                m,
-                n // vector,
-                groups,
-                dy_rows.row // vector,
-                dy_rows.column,
-                x_rows.row // vector,
-                x_rows.column,
-                0 if residual is None else residual.row // vector,
-                0 if residual is None else residual.column,
-                1.0 / n,
-                ZERO_CENTRED=zero_centred,
-                ADJACENT=columns == {1},
-                VECTOR=vector,
-                OWNERS=owners,
-                LEAVES=leaves,
-                FINISHES=finishes,
-                BLOCK_M=cut.block_m,
-                BLOCK_N=block_n,
-                BLOCK_O=triton.next_power_of_2(owners),
-                num_warps=cut.num_warps,
-                maxnreg=cut.registers,
-            )
-    if weight is None or dweight_parts is None:
-        return dx, None, None
-    accumulate = dweight is not None
-    weight_gradient = gradient_like(weight, dweight)
-    bias_gradient = gradient_like(weight, dbias) if has_bias else None
-    finalize(dweight_parts, dbias_parts, weight_gradient, bias_gradient, accumulate=accumulate)
-    return dx, weight_gradient, bias_gradient
+            call.launch(
+                _shares_kernel, (groups * owners,), options, words_ptr=words, groups=groups,
+                OWNERS=owners, LEAVES=leaves, FINISHES=finishes, BLOCK_M=cut.block_m,
+                BLOCK_N=block_n, BLOCK_O=triton.next_power_of_2(owners),
+            )  # fmt: skip
+    return call.gradients()
 
 
 # dweight has a partial for each group; with the option device_independent it doesn't show.
 _DECLARED = Numerics(batch_invariant=True, device_independent=False)
 
 
-def _domain(alignment: int) -> Domain:
-    dtypes = (torch.float32, torch.float16, torch.bfloat16)
-    return Domain(
-        dtypes=dtypes,
-        weight_dtypes=dtypes,
-        alignment=alignment,
-        sizes={"m": (0, 2**31 - 2**20), "n": (1, WIDEST)},
-        features=frozenset(LAYER_NORM_BACKWARD.options),
-        sm=(80, 121),
-    )
-
-
-@kernel(LAYER_NORM_BACKWARD, _domain(16), numerics=_DECLARED, priority=28)
+@kernel(LAYER_NORM_BACKWARD, domain(16, WIDEST, sm=(80, 121)), numerics=_DECLARED, priority=28)
 def row_sharing_aligned(dy, x, weight, mean, rstd, **options):
     """Rows shared by programs, 16-byte loads."""
-    with on_device_of(x):
-        return row_sharing(dy, x, weight, mean, rstd, aligned=True, **options)
+    return row_sharing(dy, x, weight, mean, rstd, aligned=True, **options)
 
 
-@kernel(LAYER_NORM_BACKWARD, _domain(1), numerics=_DECLARED, priority=25, name="row_sharing")
+@kernel(
+    LAYER_NORM_BACKWARD,
+    domain(1, WIDEST, sm=(80, 121)),
+    numerics=_DECLARED,
+    priority=25,
+    name="row_sharing",
+)
 def _row_sharing_any(dy, x, weight, mean, rstd, **options):
     """Rows shared by programs, any strides and offsets."""
-    with on_device_of(x):
-        return row_sharing(dy, x, weight, mean, rstd, aligned=False, **options)
+    return row_sharing(dy, x, weight, mean, rstd, aligned=False, **options)

@@ -60,10 +60,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from oracles.attention.allowed import allowed
-from oracles.attention.bounds_forward import bound_forward
-from oracles.attention.bounds_gradients import bound_backward, bound_delta, bound_gradients
-from oracles.attention.cases import cases
+from oracles.attention.bounds_backward import bound_backward, bound_gradients
+from oracles.attention.bounds_forward import bound_delta, bound_forward
+from oracles.attention.cases import allowed, cases
 from oracles.attention.closed_form import OPTIONS, backward, delta, forward, gradients
 from oracles.attention.emulation import (
     emulate_backward,
@@ -85,8 +84,10 @@ from oracles.attention.geometry import (
 )
 from oracles.attention.probes import probe_bound
 from oracles.attention.relations import relations
+from oracles.attention.signs import flips
 from oracles.attention.values import inputs
-from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs
+from oracles.attention.workloads import WORKLOADS
+from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs, Workloads
 
 
 def _bound(
@@ -124,9 +125,18 @@ def _op(
         cases=partial(cases, name),
         emulate=emulate,
         relations=relations,
+        signs=flips,
+        linear="v" if name == FORWARD else "do",
         allowed=allowed(name),
-        sequences=sequences,
+        products=name != DELTA,
         whole_work=frozenset({"out"}),
+        workloads=WORKLOADS.get(name, Workloads()),
+        sequences=sequences,
+        widths=("d", "d_v"),
+        statistics=frozenset({"lse", "sink"}),
+        nonzero=frozenset({"lse"}),
+        unaligned=frozenset({"bias"}),
+        gpu_options=frozenset({"torch_dropout"}),
     )
 
 

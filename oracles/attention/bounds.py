@@ -15,12 +15,13 @@ functions of a GPU within the eps below (PTX ISA: ex2.approx and lg2.approx with
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from oracles.attention.chunks import chunks
 from oracles.attention.scores import Piece, Scores
 from oracles.attention.values import addends_vary
 from oracles.op import Bound, Case, Numerics
@@ -33,6 +34,7 @@ EPS_TANH = 2.0**-21  # absolute: an exponential, an addition, a division and a s
 _NEAREST = 2.0**-24  # unit roundoff of fp32 sums that round to nearest
 _TF32 = 2.0**-10, 2.0**-136  # what truncation to 10 bits takes off an operand; of a subnormal one
 SINGLE_LARGEST = torch.finfo(torch.float32).max
+_CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,35 @@ class Terms:
         """The bound after the last cast; 0 where the error before is 0: nothing is summed there."""
         after = before * (1 + self.u_o) + self.u_o * value.abs() + self.eta_o
         return after.masked_fill(before == 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Places start to start + length - 1 of one axis of a shape.
+
+    The largest cases have a truth of an eighth of a GPU's memory, and bounds as large: there is no
+    room for temporaries of that size too.
+    """
+
+    shape: tuple[int, ...]
+    axis: int
+    start: int
+    length: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """A view of them in a tensor of the shape, or in one that is broadcast to it."""
+        if self.length == self.shape[self.axis]:
+            return tensor
+        return tensor.expand(self.shape).narrow(self.axis, self.start, self.length)
+
+
+def chunks(shape: tuple[int, ...], axis: int | None = None) -> Iterator[Chunk]:
+    """All places of a shape that has an axis at least, along that axis, or else the longest."""
+    if axis is None:
+        axis = max(range(len(shape)), key=lambda each: shape[each])
+    step = max(1, _CHUNK_ELEMENTS * shape[axis] // max(math.prod(shape), 1))
+    for start in range(0, shape[axis], step):
+        yield Chunk(shape, axis, start, min(step, shape[axis] - start))
 
 
 def terms_of(case: Case, results: int, numerics: Numerics) -> tuple[Terms, ...]:

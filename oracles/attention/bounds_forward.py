@@ -36,8 +36,8 @@ from oracles.attention.bounds import (
 from oracles.attention.closed_form import row_products, softmax, weights_of
 from oracles.attention.non_finite import finite_part, unjudged
 from oracles.attention.power import SAYS_NOTHING, UNKNOWN
-from oracles.attention.scores import Piece, Problem, optional, required
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs
+from oracles.attention.scores import Piece, Problem
+from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
 
 _LARGEST_EXPONENT = 600.0  # exp of it, squared and times a value's square, is finite in float64
 
@@ -188,3 +188,12 @@ def delta_error(do: Tensor, out: Tensor, terms: Terms) -> Tensor:
     operands = sum(row_products(each, torch.ones_like(each), absolute=True) for each in (do, out))
     products = row_products(do, out, absolute=True)
     return terms.gamma(width) * products + terms.eta * (2 * width + operands)
+
+
+def bound_delta(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Bound]:
+    """The bound of delta."""
+    made = finite_part(inputs)
+    do, exact = required(made, "do"), required(truth, "delta")
+    terms = terms_of(case, exact.numel(), numerics)
+    errors = [delta_error(do, required(made, "out"), each) for each in terms]
+    return {"delta": bound_of(exact, errors, None)}

@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 
 from oracles.attention.non_finite import finite_part
-from oracles.attention.probes import INTEGERS, NEEDLES
-from oracles.attention.scores import Piece, Problem, optional, required
+from oracles.attention.probes import NEEDLES
+from oracles.attention.scores import Piece, Problem
 from oracles.attention.values import addends_vary
-from oracles.op import Case, Inputs, Numerics, Outputs
+from oracles.cases.distributions import INTEGERS
+from oracles.op import Case, Inputs, Numerics, Outputs, optional, required
 from oracles.rounding import UNIT_ROUNDOFF
 
 # There errors come from underflow, or from the rounding of scores of thousands, which is as large

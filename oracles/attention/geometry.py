@@ -7,11 +7,12 @@ i of a sequence may attend to an interval of its keys, so that pairs are counted
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from oracles.inputs import strides_of
+from oracles.cases.layouts import strides_of
 from oracles.op import Case, Geometry, OutputForm
 
 FORWARD, DELTA = "attention_forward", "attention_delta"
@@ -60,6 +61,18 @@ def sequences(case: Case) -> tuple[dict[str, int], ...]:
     if "varlen" not in case.options:
         return ()
     return tuple({"s_q": s_q, "s_kv": s_kv} for s_q, s_kv in lengths(case))
+
+
+def spans(case: Case) -> Iterator[tuple[int, slice, slice]]:
+    """The batch index, the queries and the keys of each sequence of a case with queries."""
+    if "varlen" not in case.options:
+        for batch in range(case.size("b")):
+            yield batch, slice(0, case.size("s_q")), slice(0, case.size("s_kv"))
+        return
+    q = k = 0
+    for s_q, s_kv in lengths(case):
+        yield 0, slice(q, q + s_q), slice(k, k + s_kv)
+        q, k = q + s_q, k + s_kv
 
 
 def shapes(case: Case) -> dict[str, tuple[int, ...]]:

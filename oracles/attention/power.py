@@ -21,10 +21,10 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.attention.bounds import EPS_EXP, ScoreError, Terms
-from oracles.attention.chunks import chunks
+from oracles.attention.bounds import EPS_EXP, ScoreError, Terms, chunks
 from oracles.attention.closed_form import row_products, sink_probabilities
-from oracles.attention.scores import Piece, Problem, optional, required
+from oracles.attention.scores import Piece, Problem
+from oracles.op import optional, required
 
 SAYS_NOTHING = 0.3  # of the logarithm of a weight
 UNKNOWN = math.expm1(SAYS_NOTHING)  # of the weight

@@ -29,20 +29,16 @@ out is the mean of both.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS, key_ranges, lengths
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs
+from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS, key_ranges, spans
+from oracles.cases.distributions import INTEGERS, Values
+from oracles.op import Bound, Case, Inputs, Numerics, Outputs, required
 from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
-if TYPE_CHECKING:
-    from oracles.attention.distributions import Values
-
-NEEDLES, INTEGERS = "needles", "integers"
+NEEDLES = "needles"
 EDGE_TILES = (256, 128, 64, 32, 16)  # of queries and of keys, the largest first
 
 _GAP = 800.0  # exp(-_GAP) is 0 in float64
@@ -53,18 +49,6 @@ _MOST = _MOST_QUERIES * _LARGEST_DO  # 8 bits hold |sum of do| over a key's quer
 _PART = 1 / 16  # of v's integers, and what a backward's out is off by
 _EPS_LOG, _EPS_EXP = 2.0**-22, 2.0**-21  # as in bounds.py; what the log of 1 and exp of it may be
 _TF32 = 2.0**-10
-
-
-def spans(case: Case) -> Iterator[tuple[int, slice, slice]]:
-    """The batch index, the queries and the keys of each sequence of a case with queries."""
-    if "varlen" not in case.options:
-        for batch in range(case.size("b")):
-            yield batch, slice(0, case.size("s_q")), slice(0, case.size("s_kv"))
-        return
-    q = k = 0
-    for s_q, s_kv in lengths(case):
-        yield 0, slice(q, q + s_q), slice(k, k + s_kv)
-        q, k = q + s_q, k + s_kv
 
 
 def edges(length: int, *, beside: bool) -> list[int]:
@@ -244,7 +228,7 @@ def probe_bound(
     if case.op == DELTA:
         if case.distribution != INTEGERS:
             return None
-        return {"delta": Bound(torch.zeros_like(_tensor(truth, "delta")), None)}
+        return {"delta": Bound(torch.zeros_like(required(truth, "delta")), None)}
     if case.distribution != NEEDLES:
         return None
     limits = {FORWARD: _forward, BACKWARD: _backward, GRADIENTS: _backward}[case.op]
@@ -253,16 +237,10 @@ def probe_bound(
     }
 
 
-def _tensor(made: Inputs | Outputs, name: str) -> Tensor:
-    value = made[name]
-    assert isinstance(value, Tensor)
-    return value
-
-
 def _forward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Tensor]:
     """0 for out; for lse what a logarithm of 1 may be off by, 0 in rows that attend to nothing."""
     del case, inputs, numerics
-    out, lse = _tensor(truth, "out"), _tensor(truth, "lse")
+    out, lse = required(truth, "out"), required(truth, "lse")
     of_lse = torch.full_like(lse, _EPS_LOG).masked_fill(lse.isinf(), 0)
     return {"out": torch.zeros_like(out), "lse": of_lse}
 
@@ -276,8 +254,8 @@ def _backward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) ->
     half = case.dtype != torch.float32
     tau = case.size("d") ** -0.5
     plain = math.frexp(tau)[0] == 0.5  # a power of two
-    dq, dk, dv = (_tensor(truth, name) for name in ("dq", "dk", "dv"))
-    q, do, v = (_tensor(inputs, name).double().abs() for name in ("q", "do", "v"))
+    dq, dk, dv = (required(truth, name) for name in ("dq", "dk", "dv"))
+    q, do, v = (required(inputs, name).double().abs() for name in ("q", "do", "v"))
     if not q.numel() or not v.numel():
         return {name: torch.zeros_like(each) for name, each in (("dq", dq), ("dk", dk), ("dv", dv))}
     rows, keys = q.shape[1] * q.shape[2], v.shape[1]

@@ -18,7 +18,6 @@ same bits alone: so does each of its rows, whatever lies beside it.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -26,14 +25,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from oracles.attention.distributions import COARSE
-from oracles.attention.geometry import DELTA, FORWARD, GRADIENTS, key_ranges
-from oracles.attention.probes import spans
-from oracles.attention.scores import Problem, optional, required
-from oracles.inputs import generator, place_vector
-from oracles.op import CONTIGUOUS, Case, Inputs, TensorLayout
-from oracles.relation import Balance, Relation, Relations
-from oracles.rounding import HALF_SUBNORMAL_SPACING
+from oracles.attention.geometry import DELTA, FORWARD, GRADIENTS, key_ranges, spans
+from oracles.attention.scores import Problem
+from oracles.cases.distributions import COARSE, generator
+from oracles.op import CONTIGUOUS, Balance, Case, Inputs, Relation, Relations, optional, required
+from oracles.relations import FACTOR, Tensors, copied, is_sampled, scaled
 
 # Letters of axes: batch, query, its head, key, its head, column of q and k, column of v.
 _AXES = {
@@ -50,10 +46,6 @@ _AXES = {
 }
 _AXES |= {f"d{name}": _AXES[name] for name in ("q", "k", "v", "bias", "sink")}
 _SIZES = {"b": "b", "q": "s_q", "h": "h_q", "j": "s_kv", "g": "h_kv", "d": "d", "c": "d_v"}
-_FACTOR = 8.0
-_SAMPLED = 4  # of the cases of `full` one in so many is tried for invariance
-
-Tensors = Mapping[str, Tensor]
 Orders = dict[str, Tensor]
 
 
@@ -63,9 +55,8 @@ def relations(case: Case) -> Relations:
         return ()
     if case.distribution == COARSE:
         return tuple(_all(case))
-    sampled = case.tier == "full" and zlib.crc32(case.id().encode()) % _SAMPLED == 0
     small = case.op != DELTA and case.size("s_q") * case.size("s_kv") <= 2**20
-    return tuple(_alone(case)) if sampled and small and case.distribution == "normal" else ()
+    return tuple(_alone(case)) if small and is_sampled(case, one_in=4) else ()
 
 
 def _all(case: Case) -> Iterator[Relation | Balance]:
@@ -77,21 +68,11 @@ def _all(case: Case) -> Iterator[Relation | Balance]:
         if not options & {"dropout", "sink"}:
             yield _values_shifted(case)
     if case.op != FORWARD:
-        yield _scaled(case)
+        name, exact = f"{FACTOR:.0f} do scales every gradient", case.dtype != torch.float16
+        yield scaled(name, case, {"do"}, exact=exact)
     if case.op == GRADIENTS and "bias" in options and "sink" not in options:
         yield Balance("dS adds up to 0 along a row", "dbias", None, _no_sums)
     yield from _alone(case)
-
-
-def _copied(inputs: Inputs, changed: Inputs) -> Inputs:
-    """The inputs with some changed, every tensor packed in memory of its own."""
-    made: Inputs = {}
-    for name, value in inputs.items():
-        new = changed.get(name, value)
-        if isinstance(new, Tensor) and not name.startswith("cu_"):
-            new = place_vector(new, new.dtype, TensorLayout())
-        made[name] = new.clone() if isinstance(new, Tensor) and name.startswith("cu_") else new
-    return made
 
 
 def _arranged(case: Case, orders: Orders, tensors: Mapping[str, object]) -> dict[str, Tensor]:
@@ -112,7 +93,7 @@ def _reordering(name: str, case: Case, orders: Orders) -> Relation:
     return Relation(
         name,
         case,
-        change=lambda inputs: _copied(inputs, {**_arranged(case, orders, inputs)}),
+        change=lambda inputs: copied(inputs, _arranged(case, orders, inputs)),
         carry=partial(_arranged, case, orders),
     )
 
@@ -163,11 +144,7 @@ def _offsets(width: int) -> Tensor:
 def _added(name: str, inputs: Inputs) -> Inputs:
     tensor = required(inputs, name)
     changed: Inputs = {name: tensor + _offsets(tensor.shape[-1]).to(tensor)}
-    return _copied(inputs, changed)
-
-
-def _kept(outputs: Tensors) -> dict[str, Tensor]:
-    return dict(outputs)
+    return copied(inputs, changed)
 
 
 def _keys_shifted(case: Case) -> Relation:
@@ -179,7 +156,7 @@ def _keys_shifted(case: Case) -> Relation:
         return {"lse": problem.scale * (q @ _offsets(q.shape[3]).to(q)).transpose(1, 2)}
 
     name = "K + c leaves out" if case.op == FORWARD else "K + c leaves all gradients"
-    return Relation(name, case, partial(_added, "k"), _kept, shift=of_lse)
+    return Relation(name, case, partial(_added, "k"), dict, shift=of_lse)
 
 
 def _values_shifted(case: Case) -> Relation:
@@ -195,30 +172,7 @@ def _values_shifted(case: Case) -> Relation:
         return {"out": shift}
 
     name = "V + c shifts out by c" if case.op == FORWARD else "V + c leaves all gradients"
-    return Relation(name, case, partial(_added, "v"), _kept, shift=of_out)
-
-
-def _scaled(case: Case) -> Relation:
-    def change(inputs: Inputs) -> Inputs:
-        return _copied(inputs, {"do": _FACTOR * required(inputs, "do")})
-
-    def slack(outputs: Tensors) -> dict[str, Tensor]:
-        return {name: _of_subnormals(each) for name, each in outputs.items()}
-
-    return Relation(
-        f"{_FACTOR:.0f} do scales every gradient",
-        case,
-        change,
-        carry=lambda outputs: {name: _FACTOR * each for name, each in outputs.items()},
-        exact=case.dtype != torch.float16,
-        slack=slack,
-    )
-
-
-def _of_subnormals(output: Tensor) -> Tensor:
-    """What the cast of a number and the cast of _FACTOR times it may differ by, beside _FACTOR."""
-    small = output.abs() < torch.finfo(output.dtype).smallest_normal
-    return small.double() * (2 * _FACTOR * HALF_SUBNORMAL_SPACING[output.dtype])
+    return Relation(name, case, partial(_added, "v"), dict, shift=of_out)
 
 
 def _no_sums(inputs: Inputs) -> Tensor:
@@ -259,7 +213,7 @@ def _part(case: Case, name: str, orders: Orders, sizes: Mapping[str, int]) -> Re
         return _arranged(case, orders, kept)
 
     def change(inputs: Inputs) -> Inputs:
-        return _copied(inputs, {**_arranged(case, orders, inputs)})
+        return copied(inputs, _arranged(case, orders, inputs))
 
     return Relation(name, part, change, carry, exact=True, of="batch-invariant")
 
@@ -292,7 +246,7 @@ def _sequence_alone(case: Case) -> Relation:
             assert ends is not None
             changed[f"cu_seqlens_{name}"] = ends.new_tensor([0, size])
             changed[f"max_seqlen_{name}"] = size
-        return _copied(inputs, changed)
+        return copied(inputs, changed)
 
     def carry(outputs: Tensors) -> dict[str, Tensor]:
         return cut({name: each for name, each in outputs.items() if name != "dsink"})

@@ -9,7 +9,7 @@ piece, [B, H, R, K]: batches, key heads, rows (group times queries), keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,23 +17,10 @@ import torch
 from torch import Tensor
 
 from oracles.attention.dropout import keep_mask, torch_keep_mask
-from oracles.op import Case, Inputs
+from oracles.op import Case, Inputs, optional, required
 
 # Elements of a piece's scores: each float64 temporary is 8 MiB, or 64 MiB where launches cost.
 _PIECE_ELEMENTS = {"cpu": 2**20, "cuda": 2**23}
-
-
-def optional(inputs: Mapping[str, object], name: str) -> Tensor | None:
-    """The tensor `name` of arguments or outputs, None where it is absent or None."""
-    value = inputs.get(name)
-    return value if isinstance(value, Tensor) else None
-
-
-def required(inputs: Mapping[str, object], name: str) -> Tensor:
-    """The tensor `name` of arguments or outputs, which is always there."""
-    value = optional(inputs, name)
-    assert value is not None, name
-    return value
 
 
 def _number(inputs: Inputs, name: str) -> float | None:

@@ -1,4 +1,6 @@
-"""The arguments of the attention ops: values drawn in float32, rounded to the dtype and placed.
+"""The values that attention is tried on, and the arguments made of them.
+
+Values are drawn in float32, changed by a distribution, rounded to the dtype and placed.
 
 A backward's out and lse are the oracle's own, of the operands as placed, each rounded once. They
 give away what a forward on those operands should return, so that the stream of every op differs.
@@ -6,31 +8,122 @@ give away what a forward on those operands should return, so that the stream of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from oracles.attention.closed_form import forward
-from oracles.attention.distributions import DISTRIBUTIONS, Values
-from oracles.attention.geometry import AXES, BACKWARD, lengths, shapes
-from oracles.attention.probes import NEEDLES, shifted_out
-from oracles.inputs import generator, place_tensor, place_vector
-from oracles.op import Case, Inputs
+from oracles.attention.geometry import AXES, BACKWARD, key_ranges, lengths, shapes, spans
+from oracles.attention.probes import NEEDLES, integers, needles, shifted_out
+from oracles.cases import distributions
+from oracles.cases.distributions import COARSE, INTEGERS, Distribution, Values, generator
+from oracles.cases.layouts import place_tensor, place_vector
+from oracles.op import Case, Inputs, required
 
 SOFTCAPS = (1.5, 5.0, 30.0)
 SCALES = (0.05, 0.3, 1.0)
 DROPOUTS = (0.1, 0.25, 0.5)
+_OPERANDS = "q k v do out"
 
-# Families in which equal numbers are summed: their roundings repeat, and the probabilistic bound
-# says nothing of them.
-_EQUAL_ADDENDS = frozenset({"constant"})
+
+def _near_overflow(values: Values) -> None:
+    """do (without one: v) of a few times 1e4, and so dv, some of it past fp16's largest number.
+
+    v is then small, so that dP and dS are no larger than do.
+    """
+    large, small = ("do", "v out") if "do" in values.tensors else ("v", "")
+    for each in values.some(large):
+        each.abs_().mul_(2.5e4).clamp_(max=6e4)
+    for each in values.some(small):
+        each.mul_(1e-3)
+
+
+def _constant(values: Values) -> None:
+    """Each tensor is one number: every key has the same weight."""
+    for number, each in zip((0.5, 1.0, 1.5, -0.75, 1.25), values.some(_OPERANDS), strict=False):
+        each.fill_(number)
+
+
+def _one(name: str, number: float) -> Distribution:
+    """One element of `name`, of its last batch and head and in the middle, is `number`."""
+
+    def place(values: Values) -> None:
+        for each in values.some(name):
+            if each.numel():
+                each[-1, each.shape[1] // 2, -1, each.shape[3] // 2] = number
+
+    return place
+
+
+def _nan_masked(values: Values) -> None:
+    """NaN in every key and value that no query attends to: nothing of it may show."""
+    for batch, queries, keys in spans(values.case):
+        s_q, s_kv = queries.stop - queries.start, keys.stop - keys.start
+        first, last = key_ranges(values.case, s_q, s_kv)
+        key = torch.arange(s_kv)[:, None]
+        attended = ((first <= key) & (key <= last)).any(1)
+        for each in values.some("k v"):
+            each[batch, keys][~attended.to(each.device)] = math.nan
+
+
+def _bias_first(number: float | None, count: int) -> Distribution:
+    """The first `count` keys have a bias of `number`; None: the dtype's lowest finite number."""
+
+    def set_first(values: Values) -> None:
+        lowest = torch.finfo(values.case.dtype).min if number is None else number
+        for each in values.some("bias"):
+            each[..., : min(count, each.shape[3] - 1)] = lowest
+
+    return set_first
+
+
+def _bias_inf_row(values: Values) -> None:
+    """Every third row of the bias is -inf throughout: its queries attend to nothing."""
+    for each in values.some("bias"):
+        each.view(-1, each.shape[3])[1::3] = -math.inf
+
+
+DISTRIBUTIONS: dict[str, Distribution] = {
+    "normal": distributions.normal,
+    "uniform": distributions.uniform(_OPERANDS),
+    # The rounding of out shifts every dS of a row the same way.
+    "positive": distributions.changed(_OPERANDS, Tensor.abs_),
+    "times3": distributions.scaled(_OPERANDS, 3),
+    COARSE: distributions.coarse(_OPERANDS),
+    "outliers": distributions.outliers(_OPERANDS),
+    "k_plus8": distributions.shifted("k", 8),
+    "v_plus8": distributions.shifted("v", 8),
+    "near_flat": distributions.scaled("q", 1e-3),
+    "one_hot": distributions.scaled("q", 30),
+    "logits1e4": distributions.scaled("q k", 100),
+    "near_overflow": _near_overflow,
+    "subnormals": distributions.subnormal("v do out"),
+    "qk_subnormals": distributions.subnormal("q k"),
+    "constant": _constant,
+    "negative_zero": distributions.negative_zero(_OPERANDS),
+    "scaled_rows": distributions.scaled_rows("v do out", 1),
+    NEEDLES: needles,
+    INTEGERS: integers,
+    "nan_q": _one("q", math.nan),
+    "nan_k": _one("k", math.nan),
+    "nan_v": _one("v", math.nan),
+    "inf_k": _one("k", math.inf),
+    "nan_do": _one("do", math.nan),
+    "nan_out": _one("out", math.nan),
+    "nan_masked": _nan_masked,
+    "sink_large": distributions.scaled("sink", 30),
+    "bias_large": distributions.scaled("bias", 1000),
+    "bias_inf_first": _bias_first(-math.inf, 128),
+    "bias_finfo_min": _bias_first(None, 128),
+    "bias_inf_row": _bias_inf_row,
+}
 
 
 def addends_vary(case: Case) -> bool:
     """Whether the numbers summed differ, as the probabilistic bound needs."""
-    expanded = any(each.expanded for _, each in case.layout.tensors)
-    return case.distribution not in _EQUAL_ADDENDS and not expanded
+    return distributions.addends_vary(case, {"constant"})
 
 
 def _key(case: Case) -> tuple[object, ...]:
@@ -114,8 +207,7 @@ def inputs(case: Case, device: torch.device) -> Inputs:
     made |= _options(case, device)
     if case.op == BACKWARD:
         stored = forward(case, made)
-        out, lse = stored["out"], stored["lse"]
-        assert out is not None and lse is not None
+        out, lse = required(stored, "out"), required(stored, "lse")
         if case.distribution == NEEDLES:
             out = shifted_out(out)
         made["out"] = place_tensor(out, case.dtype, case.layout.of("out"), AXES["out"])

@@ -6,9 +6,8 @@ Outputs dx like x; dweight, dbias [n] in the weight's dtype (dgamma and dbeta in
 
 from __future__ import annotations
 
-from oracles.layer_norm import bounds
-from oracles.layer_norm.allowed import ALLOWED
-from oracles.layer_norm.cases import cases
+from oracles.layer_norm.bounds import bound
+from oracles.layer_norm.cases import ALLOWED, cases
 from oracles.layer_norm.closed_form import (
     OPTIONS,
     flops,
@@ -18,17 +17,11 @@ from oracles.layer_norm.closed_form import (
     least_bytes,
 )
 from oracles.layer_norm.emulation import emulate
-from oracles.layer_norm.probes import probe_bound
 from oracles.layer_norm.relations import relations
+from oracles.layer_norm.signs import flips
 from oracles.layer_norm.values import inputs
-from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs
-
-
-def _bound(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Bound]:
-    """The bounds of a case: of most outputs 0 where it is an exact probe, else the general ones."""
-    exact = probe_bound(case, inputs, truth, numerics)
-    return bounds.bound(case, inputs, truth, numerics) if exact is None else exact
-
+from oracles.layer_norm.workloads import WORKLOADS
+from oracles.op import Op
 
 LAYER_NORM_BACKWARD = Op(
     name="layer_norm_backward",
@@ -37,7 +30,7 @@ LAYER_NORM_BACKWARD = Op(
     options=OPTIONS,
     inputs=inputs,
     oracle=layer_norm_backward,
-    bound=_bound,
+    bound=bound,
     forms=forms,
     geometry=geometry,
     flops=flops,
@@ -46,5 +39,11 @@ LAYER_NORM_BACKWARD = Op(
     updates=("dweight", "dbias"),
     emulate=emulate,
     relations=relations,
+    signs=flips,
+    linear="dy",
     allowed=ALLOWED,
+    workloads=WORKLOADS,
+    widths=("n",),
+    statistics=frozenset({"mean", "rstd"}),
+    nonzero=frozenset({"rstd"}),
 )

@@ -57,9 +57,10 @@ import torch
 from torch import Tensor
 
 from oracles.layer_norm.casts import Casts
-from oracles.layer_norm.closed_form import Rows, chunks, required, tensor
+from oracles.layer_norm.closed_form import Rows, chunks
+from oracles.layer_norm.probes import probe_bound
 from oracles.layer_norm.values import addends_vary
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs
+from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
 from oracles.rounding import FLUSHED, GRADUAL, HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF, Gamma
 
 
@@ -245,14 +246,20 @@ def _errors(
             size = column.size * (1 + for_columns.gamma(m + 1))  # with what fp32 has made of it
             before = before + casts.of_partials(size, column.largest, m)
             made.powerless[name] = column.silenced(casts.share(products=name == "dweight"))
-        if tensor(inputs, name) is not None:
+        if optional(inputs, name) is not None:
             before = before + u * value.abs()
         made.of[name] = _rounded(before, value, case.weight_dtype)
     return made
 
 
 def bound(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Bound]:
-    """The deterministic bound of each output, and the probabilistic one where it is valid."""
+    """The deterministic bound of each output, and the probabilistic one where it is valid.
+
+    Of an exact probe most bounds are 0.
+    """
+    exact = probe_bound(case, inputs, truth, numerics)
+    if exact is not None:
+        return exact
     sure = _errors(case, inputs, truth, numerics, probable=False)
     likely: dict[str, Tensor] = {}
     if addends_vary(case):

@@ -1,4 +1,4 @@
-"""The cases of layer-norm backward, in two tiers.
+"""The cases of layer-norm backward, in two tiers, and which a user may ask for.
 
 `ci` runs under an interpreter on two cores, where a program's trip costs milliseconds: sizes are
 small, with one of each large kind. `full` is for a GPU. Every case of `ci` is in `full` too.
@@ -11,18 +11,16 @@ from functools import cache
 
 import torch
 
-from oracles.layer_norm.probes import INTEGERS
-from oracles.layer_norm.values import COARSE, DISTRIBUTIONS
-from oracles.op import CONTIGUOUS, Case, Layout, TensorLayout, Tier
+from oracles.cases import DTYPES, collect
+from oracles.cases.distributions import COARSE, INTEGERS, objection
+from oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
+from oracles.layer_norm.values import DISTRIBUTIONS
+from oracles.op import CONTIGUOUS, Allowed, Case, Layout, TensorLayout, Tier
 
 _NAME = "layer_norm_backward"
-_Dtypes = tuple[torch.dtype, torch.dtype]
-_SAME: tuple[_Dtypes, ...] = (
-    (torch.float32, torch.float32),
-    (torch.float16, torch.float16),
-    (torch.bfloat16, torch.bfloat16),
-)
-_MIXED: tuple[_Dtypes, ...] = (
+Dtypes = tuple[torch.dtype, torch.dtype]
+_SAME: tuple[Dtypes, ...] = tuple((each, each) for each in DTYPES)
+_MIXED: tuple[Dtypes, ...] = (
     (torch.float16, torch.float32),
     (torch.bfloat16, torch.float32),
 )
@@ -30,47 +28,26 @@ _ALL = _SAME + _MIXED
 _TENSORS = ("dy", "x", "weight", "mean", "rstd")
 
 
-def _everywhere(name: str, layout: TensorLayout) -> Layout:
-    names = (*_TENSORS, "dresidual", "dweight", "dbias")
-    return Layout(name, tuple((each, layout) for each in names))
+_MATRICES = ("dy", "x", "dresidual")
 
-
-def _matrices(name: str, **layouts: TensorLayout) -> Layout:
-    return Layout(name, tuple(layouts.items()))
-
-
-OFFSETS = tuple(
-    [_everywhere(f"offset{k}", TensorLayout(offset=k)) for k in range(1, 8)]
-    + [
-        Layout(f"{name}_offset{k}", ((name, TensorLayout(offset=k)),))
-        for name in _TENSORS
-        for k in range(1, 8)
-    ]
-)
-
-_BOTH_ROWS = {
-    f"rowpad{k}": {each: TensorLayout(row_padding=k) for each in ("dy", "x", "dresidual")}
-    for k in (1, 3, 8, 16)
-}
+OFFSETS = offsets((*_TENSORS, "dresidual", "dweight", "dbias"), _TENSORS)
 STRIDES = (
-    *(_matrices(name, **layouts) for name, layouts in _BOTH_ROWS.items()),
-    _matrices("dy_rowpad3", dy=TensorLayout(row_padding=3)),
-    _matrices("x_rowpad5", x=TensorLayout(row_padding=5)),
-    _matrices("dy_rowpad24", dy=TensorLayout(row_padding=24), x=TensorLayout(row_padding=8)),
-    _matrices("colstride2", dy=TensorLayout(column_stride=2), x=TensorLayout(column_stride=2)),
-    _matrices("dy_colstride3", dy=TensorLayout(column_stride=3)),
-    _matrices("x_colstride2", x=TensorLayout(column_stride=2)),
-    _matrices("dy_transposed", dy=TensorLayout(transposed=True)),
-    _matrices("x_transposed", x=TensorLayout(transposed=True)),
-    _matrices("expanded_rows", dy=TensorLayout(expanded="rows")),
-    _matrices("expanded_all", dy=TensorLayout(expanded="all")),
+    *(alike(f"rowpad{k}", _MATRICES, TensorLayout(row_padding=k)) for k in (1, 3, 8, 16)),
+    apart("dy_rowpad3", dy=TensorLayout(row_padding=3)),
+    apart("x_rowpad5", x=TensorLayout(row_padding=5)),
+    apart("dy_rowpad24", dy=TensorLayout(row_padding=24), x=TensorLayout(row_padding=8)),
+    alike("colstride2", ("dy", "x"), TensorLayout(column_stride=2)),
+    apart("dy_colstride3", dy=TensorLayout(column_stride=3)),
+    apart("x_colstride2", x=TensorLayout(column_stride=2)),
+    apart("dy_transposed", dy=TensorLayout(order="nm")),
+    apart("x_transposed", x=TensorLayout(order="nm")),
+    apart("expanded_rows", dy=TensorLayout(expanded="m")),
+    apart("expanded_all", dy=TensorLayout(expanded="mn")),
 )
 
-# Row 2 of x (of dy) starts past element 2^31, over memory that isn't touched between the rows.
-_FAR_STRIDE = 2**30 + 8
 FAR = (
-    _matrices("x_far", x=TensorLayout(row_stride=_FAR_STRIDE)),
-    _matrices("dy_far", dy=TensorLayout(row_stride=_FAR_STRIDE)),
+    apart("x_far", x=TensorLayout(row_stride=FAR_STRIDE)),
+    apart("dy_far", dy=TensorLayout(row_stride=FAR_STRIDE)),
 )
 
 # Each option alone, and the combinations that meet in one branch of a kernel.
@@ -97,11 +74,11 @@ OPTION_SETS: tuple[frozenset[str], ...] = tuple(
 )
 
 
-def _case(
+def layer_norm_case(
     m: int,
     n: int,
-    dtypes: _Dtypes,
-    tier: Tier,
+    dtypes: Dtypes,
+    tier: Tier = "ci",
     *,
     layout: Layout = CONTIGUOUS,
     distribution: str = "normal",
@@ -109,6 +86,7 @@ def _case(
     seed: int = 0,
     why: str = "",
 ) -> Case:
+    """A case of m rows and n columns; dtypes: of x and dy, and of the weight."""
     return Case(
         op=_NAME,
         sizes=(("m", m), ("n", n)),
@@ -149,30 +127,32 @@ def _shapes(tier: Tier) -> Iterator[Case]:
     if tier == "ci":
         for m, n, why in _CI_SHAPES:
             for dtypes in _ALL:
-                yield _case(m, n, dtypes, tier, why=why)
+                yield layer_norm_case(m, n, dtypes, tier, why=why)
         for dtypes in _SAME:
-            yield _case(2, 65536, dtypes, tier, why="a row of 65536: the seed's widest")
+            yield layer_norm_case(2, 65536, dtypes, tier, why="a row of 65536: the seed's widest")
         return
     for m in (0, 1, 2, 3, 17, 131, 132, 133, 264, 265, 1151):
         for n in (1, 3, 8, 64, 229, 256, 768, 1023, 1024, 1025, 3000, 4096, 8192, 8193):
             for dtypes in _ALL:
-                yield _case(m, n, dtypes, tier, why="m about the 132 SMs of an H100 or H200")
+                yield layer_norm_case(
+                    m, n, dtypes, tier, why="m about the 132 SMs of an H100 or H200"
+                )
     for m, n in ((133, 16384), (7, 65536), (128, 65536), (5, 100000), (1, 262144)):
         for dtypes in _ALL:
-            yield _case(m, n, dtypes, tier, why="wide rows")
+            yield layer_norm_case(m, n, dtypes, tier, why="wide rows")
     for m, n in ((65537, 64), (65537, 229), (1048576, 3), (65537, 1), (16384, 1024), (4096, 4096)):
         for dtypes in _ALL:
-            yield _case(m, n, dtypes, tier, why="more rows than a 16-bit grid index")
+            yield layer_norm_case(m, n, dtypes, tier, why="more rows than a 16-bit grid index")
 
 
 def _offsets(tier: Tier) -> Iterator[Case]:
     for index, layout in enumerate(OFFSETS):
         if tier == "ci":
-            yield _case(7, 264, _ALL[index % len(_ALL)], tier, layout=layout)
+            yield layer_norm_case(7, 264, _ALL[index % len(_ALL)], tier, layout=layout)
             continue
         for dtypes in _ALL:
             for m, n in ((137, 768), (19, 8320)):
-                yield _case(m, n, dtypes, tier, layout=layout)
+                yield layer_norm_case(m, n, dtypes, tier, layout=layout)
 
 
 def _strides(tier: Tier) -> Iterator[Case]:
@@ -180,25 +160,28 @@ def _strides(tier: Tier) -> Iterator[Case]:
     for layout in STRIDES:
         for m, n in shapes:
             for dtypes in _SAME if tier == "ci" else _ALL:
-                yield _case(m, n, dtypes, tier, layout=layout)
-    for batches, padding in ((3, 0), (3, 8), (3, 5)):
-        layout = Layout(
-            f"rank3_pad{padding}" if padding else "rank3", batches=batches, batch_padding=padding
-        )
+                yield layer_norm_case(m, n, dtypes, tier, layout=layout)
+    for padding in (0, 8, 5):
+        apart_by = alike("", _MATRICES, TensorLayout(batch_padding=padding)).tensors
+        layout = Layout(f"rank3_pad{padding}" if padding else "rank3", apart_by, batches=3)
         for m, n in ((12, 264),) if tier == "ci" else ((138, 768), (21, 8320)):
             for dtypes in _SAME if tier == "ci" else _ALL:
-                yield _case(m, n, dtypes, tier, layout=layout)
+                yield layer_norm_case(m, n, dtypes, tier, layout=layout)
     for layout in FAR:
         if tier == "ci":
-            yield _case(3, 264, _SAME[2], tier, layout=layout, why="offsets past 2^31 elements")
+            yield layer_norm_case(
+                3, 264, _SAME[2], tier, layout=layout, why="offsets past 2^31 elements"
+            )
         else:
-            yield _case(3, 8320, _SAME[2], tier, layout=layout, why="offsets past 2^31 elements")
+            yield layer_norm_case(
+                3, 8320, _SAME[2], tier, layout=layout, why="offsets past 2^31 elements"
+            )
 
 
 def _distributions(tier: Tier) -> Iterator[Case]:
     shapes = ((13, 229),) if tier == "ci" else ((140, 768), (64, 1025), (33, 8200), (4097, 40))
     for name in DISTRIBUTIONS:
-        if name in {INTEGERS, COARSE}:
+        if name in _OWN:
             continue  # they have cases of their own
         for m, n in shapes:
             for dtypes in _SAME if tier == "ci" else _ALL:
@@ -206,11 +189,11 @@ def _distributions(tier: Tier) -> Iterator[Case]:
                     continue  # fp32 sums overflow first where the output's range is fp32's
                 for seed in (0,) if tier == "ci" else (0, 1):
                     if name != "normal" or seed:
-                        yield _case(m, n, dtypes, tier, distribution=name, seed=seed)
+                        yield layer_norm_case(m, n, dtypes, tier, distribution=name, seed=seed)
     if tier == "ci":
         for name in ("mean1e4", "constant_rows", "constant_both", "outliers"):
             for dtypes in _SAME:
-                yield _case(5, 2056, dtypes, tier, distribution=name)
+                yield layer_norm_case(5, 2056, dtypes, tier, distribution=name)
 
 
 def _options(tier: Tier) -> Iterator[Case]:
@@ -218,13 +201,15 @@ def _options(tier: Tier) -> Iterator[Case]:
     for options in OPTION_SETS:
         for index, dtypes in enumerate(_ALL):
             for m, n in shapes[index % 2 :][:1] if tier == "ci" else shapes:
-                yield _case(m, n, dtypes, tier, options=options)
+                yield layer_norm_case(m, n, dtypes, tier, options=options)
         if tier == "ci":
             continue
         for layout in (OFFSETS[0], STRIDES[2], STRIDES[7]):
-            yield _case(139, 768, _SAME[2], tier, options=options, layout=layout)
+            yield layer_norm_case(139, 768, _SAME[2], tier, options=options, layout=layout)
         for distribution in ("mean100", "outliers", "constant_both"):
-            yield _case(139, 768, _SAME[2], tier, options=options, distribution=distribution)
+            yield layer_norm_case(
+                139, 768, _SAME[2], tier, options=options, distribution=distribution
+            )
 
 
 # (m, n, options); lengths beside the edges of tiles of rows and of columns.
@@ -256,15 +241,17 @@ def _probes(tier: Tier) -> Iterator[Case]:
     for index, (m, n, words) in enumerate(_PROBED):
         for dtypes in _ALL if tier == "full" else (_ALL[index % len(_ALL)],):
             options = frozenset(words.split())
-            yield _case(m, n, dtypes, tier, distribution=INTEGERS, options=options, why=why)
+            yield layer_norm_case(
+                m, n, dtypes, tier, distribution=INTEGERS, options=options, why=why
+            )
     if tier == "ci":
         return
     for m in (1, 131, 132, 133, 263, 1151):
         for n in (64, 229, 768, 1023, 1024, 1025, 4096, 8192, 8193, 65536):
             for dtypes in _SAME:
-                yield _case(m, n, dtypes, tier, distribution=INTEGERS, why=why)
+                yield layer_norm_case(m, n, dtypes, tier, distribution=INTEGERS, why=why)
     for dtypes in _SAME:
-        yield _case(65537, 40, dtypes, tier, distribution=INTEGERS, why=why)
+        yield layer_norm_case(65537, 40, dtypes, tier, distribution=INTEGERS, why=why)
 
 
 # (m, n, options); n a power of two, so that the mean of coarse numbers is exact.
@@ -285,18 +272,18 @@ def _relations(tier: Tier) -> Iterator[Case]:
         # The last one in fp32, whose bits show another order of summation.
         for dtypes in _ALL if tier == "full" else (_ALL[(index + 4) % len(_ALL)],):
             options = frozenset(words.split())
-            yield _case(m, n, dtypes, tier, distribution=COARSE, options=options)
+            yield layer_norm_case(m, n, dtypes, tier, distribution=COARSE, options=options)
     if tier == "full":
         for m, n in ((140, 1024), (1151, 256), (33, 4096), (7, 65536), (264, 128)):
             for dtypes in _SAME:
-                yield _case(m, n, dtypes, tier, distribution=COARSE)
+                yield layer_norm_case(m, n, dtypes, tier, distribution=COARSE)
 
 
 def _huge(tier: Tier) -> Iterator[Case]:
     if tier == "full":
         why = "more than 2^31 elements in each of dy, x and dx"
-        yield _case(32769, 65544, _SAME[2], tier, why=why)
-        yield _case(33554433, 65, _SAME[2], tier, why=why)
+        yield layer_norm_case(32769, 65544, _SAME[2], tier, why=why)
+        yield layer_norm_case(33554433, 65, _SAME[2], tier, why=why)
 
 
 _FAMILIES = (
@@ -314,10 +301,30 @@ _FAMILIES = (
 @cache
 def cases() -> tuple[Case, ...]:
     """All cases, those of `ci` first, each once."""
-    made: dict[str, Case] = {}
-    tiers: tuple[Tier, ...] = ("ci", "full")
-    for tier in tiers:
-        for family in _FAMILIES:
-            for case in family(tier):
-                made.setdefault(case.id(), case)
-    return tuple(made.values())
+    return collect(_FAMILIES)
+
+
+_OWN = {INTEGERS, COARSE}  # their cases' sizes are chosen for them
+_OF_A_WEIGHT = ("no_bias", "zero_centred", "accumulate")
+
+
+def _objection(case: Case) -> str | None:
+    """Why there can be no such case; None where there can."""
+    if case.size("n") < 1:
+        return "n must be 1 or more: a row has elements"
+    if "no_weight" in case.options:
+        idle = [each for each in _OF_A_WEIGHT if each in case.options]
+        if idle:
+            return f"no_weight leaves {' and '.join(idle)} nothing to act on; leave one side out"
+    wrong = objection(case, _OWN)
+    if wrong is not None:
+        return wrong
+    batches, m = case.layout.batches, case.size("m")
+    if batches is not None and m % batches:
+        return f"layout {case.layout.name} splits the rows in {batches}, and m is {m}"
+    return None
+
+
+ALLOWED = Allowed(
+    sizes=("m", "n"), option_sizes=(), implied=lambda _: frozenset(), objection=_objection
+)

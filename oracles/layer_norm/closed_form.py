@@ -19,7 +19,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from oracles.op import Case, Geometry, Inputs, OutputForm, Outputs
+from oracles.cases.layouts import strides_of
+from oracles.op import Case, Geometry, Inputs, OutputForm, Outputs, optional, required
 
 OPTIONS = MappingProxyType(
     {
@@ -34,19 +35,6 @@ OPTIONS = MappingProxyType(
 )
 
 _CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary
-
-
-def tensor(inputs: Inputs, name: str) -> Tensor | None:
-    """The tensor argument `name`, None where it is absent or None."""
-    value = inputs.get(name)
-    return value if isinstance(value, Tensor) else None
-
-
-def required(inputs: Inputs, name: str) -> Tensor:
-    """The tensor argument `name`, which every case has."""
-    value = tensor(inputs, name)
-    assert value is not None, name
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +68,8 @@ def chunks(case: Case, inputs: Inputs) -> Iterator[Rows]:
     n = case.size("n")
     dy, x = required(inputs, "dy").reshape(-1, n), required(inputs, "x").reshape(-1, n)
     rstd = required(inputs, "rstd").reshape(-1, 1)
-    mean = tensor(inputs, "mean")
-    weight = tensor(inputs, "weight")
+    mean = optional(inputs, "mean")
+    weight = optional(inputs, "weight")
     wide_weight = None if weight is None else weight.double()
     if wide_weight is not None and "zero_centred" in case.options:
         wide_weight = 1 + wide_weight
@@ -104,7 +92,7 @@ def layer_norm_backward(case: Case, inputs: Inputs) -> Outputs:
     dx = torch.empty((x.numel() // n, n), dtype=torch.float64, device=x.device)
     dweight = torch.zeros(n, dtype=torch.float64, device=x.device)
     dbias = torch.zeros_like(dweight)
-    residual = tensor(inputs, "dresidual")
+    residual = optional(inputs, "dresidual")
     for part in chunks(case, inputs):
         dx[part.rows] = part.dx
         dweight += (part.dy * part.x_hat).sum(0)
@@ -112,7 +100,7 @@ def layer_norm_backward(case: Case, inputs: Inputs) -> Outputs:
         if residual is not None:
             dx[part.rows] += residual.reshape(-1, n)[part.rows].double()
     for name, total in (("dweight", dweight), ("dbias", dbias)):
-        earlier = tensor(inputs, name)
+        earlier = optional(inputs, name)
         if earlier is not None:
             total += earlier.double()
     present = forms(case)
@@ -123,11 +111,21 @@ def layer_norm_backward(case: Case, inputs: Inputs) -> Outputs:
     }
 
 
+def rows_of(case: Case) -> tuple[int, ...]:
+    """The shape of a statistic: (m,), or (batches, m / batches)."""
+    m, batches = case.size("m"), case.layout.batches
+    return (m,) if batches is None else (batches, m // batches)
+
+
+def axes_of(case: Case) -> str:
+    """The letters of a matrix's axes."""
+    return "mn" if case.layout.batches is None else "bmn"
+
+
 def forms(case: Case) -> dict[str, OutputForm]:
     """dx like x, and dweight and dbias like the weight, where the options leave them in."""
-    m, n, batches = case.size("m"), case.size("n"), case.layout.batches
-    shape = (m, n) if batches is None else (batches, m // batches, n)
-    made = {"dx": OutputForm(shape, case.dtype)}
+    n = case.size("n")
+    made = {"dx": OutputForm((*rows_of(case), n), case.dtype)}
     if "no_weight" not in case.options:
         made["dweight"] = OutputForm((n,), case.weight_dtype)
         if "no_bias" not in case.options:
@@ -137,22 +135,17 @@ def forms(case: Case) -> dict[str, OutputForm]:
 
 def geometry(case: Case) -> dict[str, Geometry]:
     """Where the case puts dy, x and dresidual, and each vector that has an offset of its own."""
-    m, n, batches = case.size("m"), case.size("n"), case.layout.batches
-    rows: tuple[int, ...] = (m,) if batches is None else (batches, m // batches)
-    options, made = case.options, {}
-    for name in ("dy", "x", "dresidual"):
-        if name == "dresidual" and "residual" not in options:
-            continue
-        layout = case.layout.of(name)
-        row, column = layout.strides(rows[-1], n)
-        apart = () if batches is None else (rows[1] * row + case.layout.batch_padding,)
-        made[name] = Geometry((*rows, n), (*apart, row, column), layout.offset, case.dtype)
+    rows, n, options, made = rows_of(case), case.size("n"), case.options, {}
+    for name in ("dy", "x", "dresidual") if "residual" in options else ("dy", "x"):
+        layout, shape = case.layout.of(name), (*rows, n)
+        strides = strides_of(layout, axes_of(case), shape)
+        made[name] = Geometry(shape, strides, layout.offset, case.dtype)
     gradients = [name for name in forms(case) if name != "dx"] if "accumulate" in options else []
     weight = [] if "no_weight" in options else ["weight"]
     for name in (*weight, *gradients):
         made[name] = Geometry((n,), (1,), case.layout.of(name).offset, case.weight_dtype)
     for name in ("rstd",) if "rms_norm" in options else ("mean", "rstd"):
-        steps = (1,) if batches is None else (rows[1], 1)
+        steps = (*rows[1:], 1)
         made[name] = Geometry(rows, steps, case.layout.of(name).offset, torch.float32)
     return made
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from oracles.cases.distributions import INTEGERS
 from oracles.layer_norm.casts import Casts
-from oracles.layer_norm.closed_form import forms, required, tensor
-from oracles.layer_norm.probes import INTEGERS
+from oracles.layer_norm.closed_form import forms
 from oracles.layer_norm.values import addends_vary
-from oracles.op import Case, Inputs, Numerics, Outputs
+from oracles.op import Case, Inputs, Numerics, Outputs, optional, required
 
 # There errors come from underflow, few in a block and not the same from one order of operations to
 # another; and of probes nothing is rounded.
@@ -92,8 +92,8 @@ def _parts(
     """Chunks of the rows, of all but the last a multiple of so many."""
     n = case.size("n")
     dy, x = required(inputs, "dy").reshape(-1, n), required(inputs, "x").reshape(-1, n)
-    rstd, mean = required(inputs, "rstd").reshape(-1, 1), tensor(inputs, "mean")
-    weight = tensor(inputs, "weight")
+    rstd, mean = required(inputs, "rstd").reshape(-1, 1), optional(inputs, "mean")
+    weight = optional(inputs, "weight")
     wide_weight = None if weight is None else weight.float()
     if wide_weight is not None and "zero_centred" in case.options:
         wide_weight = 1 + wide_weight
@@ -122,7 +122,7 @@ def emulate(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
         return {}
     present, n = forms(case), case.size("n")
     x = required(inputs, "x")
-    residual = tensor(inputs, "dresidual")
+    residual = optional(inputs, "dresidual")
     dx = torch.empty((x.numel() // n, n), dtype=case.dtype, device=x.device)
     casts = Casts.of(case, numerics)
     dweight, dbias = (_Sum.of(case, casts, x.device) for _ in range(2))
@@ -137,7 +137,7 @@ def emulate(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
     made: Outputs = {"dx": dx.view(x.shape)}
     for name, column in (("dweight", dweight), ("dbias", dbias)):
         if name in present and casts.growth < _POWERLESS_GROWTH:
-            earlier, total = tensor(inputs, name), column.total
+            earlier, total = optional(inputs, name), column.total
             added = total if earlier is None else total + earlier.float()
             made[name] = added.to(case.weight_dtype)
     return made

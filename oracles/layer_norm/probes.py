@@ -18,20 +18,14 @@ a column of dweight and dbias.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from oracles.cases.distributions import INTEGERS, Values
 from oracles.layer_norm.casts import Casts
-from oracles.layer_norm.closed_form import chunks, required, tensor
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs
+from oracles.layer_norm.closed_form import chunks
+from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
 from oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
-
-if TYPE_CHECKING:
-    from oracles.layer_norm.values import Values
-
-INTEGERS = "integers"
 
 
 def _is_power_of_two(n: int) -> bool:
@@ -40,7 +34,8 @@ def _is_power_of_two(n: int) -> bool:
 
 def integers(values: Values) -> None:
     """The distribution of that name: x, dy, weight, mean and rstd as the module says."""
-    draw, (m, n), device = values.draw, values.x.shape, values.x.device
+    tensors, options, draw = values.tensors, values.case.options, values.draw
+    (m, n), device = tensors["x"].shape, tensors["x"].device
 
     def drawn(low: int, high: int, *shape: int) -> Tensor:
         """Integers from low to high, both included, in float32."""
@@ -69,13 +64,13 @@ def integers(values: Values) -> None:
         g += signs(m, 1) * drawn(1, 2, m, 1) + x_hat * (signs(m, 1) * drawn(1, 2, m, 1))
     # No row has the statistics of one near it.
     row = torch.arange(m, device=device) + drawn(0, 50, 1)
-    values.rstd = 2.0 ** (row % 3 - 1)
-    values.mean = None if "rms_norm" in values.options else 5 * row % 17 - 8
-    values.x.copy_(x_hat / values.rstd[:, None])
-    if values.mean is not None:
-        values.x += values.mean[:, None]
-    values.weight.copy_(signs(n) * 2.0 ** drawn(-1, 1, n))
-    values.dy.copy_(g if "no_weight" in values.options else g / values.weight)
+    rstd = tensors["rstd"] = 2.0 ** (row % 3 - 1)
+    tensors["x"].copy_(x_hat / rstd[:, None])
+    if "rms_norm" not in options:
+        tensors["mean"] = 5 * row % 17 - 8
+        tensors["x"] += tensors["mean"][:, None]
+    weight = tensors["weight"].copy_(signs(n) * 2.0 ** drawn(-1, 1, n))
+    tensors["dy"].copy_(g if "no_weight" in options else g / weight)
 
 
 def probe_bound(
@@ -91,7 +86,7 @@ def probe_bound(
             made[name] = (value.to(dtype).double() - value).abs()
     dx = truth["dx"]
     if dx is not None and not _is_power_of_two(case.size("n")):
-        residual = tensor(inputs, "dresidual")
+        residual = optional(inputs, "dresidual")
         size = dx.abs() if residual is None else dx.abs() + residual.double().abs()
         u, u_o = numerics.accumulation_roundoff, UNIT_ROUNDOFF[case.dtype]
         loose = 4 * u * size * (1 + u_o) + u_o * dx.abs()

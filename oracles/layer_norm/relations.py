@@ -17,28 +17,21 @@ A kernel is batch-invariant if a part of the rows gets the same bits of dx alone
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from oracles.inputs import generator, place_vector
+from oracles.cases.distributions import COARSE, generator
 from oracles.layer_norm.closed_form import chunks
-from oracles.layer_norm.values import COARSE
-from oracles.op import CONTIGUOUS, Case, Inputs, TensorLayout
-from oracles.relation import Balance, Relation, Relations
-from oracles.rounding import HALF_SUBNORMAL_SPACING
+from oracles.op import CONTIGUOUS, Balance, Case, Inputs, Relation, Relations, optional
+from oracles.relations import FACTOR, Tensors, copied, is_sampled, scaled
 
 _ROWS = ("dy", "x", "mean", "rstd", "dresidual", "dx")  # the first axis is the rows'
 _COLUMNS = ("dy", "x", "dresidual", "dx", "weight", "dweight", "dbias")  # the last is the columns'
-_FACTOR = 8.0
 _SHIFT = 5.125
-_SAMPLED = 8  # of the cases of `full` one in so many is tried for invariance
-
-Tensors = Mapping[str, Tensor]
 
 
 def relations(case: Case) -> Relations:
@@ -47,9 +40,8 @@ def relations(case: Case) -> Relations:
         return ()
     if case.distribution == COARSE:
         return tuple(_all(case))
-    sampled = case.tier == "full" and zlib.crc32(case.id().encode()) % _SAMPLED == 0
     small = case.size("m") * case.size("n") <= 2**24
-    return tuple(_alone(case)) if sampled and small and case.distribution == "normal" else ()
+    return tuple(_alone(case)) if small and is_sampled(case, one_in=8) else ()
 
 
 def _all(case: Case) -> Iterator[Relation | Balance]:
@@ -62,9 +54,12 @@ def _all(case: Case) -> Iterator[Relation | Balance]:
     if "rms_norm" not in options:
         shift = partial(_changed, change=lambda each: each + _SHIFT, names=("x", "mean"))
         yield Relation("x + c leaves all gradients", case, shift, dict)
-    yield _scaled(case)
+    is_fp16 = torch.float16 in (case.dtype, case.weight_dtype)
+    gradients = {"dy", "dresidual", "dweight", "dbias"}
+    yield scaled(f"{FACTOR:.0f} dy scales every gradient", case, gradients, underflows=is_fp16)
     if not options & {"no_weight", "zero_centred", "residual"}:
-        yield _weight_scaled(case)
+        name = f"{FACTOR:.0f} weight scales dx alone"
+        yield scaled(name, case, {"weight"}, {"dx"}, underflows=is_fp16)
     if not options & {"residual", "rms_norm"}:
         yield Balance("the sum of dx along a row is known", "dx", None, partial(_sums, case))
         total = partial(_sums, case, weighted=True)
@@ -76,15 +71,8 @@ def _all(case: Case) -> Iterator[Relation | Balance]:
 def _changed(
     inputs: Inputs, *, change: Callable[[Tensor], Tensor], names: tuple[str, ...]
 ) -> Inputs:
-    """The inputs, those called `names` changed, every tensor packed in memory of its own."""
-    made: Inputs = {}
-    for name, value in inputs.items():
-        if isinstance(value, Tensor):
-            new = change(value) if name in names else value
-            made[name] = place_vector(new.contiguous(), new.dtype, TensorLayout())
-        else:
-            made[name] = value
-    return made
+    tensors = ((name, optional(inputs, name)) for name in names)
+    return copied(inputs, {name: change(each) for name, each in tensors if each is not None})
 
 
 def _reordering(name: str, case: Case, names: tuple[str, ...], order: Tensor) -> Relation:
@@ -97,48 +85,6 @@ def _reordering(name: str, case: Case, names: tuple[str, ...], order: Tensor) ->
         return {key: arranged(each) if key in names else each for key, each in outputs.items()}
 
     return Relation(name, case, partial(_changed, change=arranged, names=names), carry)
-
-
-def _times(each: Tensor) -> Tensor:
-    return each * _FACTOR
-
-
-def _of_subnormals(output: Tensor) -> Tensor:
-    """What the cast of a number and the cast of _FACTOR times it may differ by, beside _FACTOR."""
-    small = output.abs() < torch.finfo(output.dtype).smallest_normal
-    return small.double() * (2 * _FACTOR * HALF_SUBNORMAL_SPACING[output.dtype])
-
-
-def _slack(outputs: Tensors) -> dict[str, Tensor]:
-    return {name: _of_subnormals(each) for name, each in outputs.items()}
-
-
-def _scaled(case: Case) -> Relation:
-    names = ("dy", "dresidual", "dweight", "dbias")
-    return Relation(
-        f"{_FACTOR:.0f} dy scales every gradient",
-        case,
-        partial(_changed, change=_times, names=names),
-        carry=lambda outputs: {name: _times(each) for name, each in outputs.items()},
-        exact=True,
-        slack=_slack,
-        underflows=torch.float16 in (case.dtype, case.weight_dtype),
-    )
-
-
-def _weight_scaled(case: Case) -> Relation:
-    def carry(outputs: Tensors) -> dict[str, Tensor]:
-        return {name: _times(each) if name == "dx" else each for name, each in outputs.items()}
-
-    return Relation(
-        f"{_FACTOR:.0f} weight scales dx alone",
-        case,
-        partial(_changed, change=_times, names=("weight",)),
-        carry,
-        exact=True,
-        slack=_slack,
-        underflows=torch.float16 in (case.dtype, case.weight_dtype),
-    )
 
 
 def _x_hat(case: Case, inputs: Inputs) -> Tensor:

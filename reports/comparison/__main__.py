@@ -21,11 +21,11 @@ from reports.command_line import (
     terminal_text,
     until_the_reader_has_enough,
 )
-from reports.comparison.reading import read_sides
-from reports.comparison.terminal import render_page_terminal
-from reports.comparison.together import Comparison, compare
-from reports.page import render_page
-from reports.page_markdown import render_page_markdown
+from reports.comparison.report import Comparison, compare
+from reports.comparison.side import read_sides
+from reports.document.html import render_html
+from reports.document.markdown import render_markdown
+from reports.document.terminal import print_document
 from reports.record import RecordError
 from reports.written_files import refuse_to_overwrite
 
@@ -91,22 +91,24 @@ def _parser() -> CommandLine:
         metavar="NAME",
         help="of a record of nox -s compile, only predictions for GPUs of this name",
     )
-    parser.add_argument("--all", action="store_true", help="every row, however many")
+    parser.add_argument(
+        "--details", "--all", action="store_true", help="every row of every table, however many"
+    )
     parser.add_argument("--width", type=columns, metavar="N", help="columns of the terminal report")
     return parser
 
 
 def _write(found: Comparison, options: argparse.Namespace) -> None:
     """Write the forms that were asked for; files first, so that a closed pipe loses none."""
-    page = found.page
+    document = found.document
     if options.html is not None:
-        save(options.html, render_page(page).encode())
+        save(options.html, render_html(document).encode())
     if options.markdown is not None and options.markdown != "-":
-        save(Path(options.markdown), render_page_markdown(page).encode())
+        save(Path(options.markdown), render_markdown(document).encode())
     if options.markdown == "-":
-        text = render_page_markdown(page)
+        text = render_markdown(document)
     else:
-        show = partial(render_page_terminal, page, every_row=options.all)
+        show = partial(print_document, found.screen, details=options.details)
         text = terminal_text(show, options.width)
     sys.stdout.write(text)
     sys.stdout.flush()

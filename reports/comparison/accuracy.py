@@ -11,18 +11,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from reports.comparison.words import names
-from reports.page import Cell, Column, Part, Table
+from reports.comparison.tables import MOST, NAMES, names
+from reports.document.model import Cell, Column, Part, Table
 from reports.phrases import count, number, ratio
 
 if TYPE_CHECKING:
-    from reports.comparison.sides import Judged, Key, Side
-    from reports.page import Tone
+    from reports.comparison.side import Judged, Key, Side
+    from reports.document.model import Tone
 
 GROWTH = 1.1
 Kind = Literal["LESS ACCURATE", "MORE ACCURATE", "OTHER STATUS"]
 # Statuses that say how right a kernel was; of others (refused, not checked) nothing is known.
-_RANKS = {"passed": 0, "failed": 1}
+_KNOWN = {"passed", "failed"}
 _TONES: dict[Kind, Tone] = {
     "LESS ACCURATE": "bad",
     "MORE ACCURATE": "good",
@@ -43,21 +43,18 @@ class AccuracyChange:
 
 def accuracy_changes(base: Side, other: Side) -> tuple[list[AccuracyChange], int]:
     """The changes, and how many rows both sides have."""
+    common = [key for key in base.judged if key in other.judged]
     found = []
-    common = 0
-    for key, before in base.judged.items():
-        after = other.judged.get(key)
-        if after is None:
-            continue
-        common += 1
-        given_up = [x for x in other.left_out(after.key) if x not in base.left_out(before.key)]
+    for key in common:
+        before, after = base.judged[key], other.judged[key]
+        given_up = [each for each in other.left_out(key) if each not in base.left_out(key)]
         change = _change(before, after)
         if given_up:
             told = f"{_told(after)}, without {', '.join(given_up)}"
             change = AccuracyChange(key, "LESS ACCURATE", _told(before), told, after.gates)
         if change is not None:
             found.append(change)
-    return found, common
+    return found, len(common)
 
 
 def accuracy_part(base: Side, other: Side) -> tuple[Part | None, list[AccuracyChange]]:
@@ -65,22 +62,18 @@ def accuracy_part(base: Side, other: Side) -> tuple[Part | None, list[AccuracyCh
     changes, common = accuracy_changes(base, other)
     if not common:
         return None, []
-    tables = []
-    for kind, tone in _TONES.items():
-        rows = [each for each in changes if each.kind == kind]
-        if rows:
-            tables.append(
-                Table(
-                    kind.capitalize(),
-                    (Column("kernel"), Column("case"), Column(base.letter), Column(other.letter)),
-                    [
-                        (*names(each.key), each.before, Cell(each.after, None, tone))
-                        for each in rows
-                    ],
-                )
-            )
-    numbers = {kind: sum(each.kind == kind for each in changes) for kind in _TONES}
-    worse, better, other_status = numbers.values()
+    of_kind = {kind: [each for each in changes if each.kind == kind] for kind in _TONES}
+    columns = (*NAMES, Column(base.letter), Column(other.letter))
+    tables = [
+        Table(
+            kind.capitalize(),
+            columns,
+            [(*names(each.key), each.before, Cell(each.after, tone=_TONES[kind])) for each in rows],
+            most=MOST,
+        )
+        for kind, rows in of_kind.items()
+    ]
+    worse, better, other_status = map(len, of_kind.values())
     verdict = "LESS ACCURATE" if worse else "MORE ACCURATE" if better else "AS ACCURATE"
     sentence = (
         f"of {count(common, 'row')} that both have, {worse:,} less accurate, {better:,} more, "
@@ -94,8 +87,7 @@ def _change(before: Judged, after: Judged) -> AccuracyChange | None:
     kind: Kind | None = None
     told = _told(before), _told(after)
     if before.status != after.status:
-        ranks = _RANKS.get(before.status), _RANKS.get(after.status)
-        if None in ranks:
+        if before.status not in _KNOWN or after.status not in _KNOWN:
             kind = "OTHER STATUS"
         else:
             kind = "LESS ACCURATE" if after.status == "failed" else "MORE ACCURATE"
@@ -130,9 +122,7 @@ def _growth(before: float | None, after: float | None) -> float:
 
 def _extent(growth: float) -> float:
     """How far from 1 a factor is, either way."""
-    if growth == 0:
-        return math.inf
-    return max(growth, 1 / growth)
+    return math.inf if growth == 0 else max(growth, 1 / growth)
 
 
 def _told(row: Judged) -> str:

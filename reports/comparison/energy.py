@@ -12,17 +12,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports.comparison.pairs import Pairs, pair_energies
-from reports.comparison.totals import weighted_total
-from reports.comparison.words import dropped_tables, named, names, times
-from reports.page import Cell, Column, Part, Table
+from reports.comparison.tables import (
+    MOST,
+    NAMES,
+    dropped_tables,
+    named,
+    names,
+    times,
+    weighted_total,
+)
+from reports.document.model import Cell, Column, Part, Table
 from reports.phrases import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reports.comparison.pairs import Pair
-    from reports.comparison.sides import Powered, Side
-    from reports.comparison.totals import Weighed
+    from reports.comparison.side import Powered, Side
+    from reports.comparison.tables import Weighed
 
 BOARDS = 0.07
 
@@ -47,13 +54,11 @@ def energy_ratio(base: Powered, other: Powered, *, one_board: bool) -> EnergyRat
 
     J/TFLOP has the same ratio, as the two rows count the same flops.
     """
-    assert base.energy_j is not None
-    assert other.energy_j is not None
-    value = other.energy_j / base.energy_j
+    value = other.joules / base.joules
     errors = [
-        row.energy_error_j / row.energy_j
-        for row in (base, other)
-        if row.energy_j is not None and row.energy_error_j is not None
+        each.row.energy_error_j / each.joules
+        for each in (base, other)
+        if each.row.energy_error_j is not None
     ]
     if len(errors) < 2 and one_board:
         return EnergyRatio(value, None)
@@ -66,88 +71,87 @@ def energy_part(base: Side, others: Sequence[Side]) -> tuple[Part, int]:
 
     No verdict, but a word on what the errors allow.
     """
-    paired = [pair_energies(base, each) for each in others]
     tables: list[Table] = []
     notes: list[str] = []
     rows = 0
-    for side, pairs in zip(others, paired, strict=True):
+    for side in others:
+        pairs = pair_energies(base, side)
         one_board = base.machine.is_board_of(side.machine)
         rows += len(pairs.pairs)
-        notes.append(
-            f"{named(side)} and {base.letter}: one board, so errors are those of the measurements"
+        of_boards = (
+            "one board, so errors are those of the measurements"
             if one_board
-            else f"{named(side)} and {base.letter}: two boards, so an energy ratio is +-7 % before "
-            "its measurement's own errors"
+            else "two boards, so an energy ratio is +-7 % before its measurement's own errors"
         )
-        tables.append(_table(base, side, pairs, one_board=one_board))
-        tables += weighted_total(base, side, map(_weighed, pairs.pairs), "mJ", _millijoules)
-        tables += dropped_tables(pairs)
+        notes.append(f"{named(side)} and {base.letter}: {of_boards}")
+        tables += [
+            _table(base, side, pairs, one_board=one_board),
+            weighted_total(base, side, map(_weighed, pairs.pairs), "mJ", _millijoules),
+            *dropped_tables(pairs),
+        ]
     sentence = (
         f"{count(rows, 'row')} of {named(base)} beside "
-        f"{', '.join(named(each) for each in others)}: energy of a call, power and clocks"
+        f"{', '.join(map(named, others))}: energy of a call, power and clocks"
     )
-    kept = [each for each in tables if each.rows]
-    return Part("Energy and power", "SIDE BY SIDE", "", sentence, notes, items=kept), rows
+    return Part("Energy and power", "SIDE BY SIDE", "", sentence, notes, items=tables), rows
 
 
 def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -> Table:
     rows = []
     for pair in pairs.pairs:
-        ratio = energy_ratio(pair.base, pair.other, one_board=one_board)
+        mine, its = pair.base, pair.other
+        ratio = energy_ratio(mine, its, one_board=one_board)
         error = "" if ratio.error is None else f" +-{ratio.error:.2f}"
         transient = [
             side.letter
-            for side, row in ((base, pair.base), (other, pair.other))
-            if row.validity == "transient"
+            for side, each in ((base, mine), (other, its))
+            if each.row.validity == "transient"
         ]
         doubt = f" ({' and '.join(transient)} transient)" if transient else ""
         rows.append(
             (
                 *names(pair.key),
-                _joules(pair.base),
-                _joules(pair.other),
+                _joules(mine),
+                _joules(its),
                 Cell(f"{times(ratio.value)}{error} {ratio.told}{doubt}", ratio.value),
-                _both(pair.base.power_w, pair.other.power_w),
-                _both(pair.base.sm_clock_mhz, pair.other.sm_clock_mhz),
-                _both(pair.base.joules_per_tflop, pair.other.joules_per_tflop, digits=2),
+                _both(mine.row.power_w, its.row.power_w),
+                _both(mine.sm_clock_mhz, its.sm_clock_mhz),
+                _both(mine.row.joules_per_tflop, its.row.joules_per_tflop, digits=2),
             )
         )
     return Table(
         f"Energy of a call: {other.letter} beside {base.letter}",
         (
-            Column("kernel"),
-            Column("case"),
+            *NAMES,
             Column(f"{base.letter} mJ", "number"),
             Column(f"{other.letter} mJ", "number"),
             Column("ratio", "number", "of energy, and of J/TFLOP: the flops are the same"),
-            Column("W", "number", "power, of either"),
-            Column("SM MHz", "number", "clock of the SMs, of either"),
-            Column("J/TFLOP", "number", "of either"),
+            Column("W", "number", "power, of either", rank=1),
+            Column("SM MHz", "number", "clock of the SMs, of either", rank=1),
+            Column("J/TFLOP", "number", "of either", rank=2),
         ),
         rows,
         "Errors are of 95 %; OPEN: the error leaves open which is more.",
+        most=MOST,
     )
 
 
 def _weighed(pair: Pair[Powered]) -> Weighed:
     """Of the same inputs alone: the suite gives a case several, and its weight is of each."""
-    inputs = "" if pair.key.distribution == "normal" else f", {pair.key.distribution} inputs"
-    assert pair.base.energy_j is not None
-    assert pair.other.energy_j is not None
-    return (
-        *(pair.key.op, f"{pair.key.kernel}{inputs}", pair.base.weight, pair.other.weight),
-        *(pair.base.energy_j, pair.other.energy_j),
-    )
+    key, base, other = pair.key, pair.base, pair.other
+    inputs = "" if key.distribution == "normal" else f", {key.distribution} inputs"
+    kernel = f"{key.kernel}{inputs}"
+    return key.op, kernel, base.row.weight, other.row.weight, base.joules, other.joules
 
 
 def _millijoules(joules: float) -> Cell:
     return Cell(f"{1e3 * joules:,.1f}", joules)
 
 
-def _joules(row: Powered) -> Cell:
-    assert row.energy_j is not None
-    error = "" if row.energy_error_j is None else f" +-{1e3 * row.energy_error_j:.2g}"
-    return Cell(f"{1e3 * row.energy_j:.4g}{error}", row.energy_j)
+def _joules(side: Powered) -> Cell:
+    error_j = side.row.energy_error_j
+    error = "" if error_j is None else f" +-{1e3 * error_j:.2g}"
+    return Cell(f"{1e3 * side.joules:.4g}{error}", side.joules)
 
 
 def _both(one: float | None, other: float | None, *, digits: int = 0) -> str:

@@ -14,18 +14,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports.comparison.pairs import Pairs, pair_speeds
-from reports.comparison.words import dropped_tables, named, names, rate_text, time_text, times
-from reports.page import Cell, Column, Part, Table
+from reports.comparison.tables import (
+    MOST,
+    NAMES,
+    dropped_tables,
+    named,
+    names,
+    rate_text,
+    renamed_notes,
+    time_told,
+    times,
+)
+from reports.document.model import Cell, Column, Part, Table
 from reports.phrases import count, figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reports.comparison.sides import Key, Side, Timed
+    from reports.comparison.side import Key, Side, Timed
 
 _OfCase = tuple[str, float]  # a case, and the ratio of a row of it
 _LEVEL = 0.95
-_MOST_SOURCES = 4
 _SHARES = (
     "Shares of the datasheet's roof / of the roof measured in the run / of the datasheet's at the "
     "clock that it ran at; -: the record doesn't have it."
@@ -66,78 +75,58 @@ def generations_part(
     reasons: why each of `others` is here: another GPU, or figures that weren't measured.
     """
     paired = [pair_speeds(base, each) for each in others]
-    tables = [_means(base, others, paired)]
-    rows = {pair.key: None for pairs in paired for pair in pairs.pairs}
-    tables += [
-        _times(base, others, paired, rows),
-        _rates(base, others, paired, rows),
+    keys = dict.fromkeys(pair.key for pairs in paired for pair in pairs.pairs)
+    tables = [
+        _means(base, others, paired),
+        _fastest(base, others),
+        *_rows(base, others, paired, keys),
     ]
-    tables.append(_fastest(base, others))
     notes = [f"{named(each)}: {reason}" for each, reason in zip(others, reasons, strict=True)]
     for side in (base, *others):
-        notes += _sources(side)
         if side.empty_call_us is not None:
             empty = f"an empty call takes {figure(side.empty_call_us)} us, part of every time"
             notes.append(f"{named(side)}: {empty}")
     for side, pairs in zip(others, paired, strict=True):
-        notes += [
-            f"{op}: {its} of {side.letter} is held against {mine} of {base.letter}"
-            for op, (mine, its) in pairs.renamed.items()
-        ]
-        tables += [
-            Table(
-                f"{each.title}: {named(side)} beside {base.letter}",
-                each.columns,
-                each.rows,
-                folded=each.folded,
-            )
-            for each in dropped_tables(pairs)
-        ]
+        notes += renamed_notes(base, side, pairs)
+        tables += dropped_tables(pairs, f": {named(side)} beside {base.letter}")
     sentence = (
-        f"{count(len(rows), 'row')} of {named(base)} beside "
-        f"{', '.join(named(each) for each in others)}; ratios, and no verdict"
+        f"{count(len(keys), 'row')} of {named(base)} beside "
+        f"{', '.join(map(named, others))}; ratios, and no verdict"
     )
-    kept = [each for each in tables if each.rows]
-    part = Part("Speed across machines", "SIDE BY SIDE", "", sentence, notes, items=kept)
-    return part, len(rows)
+    part = Part(
+        "Speed across machines",
+        "SIDE BY SIDE",
+        "",
+        sentence,
+        notes,
+        items=tables,
+        environment=[source for side in (base, *others) for source in _sources(side)],
+    )
+    return part, len(keys)
 
 
-def _sources(side: Side) -> list[str]:
+def _sources(side: Side) -> list[tuple[str, str]]:
     """Where figures that weren't measured are from."""
-    sources = list(dict.fromkeys(each.source for each in side.speeds.values() if each.source))
-    told = [f"{side.letter} is from: {source}" for source in sources[:_MOST_SOURCES]]
-    if len(sources) > _MOST_SOURCES:
-        more = count(len(sources) - _MOST_SOURCES, "more source")
-        told.append(f"{side.letter} is from {more}, which its rows name")
-    return told
-
-
-def _ratio(base: Timed, other: Timed) -> float:
-    """How many times as fast `other` is."""
-    assert base.evidence is not None
-    assert other.evidence is not None
-    return base.evidence.time_us.centre / other.evidence.time_us.centre
+    told = dict.fromkeys(each.row.source for each in side.speeds.values())
+    return [(f"{side.letter} is from", each) for each in told if each]
 
 
 def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -> Table:
     rows: list[tuple[Cell | str, ...]] = []
     for side, pairs in zip(others, paired, strict=True):
-        groups: dict[tuple[str, str], list[_OfCase]] = defaultdict(list)
+        groups: dict[str, list[_OfCase]] = defaultdict(list)
         for pair in pairs.pairs:
-            of_case = pair.key.case, _ratio(pair.base, pair.other)
-            groups[pair.key.op, pair.key.kernel].append(of_case)
-        if len(groups) > 1:
-            every = [of_case for group in groups.values() for of_case in group]
-            rows.append((named(side), "all rows", *_mean_cells(every)))
-        for (op, kernel), ratios in groups.items():
-            rows.append((named(side), f"{op} {kernel}", *_mean_cells(ratios)))
-        best = list(_best_ratios(base, side))
-        if best:
-            rows.append((named(side), "fastest of each case", *_mean_cells(best)))
+            ratio = pair.base.time_us / pair.other.time_us
+            groups[f"{pair.key.op} {pair.key.kernel}"].append((pair.key.case, ratio))
+        every = [of_case for group in groups.values() for of_case in group]
+        means = {"all rows": every} if len(groups) > 1 else {}
+        means |= groups
+        means["fastest of each case"] = _best_ratios(base, side)
+        rows += [(named(side), of, *_mean_cells(ratios)) for of, ratios in means.items() if ratios]
     return Table(
         f"Geometric mean: how many times as fast as {named(base)}",
         (
-            Column("record"),
+            Column("record", group=True),
             Column("kernel"),
             Column("mean", "number"),
             Column("95 %", "number", "t-interval on the logarithms"),
@@ -161,108 +150,85 @@ def _mean_cells(ratios: Iterable[_OfCase]) -> tuple[Cell, Cell, Cell]:
     )
 
 
-def _times(
+def _rows(
     base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]], keys: Iterable[Key]
-) -> Table:
-    """A column for each record: the time of a call, and how many times as fast as the base."""
+) -> tuple[Table, Table]:
+    """A column for each record: the time of a call; and what a second of it does."""
     found = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]
-    rows: list[tuple[Cell | str, ...]] = []
+    of_time: list[tuple[Cell | str, ...]] = []
+    of_rate: list[tuple[Cell | str, ...]] = []
     for key in keys:
-        ours = base.speeds[key]
-        assert ours.evidence is not None
-        cells = [Cell(time_text(ours.evidence.time_us.centre), ours.evidence.time_us.centre)]
-        for each in found:
-            theirs = each.get(key)
-            if theirs is None or theirs.evidence is None:
-                cells.append(Cell("-"))
-                continue
-            ratio = _ratio(ours, theirs)
-            cells.append(Cell(f"{time_text(theirs.evidence.time_us.centre)} {times(ratio)}", ratio))
-        rows.append((*names(key), *cells))
-    return Table(
-        f"Time of a call in us, and how many times as fast as {base.letter}",
-        (Column("kernel"), Column("case"), *_columns(base, others)),
-        rows,
-    )
+        ours, theirs = base.speeds[key], [each.get(key) for each in found]
+        compared = [Cell("-") if each is None else _compared(ours, each) for each in theirs]
+        of_time.append((*names(key), time_told(ours.time_us), *compared))
+        rates = [Cell("-") if each is None else _rate(each) for each in (ours, *theirs)]
+        if any(each.text != "-" for each in rates):
+            of_rate.append((*names(key), *rates))
+    columns = (*NAMES, *(Column(named(each), "number") for each in (base, *others)))
+    return (
+        Table(
+            f"Time of a call in us, and how many times as fast as {base.letter}",
+            columns,
+            of_time,
+            most=MOST,
+        ),
+        Table(
+            "Rate, and shares of each machine's own roofs", columns, of_rate, _SHARES,
+            level="details",
+        ),
+    )  # fmt: skip
 
 
-def _rates(
-    base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]], keys: Iterable[Key]
-) -> Table:
-    """A column for each record: what a second of it does, and how near to its own roofs."""
-    found = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]
-    rows: list[tuple[Cell | str, ...]] = []
-    for key in keys:
-        ours: list[Timed | None] = [base.speeds[key], *(each.get(key) for each in found)]
-        cells = [Cell("-") if each is None else _rate(each) for each in ours]
-        if any(each.text != "-" for each in cells):
-            rows.append((*names(key), *cells))
-    return Table(
-        "Rate, and shares of each machine's own roofs",
-        (Column("kernel"), Column("case"), *_columns(base, others)),
-        rows,
-        _SHARES,
-    )
+def _compared(base: Timed, other: Timed) -> Cell:
+    ratio = base.time_us / other.time_us
+    return Cell(f"{time_told(other.time_us).text} {times(ratio)}", ratio)
 
 
-def _rate(row: Timed) -> Cell:
+def _rate(timed: Timed) -> Cell:
+    row, rate = timed.row, timed.rate
     shares = (row.share_of_peak, row.share_of_ceiling, row.share_of_clocked_peak)
     told = "/".join("-" if each is None else f"{100 * each:.0f}" for each in shares)
-    rate = row.rate
-    if rate is None:
-        return Cell("-" if told == "-/-/-" else f"{told} %")
-    shares_told = "" if told == "-/-/-" else f" {told} %"
-    return Cell(f"{rate_text(*rate)}{shares_told}", rate[0])
+    texts = [] if rate is None else [rate_text(*rate)]
+    texts += [] if told == "-/-/-" else [f"{told} %"]
+    return Cell(" ".join(texts) or "-", rate and rate[0])
 
 
-def _columns(base: Side, others: Sequence[Side]) -> tuple[Column, ...]:
-    return tuple(Column(named(each), "number") for each in (base, *others))
-
-
-def _best(side: Side) -> dict[tuple[str, str, str, str], Timed]:
-    """The fastest row of each op, case, cache and distribution, of kernels that compute all."""
-    found: dict[tuple[str, str, str, str], Timed] = {}
-    for key, row in side.speeds.items():
-        if row.evidence is None or row.status != "timed" or side.left_out(key):
+def _best(side: Side) -> dict[Key, Timed]:
+    """By key without its kernel: the fastest row of a case, of kernels that compute all of it."""
+    found: dict[Key, Timed] = {}
+    for key, timed in side.speeds.items():
+        if timed.evidence is None or side.left_out(key):
             continue
-        if side.figures == "measured" and row.accuracy != "passed":
+        if side.figures == "measured" and timed.row.accuracy != "passed":
             continue
-        place = key.op, key.case, key.cache, key.distribution
-        if place not in found or _ratio(found[place], row) > 1:
-            found[place] = row
+        place = key._replace(kernel="")
+        if place not in found or timed.time_us < found[place].time_us:
+            found[place] = timed
     return found
 
 
-def _best_ratios(base: Side, other: Side) -> Iterable[_OfCase]:
-    theirs = _best(other)
-    for place, row in _best(base).items():
-        if place in theirs:
-            yield row.key.case, _ratio(row, theirs[place])
+def _best_ratios(base: Side, other: Side) -> list[_OfCase]:
+    ours, theirs = _best(base), _best(other)
+    return [
+        (place.case, row.time_us / theirs[place].time_us)
+        for place, row in ours.items()
+        if place in theirs
+    ]
 
 
 def _fastest(base: Side, others: Sequence[Side]) -> Table:
-    ours = _best(base)
-    found = [_best(each) for each in others]
-    rows: list[tuple[Cell | str, ...]] = []
-    for place, row in ours.items():
-        if not any(place in each for each in found):
-            continue
-        cells = [_fast(row, row)]
-        cells += [_fast(each[place], row) if place in each else Cell("-") for each in found]
-        rows.append((_case(row.key), *cells))
-    return Table(
-        "The fastest of each record",
-        (Column("case"), *(Column(named(each)) for each in (base, *others))),
-        rows,
-        _FASTEST,
-    )
+    bests = [_best(each) for each in (base, *others)]
+    rows = [
+        (f"{place.op} {names(place)[1]}", *(_fast(each.get(place), row) for each in bests))
+        for place, row in bests[0].items()
+        if any(place in each for each in bests[1:])
+    ]
+    columns = (Column("case", below=True), *(Column(named(each)) for each in (base, *others)))
+    return Table("The fastest of each record", columns, rows, _FASTEST, level="details")
 
 
-def _case(key: Key) -> str:
-    return f"{key.op} {names(key)[1]}"
-
-
-def _fast(row: Timed, base: Timed) -> Cell:
-    ratio = _ratio(base, row)
-    rate = "" if row.rate is None else f" {rate_text(*row.rate)}"
-    return Cell(f"{row.key.kernel}{rate} {times(ratio)}")
+def _fast(timed: Timed | None, base: Timed) -> str:
+    if timed is None:
+        return "-"
+    rate = "" if timed.rate is None else f" {rate_text(*timed.rate)}"
+    return f"{timed.key.kernel}{rate} {times(base.time_us / timed.time_us)}"

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from reports.comparison.sides import Key
+from reports.comparison.side import Key, Powered, Timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from reports.comparison.sides import Powered, Side, Timed
-    from reports.schema import CaseInfo, Status
+    from reports.comparison.side import Side
+    from reports.record import CaseInfo
 
-
-class _Compared(Protocol):
-    @property
-    def key(self) -> Key: ...
-    @property
-    def case(self) -> CaseInfo: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def accuracy(self) -> Status | None: ...
-    @property
-    def flops(self) -> int | None: ...
-
-
-_Row = TypeVar("_Row", bound=_Compared)
+_Row = TypeVar("_Row", bound="Timed | Powered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +54,12 @@ def pair_speeds(base: Side, other: Side, *, dispatched: bool = False) -> Pairs[T
     dispatched: where either side timed one kernel of its own on a case, these are a pair, by
     whatever names: dispatch takes another one now.
     """
-
-    def untimed(row: Timed, side: Side) -> str | None:
-        if row.evidence is not None:
-            return None
-        why = f": {row.reason}" if row.reason else ""
-        return f"not timed in {side.letter} ({row.status}){why}"
-
-    return _paired(base, other, base.speeds, other.speeds, untimed, dispatched=dispatched)
+    return _paired(base, other, base.speeds, other.speeds, dispatched=dispatched)
 
 
 def pair_energies(base: Side, other: Side) -> Pairs[Powered]:
     """The rows of two sides of energies."""
-
-    def unmeasured(row: Powered, side: Side) -> str | None:
-        if row.validity == "invalid":
-            return (
-                f"its windows in {side.letter} aren't valid: {', '.join(row.codes) or row.reason}"
-            )
-        if row.energy_j is not None:
-            return None
-        why = f": {row.reason}" if row.reason else ""
-        return f"no energy in {side.letter} ({row.status}){why}"
-
-    return _paired(base, other, base.energies, other.energies, unmeasured)
+    return _paired(base, other, base.energies, other.energies)
 
 
 def _paired(
@@ -101,7 +67,6 @@ def _paired(
     other: Side,
     ours: Mapping[Key, _Row],
     theirs: Mapping[Key, _Row],
-    lacks: Callable[[_Row, Side], str | None],
     *,
     dispatched: bool = False,
 ) -> Pairs[_Row]:
@@ -116,7 +81,7 @@ def _paired(
     if dispatched:
         matches |= _handed_over(ours, found, base, other)
     for key, its in matches.items():
-        reason = _refusal(ours[key], found[its], base, other, lacks)
+        reason = _refusal(ours[key], found[its], base, other)
         named = key if key == its else key._replace(kernel=f"{key.kernel}, then {its.kernel}")
         if reason is None:
             pairs.append(Pair(named, ours[key], found[its]))
@@ -137,7 +102,7 @@ def _paired(
     )
 
 
-def _renamed(ours: Mapping[Key, _Row], theirs: Mapping[Key, _Row]) -> dict[str, tuple[str, str]]:
+def _renamed(ours: Iterable[Key], theirs: Iterable[Key]) -> dict[str, tuple[str, str]]:
     """By op the base's one kernel and the other's, where their names differ."""
     kernels: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     for place, keys in enumerate((ours, theirs)):
@@ -154,24 +119,22 @@ def _handed_over(
     ours: Mapping[Key, _Row], theirs: Mapping[Key, _Row], base: Side, other: Side
 ) -> dict[Key, Key]:
     """Keys of the base and, of the same case, the other's: either side's one kernel of its own."""
-    alone: list[dict[Key, list[Key]]] = []
-    for keys, rest, side in ((ours, theirs, base), (theirs, ours, other)):
-        own = {(each.op, each.name) for each in side.header.kernels if each.origin != "baseline"}
-        of_case: dict[Key, list[Key]] = defaultdict(list)
-        for key in keys:
-            if key not in rest and (key.op, key.kernel) in own:
-                of_case[key._replace(kernel="")].append(key)
-        alone.append(of_case)
-    mine, its = alone
-    return {
-        keys[0]: its[case][0]
-        for case, keys in mine.items()
-        if len(keys) == 1 and len(its.get(case, ())) == 1
-    }
+    mine, its = _alone(ours, theirs, base), _alone(theirs, ours, other)
+    return {key: its[case] for case, key in mine.items() if case in its}
+
+
+def _alone(keys: Iterable[Key], rest: Mapping[Key, _Row], side: Side) -> dict[Key, Key]:
+    """By case without its kernel: the one key of a kernel of the side's own that the rest lacks."""
+    own = {(each.op, each.name) for each in side.header.kernels if each.origin != "baseline"}
+    of_case: dict[Key, list[Key]] = defaultdict(list)
+    for key in keys:
+        if key not in rest and (key.op, key.kernel) in own:
+            of_case[key._replace(kernel="")].append(key)
+    return {case: found[0] for case, found in of_case.items() if len(found) == 1}
 
 
 def _apart(
-    ours: Sequence[Key], theirs: Sequence[Key], base: Side, other: Side
+    ours: Iterable[Key], theirs: Iterable[Key], base: Side, other: Side
 ) -> tuple[list[Dropped], tuple[Dropped, ...]]:
     """Rows of one side: those that the other has under another distribution or cache, and the rest.
 
@@ -203,15 +166,9 @@ def _apart(
     return differing, tuple(unmatched)
 
 
-def _refusal(
-    ours: _Row,
-    theirs: _Row,
-    base: Side,
-    other: Side,
-    lacks: Callable[[_Row, Side], str | None],
-) -> str | None:
+def _refusal(ours: _Row, theirs: _Row, base: Side, other: Side) -> str | None:
     """Why two rows of one name aren't compared."""
-    differ = _inputs_differ(ours.case, theirs.case, base, other)
+    differ = _inputs_differ(ours.row.case, theirs.row.case, base, other)
     if differ is not None:
         return differ
     mine, its = base.left_out(ours.key), other.left_out(theirs.key)
@@ -220,19 +177,21 @@ def _refusal(
             f"not the same work: {', '.join(mine) or 'nothing'} is left out in {base.letter} and "
             f"{', '.join(its) or 'nothing'} in {other.letter}"
         )
-    for row, side in ((ours, base), (theirs, other)):
-        if row.status == "wrong" or row.accuracy == "failed":
+    for each, side in ((ours, base), (theirs, other)):
+        accuracy = each.row.accuracy
+        if each.row.status == "wrong" or accuracy == "failed":
             return f"its accuracy failed in {side.letter}"
-        reason = lacks(row, side)
-        if reason is not None:
-            return reason
-        if side.figures == "measured" and row.accuracy != "passed":
-            told = "was never checked" if row.accuracy is None else f"is told as: {row.accuracy}"
+        lack = each.lack(side.letter)
+        if lack is not None:
+            return lack
+        if side.figures == "measured" and accuracy != "passed":
+            told = "was never checked" if accuracy is None else f"is told as: {accuracy}"
             return f"its accuracy {told} in {side.letter}"
-    if ours.flops is not None and theirs.flops is not None and ours.flops != theirs.flops:
+    flops, others = ours.row.flops, theirs.row.flops
+    if flops is not None and others is not None and flops != others:
         return (
-            f"not the same work: {ours.flops:,} flops are counted in {base.letter} and "
-            f"{theirs.flops:,} in {other.letter}"
+            f"not the same work: {flops:,} flops are counted in {base.letter} and {others:,} in "
+            f"{other.letter}"
         )
     return None
 

@@ -17,16 +17,24 @@ from reports.comparison.rule import (
     empty_calls_apart_us,
     judge,
 )
-from reports.comparison.totals import weighted_total
-from reports.comparison.words import changed, dropped_tables, names, time_told
-from reports.page import Cell, Column, Part, Table
+from reports.comparison.tables import (
+    MOST,
+    NAMES,
+    changed,
+    dropped_tables,
+    names,
+    renamed_notes,
+    time_told,
+    weighted_total,
+)
+from reports.document.model import Cell, Column, Part, Table
 from reports.phrases import count, figure
 
 if TYPE_CHECKING:
     from reports.comparison.pairs import Pair
-    from reports.comparison.sides import Side, Timed
-    from reports.comparison.totals import Weighed
-    from reports.page import Tone
+    from reports.comparison.side import Side, Timed
+    from reports.comparison.tables import Weighed
+    from reports.document.model import Tone
 
 _TONES: dict[Verdict, Tone] = {
     Verdict.SLOWER: "bad",
@@ -50,6 +58,12 @@ class Held:
     pair: Pair[Timed]
     judgement: Judgement
 
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether it is FASTER or SLOWER by times alone."""
+        decided = self.judgement.verdict in (Verdict.SLOWER, Verdict.FASTER)
+        return decided and self.judgement.confirmed is None
+
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
@@ -69,56 +83,73 @@ def hold(base: Side, other: Side) -> Speeds:
     pairs = pair_speeds(base, other, dispatched=True)
     one_board = base.machine.is_board_of(other.machine)
     apart_us = _apart_us(base, other)
-    held = []
-    for pair in pairs.pairs:
-        assert pair.base.evidence is not None
-        assert pair.other.evidence is not None
-        judgement = judge(
-            pair.base.evidence,
-            pair.other.evidence,
-            one_board=one_board,
-            empty_calls_us=apart_us,
+    held = [
+        Held(
+            pair,
+            judge(pair.base.known, pair.other.known, one_board=one_board, empty_calls_us=apart_us),
         )
-        held.append(Held(pair, judgement))
+        for pair in pairs.pairs
+    ]
     return Speeds(tuple(held), pairs)
 
 
 def speed_part(base: Side, other: Side, speeds: Speeds) -> Part:
     """The part of a report on two records of one model."""
-    numbers = {verdict: len(speeds.of(verdict)) for verdict in Verdict}
-    slower, faster = numbers[Verdict.SLOWER], numbers[Verdict.FASTER]
+    rows = {verdict: speeds.of(verdict) for verdict in _TONES}
+    numbers = {verdict: len(of_verdict) for verdict, of_verdict in rows.items()}
     verdict, tone = _verdict(numbers)
-    refused, unmatched = len(speeds.pairs.refused), len(speeds.pairs.unmatched)
     sentence = (
-        f"of {count(len(speeds.held), 'row')}, {slower:,} slower, {faster:,} faster, "
-        f"{numbers[Verdict.SAME]:,} the same, {numbers[Verdict.AMBIGUOUS]:,} ambiguous; "
-        f"{refused:,} refused, {unmatched:,} in one record alone"
+        f"of {count(len(speeds.held), 'row')}, {numbers[Verdict.SLOWER]:,} slower, "
+        f"{numbers[Verdict.FASTER]:,} faster, {numbers[Verdict.SAME]:,} the same, "
+        f"{numbers[Verdict.AMBIGUOUS]:,} ambiguous; {len(speeds.pairs.refused):,} refused, "
+        f"{len(speeds.pairs.unmatched):,} in one record alone"
     )
-    notes = [_timed_by(base, other, speeds)] if speeds.held else []
-    if not base.machine.is_board_of(other.machine):
+    tables = [
+        *(_table(base, other, of_verdict, each) for each, of_verdict in rows.items()),
+        weighted_total(base, other, map(_weighed, speeds.held), "us", time_told),
+        *dropped_tables(speeds.pairs),
+    ]
+    title = f"Speed: {other.letter} beside {base.letter}, on one model: {base.machine.name}"
+    return Part(title, verdict, tone, sentence, _notes(base, other, speeds), items=tables)
+
+
+def _verdict(numbers: dict[Verdict, int]) -> tuple[str, Tone]:
+    for each in (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.AMBIGUOUS):
+        if numbers[each]:
+            return str(each), _TONES[each] or "good"
+    return "NOTHING COMPARED", "doubtful"
+
+
+def _notes(base: Side, other: Side, speeds: Speeds) -> list[str]:
+    """What the verdicts rest on, and what of a time is the machine's."""
+    notes = []
+    if speeds.held:
+        mine = _timed_by(base, [each.pair.base for each in speeds.held])
+        its = _timed_by(other, [each.pair.other for each in speeds.held])
+        notes.append(f"timed: {mine}, {its}; changes are of the time, relative to {base.letter}")
+    one_board, apart_us = base.machine.is_board_of(other.machine), _apart_us(base, other)
+    if not one_board:
         notes.append(
             "two boards: cards of one model differ by up to 4 % on one kernel, so less is the same"
         )
-    of_the_machine = _of_the_machine(base, other)
-    notes += [] if of_the_machine is None else [of_the_machine]
-    notes += [
-        f"{op}: {its} of {other.letter} is held against {mine} of {base.letter}"
-        for op, (mine, its) in speeds.pairs.renamed.items()
-    ]
-    unconfirmed = sum(
-        each.judgement.verdict in (Verdict.SLOWER, Verdict.FASTER)
-        and each.judgement.confirmed is None
-        for each in speeds.held
-    )
+    if apart_us:
+        notes.append(
+            f"an empty call takes {figure(base.empty_call_us)} us on {base.letter}'s machine and "
+            f"{figure(other.empty_call_us)} us on {other.letter}'s: changes are without the "
+            "difference, times and totals with it"
+        )
+    elif apart_us is None and not one_board:
+        notes.append(
+            "a record doesn't tell what an empty call takes on its machine, which may be "
+            f"{EMPTY_CALLS_US} us of a time: so much less or more is the same"
+        )
+    notes += renamed_notes(base, other, speeds.pairs)
+    unconfirmed = sum(each.is_unconfirmed for each in speeds.held)
     if unconfirmed:
         notes.append(
             f"{count(unconfirmed, 'row')} unconfirmed in cycles: a record has no clock of the SMs"
         )
-    tables = [_table(base, other, speeds.of(each), each) for each in _TONES if numbers[each]]
-    tables += _totals(base, other, speeds)
-    tables += dropped_tables(speeds.pairs)
-    title = f"Speed: {other.letter} beside {base.letter}, on one model: {base.machine.name}"
-    return Part(title, verdict, tone, sentence, notes, items=tables)
+    return notes
 
 
 def _apart_us(base: Side, other: Side) -> float | None:
@@ -131,97 +162,55 @@ def _apart_us(base: Side, other: Side) -> float | None:
     return empty_calls_apart_us(base.empty_call_us, other.empty_call_us)
 
 
-def _of_the_machine(base: Side, other: Side) -> str | None:
-    """What of a time is the machine's, where it differs or could."""
-    apart_us = _apart_us(base, other)
-    if apart_us:
-        return (
-            f"an empty call takes {figure(base.empty_call_us)} us on {base.letter}'s machine and "
-            f"{figure(other.empty_call_us)} us on {other.letter}'s: changes are without the "
-            "difference, times and totals with it"
-        )
-    if apart_us is None and not base.machine.is_board_of(other.machine):
-        return (
-            "a record doesn't tell what an empty call takes on its machine, which may be "
-            f"{EMPTY_CALLS_US} us of a time: so much less or more is the same"
-        )
-    return None
-
-
-def _timed_by(base: Side, other: Side, speeds: Speeds) -> str:
-    """What the verdicts rest on: how many processes, whose samples aren't independent."""
-    told = []
-    for side, rows in (
-        (base, [each.pair.base for each in speeds.held]),
-        (other, [each.pair.other for each in speeds.held]),
-    ):
-        numbers = {each.evidence.processes for each in rows if each.evidence is not None}
-        least, most = min(numbers), max(numbers)
-        if most == 0:
-            told.append(f"{side.letter} by figures without samples")
-            continue
-        many = count(most, "process").replace("processs", "processes")
-        told.append(f"{side.letter} by {many if least == most else f'{least:,} to {many}'}")
-    return f"timed: {', '.join(told)}; changes are of the time, relative to {base.letter}"
-
-
-def _verdict(numbers: dict[Verdict, int]) -> tuple[str, Tone]:
-    for each in (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.AMBIGUOUS):
-        if numbers[each]:
-            return str(each), _TONES[each] or "good"
-    return "NOTHING COMPARED", "doubtful"
+def _timed_by(side: Side, rows: list[Timed]) -> str:
+    """How many processes there are: samples of one aren't independent."""
+    numbers = {each.known.processes for each in rows}
+    least, most = min(numbers), max(numbers)
+    if most == 0:
+        return f"{side.letter} by figures without samples"
+    many = f"{most:,} {'process' if most == 1 else 'processes'}"
+    return f"{side.letter} by {many if least == most else f'{least:,} to {many}'}"
 
 
 def _table(base: Side, other: Side, rows: list[Held], verdict: Verdict) -> Table:
-    columns = [
-        Column("kernel"),
-        Column("case"),
+    columns: list[Column] = [
+        *NAMES,
         Column(f"{base.letter} us", "number"),
         Column(f"{other.letter} us", "number"),
         Column("change", "number"),
         Column("cycles", "number", "the change in cycles of the SMs"),
+        Column("why", below=True),
     ]
-    why = verdict is Verdict.AMBIGUOUS
-    if why:
-        columns.append(Column("why"))
+    cells: list[tuple[Cell | str, ...]] = [
+        (
+            *names(each.pair.key),
+            time_told(each.pair.base.time_us),
+            time_told(each.pair.other.time_us),
+            changed(each.judgement.change)._replace(tone=_TONES[verdict]),
+            _in_cycles(each),
+            each.judgement.reason or "",
+        )
+        for each in rows
+    ]
+    if verdict is not Verdict.AMBIGUOUS:  # of which alone there is a reason
+        columns, cells = columns[:-1], [each[:-1] for each in cells]
     return Table(
         f"{verdict}, {other.letter} beside {base.letter}",
-        tuple(columns),
-        [_row(each, _TONES[verdict], why=why) for each in rows],
+        columns,
+        cells,
         _NOTES.get(verdict, ""),
         folded=verdict is Verdict.SAME,
+        most=3 if verdict is Verdict.AMBIGUOUS else MOST,
     )
 
 
-def _row(held: Held, tone: Tone, *, why: bool) -> tuple[Cell | str, ...]:
-    found, pair = held.judgement, held.pair
-    base, other = pair.base.evidence, pair.other.evidence
-    assert base is not None
-    assert other is not None
-    cycles = found.cycles_change
-    if found.verdict in (Verdict.SLOWER, Verdict.FASTER) and found.confirmed is None:
-        in_cycles = Cell("unconfirmed", None, "doubtful")
-    else:
-        in_cycles = Cell("-") if cycles is None else Cell(changed(cycles), cycles)
-    cells: tuple[Cell | str, ...] = (
-        *names(pair.key),
-        time_told(base.time_us.centre),
-        time_told(other.time_us.centre),
-        Cell(changed(found.change), found.change, tone),
-        in_cycles,
-    )
-    return (*cells, found.reason or "") if why else cells
-
-
-def _totals(base: Side, other: Side, speeds: Speeds) -> list[Table]:
-    return weighted_total(base, other, map(_weighed, speeds.held), "us", time_told)
+def _in_cycles(held: Held) -> Cell:
+    if held.is_unconfirmed:
+        return Cell("unconfirmed", tone="doubtful")
+    change = held.judgement.cycles_change
+    return Cell("-") if change is None else changed(change)
 
 
 def _weighed(held: Held) -> Weighed:
-    key, pair = held.pair.key, held.pair
-    assert pair.base.evidence is not None
-    assert pair.other.evidence is not None
-    return (
-        *(key.op, key.kernel, pair.base.weight, pair.other.weight),
-        *(pair.base.evidence.time_us.centre, pair.other.evidence.time_us.centre),
-    )
+    key, base, other = held.pair.key, held.pair.base, held.pair.other
+    return key.op, key.kernel, base.row.weight, other.row.weight, base.time_us, other.time_us

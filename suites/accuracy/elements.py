@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from oracles.op import Bound
-from reports.schema import ULP_EDGES
-from suites.accuracy.allocations import SENTINEL
+from reports.record import ULP_EDGES
 from suites.accuracy.blocks import Block, Tiles, block_of, compare
+from suites.sandbox.call import SENTINEL
 
 _CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary, of which there are about ten
 _KINDS = 5

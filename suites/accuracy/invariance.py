@@ -11,32 +11,20 @@ that declares what isn't so fails; one that declares nothing is measured and rep
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from unittest import mock
 
-import torch
 from torch import Tensor
 
 from kernels.registry import Kernel
-from oracles.op import Case, Inputs
-from oracles.relation import Property, Relation
-from reports.schema import Tried
-from suites.accuracy.candidate import Call
+from oracles.op import Case, Inputs, Property, Relation
+from reports.record import Tried
 from suites.accuracy.relations import CallOn, beyond
-
-if TYPE_CHECKING:
-    from kernels.device import Told
+from suites.sandbox.call import PLAIN, Call, How
 
 # SMs that a kernel is told of, beside those that it finds: not a power of two, and a prime.
 TOLD_MULTIPROCESSORS = 5
 _OPTION = "device_independent"
-
-# (case, inputs, SMs) -> a call on copies of these inputs inside `told`, and whether it asked.
-CallTold = Callable[[Case, Inputs, int], tuple[Call, bool]]
 
 
 @dataclass(slots=True)
@@ -62,14 +50,10 @@ def examine(
     inputs: Inputs,
     outputs: Mapping[str, Tensor],
     call: CallOn,
-    call_told: CallTold,
     *,
     serves: Callable[[Case], bool] = lambda _: True,
 ) -> Invariance:
-    """What the case says of a kernel that has passed it; arguments as in `relations.examine`.
-
-    call_told   (case, inputs, SMs) -> a call inside `told`, and whether the kernel asked
-    """
+    """What the case says of a kernel that has passed it; arguments as in `relations.examine`."""
     found = Invariance()
     related = () if kernel.op.relations is None else kernel.op.relations(case)
     declared = kernel.numerics
@@ -81,15 +65,15 @@ def examine(
                 continue
             expected = each.carry(outputs)
             if expected and serves(each.case):
-                made = call(each.case, each.change(inputs))
+                made = call(each.case, each.change(inputs), PLAIN)
                 reason = _difference(each.name, made, expected)
                 found.add("batch-invariant", reason, promise)
     promise = _promise(kernel, "device_independent")
     if _OPTION in case.options:
         promise = f"{_OPTION}=True asks for bits that don't depend on the device"
     if (repeats or promise) and (related or _OPTION in case.options):
-        made, asked = call_told(case, inputs, TOLD_MULTIPROCESSORS)
-        if asked or made.rule is not None:
+        made = call(case, inputs, How(multiprocessors=TOLD_MULTIPROCESSORS))
+        if made.asked or made.rule is not None:
             name = f"told of {TOLD_MULTIPROCESSORS} SMs"
             found.add("device-independent", _difference(name, made, outputs), promise)
     return found
@@ -109,31 +93,3 @@ def _difference(name: str, made: Call, expected: Mapping[str, Tensor]) -> str | 
         if found is not None:
             return f"{name}: {found.text}"
     return None
-
-
-@contextmanager
-def told(count: int) -> Iterator[Told]:
-    """Inside, kernels are told that the device has `count` SMs, by `kernels.device` or by torch."""
-    # By name, and now: a changed copy of `kernels` may stand for the checkout's.
-    device = importlib.import_module("kernels.device")
-    properties = torch.cuda.get_device_properties
-    with device.told_multiprocessors(count) as answer:
-
-        def changed(*arguments: object, **named: object) -> _Properties:
-            return _Properties(properties(*arguments, **named), answer)  # type: ignore[arg-type]
-
-        with mock.patch.object(torch.cuda, "get_device_properties", changed):
-            yield answer
-
-
-class _Properties:
-    """A device's properties, with another number of SMs."""
-
-    def __init__(self, known: object, answer: Told) -> None:
-        self._known, self._answer = known, answer
-
-    def __getattr__(self, name: str) -> object:
-        if name != "multi_processor_count":
-            return getattr(self._known, name)
-        self._answer.asked = True
-        return self._answer.count

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from kernels.registry import Kernel
-from oracles.op import Bound, Case, Numerics, Op, Outputs
-from suites.accuracy.candidate import Call
-from suites.accuracy.originals import Originals
-from suites.accuracy.parcels import Parcel
-from suites.accuracy.signs import Flips, flips, linear_flips
+from oracles.op import Bound, Case, Flips, Numerics, Op, Outputs
+from oracles.signs import linear_flips
 from suites.accuracy.verdict import Verdict
+from suites.sandbox.call import Call
+from suites.sandbox.originals import Originals
+from suites.sandbox.parcels import Parcel
 
 # Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
@@ -42,7 +42,7 @@ class Known:
     @classmethod
     def of(cls, op: Op, case: Case, originals: Originals, secret: int) -> Known:
         """Nothing but the inputs."""
-        return cls(op, case, originals, secret, flips(case, secret))
+        return cls(op, case, originals, secret, op.signs(case, secret))
 
     def exact(self) -> Outputs:
         """The truth."""
@@ -101,7 +101,7 @@ class Known:
 
     def _of_other_signs(self) -> Known:
         drawn = self.op.inputs(self.case, self.originals.device)
-        linear_flips(self.case, drawn, self.secret).apply_(drawn)
+        linear_flips(self.op, drawn, self.secret).apply_(drawn)
         originals = Originals(self.op, self.case, self.originals.device, drawn)
         return Known.of(self.op, self.case, originals, self.secret)
 

@@ -20,15 +20,14 @@ import torch
 from torch import Tensor
 
 from kernels.registry import Kernel
-from oracles.op import Bound, Case, Inputs
-from oracles.relation import Balance, Relation
+from oracles.op import Balance, Bound, Case, Inputs, Relation
 from oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
-from reports.schema import Tried
-from suites.accuracy.candidate import Call
+from reports.record import Tried
+from suites.sandbox.call import PLAIN, Call, How
 
 _FAILURE_PROBABILITY = 1e-6  # of any sum of an output
 
-CallOn = Callable[[Case, Inputs], Call]
+CallOn = Callable[[Case, Inputs, How], Call]
 BoundsOf = Callable[[Case, Inputs], dict[str, Bound]]
 
 
@@ -68,7 +67,7 @@ def examine(
 
     inputs     those of the case, which nothing here changes
     outputs    the kernel's on them
-    call       (case, inputs) -> a call on copies of these inputs
+    call       (case, inputs, how) -> a call on copies of these inputs
     bounds     (case, inputs) -> the kernel's bounds there
     serves     whether the kernel's domain holds a case; a relation whose case it doesn't is left
     """
@@ -92,7 +91,7 @@ def _related(
     bounds: BoundsOf,
 ) -> Tried:
     changed = relation.change(inputs)
-    made = call(relation.case, changed)
+    made = call(relation.case, changed, PLAIN)
     if made.rule is not None:
         return Tried(name=relation.name, holds=False, reason=f"on the changed inputs {made.reason}")
     expected = relation.carry(outputs)

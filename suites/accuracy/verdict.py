@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from oracles.op import Bound, Numerics, Outputs
-from reports.schema import OutputError, Rule
-from suites.accuracy.candidate import Call
+from reports.record import OutputError, Rule
 from suites.accuracy.elements import Element, Findings, Output, extent
-from suites.accuracy.strict import undefined
+from suites.interpreter.strict import undefined
+from suites.sandbox.call import Call
 
 if TYPE_CHECKING:
     from suites.accuracy.blocks import Block

@@ -51,8 +51,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNEL,
-            "dk = tl.where(there[:, None], dk * dq_scale, 0.0)",
-            "dk = tl.where(there[:, None], dk, 0.0)",
+            "_leave(head, dk * dk_scale,",
+            "_leave(head, dk,",
         ),
     ),
     _two_pass(
@@ -75,7 +75,8 @@ MUTANTS = (
         (*ERROR, *NAN),
         Edit(
             _KERNEL,
-            "        if not NATURAL:\n            lse *= LOG2E\n        x = tl.dot(k,",
+            "        if not scores.options.NATURAL:\n            lse *= LOG2E\n"
+            "        x = tl.dot(k,",
             "        x = tl.dot(k,",
         ),
     ),
@@ -97,11 +98,11 @@ MUTANTS = (
         "dP of masked keys isn't masked again: 0 times a NaN is a NaN",
         (bf16(f"{at.VALUES}-nan_masked-causal"), fp32(f"{at.VALUES}-nan_masked-causal")),
         NAN,
-        Edit(_KERNEL, "        ds = tl.where(mask, ds, 0.0)\n", "        ds = ds\n"),
+        Edit(_KERNEL, "        ds = tl.where(attends, ds, 0.0)\n", "        ds = ds\n"),
         Edit(
             _SCORES,
-            "return first, tl.maximum(first, tl.minimum(s_kv, s_q + shift + right))",
-            "return 0, s_kv",
+            "end_key = tl.maximum(first_key, tl.minimum(s_kv, s_q + shift + right))",
+            "first_key, end_key = first_key * 0, s_kv",
         ),
     ),
     _two_pass(
@@ -110,7 +111,7 @@ MUTANTS = (
         "the backward's window forgets s_kv - s_q",
         (bf16(at.WINDOW_SHIFTED), bf16(at.CORNER)),
         (*ERROR, *NAN),
-        Edit(_KERNEL, "shift = (s_kv - s_q) * bottom_right", "shift = 0 * bottom_right", times=2),
+        Edit(_SCORES, "shift = (s_kv - s_q) * bottom_right", "shift = 0 * bottom_right"),
     ),
     _two_pass(
         "query_tile_dropped",
@@ -132,9 +133,11 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNEL,
-            "full_high - full_low, full_low - low + high - full_high\n",
-            "full_high - full_low, full_low - low + high - full_high\n"
-            "    masked = tl.where(kv_head > 0, full_low - low, masked).to(tl.int32)\n",
+            "            walked = tiles_walked(tiles, masked)\n",
+            "            walked = tiles_walked(tiles, masked)\n"
+            "            if masked:\n"
+            "                before = tiles.full_low - tiles.low\n"
+            "                walked = tl.where(kv_head > 0, before, walked).to(tl.int32)\n",
         ),
     ),
     _two_pass(
@@ -157,8 +160,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNEL,
-            "        number = batch * h_q + head.to(tl.int32)\n",
-            "        number = batch * h_q + head.to(tl.int32)\n"
+            "number * h_q + head.to(tl.int32))\n",
+            "number * h_q + head.to(tl.int32))\n"
             "        if DK:\n"
             "            dk = dk.to(dk_ptr.dtype.element_ty).to(tl.float32)\n",
         ),
@@ -183,8 +186,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNEL,
-            "number = batch * h_q + head.to(tl.int32)",
-            "number = batch * h_kv + head.to(tl.int32) // group",
+            "number * h_q + head.to(tl.int32)",
+            "number * h_kv + head.to(tl.int32) // group",
         ),
         kernel=_FP32,
     ),
@@ -194,7 +197,11 @@ MUTANTS = (
         "dP of kept keys isn't scaled",
         (bf16(at.DROPOUT),),
         ERROR,
-        Edit(_KERNEL, "dp = tl.where(keep, dp * keep_scale, 0.0)", "dp = tl.where(keep, dp, 0.0)"),
+        Edit(
+            _KERNEL,
+            "dp = tl.where(keep, dp * options.keep_scale, 0.0)",
+            "dp = tl.where(keep, dp, 0.0)",
+        ),
     ),
     _two_pass(
         "softcap_straight",
@@ -241,8 +248,8 @@ MUTANTS = (
         UNWRITTEN,
         Edit(
             _OPTIONS,
-            "mask = (rows[:, None] < s_q) & (keys[None, :] < s_kv)",
-            "mask = (rows[:, None] < s_q) & (keys[None, :] < end_key)",
+            "within = (rows[:, None] < s_q) & (keys[None, :] < s_kv)",
+            "within = (rows[:, None] < s_q) & (keys[None, :] < mask.end_key)",
         ),
     ),
     _two_pass(
@@ -270,8 +277,8 @@ MUTANTS = (
         (*ERROR, *NAN),
         Edit(
             _KERNEL,
-            "        statistics = memory_batch * stride_lb + head * stride_lh + start_q",
-            "        statistics = memory_batch * stride_lb + head * stride_lh",
+            "        statistics = batch * stride_lb + head * stride_lh + start_q",
+            "        statistics = batch * stride_lb + head * stride_lh",
         ),
     ),
     _two_pass(
@@ -281,9 +288,9 @@ MUTANTS = (
         (bf16(at.FAR_HEADS) + "-k_heads_far", bf16(at.FAR_HEADS) + "-v_heads_far"),
         ACCESS,
         Edit(
-            _KERNEL,
-            "kv_head = (pid % h_kv).to(tl.int64)",
-            "kv_head = pid % h_kv",
+            _SCORES,
+            "base = ptr + (batch * stride_b + head * stride_h) * VECTOR",
+            "base = ptr + batch * stride_b * VECTOR + head.to(tl.int32) * (stride_h * VECTOR)",
         ),
     ),
     _two_pass(
@@ -320,8 +327,8 @@ MUTANTS = (
         ACCESS,
         Edit(
             _KERNEL,
-            'tl.atomic_add(dv_ptrs, dv, mask=dv_mask, sem="relaxed")',
-            "tl.store(dv_ptrs, dv, mask=dv_mask)",
+            'tl.atomic_add(ptrs, gradient, mask=mask, sem="relaxed")',
+            "tl.store(ptrs, gradient, mask=mask)",
         ),
         kernel="split_queries",
     ),
@@ -333,8 +340,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNEL,
-            "share = tl.cdiv(masked, tile_splits)",
-            "share = masked // tile_splits",
+            "share = tl.cdiv(count, splits)",
+            "share = count // splits",
         ),
         kernel="split_queries_fp32",
     ),

@@ -24,7 +24,8 @@ MUTANTS = (
         "a row's offset is computed in 32 bits",
         (bf16("b1-h_q2-s_q3-d_v64-{}-do_far"), bf16("b1-h_q2-s_q3-d_v64-{}-out_far")),
         ACCESS,
-        Edit(_KERNEL, "wide_rows = rows.to(tl.int64)[:, None]", "wide_rows = rows[:, None]"),
+        Edit(_KERNEL, "wide_rows = rows.to(tl.int64)\n", "wide_rows = rows\n"),
+        Edit("attention/delta.py", "WIDE=is_wide(out, do)", "WIDE=False"),
     ),
     _delta(
         "rows_unmasked",
@@ -44,7 +45,12 @@ MUTANTS = (
         "do is read with out's row stride",
         (bf16("b1-h_q2-s_q33-d_v64-{}-do_rowpad24"), bf16("b1-h_q2-s_q33-d_v64-{}-do_bhsd")),
         (*ERROR, *NAN, *ACCESS),
-        Edit(_KERNEL, "wide_rows * (stride_gm * VECTOR)", "wide_rows * (stride_om * VECTOR)"),
+        Edit(
+            _KERNEL,
+            "do = load_rows(do_head, wide_rows, offs, mask)",
+            "do_offs = wide_rows[:, None] * out_head.stride_m + offs[None, :] * do_head.stride_d\n"
+            "        do = tl.load(do_head.base + do_offs, mask=mask, other=0.0)",
+        ),
     ),
     _delta(
         "vector_of_out_alone",

@@ -10,7 +10,7 @@ from tests.mutants.named_cases import bf16, fp16, fp32
 _KERNEL, _SCORES = "attention/forward_kernel.py", "attention/scores.py"
 _FP32 = "flash_fp32"
 _flash = Family("fwd", ATTENTION_FORWARD, "flash")
-_USED = '    m_used = tl.where(m_new == float("-inf"), 0.0, m_new)\n    if NATURAL:'
+_USED = '    m_used = tl.where(m_new == float("-inf"), 0.0, m_new)\n    if options.NATURAL:'
 
 MUTANTS = (
     _flash(
@@ -19,7 +19,7 @@ MUTANTS = (
         "the last tile's keys past the end count, with scores of 0",
         (bf16(at.DENSE),),
         ERROR,
-        Edit(_KERNEL, "(distance >= -left) & (offs_n < end_key) &", "(distance >= -left) &"),
+        Edit(_KERNEL, "attends = attends & (offs_n < mask.end_key) &", "attends = attends &"),
     ),
     _flash(
         "other_corner",
@@ -27,7 +27,7 @@ MUTANTS = (
         "the causal corner is top left where bottom right is asked for, and the other way round",
         (bf16(at.CORNER), bf16(at.CAUSAL_TALL)),
         (*ERROR, *NAN),
-        Edit(_KERNEL, "(s_kv - s_q) * bottom_right", "(s_kv - s_q) * (1 - bottom_right)"),
+        Edit(_SCORES, "(s_kv - s_q) * bottom_right", "(s_kv - s_q) * (1 - bottom_right)"),
     ),
     _flash(
         "diagonal_dropped",
@@ -35,7 +35,7 @@ MUTANTS = (
         "a query doesn't see the key at its own position",
         (bf16(at.CAUSAL),),
         (*ERROR, *NAN),
-        Edit(_KERNEL, "(distance <= right) &", "(distance < right) &"),
+        Edit(_KERNEL, "(distance <= mask.right) &", "(distance < mask.right) &"),
     ),
     _flash(
         "window_one_short",
@@ -43,7 +43,7 @@ MUTANTS = (
         "a window's left end isn't in it",
         (bf16(at.WINDOW),),
         (*ERROR, *NAN),
-        Edit(_KERNEL, "(distance >= -left)", "(distance > -left)"),
+        Edit(_KERNEL, "(distance >= -mask.left)", "(distance > -mask.left)"),
     ),
     _flash(
         "partial_tile_dropped",
@@ -100,7 +100,7 @@ MUTANTS = (
         "-inf is taken off -inf where the first keys have a bias of -inf",
         (fp16(f"{at.VALUES_150}-bias_inf_first-bias"),),
         NAN,
-        Edit(_KERNEL, _USED, "    m_used = m_new\n    if NATURAL:"),
+        Edit(_KERNEL, _USED, "    m_used = m_new\n    if options.NATURAL:"),
     ),
     _flash(
         "exp_before_maximum",
@@ -108,7 +108,7 @@ MUTANTS = (
         "nothing is taken off the scores before exp",
         (bf16(f"{at.VALUES}-logits1e4"),),
         (*ERROR, *NAN),
-        Edit(_KERNEL, _USED, "    m_used = tl.zeros_like(m_new)\n    if NATURAL:"),
+        Edit(_KERNEL, _USED, "    m_used = tl.zeros_like(m_new)\n    if options.NATURAL:"),
     ),
     _flash(
         "accumulator_not_rescaled",
@@ -154,8 +154,8 @@ MUTANTS = (
         NAN,
         Edit(
             _SCORES,
-            "return first, tl.maximum(first, tl.minimum(s_kv, s_q + shift + right))",
-            "return 0, s_kv",
+            "end_key = tl.maximum(first_key, tl.minimum(s_kv, s_q + shift + right))",
+            "first_key, end_key = first_key * 0, s_kv",
         ),
     ),
     _flash(
@@ -191,11 +191,10 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNEL,
-            "q = tl.load(q_base + q_offs, mask=q_mask, other=0.0)",
-            "q = tl.load(q_base + q_offs, mask=q_mask, other=0.0)\n"
-            "    q = (q.to(tl.float32) * scale).to(q_ptr.dtype.element_ty)\n"
-            "    scale = 1.0",
+            "    scores = Scores(",
+            "    q = (q.to(tl.float32) * scale).to(q_ptr.dtype.element_ty)\n    scores = Scores(",
         ),
+        Edit(_KERNEL, "    x *= options.scale\n", ""),
     ),
     _flash(
         "program_offset_int32",
@@ -203,7 +202,11 @@ MUTANTS = (
         "the offset of a batch is computed in 32 bits",
         (bf16(at.FAR_BATCHES) + "-q_batches_far", bf16(at.FAR_BATCHES) + "-k_batches_far"),
         ACCESS,
-        Edit(_KERNEL, "memory_batch = batch.to(tl.int64)\n", "memory_batch = batch\n"),
+        Edit(
+            _SCORES,
+            "base = ptr + (batch * stride_b + head * stride_h) * VECTOR",
+            "base = ptr + batch.to(tl.int32) * (stride_b * VECTOR) + head * stride_h * VECTOR",
+        ),
     ),
     _flash(
         "key_head_offset_int32",
@@ -211,7 +214,11 @@ MUTANTS = (
         "the offset of a key head is computed in 32 bits",
         (bf16(at.FAR_HEADS) + "-k_heads_far", bf16(at.FAR_HEADS) + "-v_heads_far"),
         ACCESS,
-        Edit(_KERNEL, "kv_head = (head // group).to(tl.int64)", "kv_head = head // group"),
+        Edit(
+            _SCORES,
+            "base = ptr + (batch * stride_b + head * stride_h) * VECTOR",
+            "base = ptr + batch * stride_b * VECTOR + head.to(tl.int32) * (stride_h * VECTOR)",
+        ),
     ),
     _flash(
         "bias_offset_int32",
@@ -219,7 +226,7 @@ MUTANTS = (
         "the offset of a bias's row is computed in 32 bits",
         (bf16(at.FAR_ROWS) + "-bias_far-bias",),
         ACCESS,
-        Edit(_SCORES, "offs_m.to(tl.int64) * stride_bm", "offs_m * stride_bm"),
+        Edit(_SCORES, "offs_m.to(tl.int64) * options.stride_bm", "offs_m * options.stride_bm"),
     ),
     _flash(
         "key_heads_in_turn",
@@ -250,16 +257,18 @@ MUTANTS = (
         ERROR,
         Edit(
             _SCORES,
-            "    t = x\n    if SOFTCAP:\n",
-            "    if BIAS:\n"
-            "        offs = offs_m.to(tl.int64) * stride_bm + offs_n.to(tl.int64) * stride_bn\n"
-            "        x += tl.load(bias_base + offs, mask=mask, other=0.0).to(tl.float32)\n"
-            "    t = x\n    if SOFTCAP:\n",
+            "    t = x\n    if options.SOFTCAP:\n",
+            "    if options.bias_ptr is not None:\n"
+            "        offs = offs_m.to(tl.int64) * options.stride_bm\n"
+            "        offs += offs_n.to(tl.int64) * options.stride_bn\n"
+            "        bias_ptrs = options.bias_ptr + scores.bias_offset + offs\n"
+            "        x += tl.load(bias_ptrs, mask=mask, other=0.0).to(tl.float32)\n"
+            "    t = x\n    if options.SOFTCAP:\n",
         ),
         Edit(
             _SCORES,
-            "        x = softcap * t\n    if BIAS:\n",
-            "        x = softcap * t\n    if False:\n",
+            "        x = options.softcap * t\n    if options.bias_ptr is not None:\n",
+            "        x = options.softcap * t\n    if False:\n",
         ),
     ),
     _flash(
@@ -270,13 +279,13 @@ MUTANTS = (
         UNDEFINED,
         Edit(
             _SCORES,
-            "x += tl.load(bias_base + offs, mask=mask, other=0.0)",
-            "x += tl.load(bias_base + offs, mask=mask)",
+            "x += tl.load(bias_ptrs, mask=mask, other=0.0)",
+            "x += tl.load(bias_ptrs, mask=mask)",
         ),
         Edit(
             _KERNEL,
-            'x = tl.where(mask, x, float("-inf"))',
-            'x = tl.where(mask | (x != x), x, float("-inf"))',
+            'x = tl.where(attends, x, float("-inf"))',
+            'x = tl.where(attends | (x != x), x, float("-inf"))',
         ),
     ),
     _flash(
@@ -293,7 +302,7 @@ MUTANTS = (
         "every batch and head drops the same pairs",
         (bf16(at.DROPOUT), bf16(at.DROPOUT_GQA)),
         ERROR,
-        Edit(_SCORES, "zero + batch_head, zero)", "zero, zero)"),
+        Edit(_SCORES, "zero + scores.batch_head, zero)", "zero, zero)"),
     ),
     _flash(
         "dropout_counter_of_keys",
@@ -312,8 +321,8 @@ MUTANTS = (
         Edit(_KERNEL, "    l_i = l_i * alpha + tl.sum(p, 1)\n", ""),
         Edit(
             _KERNEL,
-            "        p = tl.where(keep, p, 0.0)\n",
-            "        p = tl.where(keep, p, 0.0)\n    l_i = l_i * alpha + tl.sum(p, 1)\n",
+            "start_n, BLOCK_M, BLOCK_N), p, 0.0)\n",
+            "start_n, BLOCK_M, BLOCK_N), p, 0.0)\n    l_i = l_i * alpha + tl.sum(p, 1)\n",
         ),
     ),
     _flash(
@@ -338,7 +347,7 @@ MUTANTS = (
         "a sequence's number moves it once more, as a batch's would: writes past the end",
         (bf16(at.VARLEN),),
         ACCESS,
-        Edit(_KERNEL, "memory_batch = memory_batch * 0", "memory_batch = memory_batch * 1"),
+        Edit(_SCORES, "memory_batch = memory_batch * 0", "memory_batch = memory_batch * 1"),
     ),
     _flash(
         "columns_past_the_head",
@@ -348,8 +357,8 @@ MUTANTS = (
         ACCESS,
         Edit(
             _KERNEL,
-            "    mask = there[:, None] & (offs_dv[None, :] < d_v)\n    tl.store(out_ptrs, out.to",
-            "    mask = there[:, None]\n    tl.store(out_ptrs, out.to",
+            "    within = there[:, None] & (offs_dv[None, :] < d_v)\n    tl.store(out_ptrs, out.to",
+            "    within = there[:, None]\n    tl.store(out_ptrs, out.to",
         ),
         kernel=_FP32,
     ),

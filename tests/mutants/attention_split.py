@@ -62,7 +62,7 @@ MUTANTS = (
         "the mask counts the rows of a tile, which are query heads too, as if each were a query",
         (fp16(at.DECODING_CORNER), bf16(at.DECODING_CAUSAL)),
         (*ERROR, *NAN),
-        Edit(_KERNELS, "batch_heads, offs_m[:, None],", "batch_heads, rows[:, None],", times=2),
+        Edit(_KERNELS, "mask, offs_m, Tiles(", "mask, rows, Tiles("),
     ),
     _split(
         "folded_keys_of_first_query",
@@ -109,8 +109,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNELS,
-            "(wide_heads * stride_bh)[:, None]",
-            "wide_kv_head * group * stride_bh",
+            "terms_of(options, batch, wide_heads[:, None])",
+            "terms_of(options, batch, wide_kv_head * group)",
         ),
     ),
     _split(

@@ -18,11 +18,11 @@ import torch
 
 from kernels.registry import Kernel, all_kernels
 from oracles.op import Case
-from reports.schema import AccuracyRow, Rule
+from reports.record import AccuracyRow, Rule
 from suites.accuracy.run import Run
-from suites.accuracy.worker_process import ForkServer
-from suites.accuracy.workers import Workers
-from suites.option_table import DEFAULT_SM
+from suites.run.option_table import DEFAULT_SM
+from suites.sandbox.judge_side.worker_process import ForkServer
+from suites.sandbox.judge_side.workers import Workers
 from tests.mutants.catalogue import ci_cases
 from tests.mutants.mutant import EditError, Mutant
 

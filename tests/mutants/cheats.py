@@ -1,4 +1,4 @@
-"""The cheats of tests/cheats/, a user's file each as `--kernels=` takes it, and how they must fail.
+"""The cheats of tests/candidates/cheats/, a user's file each, and how they must fail.
 
 None is imported here: only workers of the accuracy suite run them.
 
@@ -32,11 +32,11 @@ from pathlib import Path
 
 from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
 from oracles.op import Op
-from reports.schema import Rule
+from reports.record import Rule
 from tests.mutants.mutant import ACCESS, ERROR, NAN, Mutant
 from tests.mutants.named_cases import DENSE, bf16, fp32
 
-_FOLDER = Path(__file__).resolve().parent.parent / "cheats"
+_FOLDER = Path(__file__).resolve().parent.parent / "candidates" / "cheats"
 _ONE = ("m37-n760-float32-contiguous",)
 _THREE = ("m37-n64-float32-contiguous", "m3-n229-float32-contiguous", *_ONE)
 _STATE: tuple[Rule, ...] = ("changed process state",)

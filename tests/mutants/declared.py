@@ -1,4 +1,4 @@
-"""Kernels that declare casts on their way and do something worse, of tests/declared_kernels/."""
+"""Kernels that declare casts on their way and do something worse."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from oracles import LAYER_NORM_BACKWARD
 from tests.mutants.mutant import ERROR, Mutant
 
-_FILE = Path(__file__).resolve().parent.parent / "declared_kernels" / "worse.py"
+_FILE = Path(__file__).resolve().parent.parent / "candidates" / "declared_kernels" / "worse.py"
 
 
 def _worse(name: str, why: str, *cases: str) -> Mutant:

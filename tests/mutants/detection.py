@@ -24,10 +24,10 @@ from torch import Tensor
 
 from oracles import OPS
 from oracles.op import Case, Inputs, Op
-from reports.schema import Rule
-from suites.accuracy import interpreter
-from suites.accuracy.allocations import fresh_memory
-from suites.option_table import DEFAULT_SM
+from reports.record import Rule
+from suites.interpreter import repairs
+from suites.run.option_table import DEFAULT_SM
+from suites.sandbox.worker_side.allocations import fresh_memory
 from tests.mutants.bench import PLAIN, Outcome
 from tests.mutants.catalogue import ci_cases
 from tests.mutants.low_precision import low_precision
@@ -132,7 +132,7 @@ def _compared(work: tuple[Mutant, tuple[str, ...]]) -> tuple[str, Failed, Failed
     if set(mutant.rules) <= _ENDING:
         return mutant.name, {each: [_ENDED] for each in ids}, {each: [] for each in ids}
     torch.set_num_threads(1)
-    interpreter.install()
+    repairs.install()
     cases = [ci_cases(mutant.op)[each] for each in ids]
     for case in cases:
         _expected(case)  # here, so that both children have it

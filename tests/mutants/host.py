@@ -8,7 +8,7 @@ from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import bf16, fp16, fp32
 
 _FORWARD, _BACKWARD = "attention/forward.py", "attention/backward.py"
-_SPLIT_KEYS = "attention/split_keys.py"
+_SPLIT_KEYS, _LAUNCH = "attention/split_keys.py", "attention/launch.py"
 _PROBLEM, _VARIANTS = "attention/problem.py", "attention/variants.py"
 _host = Family("host", ATTENTION_FORWARD, "flash")
 _host_backward = Family("host", ATTENTION_BACKWARD, "two_pass")
@@ -23,8 +23,8 @@ MUTANTS = (
         UNWRITTEN,
         Edit(
             _FORWARD,
-            "grid = (triton.cdiv(problem.s_q, tile.queries) *",
-            "grid = (problem.s_q // tile.queries *",
+            "programs = triton.cdiv(problem.s_q, variant.tile.queries) *",
+            "programs = problem.s_q // variant.tile.queries *",
         ),
     ),
     _host(
@@ -33,7 +33,7 @@ MUTANTS = (
         "column strides are taken for 1",
         (fp16(at.LAID) + "-v_transposed", bf16(at.LAID) + "-q_colstride2"),
         (*ERROR, *NAN, *ACCESS),
-        Edit(_FORWARD, '"ADJACENT": adjacent(q, k, v),', '"ADJACENT": True,'),
+        Edit(_LAUNCH, '"ADJACENT": adjacent(*loaded),', '"ADJACENT": True,'),
     ),
     _host(
         "k_strides_of_q",
@@ -42,9 +42,10 @@ MUTANTS = (
         (bf16(at.LAID) + "-q_bhsd", fp32(at.LAID) + "-k_bhsd"),
         (*ERROR, *NAN, *ACCESS),
         Edit(
-            _FORWARD,
-            "*units(q, vector), *units(k, vector),",
-            "*units(q, vector), *units(q, vector),",
+            _LAUNCH,
+            "for axis, stride in zip(axes, tensor.stride(), strict=True):",
+            "of = tensors['q'] if name == 'k' else tensor\n"
+            "        for axis, stride in zip(axes, of.stride(), strict=True):",
         ),
     ),
     _host(
@@ -53,7 +54,7 @@ MUTANTS = (
         "offsets within a head are always computed in 32 bits",
         (bf16(at.FAR_ROWS) + "-q_far", bf16(at.FAR_KEYS) + "-k_far"),
         ACCESS,
-        Edit(_FORWARD, "WIDE=is_wide(q, k, v),", "WIDE=False,"),
+        Edit(_LAUNCH, '"WIDE": is_wide(*loaded),', '"WIDE": False,'),
     ),
     _host(
         "sink_in_every_split",
@@ -61,7 +62,7 @@ MUTANTS = (
         "each split counts the sink, and joining them counts it once more",
         (fp16(at.DECODING_SINK),),
         ERROR,
-        Edit(_SPLIT_KEYS, "None if joined else options.sink,", "options.sink,"),
+        Edit(_SPLIT_KEYS, "sink_ptr=None if joined else sink,", "sink_ptr=sink,"),
         kernel="split_keys",
     ),
     _host(
@@ -72,8 +73,8 @@ MUTANTS = (
         (*ACCESS, *UNWRITTEN),
         Edit(
             _SPLIT_KEYS,
-            "blocks = triton.cdiv(problem.group * s_q, tile.queries)",
-            "blocks = triton.cdiv(s_q, tile.queries)",
+            "blocks = triton.cdiv(problem.group * s_q, variant.tile.queries)",
+            "blocks = triton.cdiv(s_q, variant.tile.queries)",
         ),
         kernel="split_keys",
     ),
@@ -83,7 +84,7 @@ MUTANTS = (
         "the accumulator of heads too wide for registers isn't cleared",
         (bf16(at.HEAD_257), fp32(at.HEAD_320)),
         (*ACCESS, *NAN),
-        Edit(_FORWARD, "acc = torch.zeros(shape", "acc = torch.empty(shape"),
+        Edit(_FORWARD, "acc = torch.zeros_like(out", "acc = torch.empty_like(out"),
     ),
     _host(
         "workspace_undeclared",
@@ -101,8 +102,8 @@ MUTANTS = (
         (*ERROR, *NAN, *ACCESS, *UNWRITTEN, "raised"),
         Edit(
             _SPLIT_KEYS,
-            '        features=FEATURES - {"varlen"},\n        sm=SM,\n        since',
-            "        features=FEATURES,\n        sm=SM,\n        since",
+            '    features=FEATURES - {"varlen"},',
+            "    features=FEATURES,",
         ),
         kernel="split_keys",
     ),
@@ -233,9 +234,10 @@ MUTANTS = (
         (fp16(at.LAID) + "-do_bhsd", fp16(at.LAID) + "-do_rowpad24"),
         (*ERROR, *NAN, *ACCESS),
         Edit(
-            _BACKWARD,
-            "tensors = (self.do, problem.q, problem.k, problem.v)",
-            "tensors = (self.out, problem.q, problem.k, problem.v)",
+            _LAUNCH,
+            "for axis, stride in zip(axes, tensor.stride(), strict=True):",
+            "of = tensors['out'] if name == 'do' else tensor\n"
+            "        for axis, stride in zip(axes, of.stride(), strict=True):",
         ),
     ),
     _host_backward(
@@ -245,9 +247,9 @@ MUTANTS = (
         (bf16(at.LAID) + "-do_expanded_all", fp16(at.LAID) + "-do_colstride3"),
         (*ERROR, *NAN, *ACCESS),
         Edit(
-            _BACKWARD,
-            '"ADJACENT": adjacent(*self.loaded),\n            "VECTOR"',
-            '"ADJACENT": True,\n            "VECTOR"',
+            _LAUNCH,
+            '"ADJACENT": adjacent(*loaded),',
+            '"ADJACENT": True,',
         ),
     ),
     _host_backward(
@@ -256,7 +258,7 @@ MUTANTS = (
         "accumulators of heads too wide for registers aren't cleared",
         (fp16(at.HEAD_320),),
         (*ACCESS, *NAN, *UNWRITTEN),
-        Edit(_BACKWARD, "made = torch.zeros if wide else torch.empty", "made = torch.empty"),
+        Edit(_BACKWARD, "return torch.zeros(like.shape", "return torch.empty(like.shape"),
     ),
     _host_backward(
         "shares_uninitialised",
@@ -264,11 +266,7 @@ MUTANTS = (
         "what shares of dk are added to isn't cleared",
         (bf16(at.MQA), fp16(at.MQA_OF_8)),
         (*ACCESS, *NAN, *UNWRITTEN),
-        Edit(
-            _BACKWARD,
-            "dk = torch.zeros(k.shape, dtype=torch.float32",
-            "dk = torch.empty(k.shape, dtype=torch.float32",
-        ),
+        Edit(_BACKWARD, "return torch.zeros(like.shape", "return torch.empty(like.shape"),
         kernel="split_queries",
     ),
     _host_backward(
@@ -279,8 +277,8 @@ MUTANTS = (
         UNWRITTEN,
         Edit(
             _BACKWARD,
-            "problem.h_kv * members * tiles,)\n        if not grid[0]:",
-            "problem.h_kv * members * tiles,)\n        if not grid[0] * problem.s_q:",
+            "problem.h_kv * members * tiles\n",
+            "problem.h_kv * members * tiles * min(1, problem.s_q)\n",
         ),
     ),
     _host_gradients(
@@ -321,10 +319,10 @@ MUTANTS = (
         ),
         Edit(
             _FORWARD,
-            "    tile = variant.tile\n",
-            "    tile = variant.tile\n"
+            "    problem = launcher.problem\n",
+            "    problem = launcher.problem\n"
             "    if problem.b == 1:\n"
-            "        tile = replace(tile, keys=16)\n",
+            "        variant = replace(variant, tile=replace(variant.tile, keys=16))\n",
         ),
     ),
     _host(
@@ -340,15 +338,15 @@ MUTANTS = (
         ),
         Edit(
             _FORWARD,
-            "from kernels.device import on_device_of",
-            "from kernels.device import multiprocessors, on_device_of",
+            "from oracles import ATTENTION_FORWARD",
+            "from kernels.device import multiprocessors\nfrom oracles import ATTENTION_FORWARD",
         ),
         Edit(
             _FORWARD,
-            "    tile = variant.tile\n",
-            "    tile = variant.tile\n"
-            "    if multiprocessors(q.device) > 4:\n"
-            "        tile = replace(tile, keys=16)\n",
+            "    problem = launcher.problem\n",
+            "    problem = launcher.problem\n"
+            "    if multiprocessors(problem.q.device) > 4:\n"
+            "        variant = replace(variant, tile=replace(variant.tile, keys=16))\n",
         ),
     ),
 )

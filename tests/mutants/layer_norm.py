@@ -6,7 +6,8 @@ from oracles import LAYER_NORM_BACKWARD
 from tests.mutants.mutant import ACCESS, ERROR, NAN, UNDEFINED, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import DISTRIBUTED, ODD, ROWS, WEIGHED, bf16, fp16, fp32
 
-_ROWS = "layer_norm/row_persistent.py"
+_ROWS, _CALL = "layer_norm/row_persistent.py", "layer_norm/call.py"
+_TILES = "layer_norm/tiles.py"
 _mutant = Family("ln", LAYER_NORM_BACKWARD, "row_persistent")
 
 MUTANTS = (
@@ -29,7 +30,7 @@ MUTANTS = (
             "dy = tl.load(dy_ptr + dy_offs, mask=mask, other=0.0",
             "dy = tl.load(dy_ptr + dy_offs, mask=mask, other=1.0",
         ),
-        Edit(_ROWS, "mask=offs_n < n, other=0.0)", "mask=offs_n < n, other=1.0)"),
+        Edit(_TILES, "mask=offs_n < n, other=0.0)", "mask=offs_n < n, other=1.0)"),
     ),
     _mutant(
         "x_without_other",
@@ -71,8 +72,8 @@ MUTANTS = (
         (*ACCESS, *NAN),
         Edit(
             _ROWS,
-            "torch.empty((programs, n), dtype",
-            "torch.empty((cores * cut.programs_per_sm, n), dtype",
+            "call.sum_in(programs)",
+            "call.sum_in(cores * cut.programs_per_sm)",
         ),
     ),
     _mutant(
@@ -83,8 +84,8 @@ MUTANTS = (
         ACCESS,
         Edit(
             _ROWS,
-            "torch.empty((programs, n), dtype",
-            "torch.empty((max(1, m // cut.block_m), n), dtype",
+            "call.sum_in(programs)",
+            "call.sum_in(max(1, call.m // cut.block_m))",
         ),
         kernel="row_persistent_aligned",
     ),
@@ -94,7 +95,7 @@ MUTANTS = (
         "the number of rows is the second last size",
         (fp32("m12-n264-{}-rank3"),),
         UNWRITTEN,
-        Edit(_ROWS, "m = x_rows.data.shape[0]", "m = x.shape[-2]"),
+        Edit(_CALL, "self.m, self.n = x_rows.data.shape", "self.m, self.n = x.shape[-2:]"),
     ),
     _mutant(
         "partials_in_half",
@@ -102,7 +103,7 @@ MUTANTS = (
         "partials of dweight and dbias are stored in the input's type",
         (bf16("m131-n8-{}-contiguous"), bf16(ROWS)),
         ERROR,
-        Edit(_ROWS, "(programs, n), dtype=torch.float32", "(programs, n), dtype=x.dtype"),
+        Edit(_CALL, "(parts, self.n), dtype=torch.float32", "(parts, self.n), dtype=self.x.dtype"),
     ),
     _mutant(
         "mean_in_half",
@@ -111,7 +112,7 @@ MUTANTS = (
         (bf16(f"{DISTRIBUTED}-mean100"), fp16(f"{DISTRIBUTED}-mean100")),
         ERROR,
         Edit(
-            _ROWS,
+            _CALL,
             "packed_vector(mean),",
             "packed_vector(None if mean is None else mean.to(x.dtype)),",
         ),
@@ -122,7 +123,7 @@ MUTANTS = (
         "rstd is kept in the input's type",
         (fp16(f"{DISTRIBUTED}-tiny_variance"), fp16(DISTRIBUTED + "-uniform")),
         (*ERROR, *NAN),
-        Edit(_ROWS, "packed_vector_of(rstd),", "packed_vector_of(rstd.to(x.dtype)),"),
+        Edit(_CALL, "packed_vector(rstd),", "packed_vector(rstd.to(x.dtype)),"),
     ),
     _mutant(
         "x_hat_in_half",
@@ -154,7 +155,7 @@ MUTANTS = (
         "1 + weight in the forward and weight in the backward",
         (bf16(f"{WEIGHED}-zero_centred"),),
         ERROR,
-        Edit(_ROWS, "weight += 1.0", "weight += 0.0"),
+        Edit(_TILES, "weight += 1.0", "weight += 0.0"),
     ),
     _mutant(
         "residual_normalised",
@@ -186,7 +187,7 @@ MUTANTS = (
         "means are divided by the block's width, not by the row's",
         (fp32(ODD),),
         ERROR,
-        Edit(_ROWS, "1.0 / n,", "1.0 / block_n,"),
+        Edit(_CALL, "1.0 / self.n,", "1.0 / (1 << max(4, (self.n - 1).bit_length())),"),
     ),
     _mutant(
         "columns_taken_for_adjacent",
@@ -194,7 +195,11 @@ MUTANTS = (
         "column strides are taken for 1",
         (bf16("m11-n264-{}-dy_colstride3"), fp32("m11-n264-{}-x_transposed")),
         (*ERROR, *NAN, *ACCESS),
-        Edit(_ROWS, "ADJACENT=columns == {1},", "ADJACENT=True,"),
+        Edit(
+            _CALL,
+            '"ADJACENT": all(each.column == 1 for each in matrices),',
+            '"ADJACENT": True,',
+        ),
     ),
     _mutant(
         "dy_strides_of_x",
@@ -203,9 +208,9 @@ MUTANTS = (
         (fp32("m11-n264-{}-dy_rowpad3"), bf16("m11-n264-{}-expanded_rows")),
         (*ERROR, *NAN, *ACCESS),
         Edit(
-            _ROWS,
-            "dy_rows.row // vector,\n            dy_rows.column,",
-            "x_rows.row // vector,\n            x_rows.column,",
+            _CALL,
+            'dy_rows.row // vector,\n            "stride_dyn": dy_rows.column,',
+            'x_rows.row // vector,\n            "stride_dyn": x_rows.column,',
         ),
     ),
     _mutant(
@@ -216,8 +221,8 @@ MUTANTS = (
         (*ACCESS, *UNWRITTEN),
         Edit(
             _ROWS,
-            "@kernel(LAYER_NORM_BACKWARD, _domain(16),",
-            "@kernel(LAYER_NORM_BACKWARD, _domain(1),",
+            "@kernel(LAYER_NORM_BACKWARD, domain(16, WIDEST),",
+            "@kernel(LAYER_NORM_BACKWARD, domain(1, WIDEST),",
         ),
         kernel="row_persistent_aligned",
     ),

@@ -6,9 +6,9 @@ from oracles import LAYER_NORM_BACKWARD
 from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import ODD, ROWS, WEIGHED, bf16, fp16, fp32
 
-_ROWS, _COLUMNS = "layer_norm/row_persistent.py", "layer_norm/column_owning.py"
+_COLUMNS = "layer_norm/column_owning.py"
 _SHARES = "layer_norm/row_sharing.py"
-_FINALIZE, _MATRICES = "layer_norm/finalize.py", "layer_norm/matrices.py"
+_FINALIZE, _CALL = "layer_norm/finalize.py", "layer_norm/call.py"
 _ROW_KERNEL = "row_persistent"
 _mutant = Family("ln", LAYER_NORM_BACKWARD, "column_owning")
 
@@ -34,12 +34,9 @@ MUTANTS = (
         (fp32(f"{WEIGHED}-accumulate"),),
         ERROR,
         Edit(
-            _ROWS,
-            "    finalize(dweight_parts, dbias_parts, weight_gradient, bias_gradient, "
-            "accumulate=accumulate)",
-            "    for _ in range(2):\n"
-            "        finalize(dweight_parts, dbias_parts, weight_gradient, bias_gradient, "
-            "accumulate=accumulate)",
+            _CALL,
+            "            finalize(parts, bias_parts, ",
+            "            for _ in range(2): finalize(parts, bias_parts, ",
         ),
         kernel=_ROW_KERNEL,
     ),
@@ -99,7 +96,7 @@ MUTANTS = (
         (fp32("m12-n264-{}-rank3_pad8"),),
         (*ERROR, *NAN, *ACCESS),
         Edit(
-            _MATRICES,
+            _CALL,
             "tensor.reshape(-1, n)",
             "tensor.as_strided((tensor.numel() // n, n), tensor.stride()[-2:])",
         ),
@@ -133,8 +130,8 @@ MUTANTS = (
         ACCESS,
         Edit(
             _COLUMNS,
-            "part_offs = tl.program_id(1).to(tl.int64) * n + offs_n",
-            "part_offs = offs_n",
+            "dweight, dbias, tl.program_id(1), offs_n, n)",
+            "dweight, dbias, tl.program_id(1) * 0, offs_n, n)",
         ),
     ),
     _mutant(
@@ -188,8 +185,8 @@ MUTANTS = (
         ACCESS,
         Edit(
             _SHARES,
-            "part_offs = group.to(tl.int64) * n + offs_n",
-            "part_offs = offs_n",
+            "dweight, dbias, group, offs_n, n)",
+            "dweight, dbias, group * 0, offs_n, n)",
         ),
         kernel="row_sharing",
     ),

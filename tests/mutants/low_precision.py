@@ -22,7 +22,7 @@ from oracles import (
 )
 from oracles.layer_norm.values import EPS
 from oracles.op import Inputs
-from tests.plain_attention import Attention, Given, heads_first
+from tests.builders.plain_attention import Attention, Given, heads_first
 
 
 class _InItsDtype(Attention):

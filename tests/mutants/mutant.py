@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oracles.op import Op
-from reports.schema import Rule
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from reports.record import Rule
+from tests import ROOT
 
 # Groups of rules that a mutant may be found by. An error beyond what rounding explains is seen by
 # whichever of these comes first.

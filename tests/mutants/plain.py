@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oracles import LAYER_NORM_BACKWARD
-from tests import wrong_attentions, wrong_layer_norms
+from tests.builders import wrong_attentions, wrong_layer_norms
 from tests.mutants.mutant import Mutant
 
 _FILE = Path(__file__).with_name("plain_kernels.py")

@@ -11,9 +11,9 @@ from kernels import (
     Domain,
     kernel,
 )
-from tests import wrong_attentions, wrong_layer_norms
-from tests.by_hand import DTYPES
-from tests.plain_attention import Attention
+from tests.builders import wrong_attentions, wrong_layer_norms
+from tests.builders.by_hand import DTYPES
+from tests.builders.plain_attention import Attention
 
 _SOUND = Attention()
 

@@ -1,0 +1,127 @@
+"""Launches of attention's kernels: a kernel takes the arguments that its parameters name.
+
+A tensor `q` is passed as q_ptr, with its strides stride_qb, stride_qm, stride_qh and stride_qd over
+(b, s, h, d). Strides and head sizes come in units of VECTOR elements, d's own stride as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from torch import Tensor
+
+from kernels.attention.problem import Problem, adjacent, is_wide, vector_elements
+from kernels.attention.served import need_of_call
+from kernels.attention.variants import Need, Variant
+from kernels.device import on_device_of, sm_of
+
+WIDE_CHUNK = 64  # columns of a head at a time where accumulators are in memory
+
+# One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
+_SPECIALISED = {"group", "stride_bn"}
+# How strides are called: by the tensor, and by its axes.
+_STRIDES = {
+    "q": ("q", "bmhd"), "k": ("k", "bnhd"), "v": ("v", "bnhd"), "out": ("o", "bmhd"),
+    "do": ("g", "bmhd"), "dq": ("dq", "bmhd"), "dk": ("dk", "bnhd"), "dv": ("dv", "bnhd"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Two kernels of one function: for tensors at 16-byte addresses, and at any."""
+
+    aligned: Any
+    any: Any
+
+    def of(self, vector: int) -> Any:
+        """The kernel for loads of `vector` elements."""
+        return self.aligned if vector > 1 else self.any
+
+
+def compiled(function: Callable[..., object], *vectors: str) -> Any:
+    """The kernel of a function, whose tensors called `vectors` may be at 16-byte addresses.
+
+    What else the JIT could tell of a number or an address is left out, so that one compiled kernel
+    serves every size, stride and mask: how wide loads may be is said by VECTOR alone.
+    """
+    names = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.annotation is inspect.Parameter.empty
+    ]
+    pointers = [name for name in names if name.endswith("_ptr") or name.startswith("cu_")]
+    numbers = [name for name in names if name not in pointers and name not in _SPECIALISED]
+    loose = [name for name in pointers if name not in vectors]
+    return triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=loose)
+
+
+def compiled_twice(function: Callable[..., object], *vectors: str) -> Twins:
+    """`compiled` with `vectors`, and with none."""
+    return Twins(compiled(function, *vectors), compiled(function))
+
+
+def arguments_of(tensors: Mapping[str, Tensor], vector: int) -> dict[str, object]:
+    """The pointers and strides of tensors [b, s, h, d]; a kernel counts in `vector` elements."""
+    arguments: dict[str, object] = {}
+    for name, tensor in tensors.items():
+        letter, axes = _STRIDES[name]
+        arguments[f"{name}_ptr"] = tensor
+        for axis, stride in zip(axes, tensor.stride(), strict=True):
+            arguments[f"stride_{letter}{axis}"] = stride if axis == "d" else stride // vector
+    return arguments
+
+
+class Launcher:
+    """Launches the kernels of one call; others: what is loaded as vectors beside q, k and v."""
+
+    def __init__(self, problem: Problem, *, tf32: bool, **others: Tensor) -> None:
+        self.problem = problem
+        self.loaded = {"q": problem.q, "k": problem.k, "v": problem.v, **others}
+        sm = sm_of(problem.q.device)
+        self.need: Need = need_of_call(problem, sm, tuple(self.loaded.values()), tf32=tf32)
+
+    def vector(self, variant: Variant) -> int:
+        """Elements of a load of q, k, v and the others."""
+        return vector_elements(*self.loaded.values()) if variant.aligned else 1
+
+    def launch(
+        self,
+        kernel: Twins,
+        programs: int,
+        variant: Variant,
+        stored: Mapping[str, Tensor] | None = None,
+        /,
+        **own: object,
+    ) -> None:
+        """Run `programs` of a kernel, if any, as a variant cuts it.
+
+        stored: tensors laid out like (b, s, h, d) beside those that are loaded. own: what only this
+        kernel takes, or takes otherwise.
+        """
+        if not programs:
+            return
+        problem, tile, loaded = self.problem, variant.tile, self.loaded.values()
+        vector = self.vector(variant)
+        arguments = {
+            **problem.arguments,
+            **arguments_of({**self.loaded, **(stored or {})}, vector),
+            "d": problem.d // vector,
+            "d_v": problem.d_v // vector,
+            "ADJACENT": adjacent(*loaded),
+            "VECTOR": vector,
+            "WIDE": is_wide(*loaded),
+            "PRECISION": variant.precision,
+            "BLOCK_M": tile.queries,
+            "BLOCK_N": tile.keys,
+            "BLOCK_C": WIDE_CHUNK,
+            "STAGES": tile.stages,
+            **own,
+        }
+        chosen = kernel.of(vector)
+        named = {name: arguments[name] for name in chosen.arg_names}
+        with on_device_of(problem.q):
+            chosen[(programs,)](**named, num_warps=tile.warps, num_stages=tile.stages)

@@ -1,0 +1,188 @@
+"""One call of layer norm's backward: its arguments as every kernel here takes them, and its ends.
+
+Tensors are seen as matrices [m, n]. Arguments are passed by the names of a kernel's parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypedDict
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.device import on_device_of
+from kernels.layer_norm.finalize import finalize
+from kernels.registry import Domain
+from oracles import LAYER_NORM_BACKWARD
+
+Gradients = tuple[Tensor, Tensor | None, Tensor | None]
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_STATISTICS = ["mean_ptr", "rstd_ptr"]
+_INPUTS = ["dy_ptr", "x_ptr", "weight_ptr", "dresidual_ptr"]
+
+
+class Given(TypedDict, total=False):
+    """The options of a call that every kernel takes alike; see OPTIONS in oracles/layer_norm."""
+
+    dresidual: Tensor | None
+    dweight: Tensor | None
+    dbias: Tensor | None
+    has_bias: bool
+    zero_centred: bool
+
+
+class Twins(NamedTuple):
+    """Two kernels of one function: for any addresses, and for tensors at 16-byte ones."""
+
+    any: Any
+    aligned: Any
+
+
+def compiled_twice(function: Callable[..., object]) -> Twins:
+    """The kernels of a function; no number is compiled in, so that they serve every size."""
+    numbers = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.annotation is inspect.Parameter.empty and not name.endswith("_ptr")
+    ]
+    any_address, aligned = (
+        triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=loose)
+        for loose in ([*_STATISTICS, *_INPUTS], _STATISTICS)
+    )
+    return Twins(any_address, aligned)
+
+
+def domain(alignment: int, widest: int, sm: tuple[int, int] = (0, 999)) -> Domain:
+    """Rows to `widest` columns, and every option. A grid's x, and a row's index, are int32."""
+    return Domain(
+        dtypes=_DTYPES,
+        weight_dtypes=_DTYPES,
+        alignment=alignment,
+        sizes={"m": (0, 2**31 - 2**20), "n": (1, widest)},
+        features=frozenset(LAYER_NORM_BACKWARD.options),
+        sm=sm,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A tensor [..., n] seen as [m, n], and its strides in elements."""
+
+    data: Tensor
+    row: int
+    column: int
+
+
+def as_matrix(tensor: Tensor) -> Matrix:
+    """`tensor` [..., n] as a matrix: a view where its strides allow one, else a packed copy."""
+    n = tensor.shape[-1]
+    rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, n)
+    return Matrix(rows, rows.stride(0), rows.stride(1))
+
+
+def packed_vector(tensor: Tensor | None) -> Tensor | None:
+    """Per-row statistics of any rank, or a weight, as a packed vector; copies only if strided."""
+    return None if tensor is None else tensor.reshape(-1).contiguous()
+
+
+class Call:
+    """The arguments of one call, its partial sums and its gradients.
+
+    aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent, and rows are
+    less than 2^31 elements apart.
+    """
+
+    def __init__(
+        self,
+        dy: Tensor,
+        x: Tensor,
+        weight: Tensor | None,
+        mean: Tensor | None,
+        rstd: Tensor,
+        *,
+        aligned: bool,
+        dresidual: Tensor | None = None,
+        dweight: Tensor | None = None,
+        dbias: Tensor | None = None,
+        has_bias: bool = True,
+        zero_centred: bool = False,
+    ) -> None:
+        self.x, self.weight, self.has_bias = x, weight, has_bias
+        self._existing = dweight, dbias
+        dy_rows, x_rows = as_matrix(dy), as_matrix(x)
+        residual = None if dresidual is None else as_matrix(dresidual)
+        self.m, self.n = x_rows.data.shape
+        self.dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        matrices = [each for each in (dy_rows, x_rows, residual) if each is not None]
+        # A stride that 32 bits don't hold can't be made of vectors there: see `offsets`.
+        self.aligned = aligned and all(each.row < 2**31 for each in matrices)
+        vector = 16 // x.element_size() if self.aligned else 1
+        self.arguments: dict[str, object] = {
+            "dy_ptr": dy_rows.data,
+            "x_ptr": x_rows.data,
+            "weight_ptr": packed_vector(weight),
+            "mean_ptr": packed_vector(mean),
+            "rstd_ptr": packed_vector(rstd),
+            "dresidual_ptr": None if residual is None else residual.data,
+            "dx_ptr": self.dx,
+            "m": self.m,
+            "n_vectors": self.n // vector,
+            "stride_dym": dy_rows.row // vector,
+            "stride_dyn": dy_rows.column,
+            "stride_xm": x_rows.row // vector,
+            "stride_xn": x_rows.column,
+            "stride_rm": 0 if residual is None else residual.row // vector,
+            "stride_rn": 0 if residual is None else residual.column,
+            "inverse_n": 1.0 / self.n,
+            "ZERO_CENTRED": zero_centred,
+            "ADJACENT": all(each.column == 1 for each in matrices),
+            "VECTOR": vector,
+        }
+
+    def sum_in(self, parts: int) -> None:
+        """Make room for so many partial sums of dweight and dbias, [parts, n] in fp32."""
+        dweight = dbias = None
+        if self.weight is not None:
+            dweight = torch.empty((parts, self.n), dtype=torch.float32, device=self.x.device)
+            if self.has_bias:
+                dbias = torch.empty_like(dweight)
+        self.arguments |= {"dweight_part_ptr": dweight, "dbias_part_ptr": dbias}
+
+    def launch(
+        self, kernel: Twins, grid: tuple[int, ...], options: dict[str, int], **own: object
+    ) -> None:
+        """Run a kernel on what its parameters name; options: num_warps and its like."""
+        chosen = kernel.aligned if self.aligned else kernel.any
+        arguments = {**self.arguments, **own}
+        named = {name: arguments[name] for name in chosen.arg_names}
+        with on_device_of(self.x):
+            chosen[grid](**named, **options)
+
+    def gradients(self) -> Gradients:
+        """dx, dweight and dbias, folded from their partial sums."""
+        parts, bias_parts = self.arguments["dweight_part_ptr"], self.arguments["dbias_part_ptr"]
+        if self.weight is None or not isinstance(parts, Tensor):
+            return self.dx, None, None
+        existing, existing_bias = self._existing
+        dweight = _gradient_like(self.weight, existing)
+        dbias = _gradient_like(self.weight, existing_bias) if self.has_bias else None
+        assert bias_parts is None or isinstance(bias_parts, Tensor)
+        with on_device_of(self.x):
+            finalize(parts, bias_parts, dweight, dbias, accumulate=existing is not None)
+        return self.dx, dweight, dbias
+
+
+def _gradient_like(weight: Tensor, existing: Tensor | None) -> Tensor:
+    """Where a gradient of `weight` [n] goes: the existing one, or a new packed tensor.
+
+    Raises ValueError where the existing one isn't packed.
+    """
+    if existing is None:
+        return torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
+    if not existing.is_contiguous():
+        raise ValueError("dweight and dbias to accumulate into must be packed vectors")
+    return existing

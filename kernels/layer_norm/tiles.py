@@ -1,0 +1,39 @@
+"""What the kernels of layer norm's backward share, as jit functions."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def offsets(row, offs_n, stride_m, stride_n, ADJACENT: tl.constexpr, VECTOR: tl.constexpr):
+    """Of a tile of a matrix; row [BLOCK_M, 1] in int64, offs_n [BLOCK_N].
+
+    Strides of rows arrive divided by VECTOR: their product with it is known to be a multiple, and
+    so loads are VECTOR elements wide whatever the JIT could see of the number.
+    """
+    if ADJACENT:
+        offs = row * (stride_m * VECTOR) + offs_n[None, :]
+    else:
+        offs = row * stride_m + offs_n.to(tl.int64)[None, :] * stride_n
+    return offs
+
+
+@triton.jit
+def weight_of(weight_ptr, offs_n, n, ZERO_CENTRED: tl.constexpr):
+    """The weight of columns, or 1 + it, [1, BLOCK_N] in fp32."""
+    weight = tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
+    if ZERO_CENTRED:
+        weight += 1.0
+    return weight[None, :]
+
+
+@triton.jit
+def leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, part, offs_n, n):
+    """Store a program's sums of its rows as the partial row `part`."""
+    part_offs = part.to(tl.int64) * n + offs_n
+    if dweight_part_ptr is not None:
+        tl.store(dweight_part_ptr + part_offs, tl.sum(dweight, axis=0), mask=offs_n < n)
+    if dbias_part_ptr is not None:
+        tl.store(dbias_part_ptr + part_offs, tl.sum(dbias, axis=0), mask=offs_n < n)

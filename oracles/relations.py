@@ -1,0 +1,70 @@
+"""What the relations of several ops share: inputs changed apart, and scaling by a power of two."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Container, Mapping
+
+import torch
+from torch import Tensor
+
+from oracles.cases.layouts import place_vector
+from oracles.op import Argument, Case, Inputs, Relation, TensorLayout
+from oracles.rounding import HALF_SUBNORMAL_SPACING
+
+FACTOR = 8.0  # exact, but where what was subnormal isn't any more
+
+Tensors = Mapping[str, Tensor]
+
+
+def is_sampled(case: Case, one_in: int) -> bool:
+    """Whether a plain case of `full` is among those tried for invariance, one in so many."""
+    chosen = zlib.crc32(case.id().encode()) % one_in == 0
+    return case.tier == "full" and case.distribution == "normal" and chosen
+
+
+def copied(inputs: Inputs, changed: Mapping[str, Argument]) -> Inputs:
+    """The inputs with some changed, every tensor packed in memory of its own."""
+
+    def apart(value: Argument) -> Argument:
+        if not isinstance(value, Tensor):
+            return value
+        is_real = value.is_floating_point()
+        return place_vector(value, value.dtype, TensorLayout()) if is_real else value.clone()
+
+    return {name: apart(value) for name, value in {**inputs, **changed}.items()}
+
+
+def scaled(
+    name: str,
+    case: Case,
+    inputs: Container[str],
+    outputs: Container[str] | None = None,
+    *,
+    exact: bool = True,
+    underflows: bool = False,
+) -> Relation:
+    """FACTOR times the inputs and outputs of these names (None: all); other outputs stay."""
+
+    def times(tensors: Mapping[str, object], names: Container[str] | None) -> dict[str, Tensor]:
+        return {
+            key: each * FACTOR if names is None or key in names else each
+            for key, each in tensors.items()
+            if isinstance(each, Tensor)
+        }
+
+    return Relation(
+        name,
+        case,
+        change=lambda given: copied(given, times(given, inputs)),
+        carry=lambda returned: times(returned, outputs),
+        exact=exact,
+        slack=lambda returned: {key: _of_subnormals(each) for key, each in returned.items()},
+        underflows=underflows,
+    )
+
+
+def _of_subnormals(output: Tensor) -> Tensor:
+    """What the cast of a number and the cast of FACTOR times it may differ by, beside FACTOR."""
+    small = output.abs() < torch.finfo(output.dtype).smallest_normal
+    return small.double() * (2 * FACTOR * HALF_SUBNORMAL_SPACING[output.dtype])

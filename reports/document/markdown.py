@@ -1,0 +1,112 @@
+"""A document as Markdown for a GitHub step summary, which holds 1 MiB.
+
+Figures are left out, since a summary shows none, and so are tables that only a page has. What
+doesn't fit the budget is left out from the end of the last tables, and the last sentence says so.
+Texts are escaped: none of them can be markup.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from reports.document.model import Cell, Table
+from reports.phrases import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from reports.document.model import Document, Part
+
+# An underscore inside a word, as in row_persistent, means nothing to GitHub and stays readable.
+_SPECIAL = re.compile(r"[\\`*{}\[\]<>#|~@&$!]|:(?=//)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_CLOSING_BYTES = 600  # the sentence that says what was left out, at most
+_LONGEST = 1_000  # characters of a cell, so that a damaged record's megabyte is no row's end
+
+
+def render_markdown(document: Document, budget_bytes: int = 1_000_000) -> str:
+    """Render the document in at most `budget_bytes` bytes of UTF-8."""
+    left = budget_bytes - _CLOSING_BYTES
+    written: list[str] = []
+    omitted = []
+    for part in document.parts:
+        head = "".join(_head(part))
+        left -= len(head.encode())
+        written.append(head)
+        for table in part.items:
+            if not isinstance(table, Table) or not table.rows or table.level == "page":
+                continue
+            opening, closing = _opening(table), "\n</details>\n\n" if table.folded else "\n"
+            left -= len(opening.encode()) + len(closing.encode())
+            kept = []
+            for line in _rows(table):
+                if len(line.encode()) > left:
+                    break
+                kept.append(line)
+                left -= len(line.encode())
+            if kept:
+                written += [opening, *kept, closing]
+            else:
+                left += len(opening.encode()) + len(closing.encode())
+            if len(kept) < len(table.rows):
+                missing = f"{len(table.rows) - len(kept):,} of {len(table.rows):,}"
+                omitted.append(f"{missing} rows of {escaped(table.title[:60])}")
+    if omitted:
+        named = ", ".join(omitted[:4]) + (", and of more tables" if len(omitted) > 4 else "")
+        written.append(
+            f"\nLeft out, to stay within {budget_bytes:,} bytes: {named}. The record has them "
+            "all.\n"
+        )
+    # A budget below the heads' own size still holds.
+    return "".join(written).encode()[: max(budget_bytes, 0)].decode(errors="ignore")
+
+
+def _head(part: Part) -> Iterator[str]:
+    yield f"## {escaped(part.verdict)}: {escaped(part.sentence[:_LONGEST])}\n\n"
+    for note in part.notes:
+        yield f"- {escaped(note[:_LONGEST])}\n"
+    yield "\n"
+    facts = (*part.facts, *part.environment)
+    if facts:
+        yield "| run | |\n| --- | --- |\n"
+        for label, text in facts:
+            yield f"| {escaped(label)} | {escaped(text[:_LONGEST])} |\n"
+        yield "\n"
+
+
+def _opening(table: Table) -> str:
+    title = escaped(table.title)
+    opening = f"<details><summary>{title}</summary>\n\n" if table.folded else f"### {title}\n\n"
+    if table.note:
+        opening += f"{escaped(table.note)}\n\n"
+    columns = [table.columns[place] for place in _places(table)]
+    marks = ("---:" if each.is_figure else "---" for each in columns)
+    heads = " | ".join(escaped(each.title) for each in columns)
+    return f"{opening}| {heads} |\n| {' | '.join(marks)} |\n"
+
+
+def _rows(table: Table) -> Iterator[str]:
+    places = _places(table)
+    for row in table.rows:
+        cells = []
+        for column, cell in ((table.columns[place], row[place]) for place in places):
+            text = cell.text if isinstance(cell, Cell) else cell
+            as_code = column.kind == "command" and text
+            cells.append(_code(text) if as_code else escaped(text[:_LONGEST]))
+        yield f"| {' | '.join(cells)} |\n"
+
+
+def _places(table: Table) -> list[int]:
+    return [place for place in range(len(table.columns)) if not table.is_empty(place)]
+
+
+def _code(text: str) -> str:
+    """A command in a cell: code, where only a pipe ends the cell and backticks end the code."""
+    if re.search(r"[`|\\]", text):
+        return escaped(text)
+    return f"`{shown(text)}`"
+
+
+def escaped(text: str) -> str:
+    """`text` with each character that Markdown or HTML gives a meaning as an entity."""
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", shown(text))

@@ -1,0 +1,150 @@
+"""What a report is made of, whatever form it takes: parts, tables, figures. Plain data.
+
+A view makes a document of a record; `terminal`, `html`, `markdown` and `svg` show any document.
+Texts are as the record has them: each form spells out, escapes and cuts what it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, NamedTuple, TypeVar
+
+Tone = Literal["", "good", "bad", "doubtful", "dim", "strong"]
+Kind = Literal["text", "number", "share", "trend", "command"]
+Level = Literal["summary", "details", "page"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table's column. `note` explains the title to who points at it, and to a screen reader.
+
+    kind:
+        text     sorted as words are, numbers in them by their value
+        number   sorted by the cell's value, to the right; never cut or folded
+        share    a number with a bar as long as its value, 0 to 1
+        trend    the cell's `trend` as a line; its text is what a form without lines shows
+        command  to be copied
+    rank   on a narrow terminal columns are left out, the highest rank first; 0 is never left out.
+           Where those of rank 0 don't fit side by side, the others come as a further table. A
+           column with a rank that holds nothing but "" and "-" is left out of every form.
+    group  in a terminal its text heads the rows that have it, on a line of its own
+    below  in a terminal its text has lines of its own below its row; a command always has
+    """
+
+    title: str
+    kind: Kind = "text"
+    note: str = ""
+    _: KW_ONLY
+    rank: int = 0
+    group: bool = False
+    below: bool = False
+
+    @property
+    def is_figure(self) -> bool:
+        """Whether it stands to the right, and may not be folded."""
+        return self.kind in {"number", "share"}
+
+
+class Cell(NamedTuple):
+    """What a cell shows, and the number that it sorts by; one without sorts last."""
+
+    text: str
+    value: float | None = None
+    tone: Tone = ""
+    trend: Sequence[float | None] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of as many cells as there are columns; a plain string is a cell without a number.
+
+    A table without rows isn't shown.
+
+    level   summary  in every form
+            details  in a terminal by --details alone
+            page     in the page alone: every row of a record
+    folded  closed in a page until it is opened; in a terminal, rows beyond a few by --details alone
+    most    rows that a terminal shows without --details
+    """
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell | str]]
+    note: str = ""
+    _: KW_ONLY
+    level: Level = "summary"
+    folded: bool = False
+    most: int = 40
+
+    def is_empty(self, place: int) -> bool:
+        """Whether a column that may be left out holds nothing, so that no form shows it."""
+        return self.columns[place].rank > 0 and all(
+            (row[place] if isinstance(row[place], str) else row[place][0]) in {"", "-"}
+            for row in self.rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture of a page: `draw` returns SVG whose ids begin with the prefix that it is given.
+
+    What it returns stands in the page as it is: it comes from `reports.document.svg`.
+    """
+
+    title: str
+    draw: Callable[[str], str]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A record's, or a comparison's, share of a document: the verdict, then what is behind it.
+
+    notes        what a reader must know besides the verdict, always shown
+    facts        (label, text), always shown
+    environment  (label, text): where and how it was run; in a terminal by --details alone
+    record       the record's path; a terminal names it before its last line
+    closing      what stands beside the verdict in a terminal's last line, as a command to look
+                 closer; without it the verdict isn't repeated
+    """
+
+    title: str
+    verdict: str
+    tone: Tone
+    sentence: str
+    notes: Sequence[str] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    items: Sequence[Table | Figure] = ()
+    _: KW_ONLY
+    environment: Sequence[tuple[str, str]] = ()
+    record: str = ""
+    closing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Parts, one after another, under a title."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+Item = TypeVar("Item")
+Field = tuple[Column, Callable[[Item], Cell | str]]
+
+
+def table_of(
+    title: str,
+    items: Iterable[Item],
+    fields: Sequence[Field[Item]],
+    note: str = "",
+    *,
+    level: Level = "summary",
+    folded: bool = False,
+    most: int = 40,
+) -> Table:
+    """A table with a row for each item; a field is a column, and what its cell shows of an item."""
+    rows = [[show(item) for _, show in fields] for item in items]
+    columns = [column for column, _ in fields]
+    return Table(title, columns, rows, note, level=level, folded=folded, most=most)

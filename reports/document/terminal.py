@@ -1,0 +1,370 @@
+"""A document in a terminal: verdicts, and tables that fit its width.
+
+No figure is ever cut or folded. Where a table is too wide, first its bars go, then the columns of
+the highest rank, which a line names; what is left comes as further tables with the rows' names
+again. Status words stand beside the colours, so that it reads without them. Texts are shown
+literally, never as markup.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import groupby, pairwise, takewhile
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, chop_cells
+from rich.text import Text
+
+from reports.document.model import Cell, Table
+from reports.phrases import count, cut, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from reports.document.model import Column, Document, Part, Tone
+
+_STYLES: dict[Tone, str] = {
+    "": "",
+    "good": "green",
+    "bad": "bold red",
+    "doubtful": "yellow",
+    "dim": "dim",
+    "strong": "bold",
+}
+# Of verdicts. Exact colours, as a terminal's own white on its green may be hard to read.
+_VERDICTS: dict[Tone, str] = {
+    "good": "bold #ffffff on #1a7f37",
+    "bad": "bold #ffffff on #b42318",
+    "doubtful": "bold #000000 on #d0b344",
+}
+_GAP = "  "
+_INDENT = "  "
+_MOST_FOLDED = 12  # rows up to which a folded table is shown all the same
+_NAME = 19  # columns in which a folded text still reads
+_TITLE = 12  # up to which a figure's title isn't wrapped, however narrow its figures
+_TREND = (12, 60)  # columns of a line, at the least and at the most
+_SHARE = 7  # columns of a share beside its bar
+_BARS = " ▏▎▍▌▋▊▉█"
+_SPARKS = "▁▂▃▄▅▆▇█"
+_ASCII_SPARKS = "_.:-=+*#"
+_STEADY = 0.1  # of the highest value: a line that moves less looks level
+
+
+def print_document(document: Document, console: Console, *, details: bool = False) -> None:
+    """Print the document; details: all but what only a page has, and every row."""
+    for number, part in enumerate(document.parts):
+        if number:
+            console.print()
+        _print_part(part, console, details=details)
+
+
+def _print_part(part: Part, console: Console, *, details: bool) -> None:
+    verdict = f" {part.verdict} ", _VERDICTS.get(part.tone, "bold reverse")
+    if part.title:
+        _print(console, part.title, "bold")
+    console.print(Text.assemble(verdict, f" {shown(part.sentence)}"))
+    for note in part.notes:
+        _print(console, cut(note), indent=2)
+    _print_facts((*part.facts, *(part.environment if details else ())), console)
+    shown_levels = {"summary", "details"} if details else {"summary"}
+    for item in part.items:
+        if isinstance(item, Table) and item.rows and item.level in shown_levels:
+            console.print()
+            _TablePrinter(item, console, details=details).print()
+    if part.closing:
+        console.print()
+        if part.record:
+            _print_line(console, Text(f"record: {shown(part.record)}"))
+        _print_line(console, Text.assemble(verdict, f" {shown(part.closing)}"))
+
+
+def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
+    if not facts:
+        return
+    console.print()
+    labels = [shown(label) for label, _ in facts]
+    width = max(map(cell_len, labels)) + len(_GAP)
+    for label, (_, text) in zip(labels, facts, strict=True):
+        first, *others = folded(cut(text), console.width - width)
+        console.print(Text.assemble((_padded(label, width), "dim"), first))
+        for line in others:
+            _print_line(console, Text(" " * width + line))
+
+
+class _TablePrinter:
+    """Lays one table out for a console, and prints it."""
+
+    def __init__(self, table: Table, console: Console, *, details: bool) -> None:
+        self._table, self._console = table, console
+        self._width, self._ascii = console.width, console.options.ascii_only
+        closed = table.folded and len(table.rows) > _MOST_FOLDED
+        most = len(table.rows) if details else 0 if closed else table.most
+        self._rows = [
+            [Cell(each) if isinstance(each, str) else each for each in row]
+            for row in table.rows[:most]
+        ]
+        self._titles = [self._plain(each.title) for each in table.columns]
+        places = range(len(table.columns))
+        self._groups = [place for place in places if table.columns[place].group]
+        self._below = [
+            place
+            for place in places
+            if _is_below(table.columns[place]) and place not in self._groups
+        ]
+        self._indent = _INDENT if self._groups else ""
+        self._bars = 6 if self._width < 110 else 10  # columns of a share's bar; 0: none
+        self._places = [
+            place
+            for place in places
+            if place not in {*self._groups, *self._below} and not table.is_empty(place)
+        ]
+        self._widest = {
+            place: max((cell_len(self._plain(row[place].text)) for row in self._rows), default=0)
+            for place in self._places
+        }
+
+    def print(self) -> None:
+        table, console = self._table, self._console
+        left = len(table.rows) - len(self._rows)
+        told = f": {count(len(table.rows), 'row')}{'' if self._rows else ', shown by --details'}"
+        title = Text(self._plain(table.title), style="bold")
+        console.print(title.append(told, "not bold dim"))
+        if not self._rows:
+            return
+        columns, dropped = self._fitted()
+        for number, places in enumerate(columns):
+            if number:
+                console.print()
+            self._print_columns(places, with_below=number == len(columns) - 1)
+        if left:
+            _print(console, f"{left:,} more not shown; --details shows them", "dim")
+        if dropped:
+            named = ", ".join(self._titles[place] for place in dropped)
+            _print(console, f"Left out at {self._width} columns: {named}", "dim")
+        if table.note:
+            _print(console, self._plain(table.note), "dim")
+
+    def _fitted(self) -> tuple[list[list[int]], list[int]]:
+        """The places of the columns of each table that it takes, and those that are left out."""
+        kept = list(self._places)
+        while self._total(kept) > self._width:
+            ranked = [place for place in kept if self._table.columns[place].rank]
+            if self._bars:
+                self._bars = 0
+            elif ranked:
+                kept.remove(max(ranked, key=lambda place: (self._table.columns[place].rank, place)))
+            else:
+                break
+        dropped = [place for place in self._places if place not in kept]
+        if self._total(kept) <= self._width:
+            return [kept], dropped
+        columns = self._table.columns
+        names = list(takewhile(lambda place: not columns[place].is_figure, kept))
+        if len(names) == len(kept) or self._total(names) > 0.7 * self._width:
+            names = kept[:1]
+        others = kept[len(names) :]
+        room = max(1, self._width - self._total(names))
+        fewest = len(self._filled(others, room))
+        # As few tables as can be, and of those the ones of nearest width.
+        limits = range(1, room + 1)
+        narrowest = next(each for each in limits if len(self._filled(others, each)) == fewest)
+        return [names + part for part in self._filled(others, narrowest)], dropped
+
+    def _filled(self, places: Sequence[int], room: int) -> list[list[int]]:
+        parts: list[list[int]] = [[]]
+        used = 0
+        for place in places:
+            needed = self._least(place) + len(_GAP)
+            if parts[-1] and used + needed > room:
+                parts.append([])
+                used = 0
+            parts[-1].append(place)
+            used += needed
+        return parts
+
+    def _total(self, places: Sequence[int]) -> int:
+        widths = sum(map(self._least, places))
+        return len(self._indent) + widths + len(_GAP) * (len(places) - 1)
+
+    def _least(self, place: int) -> int:
+        """Columns of the terminal that a column takes at the least."""
+        column, title = self._table.columns[place], self._titles[place]
+        if column.kind == "trend":
+            return _TREND[0]
+        widest = self._wide(place)
+        if not column.is_figure:
+            name = max(_NAME, self._width // 3) if place == self._places[0] else _NAME
+            return max(min(name, widest), min(_NAME, cell_len(title)))
+        words = max(map(cell_len, title.split()), default=0)
+        return max(words, min(cell_len(title), _TITLE), widest)
+
+    def _wide(self, place: int) -> int:
+        """Columns of the widest cell, its bar included."""
+        if self._table.columns[place].kind == "share" and self._bars:
+            return self._bars + 1 + max(self._widest[place], _SHARE)
+        return self._widest[place]
+
+    def _widths(self, places: Sequence[int]) -> dict[int, int]:
+        """Each column's width: texts get what is left over, the shorter ones first."""
+        columns = self._table.columns
+        widths = {place: self._least(place) for place in places}
+        spare = self._width - self._total(places)
+        wanted = {
+            place: _TREND[1]
+            if columns[place].kind == "trend"
+            else max(cell_len(self._titles[place]), self._widest[place])
+            for place in places
+            if not columns[place].is_figure
+        }
+        for place in sorted(wanted, key=lambda each: wanted[each]):
+            more = max(0, min(wanted[place] - widths[place], spare))
+            widths[place] += more
+            spare -= more
+        return widths
+
+    def _print_columns(self, places: Sequence[int], *, with_below: bool) -> None:
+        columns, widths = self._table.columns, self._widths(places)
+        head = [folded(self._titles[place], widths[place]) for place in places]
+        height = max(map(len, head), default=0)
+        head = [[""] * (height - len(lines)) + lines for lines in head]
+        self._print_lines(head, ["italic"] * len(places), places, widths)
+        rule = "-" if self._ascii else "─"
+        wide = len(self._indent) + sum(widths.values()) + len(_GAP) * (len(widths) - 1)
+        _print_line(self._console, Text(rule * min(wide, self._width), style="dim"))
+        for heads, rows in groupby(self._rows, key=self._heading):
+            if heads:
+                _print(self._console, heads, "bold")
+            for row in rows:
+                lines = [
+                    [self._drawn(row[place], columns[place], widths[place])]
+                    if columns[place].is_figure or columns[place].kind == "trend"
+                    else folded(self._text(row[place], columns[place]), widths[place])
+                    for place in places
+                ]
+                styles = [_STYLES[row[place].tone] for place in places]
+                self._print_lines(lines, styles, places, widths)
+                for place in self._below if with_below else ():
+                    self._print_below(row[place], columns[place])
+
+    def _print_lines(
+        self,
+        cells: Sequence[Sequence[str]],
+        styles: Sequence[str],
+        places: Sequence[int],
+        widths: dict[int, int],
+    ) -> None:
+        """One row of cells, each of some lines."""
+        for number in range(max(map(len, cells), default=0)):
+            line = Text(self._indent)
+            for place, lines, style in zip(places, cells, styles, strict=True):
+                text = lines[number] if number < len(lines) else ""
+                right = self._table.columns[place].is_figure
+                line.append(_padded(text, widths[place], right=right), style)
+                line.append(_GAP)
+            line.rstrip()
+            _print_line(self._console, line)
+
+    def _print_below(self, cell: Cell, column: Column) -> None:
+        if not cell.text:
+            return
+        indent = len(self._indent) + 2
+        if column.kind == "command":  # on one line, so that it can be copied
+            _print_line(self._console, Text(" " * indent + shown(cell.text), style="cyan"))
+        else:
+            _print(self._console, self._plain(cell.text), _STYLES[cell.tone], indent=indent)
+
+    def _heading(self, row: Sequence[Cell]) -> str:
+        return ", ".join(filter(None, (cut(row[place].text) for place in self._groups)))
+
+    def _text(self, cell: Cell, column: Column) -> str:
+        """A cell's text; of a share with room for its bar."""
+        text = self._plain(cell.text)
+        if column.kind == "share" and self._bars and cell.value is not None:
+            return f"{_bar(cell.value, self._bars, plain=self._ascii)} {text:>{_SHARE}}"
+        return text
+
+    def _drawn(self, cell: Cell, column: Column, width: int) -> str:
+        if column.kind == "trend" and cell.trend:
+            return _sparkline(cell.trend, width, plain=self._ascii)
+        return self._text(cell, column)
+
+    def _plain(self, text: str) -> str:
+        """The text with its signs spelled in ASCII for a terminal that has no more."""
+        line = cut(text)
+        return line.replace("±", "+-").replace("°C", "C") if self._ascii else line
+
+
+def _is_below(column: Column) -> bool:
+    return column.below or column.kind == "command"
+
+
+def _print(console: Console, text: str, style: str = "", *, indent: int = 0) -> None:
+    """Print a text that may take several lines, each `indent` columns in."""
+    for line in folded(shown(text), console.width - indent):
+        _print_line(console, Text.assemble(" " * indent, (line, style)))
+
+
+def _print_line(console: Console, line: Text) -> None:
+    """Print a line as it is: a terminal may wrap it, and what is copied is one line."""
+    console.print(line, soft_wrap=True)
+
+
+def folded(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width` columns: at spaces, and a case's id at its hyphens."""
+    width = max(width, 1)
+    if cell_len(text) <= width:
+        return [text]
+    lines = [""]
+    for part in re.findall(r"[^\s-]*[\s-]+|[^\s-]+", text):
+        for piece in chop_cells(part, width) if cell_len(part.rstrip()) > width else [part]:
+            if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
+                lines[-1] = lines[-1].rstrip()
+                lines.append("")
+            lines[-1] += piece
+    lines[-1] = lines[-1].rstrip()
+    return lines
+
+
+def _padded(text: str, width: int, *, right: bool = False) -> str:
+    spaces = " " * max(0, width - cell_len(text))
+    return spaces + text if right else text + spaces
+
+
+def _bar(value: float, width: int, *, plain: bool) -> str:
+    """A bar of `width` columns for a share of 0 to 1."""
+    if not value > 0:
+        return " " * width
+    eighths = round(8 * width * min(value, 1.0))
+    if plain:
+        return ("#" * round(eighths / 8)).ljust(width)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + _BARS[rest] * (rest > 0)).ljust(width)
+
+
+def _sparkline(values: Sequence[float | None], width: int, *, plain: bool) -> str:
+    """Means of `width` stretches of the values as blocks, the lowest of them to the highest.
+
+    A stretch in which nothing was read is a space.
+    """
+    columns = min(width, len(values))
+    ends = [place * len(values) // columns for place in range(columns + 1)]
+    stretches = [_mean(values[start:end]) for start, end in pairwise(ends)]
+    known = [value for value in stretches if value is not None]
+    if not known:
+        return ""
+    least = _STEADY * max(map(abs, known)) or 1.0
+    middle, span = (min(known) + max(known)) / 2, max(max(known) - min(known), least)
+    blocks = _ASCII_SPARKS if plain else _SPARKS
+    highest = len(blocks) - 1
+    return "".join(
+        " " if value is None else blocks[round(highest * (0.5 + (value - middle) / span))]
+        for value in stretches
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known else None

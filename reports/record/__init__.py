@@ -1,0 +1,73 @@
+"""What a run leaves: a header, a row for each thing tried, an end; JSON lines, written and read."""
+
+from reports.record.accuracy_row import ULP_EDGES, AccuracyRow, OutputError, Rule, Tried
+from reports.record.bench_row import BenchRow, Cache, Stop, TimedProcess
+from reports.record.compile_row import (
+    BrokenExpectation,
+    CodeMix,
+    CompileRow,
+    LoopMix,
+    PredictionRow,
+)
+from reports.record.line import CaseInfo, SchemaLine, Status
+from reports.record.profile_row import ProfileRow, Series, Spread, Validity, Window
+from reports.record.reader import Line, Record, RecordError, Row, latest, read
+from reports.record.run import (
+    ACCURACY_PROTOCOL,
+    BENCH_PROTOCOL,
+    PROTOCOL,
+    SCHEMA_VERSION,
+    AbsentKernel,
+    Environment,
+    FlushProbe,
+    KernelInfo,
+    Roof,
+    RunEnd,
+    RunHeader,
+)
+from reports.record.writer import RecordWriter, new_path, new_record
+
+__all__ = [
+    "ACCURACY_PROTOCOL",
+    "BENCH_PROTOCOL",
+    "PROTOCOL",
+    "SCHEMA_VERSION",
+    "ULP_EDGES",
+    "AbsentKernel",
+    "AccuracyRow",
+    "BenchRow",
+    "BrokenExpectation",
+    "Cache",
+    "CaseInfo",
+    "CodeMix",
+    "CompileRow",
+    "Environment",
+    "FlushProbe",
+    "KernelInfo",
+    "Line",
+    "LoopMix",
+    "OutputError",
+    "PredictionRow",
+    "ProfileRow",
+    "Record",
+    "RecordError",
+    "RecordWriter",
+    "Roof",
+    "Row",
+    "Rule",
+    "RunEnd",
+    "RunHeader",
+    "SchemaLine",
+    "Series",
+    "Spread",
+    "Status",
+    "Stop",
+    "TimedProcess",
+    "Tried",
+    "Validity",
+    "Window",
+    "latest",
+    "new_path",
+    "new_record",
+    "read",
+]

@@ -1,0 +1,103 @@
+"""A row of `nox -s bench`: a timed call.
+
+Times are of the device unless a name says `host`; a figure that is missing is None, never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from reports.record.line import CaseInfo, SchemaLine, Status
+
+Cache = Literal["cold", "warm"]
+Stop = Literal["steady", "noise plateau", "time limit", "sample limit"]
+
+
+class TimedProcess(SchemaLine):
+    """The samples that one process took; samples of one process aren't independent."""
+
+    times_us: tuple[float, ...] = Field(description="one a sample, in the order taken")
+    clocks_mhz: tuple[float | None, ...] = Field(
+        default=(), description="of the SMs, sample by sample: cycles over time, by the SMs' own"
+    )
+    placements: tuple[int, ...] = Field(
+        default=(),
+        description="samples of each place in memory that the inputs were at, in their order; "
+        "none: they were at one",
+    )
+    throttled: int = Field(default=0, description="samples discarded since the clock was low")
+    stopped: Stop | None = Field(default=None, description="the rule that ended the sampling")
+    started_at: str | None = None
+    held: bool | None = Field(
+        default=None,
+        description="the device was held until the whole of each call was queued; False: host "
+        "time may be in its samples; None: nothing to hold, a CPU",
+    )
+
+
+class BenchRow(SchemaLine):
+    """One kernel on one case: how fast, after it was found right in the same run."""
+
+    kind: Literal["bench"] = "bench"
+    op: str
+    kernel: str
+    case: CaseInfo
+    variant: str | None = None
+    status: Literal["timed", "wrong", "refused", "failed", "absent"] = Field(
+        description="wrong: its accuracy failed, so it has no figure; failed: the timing did; "
+        "absent: not installed"
+    )
+    reason: str | None = Field(default=None, description="why there is no figure")
+    accuracy: Status | None = Field(default=None, description="of this call in this run")
+    worst_ratio: float | None = Field(default=None, description="error / bound, of its outputs")
+    cache: Cache = "cold"
+    distribution: str = "normal"
+    processes: tuple[TimedProcess, ...] = ()
+    median_us: float | None = None
+    low_us: float | None = Field(
+        default=None,
+        description="of the median: 95 %, bootstrapped over places in memory; with several "
+        "processes, from the lowest of their medians to the highest",
+    )
+    high_us: float | None = None
+    first_quartile_us: float | None = None
+    third_quartile_us: float | None = None
+    clock_mhz: float | None = Field(default=None, description="median over the samples")
+    clock_reason: str | None = Field(default=None, description="why there is no clock")
+    median_cycles: float | None = Field(default=None, description="of the SMs: time x clock")
+    first_quartile_cycles: float | None = None
+    third_quartile_cycles: float | None = None
+    flops: int | None = Field(default=None, description="that figures count")
+    bytes: int | None = Field(default=None, description="inputs read once, outputs written once")
+    tflops: float | None = None
+    gb_s: float | None = None
+    limit: Literal["memory", "matrix", "arithmetic"] | None = Field(
+        default=None, description="which roof the case is under"
+    )
+    share_of_peak: float | None = Field(default=None, description="of the datasheet's, 0 to 1")
+    share_of_ceiling: float | None = Field(default=None, description="of the one measured here")
+    share_of_clocked_peak: float | None = Field(
+        default=None, description="of the datasheet's at the clock that it ran at"
+    )
+    host_us: float | None = Field(
+        default=None, description="from the call to its end on the device, median, host included"
+    )
+    enqueue_us: float | None = Field(
+        default=None, description="host time of a call that is not the first, median"
+    )
+    first_call_s: float | None = Field(default=None, description="compilation and tuning included")
+    peak_bytes: int | None = Field(default=None, description="inputs and outputs included")
+    workspace_bytes: int | None = None
+    launches: int | None = Field(default=None, description="kernels on the device, of one call")
+    weight: float | None = Field(
+        default=None, description="how often a model makes the call, of a file of --cases"
+    )
+    source: str | None = Field(default=None, description="of a published or imported figure")
+    gates: bool = Field(default=True, description="a failure sets the run's exit status")
+    reproduce: str = ""
+    duration_s: float = 0.0
+    accuracy_s: float | None = Field(
+        default=None, description="of the duration, for its accuracy: the case's truth, if first"
+    )

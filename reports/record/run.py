@@ -1,0 +1,180 @@
+"""The first line of a record and its last: what was run, where, and how it went.
+
+A record is self-contained, JSON lines: one header, rows, one end. `schema_version` changes when a
+field changes its meaning or goes; `protocol` changes when the rules behind the numbers do, and runs
+of two protocols don't compare. A field that is added with a default changes neither: records made
+before it still read.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from reports.record.line import SchemaLine
+
+SCHEMA_VERSION = 1
+PROTOCOL = 2
+ACCURACY_PROTOCOL = 3  # of `nox -s accuracy`: what is asked of a kernel
+BENCH_PROTOCOL = 3  # of `nox -s bench`: what it is to time a call
+
+
+class Environment(SchemaLine):
+    """The machine and its software. A figure that is missing is None, never zero."""
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+    simulated_sm: int | None = Field(
+        default=None, description="sm that domains were asked about, no GPU"
+    )
+    strict: bool | None = Field(
+        default=None, description="under the interpreter: whether every access was checked"
+    )
+    unchecked: tuple[str, ...] = Field(
+        default=(),
+        description="the strict interpreter's checks that Triton's version doesn't allow",
+    )
+    sm: int | None = None
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    gpu_uuid: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    hostname: str
+    platform: str
+    cpu: str
+    cpu_count: int
+    python: str
+    packages: dict[str, str]
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    tree: str | None = Field(
+        default=None, description="SHA-256 of the checkout's files that make a run what it is"
+    )
+    vbios: str | None = None
+    pci_bus_id: str | None = None
+    power_limit_w: float | None = Field(default=None, description="enforced")
+    default_power_limit_w: float | None = None
+    default_sm_clock_mhz: int | None = Field(
+        default=None, description="of applications, else the most that the SMs may run at"
+    )
+    max_sm_clock_mhz: int | None = None
+    max_memory_clock_mhz: int | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+    persistence: bool | None = None
+    virtualisation: str | None = Field(default=None, description="of the GPU: none, vGPU, ...")
+    l2_bytes: int | None = None
+    fp_fusion: bool | None = Field(
+        default=None, description="whether Triton fuses products and sums where nobody says"
+    )
+    container: str | None = Field(default=None, description="what the run was contained in")
+    missing: dict[str, str] = Field(
+        default_factory=dict, description="fields of the GPU that couldn't be read, and why"
+    )
+
+
+class KernelInfo(SchemaLine):
+    """A kernel as registered, with the numerics that it declares."""
+
+    op: str
+    name: str
+    origin: Literal["ours", "baseline", "user"]
+    priority: int
+    path: str
+    numerics: dict[str, bool | int | float | str | None]
+    variants: tuple[str, ...] = Field(
+        default=(), description="all that there are on the run's sm; none where it doesn't say"
+    )
+    returns: tuple[str, ...] = Field(
+        default=(), description="of a kernel of a part of its op: the outputs that it computes"
+    )
+    left_out: tuple[str, ...] = Field(
+        default=(), description="the op's outputs that it doesn't, which aren't judged"
+    )
+    asked_for: bool = Field(
+        default=False,
+        description="a user's, or one of ours that --kernel names: where nothing of it runs, the "
+        "run fails",
+    )
+
+
+class AbsentKernel(SchemaLine):
+    """A peer that the run would have tried too, had it been there."""
+
+    op: str
+    name: str
+    reason: str = Field(description="why it isn't there, and what to do: not installed: ...")
+
+
+class Roof(SchemaLine):
+    """The most that a GPU did, or could do, of one kind of work."""
+
+    name: str = Field(description="copy, add, matmul bfloat16, memory, half, tf32, fp32 ...")
+    value: float = Field(description="in `unit`")
+    unit: Literal["GB/s", "TFLOP/s"]
+    measured: bool = Field(description="in this run; else it is of a datasheet")
+    source: str = Field(description="what ran, with its sizes; or the datasheet")
+    times_us: tuple[float, ...] = ()
+    clock_mhz: float | None = Field(default=None, description="of the SMs while it was measured")
+
+
+class FlushProbe(SchemaLine):
+    """A read of a known size: right after itself, and after the flush that samples have."""
+
+    bytes: int
+    warm_us: float
+    cold_us: float
+    evicts: bool = Field(description="whether the flushed read is as slow as memory makes it")
+    reason: str = Field(description="one sentence")
+
+
+class RunHeader(SchemaLine):
+    """The first line: what was run, where, and how it was asked for."""
+
+    kind: Literal["run"] = "run"
+    schema_version: Literal[1] = 1
+    protocol: int = PROTOCOL
+    suite: Literal["accuracy", "compile", "bench", "profile"]
+    started_at: str = Field(description="ISO 8601, UTC")
+    command: str = Field(description="what would run it again, from the checkout's root")
+    environment: Environment
+    kernels: tuple[KernelInfo, ...]
+    default_numerics: dict[str, bool | int | float | str | None] = Field(
+        default_factory=dict,
+        description="what a kernel that declares nothing has; a report shows what differs",
+    )
+    planned_rows: int
+    gate_baselines: bool
+    files: dict[str, str] = Field(
+        default_factory=dict, description="files of --kernels and --cases, and the SHA-256 of each"
+    )
+    figures: Literal["measured", "published", "imported"] = Field(
+        default="measured",
+        description="measured by this suite, taken from a publication, or from another program",
+    )
+    absent: tuple[AbsentKernel, ...] = Field(
+        default=(), description="peers that aren't installed, of the ops that were run"
+    )
+    roofs: tuple[Roof, ...] = Field(default=(), description="what the GPU could do at most")
+    flush: FlushProbe | None = Field(
+        default=None, description="whether what is read between samples evicts the L2 cache"
+    )
+    empty_call_us: float | None = Field(
+        default=None,
+        description="what a call that does nothing takes here, by the protocol that times kernels; "
+        "it is part of every time, and the machine's",
+    )
+
+
+class RunEnd(SchemaLine):
+    """The last line. A record without it is of a run that was cut off."""
+
+    kind: Literal["end"] = "end"
+    finished_at: str
+    duration_s: float
+    rows: int
+    interrupted: bool
+    exit_status: int
+    problems: tuple[str, ...] = Field(default=(), description="what failed it beside its rows")

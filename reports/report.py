@@ -1,0 +1,106 @@
+"""A record's report: the view of its suite, in any form; what suites print at a run's end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from reports.document.markdown import render_markdown
+from reports.document.model import Document
+from reports.document.svg import standing_alone, terminal_picture
+from reports.document.terminal import print_document
+from reports.phrases import shown
+from reports.record import RecordError
+from reports.views.accuracy import accuracy_part
+from reports.views.bench import bench_part
+from reports.views.bench_pictures import roofline
+from reports.views.compile import compile_part
+from reports.views.profile import profile_part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from reports.document.model import Part
+    from reports.record import Record
+
+
+def part_of(
+    record: Record,
+    *,
+    baseline: str | None = None,
+    against: Record | None = None,
+) -> Part:
+    """The record's part of a document.
+
+    baseline  of bench: also how long each kernel took of this one's time
+    against   of compile: also what changed since this record
+    Raises RecordError where the record isn't of the option's suite.
+    """
+    _refuse(record, baseline, against)
+    suite = record.header.suite
+    if suite == "accuracy":
+        return accuracy_part(record)
+    if suite == "compile":
+        return compile_part(record, against)
+    if suite == "profile":
+        return profile_part(record)
+    return bench_part(record, baseline)
+
+
+def print_report(
+    record: Record,
+    console: Console,
+    *,
+    details: bool = False,
+    baseline: str | None = None,
+    against: Record | None = None,
+    notes: Sequence[str] = (),
+) -> None:
+    """Print the report of a record; the options as of `part_of`. Raises RecordError."""
+    part = part_of(record, baseline=baseline, against=against)
+    part = replace(part, title="", notes=(*part.notes, *notes))
+    print_document(Document("", (part,)), console, details=details)
+
+
+def markdown_of(
+    record: Record, *, baseline: str | None = None, against: Record | None = None
+) -> str:
+    """The report as Markdown. Raises RecordError."""
+    return render_markdown(Document("", (part_of(record, baseline=baseline, against=against),)))
+
+
+def picture_of(record: Record, *, baseline: str | None = None) -> str:
+    """What a terminal shows of the report first, as SVG. Raises RecordError."""
+
+    def show(console: Console) -> None:
+        print_report(record, console, baseline=baseline)
+
+    return terminal_picture(show, record.header.command)
+
+
+def roofline_svg(record: Record) -> str:
+    """The roofline as a file of its own. Raises RecordError where the record has none."""
+    figure = roofline(record)
+    if figure is None:
+        raise RecordError(
+            f"{shown(record.path)}: no row is timed with its flops and bytes, so there is no "
+            "roofline; --roofline takes a record of nox -s bench"
+        )
+    return standing_alone(figure.draw("roofline-"))
+
+
+def _refuse(record: Record, baseline: str | None, against: Record | None) -> None:
+    suite = record.header.suite
+    if baseline is not None and suite != "bench":
+        raise RecordError(
+            f"{shown(record.path)}: a record of nox -s {suite}; --baseline takes one of nox -s "
+            "bench"
+        )
+    for each in (record, against) if against is not None else ():
+        if each.header.suite != "compile":
+            raise RecordError(
+                f"{shown(each.path)}: a record of nox -s {each.header.suite}; --against takes two "
+                "of nox -s compile"
+            )

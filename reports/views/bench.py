@@ -1,0 +1,327 @@
+"""A record of `nox -s bench` as a document: kernels, then case by case, the fastest first.
+
+A field of a row is named here, in the fields of `_cases`, and nowhere else in a report. Raw samples
+stay in the record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from reports.document.model import Cell, Column
+from reports.phrases import (
+    count,
+    duration,
+    figure,
+    memory,
+    microseconds,
+    milliseconds,
+    part,
+    share,
+    shown,
+    times,
+)
+from reports.record import RecordError
+from reports.views.bench_cases import cases_of, kernels_of, roof_of, share_of, short_case
+from reports.views.bench_pictures import roofline, shares
+from reports.views.fields import fitted, listed, meanings, number, only, text, whole
+from reports.views.performance import (
+    STATUSES,
+    part_of,
+    problems_of,
+    reasons_of,
+    reasons_tables,
+    statuses_of,
+    verdict_of,
+)
+from reports.views.run import total_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reports.document.model import Field, Figure, Part, Table, Tone
+    from reports.record import BenchRow, Record, Roof, TimedProcess
+    from reports.views.bench_cases import CaseRows, KernelRows, Timed
+
+_CEILING = "of what this device was measured to do, which a kernel may pass"
+_MEANS = "ratios are geometric means over a kernel's cases, shares medians"
+_STEADY = 0.005  # of the mean; at less a row's sampling ends before its time does
+
+
+def bench_part(record: Record, baseline: str | None = None) -> Part:
+    """The record's part of a document. Raises RecordError where no kernel is the baseline."""
+    rows = record.benches
+    names = sorted({row.kernel for row in rows})
+    if baseline is not None and baseline not in names:
+        known = ", ".join(map(shown, names[:12])) or "none"
+        raise RecordError(
+            f"{shown(record.path)}: no row is of a kernel {shown(baseline)!r}, so it can't be the "
+            f"baseline; the record has {known}"
+        )
+    kernels = count(len({(row.op, row.kernel) for row in rows}), "kernel")
+    cases = count(len({(row.op, row.case.id) for row in rows}), "case")
+    caches = Counter(row.cache for row in rows if row.status == "timed")
+    cached = {1: f"{next(iter(caches), '')} cache, ", 2: "cold and warm cache, "}
+    here = f"{cached.get(len(caches), '')}in {total_duration(record)}"
+    return part_of(
+        record,
+        verdict_of(record, rows, "timed", believed=_is_believed(record)),
+        f"{count(len(rows), 'row')} ({kernels}, {cases})",
+        ", ".join(statuses_of(rows, "timed")),
+        here if record.header.figures == "measured" else "",
+        _notes(record),
+        _items(record, baseline),
+    )
+
+
+def _is_believed(record: Record) -> bool:
+    """Whether cold rows were cold: False where the flush was seen not to evict."""
+    flush = record.header.flush
+    cold = any(row.status == "timed" and row.cache == "cold" for row in record.benches)
+    return flush is None or flush.evicts or not cold
+
+
+def _notes(record: Record) -> Iterator[str]:
+    """What a reader must know besides: problems, what isn't believed, what was discarded."""
+    rows, header = record.benches, record.header
+    timed = [row for row in rows if row.status == "timed"]
+    yield from problems_of(record, timed)
+    if not _is_believed(record):
+        yield "the flush leaves data in the cache, so no cold figure is believed"
+    if header.figures == "published":
+        yield "taken from publications: measured neither here nor by this workbench"
+    if header.figures == "imported":
+        yield "imported from another program's record: its rules aren't this workbench's"
+    unchecked = sum(row.accuracy != "passed" for row in timed)
+    if unchecked and header.figures != "measured":
+        yield f"nothing is told of the accuracy of {count(unchecked, 'row')}"
+    elif unchecked:
+        yield f"{count(unchecked, 'row')} timed of outputs that were not found right"
+    processes = [each for row in timed for each in row.processes]
+    taken = sum(len(each.times_us) for each in processes)
+    throttled = sum(each.throttled for each in processes)
+    if throttled:
+        discarded = f"{count(throttled, 'sample')} discarded since the clock was low"
+        yield f"{discarded}, {share(throttled / (taken + throttled))} of all"
+    queued = sum(any(each.held is False for each in row.processes) for row in timed)
+    if queued:
+        yield (
+            f"{count(queued, 'row')} whose calls took longer to queue than the device could be "
+            "held: host time may be in their samples"
+        )
+    varying = sum(any(map(_still_varied, row.processes)) for row in timed)
+    if varying:
+        yield (
+            f"{count(varying, 'row')} still varied from call to call when the time for samples was "
+            "up; a longer --row-time makes medians surer"
+        )
+    if header.roofs and all(roof.measured for roof in header.roofs):
+        what = "CPU" if header.environment.device == "cpu" else "GPU"
+        yield f"no datasheet of this {what} is known, so shares are of what was measured here"
+
+
+def _still_varied(process: TimedProcess) -> bool:
+    """Whether time ended its sampling and steadiness hadn't; ten slow calls may have both."""
+    times_us = process.times_us
+    if process.stopped != "time limit" or len(times_us) < 2:
+        return False
+    mean = sum(times_us) / len(times_us)
+    deviation = math.hypot(*(each - mean for each in times_us)) / math.sqrt(len(times_us) - 1)
+    return deviation > _STEADY * mean
+
+
+def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
+    cases = cases_of(record, baseline)
+    roof = roof_of(cases)
+    kernels = _kernels(record, cases, baseline)
+    by_op = [list(group) for _, group in groupby(cases, key=lambda case: case.op)]
+    failed, others = reasons_tables(reasons_of(record.benches, "timed", short_case))
+    others, *of_ops = fitted(
+        (failed, kernels), (others, *(_cases(of_op, roof, baseline) for of_op in by_op))
+    )
+    yield from (failed, kernels, others)
+    yield from filter(None, (roofline(record),))
+    yield from shares(record, cases)
+    yield from of_ops
+    yield meanings((kernels, *of_ops))
+    yield _roofs(record.header.roofs)
+    yield _sources(record.benches)
+
+
+def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) -> Table:
+    fields: list[Field[KernelRows]] = [
+        text("op", lambda each: each.op, group=True),
+        text(
+            "kernel",
+            lambda each: Cell(each.name, tone="" if each.origin == "baseline" else "strong"),
+        ),
+        number("x best", lambda each: each.to_best, times, tone=_best, rank=1),
+        number(f"x {baseline}", lambda each: each.to_baseline, times, rank=1),
+        number(f"of {roof_of(cases)}", lambda each: each.share, part, kind="share", rank=2),
+        number("timed", lambda each: each.timed, whole, "cases"),
+        number("fastest", lambda each: each.fastest, whole, "in so many cases", rank=2),
+        number("weighted total", lambda each: each.weighted_us, milliseconds, rank=1),
+        text("no figure", lambda each: Cell(each.without, tone="doubtful"), "cases", rank=3),
+        text("origin", lambda each: Cell(each.origin, tone="dim"), rank=4),
+    ]
+    kernels = kernels_of(record, cases)
+    weights = Counter(case.op for case in cases if case.weight is not None)
+    counted = {each.op: each.weighted_cases for each in kernels if each.weighted_us is not None}
+    notes = (
+        f"{op}: totals are of {having:,} of {count(weights[op], 'case')} with a weight: those that "
+        "each kernel with a total has a time on"
+        for op, having in counted.items()
+    )
+    return listed("Kernels", fields, kernels, "; ".join((_MEANS, *notes)))
+
+
+def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
+    """The rows of an op, case by case. One without a figure has its status in place of its time."""
+    names: list[Field[Timed]] = [
+        text("case", lambda each: short_case(each.row), group=True),
+        text("kernel", lambda each: Cell(each.name, tone="strong" if each.is_best else "")),
+        (Column("us", "number", "median device time"), _median),
+    ]
+    figures: list[Field[Timed]] = [
+        number(
+            "±",
+            lambda each: _farther_end(each.row),
+            lambda share: f"{100 * share:.2f} %",
+            "the farther end of the median's 95 % interval, in this process (another may differ by "
+            "some per cent), or of several processes' medians",
+            rank=2,
+        ),
+        number("x best", lambda each: each.to_best, times, "times as long", tone=_best, rank=1),
+        number(f"x {baseline}", lambda each: each.to_baseline, times, "times as long", rank=1),
+        (Column("rate", "number", "of what limits it", rank=1), lambda each: _rate(each.row)),
+        number(
+            f"of {roof}",
+            lambda each: share_of(each.row, roof),
+            part,
+            "of the datasheet's roof" if roof == "peak" else _CEILING,
+            kind="share",
+            tone=lambda each: _share_tone(share_of(each.row, roof), roof),
+            rank=1,
+        ),
+        number(
+            "of ceiling",
+            lambda each: each.row.share_of_ceiling if roof == "peak" else None,
+            part,
+            _CEILING,
+            rank=3,
+        ),
+        number(
+            "at its clock",
+            lambda each: each.row.share_of_clocked_peak,
+            part,
+            "of the datasheet's roof at the clock that it ran at",
+            rank=8,
+        ),
+        number("MHz", lambda each: each.row.clock_mhz, whole, "SM clock, median", rank=4),
+        number("host us", lambda each: each.row.host_us, microseconds, "from call to end", rank=5),
+        number(
+            "enqueue us",
+            lambda each: each.row.enqueue_us,
+            microseconds,
+            "host time of a call that is not the first",
+            rank=10,
+        ),
+        number(
+            "first call",
+            lambda each: each.row.first_call_s,
+            duration,
+            "compilation and tuning included",
+            rank=6,
+        ),
+        number(
+            "memory",
+            lambda each: each.row.peak_bytes,
+            memory,
+            "inputs and outputs included",
+            rank=7,
+        ),
+        number("workspace", lambda each: each.row.workspace_bytes, memory, rank=9),
+        number("launches", lambda each: each.row.launches, whole, "kernels on the device", rank=12),
+        (Column("samples", "number", rank=11), lambda each: _samples(each.row)),
+        number(
+            "error / bound", lambda each: each.row.worst_ratio, figure, "of its accuracy", rank=13
+        ),
+        number(
+            "weight",
+            lambda each: each.row.weight,
+            lambda weight: f"{weight:g}",
+            "how often a model makes the call",
+            rank=14,
+        ),
+    ]
+    fields = [*names, *only(lambda each: each.row.status == "timed", figures)]
+    rows = [each for case in cases for each in case.rows]
+    return listed(f"{cases[0].op}, {count(len(cases), 'case')}", fields, rows)
+
+
+def _median(each: Timed) -> Cell:
+    row = each.row
+    if row.status != "timed":
+        return Cell(row.status, None, STATUSES[row.status])
+    return Cell(microseconds(row.median_us), row.median_us, _best(each))
+
+
+def _best(each: Timed | KernelRows) -> Tone:
+    return "good" if each.to_best == 1 else ""
+
+
+def _share_tone(share: float | None, roof: str) -> Tone:
+    """Bad of a share that no device has: of roofs only a measured one can be passed."""
+    beyond = share is not None and (not math.isfinite(share) or (roof == "peak" and share > 1))
+    return "bad" if beyond else ""
+
+
+def _farther_end(row: BenchRow) -> float | None:
+    """How far the farther end of the median's interval is from it, as a share of it."""
+    if not row.median_us or row.low_us is None or row.high_us is None:
+        return None
+    return max(row.median_us - row.low_us, row.high_us - row.median_us) / row.median_us
+
+
+def _rate(row: BenchRow) -> Cell:
+    """What the row achieved of what limits it: `2,621 GB/s`, `520.3 TFLOP/s`."""
+    if row.limit != "memory" and row.tflops is not None:
+        return Cell(f"{figure(row.tflops, 4)} TFLOP/s", row.tflops)
+    return Cell("-") if row.gb_s is None else Cell(f"{figure(row.gb_s)} GB/s", row.gb_s)
+
+
+def _samples(row: BenchRow) -> Cell:
+    """`40`, `2 x 40`, `40, 2 discarded`."""
+    taken = [len(each.times_us) for each in row.processes]
+    if not taken:
+        return Cell("-")
+    told = f"{len(taken)} x {min(taken)}" if len(taken) > 1 else f"{taken[0]}"
+    throttled = sum(each.throttled for each in row.processes)
+    return Cell(f"{told}, {throttled:,} discarded" if throttled else told, sum(taken))
+
+
+def _roofs(roofs: Sequence[Roof]) -> Table:
+    fields: list[Field[Roof]] = [
+        text("roof", lambda roof: roof.name),
+        (
+            Column("value", "number"),
+            lambda roof: Cell(f"{figure(roof.value)} {roof.unit}", roof.value),
+        ),
+        text("of", lambda roof: "this run" if roof.measured else "the datasheet"),
+        text("source", lambda roof: roof.source),
+        number("SM MHz", lambda roof: roof.clock_mhz, whole, rank=1),
+    ]
+    return listed("Roofs", fields, roofs, level="details", folded=True)
+
+
+def _sources(rows: Sequence[BenchRow]) -> Table:
+    """What figures that weren't measured here are of."""
+    fields: list[Field[tuple[str, int]]] = [
+        text("source", lambda each: each[0]),
+        number("rows", lambda each: each[1], whole),
+    ]
+    found = Counter(row.source for row in rows if row.source is not None)
+    return listed("Sources", fields, found.items(), level="details")

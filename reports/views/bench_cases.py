@@ -1,0 +1,191 @@
+"""The rows of a record of `nox -s bench`, case by case and kernel by kernel.
+
+Every ratio is of times: 2 took twice as long. Rows are compared where they are of one case, cache
+and distribution. A total with weights counts the cases on which each kernel of the op has a time,
+since one that skips the slow ones is no faster. Texts are as the record has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reports.views.performance import in_common
+from reports.views.run import name_of, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reports.record import BenchRow, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A row with what it is next to the others of its case; None where there is no figure.
+
+    name: the kernel's, with what it computes, "dx alone", where that isn't all of the op; then it
+    is held against no kernel that computes more
+    """
+
+    row: BenchRow
+    name: str
+    to_best: float | None
+    to_baseline: float | None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its kernel computes a part of the op alone."""
+        return self.name != self.row.kernel
+
+    @property
+    def is_best(self) -> bool:
+        """Whether no row of its case took less time."""
+        return self.to_best == 1
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRows:
+    """The rows of one case, the fastest first and those without a figure last."""
+
+    op: str
+    title: str
+    weight: float | None
+    rows: tuple[Timed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRows:
+    """One kernel over the cases of its op. Ratios and totals are None where no case has them."""
+
+    op: str
+    kernel: str
+    name: str
+    origin: str
+    timed: int
+    fastest: int
+    to_best: float | None
+    to_baseline: float | None
+    share: float | None
+    without: str
+    weighted_us: float | None
+    weighted_cases: int
+
+
+def short_case(row: BenchRow) -> str:
+    """The case's id without its op's name, and what of it the id doesn't say."""
+    text = row.case.id.removeprefix(f"{row.op}-")
+    besides: list[str] = [row.cache] if row.cache != "cold" else []
+    if row.distribution not in {"normal", row.case.distribution}:
+        besides.append(row.distribution)
+    return f"{text} ({', '.join(besides)})" if besides else text
+
+
+def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...]:
+    """The rows case by case, op by op, each in the order in which it came first."""
+    groups: dict[tuple[str, str], list[BenchRow]] = {}
+    for row in record.benches:
+        groups.setdefault((row.op, short_case(row)), []).append(row)
+    ops = list(dict.fromkeys(op for op, _ in groups))
+    parts = parts_of(record.header)
+    found = []
+    for (op, title), rows in sorted(groups.items(), key=lambda item: ops.index(item[0][0])):
+        part = {row.kernel: parts.get((op, row.kernel)) for row in rows}
+        whole = (time_us(row) for row in rows if part[row.kernel] is None)
+        best = min(filter(None, whole), default=None)
+        base = next((time_us(row) for row in rows if row.kernel == baseline), None)
+        timed = [
+            Timed(
+                row,
+                name_of(row.kernel, part[row.kernel]),
+                _over(time_us(row), best) if part[row.kernel] is None else None,
+                _over(time_us(row), base) if part[row.kernel] == part.get(baseline or "") else None,
+            )
+            for row in rows
+        ]
+        timed.sort(key=lambda each: math.inf if each.to_best is None else each.to_best)
+        weight = next((row.weight for row in rows if row.weight is not None), None)
+        found.append(CaseRows(op, title, weight, tuple(timed)))
+    return tuple(found)
+
+
+def time_us(row: BenchRow) -> float | None:
+    """The row's median, where it is one that can be compared."""
+    us = row.median_us
+    return us if row.status == "timed" and us is not None and 0 < us < math.inf else None
+
+
+def roof_of(cases: Sequence[CaseRows]) -> str:
+    """What shares are of: the datasheet's `peak`, or the measured `ceiling` where none is known."""
+    rows = (each.row for case in cases for each in case.rows)
+    return "peak" if any(row.share_of_peak is not None for row in rows) else "ceiling"
+
+
+def share_of(row: BenchRow, roof: str) -> float | None:
+    """The row's share of `roof_of`."""
+    return row.share_of_peak if roof == "peak" else row.share_of_ceiling
+
+
+def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, ...]:
+    """Each kernel over the cases of its op, by the geometric mean of its ratios to the best."""
+    origins = {(each.op, each.name): each.origin for each in record.header.kernels}
+    rows: dict[tuple[str, str], list[Timed]] = {}
+    for case in cases:
+        for each in case.rows:
+            rows.setdefault((case.op, each.row.kernel), []).append(each)
+    totals = _weighted(cases)
+    roof = roof_of(cases)
+    found = []
+    for (op, kernel), of_kernel in rows.items():
+        timed = [each for each in of_kernel if time_us(each.row) is not None]
+        shares = (share_of(each.row, roof) for each in timed)
+        values = sorted(each for each in shares if each is not None and math.isfinite(each))
+        statuses = Counter(each.row.status for each in of_kernel if each.row.status != "timed")
+        total, counted = totals.get((op, kernel), (None, 0))
+        found.append(
+            KernelRows(
+                op=op,
+                kernel=kernel,
+                name=of_kernel[0].name,
+                origin=origins.get((op, kernel), "not listed"),
+                timed=len(timed),
+                fastest=sum(each.is_best for each in timed),
+                to_best=_geometric_mean([each.to_best for each in timed]),
+                to_baseline=_geometric_mean([each.to_baseline for each in timed]),
+                share=values[len(values) // 2] if values else None,
+                without=", ".join(f"{times:,} {status}" for status, times in statuses.items()),
+                weighted_us=total,
+                weighted_cases=counted,
+            )
+        )
+    ops = list(dict.fromkeys(each.op for each in found))
+    found.sort(key=lambda each: (ops.index(each.op), each.to_best or math.inf))
+    return tuple(found)
+
+
+def _weighted(cases: Sequence[CaseRows]) -> dict[tuple[str, str], tuple[float, int]]:
+    """By op and kernel: weight x time over the cases in common, and the number of these."""
+    times: dict[str, list[tuple[float, dict[str, float]]]] = {}
+    for case in cases:
+        if case.weight is not None:
+            whole = (each.row for each in case.rows if not each.is_part)
+            known = ((row.kernel, time_us(row)) for row in whole)
+            taken = {kernel: time for kernel, time in known if time is not None}
+            times.setdefault(case.op, []).append((case.weight, taken))
+    found = {}
+    for op, of_op in times.items():
+        common = in_common(of_op)
+        for kernel in common[0][1] if common else ():
+            total = sum(weight * taken[kernel] for weight, taken in common)
+            found[op, kernel] = total, len(common)
+    return found
+
+
+def _over(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value / other
+
+
+def _geometric_mean(ratios: Sequence[float | None]) -> float | None:
+    known = [each for each in ratios if each is not None]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known else None

@@ -1,0 +1,333 @@
+"""A record of `nox -s compile` as a part of a document: what broke, kernels, and what changed.
+
+Each field of a row is named once, as a column beside what its cell shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from reports.document.model import Cell, Column, Part, table_of
+from reports.phrases import count, duration, memory, microseconds
+from reports.views.compile_changes import WORSE, changes_between, tools_of
+from reports.views.compile_figures import (
+    code_text,
+    in_order,
+    loads_are_narrow,
+    occupancy,
+    short_label,
+    variant_of,
+)
+from reports.views.fields import number
+from reports.views.run import environment_lines, look_closer, total_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from reports.document.model import Field, Level, Table, Tone
+    from reports.record import CompileRow, PredictionRow, Record
+    from reports.views.compile_changes import Change, Changes
+
+_Item = TypeVar("_Item")
+_TONES: dict[str, Tone] = {"PASSED": "good", "FAILED": "bad", "INCOMPLETE": "doubtful"}
+
+
+class _Break(NamedTuple):
+    """Something that a row broke. instruction: where it is seen, or empty."""
+
+    row: CompileRow
+    says: str
+    reason: str
+    instruction: str
+
+
+def compile_part(record: Record, against: Record | None = None) -> Part:
+    """The record's part of a document; against: with what changed since that record."""
+    verdict = verdict_of(record)
+    changes = None if against is None else changes_between(against, record)
+    notes = [] if record.problem is None else [record.problem]
+    notes += [] if record.end is None else record.end.problems
+    tables = [*_tables(record, "summary" if against is None else "details")]
+    if against is not None and changes is not None:
+        worse = sum(each.kind in WORSE for each in changes.changes)
+        notes.append(
+            f"since {against.path.name}: {count(len(changes.changes), 'change')}, {worse:,} for "
+            f"the worse, in {count(changes.compared, 'kernel')} that both have"
+        )
+        notes += [f"{name}: {old} then, {new} now" for name, old, new in changes.tools]
+        tables[1:1] = _change_tables(changes)
+    return Part(
+        title=f"Compiled code: {record.path.name}",
+        verdict=verdict,
+        tone=_TONES[verdict],
+        sentence=summary_of(record),
+        notes=notes,
+        items=tables,
+        environment=_environment(record),
+        record=str(record.path),
+        closing=look_closer(record),
+    )
+
+
+def verdict_of(record: Record) -> str:
+    """PASSED needs a whole record, a kernel that was compiled, and nothing against it."""
+    if record.problem is not None:
+        return "INCOMPLETE"
+    rows = record.compiled
+    good = rows and not any(row.status == "failed" or row.broken for row in rows)
+    status = 0 if record.end is None else record.end.exit_status
+    return "PASSED" if good and not status else "FAILED"
+
+
+def summary_of(record: Record) -> str:
+    """What was compiled and held to expectations, in one sentence."""
+    rows = record.compiled
+    variants, sms = {variant_of(row) for row in rows}, {row.sm for row in rows}
+    failed = sum(row.status == "failed" for row in rows)
+    broken = sum(len(row.broken) for row in rows)
+    expected = sum(row.expected for row in rows)
+    return (
+        f"{count(len(rows), 'kernel')} ({count(len(variants), 'variant')} on "
+        f"{count(len(sms), 'generation')}): {len(rows) - failed:,} compiled, {failed:,} failed to; "
+        f"{broken:,} of {count(expected, 'expectation')} broken; {sum(map(_spills, rows)):,} spill "
+        f"registers, {sum(map(_is_unfit, rows)):,} don't fit, in {total_duration(record)}"
+    )
+
+
+def _environment(record: Record) -> list[tuple[str, str]]:
+    fusion = {row.fp_fusion for row in record.compiled if row.fp_fusion is not None}
+    fused = "mixed" if len(fusion) > 1 else "on" if True in fusion else "off"
+    seconds = sum(row.compile_s for row in record.compiled)
+    lines = [
+        ("compiler", ", ".join(f"{name} {version}" for name, version in tools_of(record).items())),
+        ("fused", f"products with sums: {fused}" if fusion else ""),
+        ("compiling", f"{duration(seconds)} of all kernels together, kept ones included"),
+        *(line for line in environment_lines(record) if line[0] != "device"),
+    ]
+    return [line for line in lines if line[1]]
+
+
+def _tables(record: Record, level: Level) -> Iterator[Table]:
+    """level: of the table of kernels, whose place changes take where there are any."""
+    rows = in_order(record)
+    breaks = [each for row in rows for each in _breaks(row)]
+    alike: dict[tuple[str, str], list[_Break]] = defaultdict(list)
+    kernels: dict[str, list[CompileRow]] = defaultdict(list)
+    for each in breaks:
+        alike[_kernel(each.row), each.says].append(each)
+    for row in rows:
+        kernels[_kernel(row)].append(row)
+    broken: Field[Sequence[_Break]] = (
+        Column("kernels", "number", "variants and generations that break it"),
+        lambda each: Cell(f"{len(each):,}", len(each), "bad"),
+    )
+    yield table_of(
+        "What broke, and one case of each",
+        alike.values(),
+        [
+            *map(_of_first, _BREAK[:2]),
+            broken,
+            *map(_of_first, _BREAK[2:]),
+        ],
+        most=8,
+    )
+    title = "Kernels, and the most that one of them takes"
+    yield table_of(title, kernels.values(), _KERNEL, level=level)
+    told = Counter(text for row in rows for text in row.unread)
+    unread: list[Field[tuple[str, int]]] = [
+        (Column("figure"), lambda each: Cell(each[0], tone="doubtful")),
+        (Column("kernels", "number"), lambda each: Cell(f"{each[1]:,}", each[1])),
+    ]
+    yield table_of("What couldn't be read", told.most_common(), unread, most=4)
+    if len(alike) < len(breaks):
+        yield table_of("All that broke", breaks, _BREAK, level="details")
+    yield table_of("Every kernel", rows, _ROW, level="details")
+    yield table_of(
+        "Predicted, not measured: the least time of a case",
+        record.predictions,
+        _PREDICTION,
+        "~: no variant of it was compiled in this run.",
+        level="details",
+        folded=True,
+    )
+
+
+def _of_first(field: Field[_Item]) -> Field[Sequence[_Item]]:
+    """The field of the first of several items."""
+    return field[0], lambda items: field[1](items[0])
+
+
+def _breaks(row: CompileRow) -> Iterator[_Break]:
+    if row.status == "failed":
+        yield _Break(row, "it compiles", row.reason or "no reason given", "")
+    for each in row.broken:
+        yield _Break(row, each.says, each.reason, each.sass or "")
+
+
+def _kernel(row: CompileRow | PredictionRow) -> str:
+    return f"{row.op} {row.kernel}"
+
+
+def _spills(row: CompileRow) -> bool:
+    return bool(row.spill_store_bytes)
+
+
+def _is_unfit(row: CompileRow) -> bool:
+    return row.blocks_per_sm == 0
+
+
+_UNREAD = "?"  # a figure that couldn't be read, which is never a zero
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _bytes(value: float) -> str:
+    return memory(int(value))
+
+
+_VARIANT: Field[CompileRow] = (
+    Column("variant"),
+    lambda row: short_label(row.label, row.function),
+)
+_SM: Field[CompileRow] = (Column("sm", "number"), lambda row: Cell(f"{row.sm}", row.sm))
+_REGISTERS: Field[CompileRow] = number(
+    "registers", lambda row: row.registers, _whole, "of a thread", missing=_UNREAD
+)
+_SPILLED: Field[CompileRow] = number(
+    "spilled",
+    lambda row: row.spill_store_bytes,
+    _bytes,
+    "bytes of a thread",
+    tone=lambda row: "doubtful" if row.spill_store_bytes else "",
+    missing=_UNREAD,
+)
+_SHARED: Field[CompileRow] = number(
+    "shared memory", lambda row: row.shared_bytes, _bytes, "of a block", rank=1, missing=_UNREAD
+)
+_OCCUPANCY: Field[CompileRow] = number(
+    "occupancy",
+    occupancy,
+    lambda share: f"{share:.0%}" if share else "NO FIT",
+    "warps resident of those that an SM can hold",
+    kind="share",
+    tone=lambda row: "bad" if _is_unfit(row) else "",
+    missing=_UNREAD,
+)
+_ROW: list[Field[CompileRow]] = [
+    (Column("kernel", group=True), _kernel),
+    _VARIANT,
+    _SM,
+    _REGISTERS,
+    _SPILLED,
+    _SHARED,
+    _OCCUPANCY,
+    (Column("limited by", rank=2), lambda row: row.limited_by or ""),
+    (
+        Column(
+            "loads and instructions",
+            note="the widest loads of a thread, with the share of bytes that come so where it is "
+            "below 90 %; matrix instructions; local: registers spilled, or arrays, in local memory",
+            rank=1,
+        ),
+        lambda row: Cell(code_text(row), tone="doubtful" if loads_are_narrow(row) else ""),
+    ),
+    number("code", lambda row: row.code_bytes, _bytes, rank=3, missing=_UNREAD),
+    number("compiling", lambda row: row.compile_s, duration, rank=4, missing=_UNREAD),
+]
+_BREAK: list[Field[_Break]] = [
+    (Column("kernel"), lambda each: _kernel(each.row)),
+    (Column("expectation"), lambda each: Cell(each.says, tone="bad")),
+    (_VARIANT[0], lambda each: _VARIANT[1](each.row)),
+    (_SM[0], lambda each: _SM[1](each.row)),
+    (Column("why it is broken", below=True), lambda each: each.reason),
+    (Column("instruction", below=True), lambda each: Cell(each.instruction, tone="dim")),
+]
+
+
+def _most(field: Field[CompileRow], *, least: bool = False) -> Field[Sequence[CompileRow]]:
+    """The cell of the row that has the most of a field, or the least."""
+
+    def show(rows: Sequence[CompileRow]) -> Cell | str:
+        cells = [cell for row in rows if isinstance(cell := field[1](row), Cell)]
+        known = [cell for cell in cells if cell.value is not None]
+        pick = min if least else max
+        return pick(known, key=lambda cell: cell.value or 0.0) if known else Cell("?")
+
+    return field[0], show
+
+
+def _rows_that(
+    title: str, hold: Callable[[CompileRow], bool], tone: Tone = "", *, rank: int = 0
+) -> Field[Sequence[CompileRow]]:
+    """How many rows of a kernel are so."""
+
+    def show(rows: Sequence[CompileRow]) -> Cell:
+        found = sum(map(hold, rows))
+        return Cell(f"{found:,}" if found else "-", found, tone if found else "")
+
+    return Column(title, "number", rank=rank), show
+
+
+_KERNEL: list[Field[Sequence[CompileRow]]] = [
+    (Column("kernel"), lambda rows: _kernel(rows[0])),
+    _rows_that("compiled", lambda row: row.status == "compiled"),
+    _rows_that("broken", lambda row: bool(row.broken) or row.status == "failed", "bad", rank=1),
+    _rows_that("spill", _spills, "doubtful", rank=1),
+    _rows_that("don't fit", _is_unfit, "bad", rank=1),
+    _most(_REGISTERS),
+    _most(_SPILLED),
+    _most(_SHARED),
+    _most(_OCCUPANCY, least=True),
+]
+_PREDICTION: list[Field[PredictionRow]] = [
+    (Column("kernel", group=True), _kernel),
+    (Column("case", group=True), lambda each: each.case.id.removeprefix(f"{each.op}-")),
+    (Column("GPU"), lambda each: each.gpu),
+    (
+        Column("us", "number"),
+        lambda each: Cell(
+            f"{'' if each.from_code else '~'}{microseconds(each.predicted_us)}", each.predicted_us
+        ),
+    ),
+    (Column("limit"), lambda each: each.limit or ""),
+    (Column("none, since", rank=1), lambda each: each.reason or ""),
+]
+
+
+def _change_tables(found: Changes) -> Iterator[Table]:
+    kinds: dict[str, list[Change]] = defaultdict(list)
+    for each in found.changes:
+        kinds[each.kind].append(each)
+    number: Field[Sequence[Change]] = (
+        Column("kernels", "number"),
+        lambda each: Cell(f"{len(each):,}", len(each)),
+    )
+    kind, *others = map(_of_first, _CHANGE)
+    yield table_of("What changed, and the most of each", kinds.values(), [kind, number, *others])
+    if len(kinds) < len(found.changes):
+        yield table_of("All that changed", found.changes, _CHANGE, level="details")
+    only = [("new", *each) for each in found.new.items()]
+    only += [("not there any more", *each) for each in found.gone.items()]
+    fields: list[Field[tuple[str, tuple[str, str, str, str], int]]] = [
+        (Column("variants", group=True), lambda each: each[0]),
+        (Column("kernel"), lambda each: f"{each[1][0]} {each[1][1]}"),
+        (Column("variant"), lambda each: short_label(*each[1][2:])),
+        (Column("generations", "number"), lambda each: Cell(f"{each[2]:,}", each[2])),
+    ]
+    yield table_of("Variants of one record alone", only, fields, most=4)
+
+
+_CHANGE: list[Field[Change]] = [
+    (
+        Column("change"),
+        lambda each: Cell(each.kind, tone="bad" if each.kind in WORSE else "good"),
+    ),
+    (Column("kernel"), lambda each: " ".join(each.variant[:2])),
+    (Column("variant"), lambda each: short_label(*each.variant[2:])),
+    (Column("sm", "number"), lambda each: Cell(f"{each.sm}", each.sm)),
+    (Column("then"), lambda each: each.before),
+    (Column("now"), lambda each: each.after),
+]

@@ -1,0 +1,215 @@
+"""What bench and profile tell alike: verdict, machine, rows without a figure, cases in common."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from reports.document.model import Cell, Column, Part
+from reports.phrases import figure
+from reports.views.fields import listed, number, text, whole
+from reports.views.run import environment_lines, part_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from reports.document.model import Field, Figure, Table, Tone
+    from reports.record import BenchRow, ProfileRow, Record, Roof
+
+Value = TypeVar("Value")
+TimedOrMeasured = TypeVar("TimedOrMeasured", "BenchRow", "ProfileRow")
+
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")  # whole words: not of float16
+_BAD = {"wrong", "failed"}
+STATUSES: dict[str, Tone] = {
+    "wrong": "bad",
+    "failed": "bad",
+    "absent": "doubtful",
+    "refused": "dim",
+}
+_VERDICTS: dict[str, Tone] = {
+    "TIMED": "good",
+    "MEASURED": "good",
+    "INCOMPLETE": "doubtful",
+    "PUBLISHED": "doubtful",
+    "IMPORTED": "doubtful",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NoFigure:
+    """Rows of one kernel without a figure for one reason, and one of their cases."""
+
+    op: str
+    kernel: str
+    status: str
+    gates: bool
+    reason: str
+    rows: int
+    case: str
+    reproduce: str
+
+    @property
+    def is_gating(self) -> bool:
+        """Whether it fails the run."""
+        return self.gates and self.status in _BAD
+
+
+def verdict_of(
+    record: Record, rows: Sequence[BenchRow | ProfileRow], done: str, *, believed: bool = True
+) -> str:
+    """TIMED or MEASURED, as `done` says, of a whole record with nothing against it."""
+    gated = any(row.status in _BAD and row.gates for row in rows)
+    status = 0 if record.end is None else record.end.exit_status
+    if record.problem is not None:
+        return "INCOMPLETE"
+    if gated or status or not believed:
+        return "FAILED"
+    if not any(row.status == done for row in rows):
+        return f"NOTHING {done.upper()}"
+    figures = record.header.figures
+    return (done if figures == "measured" else figures).upper()
+
+
+def part_of(
+    record: Record,
+    verdict: str,
+    tried: str,
+    found: str,
+    how: str,
+    notes: Iterable[str],
+    items: Iterable[Table | Figure],
+) -> Part:
+    """The record's part of a document.
+
+    tried, found, how: `407 rows (26 kernels)`, `361 timed, 46 refused`, `in 6 min 41 s`
+    """
+    facts = machine_facts(record)
+    flush = record.header.flush
+    needed = {"device"} | ({"L2 flush"} if flush is not None and not flush.evicts else set())
+    return Part(
+        title=f"{record.header.suite.capitalize()}: {record.path.name}",
+        verdict=verdict,
+        tone=_VERDICTS.get(verdict, "bad"),
+        sentence=f"{tried}: {found}" + (f", {how}" if how else ""),
+        notes=tuple(notes),
+        facts=tuple(fact for fact in facts if fact[0] in needed),
+        items=tuple(items),
+        environment=tuple(fact for fact in facts if fact[0] not in needed),
+        record=str(record.path),
+        closing=f"{found}: nox -s report -- --details {shlex.quote(str(record.path))}",
+    )
+
+
+def statuses_of(rows: Sequence[BenchRow | ProfileRow], done: str) -> list[str]:
+    """`361 timed`, `46 refused`: how many rows ended how."""
+    found: Counter[str] = Counter(row.status for row in rows)
+    return [f"{found[each]:,} {each}" for each in (done, *STATUSES) if found[each] or each == done]
+
+
+def problems_of(record: Record, ran: Iterable[BenchRow | ProfileRow]) -> list[str]:
+    """What is wrong with the run itself, and which of the kernels that ran compute a part alone."""
+    notes = [] if record.problem is None else [record.problem]
+    notes += [] if record.end is None else record.end.problems
+    return notes + part_notes(record.header, {(row.op, row.kernel) for row in ran})
+
+
+def machine_facts(record: Record) -> tuple[tuple[str, str], ...]:
+    """What was run where, under which limits and roofs, as (label, text)."""
+    header, machine = record.header, record.header.environment
+    facts = list(environment_lines(record))
+    if machine.device == "cpu":  # nothing is interpreted here: what runs is timed as it is
+        facts = [
+            (label, f"no GPU: {machine.device_name}" if label == "device" else text)
+            for label, text in facts
+        ]
+    parts = (
+        machine.power_limit_w and f"{figure(machine.power_limit_w)} W enforced",
+        machine.default_sm_clock_mhz and f"SM clock {machine.default_sm_clock_mhz:,} MHz",
+        machine.max_sm_clock_mhz and f"at most {machine.max_sm_clock_mhz:,} MHz",
+    )
+    facts.append(("limits", ", ".join(part for part in parts if part)))
+    for label, measured in (("datasheet", False), ("measured", True)):
+        roofs = [roof_text(roof) for roof in header.roofs if roof.measured is measured]
+        facts.append((label, ", ".join(roofs)))
+    if header.flush is not None:
+        word = "evicts" if header.flush.evicts else "DOES NOT EVICT"
+        facts.append(("L2 flush", f"{word}: {header.flush.reason}"))
+    if header.empty_call_us is not None:
+        took = f"{figure(header.empty_call_us)} us, which are part of every time here"
+        facts.append(("empty call", took))
+    missing = (f"{name} ({why})" for name, why in machine.missing.items())
+    facts.append(("not read", "; ".join(missing)))
+    return tuple(fact for fact in facts if fact[1])
+
+
+def roof_text(roof: Roof) -> str:
+    """`add 4,390 GB/s`, with the clock that the SMs ran at where it is known."""
+    clock = "" if roof.clock_mhz is None else f" at {figure(roof.clock_mhz)} MHz"
+    return f"{roof.name} {figure(roof.value)} {roof.unit}{clock}"
+
+
+def reasons_of(
+    rows: Iterable[TimedOrMeasured], done: str, case_of: Callable[[TimedOrMeasured], str]
+) -> list[NoFigure]:
+    """Why rows have no figure, what gates first; reasons that differ in numbers alone are one."""
+    groups: dict[tuple[str, str, str, bool, str], list[TimedOrMeasured]] = {}
+    for row in rows:
+        if row.status != done:
+            alike = _NUMBER.sub("N", row.reason or "no reason given")
+            key = (row.op, row.kernel, row.status, row.gates, alike)
+            groups.setdefault(key, []).append(row)
+    found = [
+        NoFigure(
+            op=op,
+            kernel=kernel,
+            status=status,
+            gates=gates,
+            reason=alike if len({row.reason for row in having}) > 1 else having[0].reason or alike,
+            rows=len(having),
+            case=case_of(having[0]),
+            reproduce=having[0].reproduce if status in _BAD else "",
+        )
+        for (op, kernel, status, gates, alike), having in groups.items()
+    ]
+    ops = list(dict.fromkeys(each.op for each in found))
+    ranks = list(STATUSES)
+    found.sort(
+        key=lambda each: (
+            not each.is_gating, ops.index(each.op), ranks.index(each.status), -each.rows,
+        )
+    )  # fmt: skip
+    return found
+
+
+def reasons_tables(reasons: Sequence[NoFigure]) -> tuple[Table, Table]:
+    """Rows that failed the run, and the others without a figure."""
+    fields: list[Field[NoFigure]] = [
+        text("op", lambda each: each.op, group=True),
+        text("kernel", lambda each: each.kernel),
+        text("status", lambda each: Cell(each.status, tone=STATUSES[each.status])),
+        number("rows", lambda each: each.rows, whole),
+        text("reason", lambda each: each.reason, "N: a number that varies"),
+        text("one case", lambda each: Cell(each.case, tone="dim"), below=True),
+        (Column("reproduce", "command"), lambda each: each.reproduce),
+    ]
+    gating = [each for each in reasons if each.is_gating]
+    others = [each for each in reasons if not each.is_gating]
+    return (
+        listed("Failed", fields, gating),
+        listed("Without a figure, not gating", fields, others, folded=True),
+    )
+
+
+def in_common(
+    cases: Sequence[tuple[float, Mapping[str, Value]]],
+) -> list[tuple[float, Mapping[str, Value]]]:
+    """Of cases, each a weight and figures by kernel, those that have a figure of every kernel.
+
+    A kernel with no figure on any of them takes no part: it would leave none in common.
+    """
+    everyone = {kernel for _, having in cases for kernel in having}
+    return [each for each in cases if everyone <= each[1].keys()]

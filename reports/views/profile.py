@@ -1,0 +1,421 @@
+"""A record of `nox -s profile` as a document: energy, power and clocks, and what held them down.
+
+Rows of a case stand together. What isn't a steady state, or couldn't be read, is told with its
+reason. Powers and energies are of the whole board, idle power included unless a name says net.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reports.document.model import Cell, Column
+from reports.phrases import count, duration, figure, microseconds, milliseconds, part, times
+from reports.views.fields import fitted, listed, meanings, number, only, text, whole
+from reports.views.performance import (
+    STATUSES,
+    part_of,
+    problems_of,
+    reasons_of,
+    reasons_tables,
+    statuses_of,
+    verdict_of,
+)
+from reports.views.profile_codes import meaning
+from reports.views.profile_energies import (
+    Held,
+    Missing,
+    Total,
+    beside,
+    cases_of,
+    codes_of,
+    counter_apart,
+    held_by,
+    highest_of,
+    mean_of,
+    missing_of,
+    of_limit,
+    over,
+    short_case,
+    totals_of,
+)
+from reports.views.profile_pictures import QUANTITIES, drawn_rows, timeline_of, timelines
+from reports.views.run import name_of, parts_of, total_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from reports.document.model import Field, Figure, Part, Table, Tone
+    from reports.record import ProfileRow, Record, Spread, Window
+
+
+MOST_WINDOWS = 2000  # of 500 rows with four trials: more is slow to make and to open
+_SAMPLER_MOST = 0.005  # of a call's time; above it the sampler disturbs what it measures
+_DENSE = 50  # flops a byte from which work is told in flops: between layer norm's 2 and attention's
+_ENERGY = (
+    "of a call, of the whole board; boards of one model differ by 5 % in what they report, so "
+    "energies of two compare to 7 % at best, and rows of one record share that error"
+)
+_VALIDITIES: dict[str, Tone] = {"valid": "good", "transient": "doubtful", "invalid": "bad"}
+
+# Of items that begin with their row.
+_NAMES: list[Field[Any]] = [
+    text("kernel", lambda each: each[0].kernel, group=True),
+    text("inputs", lambda each: each[0].distribution, group=True),
+    text("case", lambda each: each[0].case.id, group=True),
+]
+_Pair = tuple["ProfileRow", "ProfileRow"]
+
+
+class _Numbered(NamedTuple):
+    """A window, and the number of its trial from 1."""
+
+    row: ProfileRow
+    trial: int
+    window: Window
+
+
+class _Line(NamedTuple):
+    """A quantity of a window over time."""
+
+    row: ProfileRow
+    trial: int
+    name: str
+    unit: str
+    values: Sequence[float | None]
+
+    @property
+    def known(self) -> list[float]:
+        """What could be read of it."""
+        return [value for value in self.values if value is not None]
+
+
+def profile_part(record: Record) -> Part:
+    """The record's part of a document."""
+    rows = record.profiles
+    kernels = count(len({(row.op, row.kernel) for row in rows}), "kernel")
+    validities = Counter(row.validity for row in rows if row.status == "measured")
+    measured, *others = statuses_of(rows, "measured")
+    unsteady = [
+        f"{validities[each]:,} {each}" for each in ("transient", "invalid") if validities[each]
+    ]
+    if unsteady:
+        measured += f" ({', '.join(unsteady)})"
+    return part_of(
+        record,
+        verdict_of(record, rows, "measured"),
+        f"{count(len(rows), 'row')} ({kernels})",
+        ", ".join([measured, *others]),
+        f"in {total_duration(record)}",
+        _notes(record),
+        _items(record),
+    )
+
+
+def _notes(record: Record) -> Iterator[str]:
+    """What a reader must know besides."""
+    rows = record.profiles
+    yield from problems_of(record, [row for row in rows if row.status == "measured"])
+    slowed = [(slower, row) for row in rows if (slower := row.sampler_slowdown) is not None]
+    disturbed = [each for each in slowed if not each[0] <= _SAMPLER_MOST]
+    if disturbed:
+        slower, row = max(disturbed, key=lambda each: each[0])
+        yield (
+            f"the sampler slows {count(len(disturbed), 'row')} by more than 0.5 %, "
+            f"{row.kernel} by {100 * slower:.2f} %"
+        )
+    apart = [(far, row) for row in rows if (far := counter_apart(row)) is not None]
+    if apart:
+        far, row = max(apart, key=lambda each: abs(each[0]))
+        yield (
+            f"energy by the counter and by sampled power are {100 * abs(far):.1f} % apart at "
+            f"most ({row.kernel}, {short_case(row)})"
+        )
+
+
+def _items(record: Record) -> Iterator[Table | Figure]:
+    failed, others = reasons_tables(
+        reasons_of(
+            record.profiles, "measured", lambda row: f"{row.distribution}, {short_case(row)}"
+        )
+    )
+    totals = _totals(record)
+    rows, others, *tables = fitted(
+        (failed, totals),
+        (
+            _rows(record),
+            others,
+            _validity(record),
+            _beside(record),
+            _held(record),
+            _missing(record),
+        ),
+    )
+    yield from (failed, totals, rows, others)
+    yield from timelines(record)
+    yield from tables
+    yield _over_time(record)
+    yield meanings((totals, rows, *tables))
+    yield _windows(record)
+
+
+def _named(row: ProfileRow) -> Cell:
+    return Cell(f"{row.kernel}, {row.distribution}, {row.case.id}", tone="dim")
+
+
+def _rows(record: Record) -> Table:
+    parts = parts_of(record.header)
+    names: list[Field[ProfileRow]] = [
+        text("op", lambda row: row.op, group=True),
+        text("case", short_case, group=True),
+        text("kernel", lambda row: name_of(row.kernel, parts.get((row.op, row.kernel)))),
+        text("inputs", lambda row: row.distribution, rank=1),
+        text(
+            "state",
+            lambda row: _state(row.validity if row.status == "measured" else row.status),
+            rank=1,
+        ),
+    ]
+    figures: list[Field[ProfileRow]] = [
+        number("energy", lambda row: row.energy_j, energy_text, _ENERGY),
+        number("±", _error, _percent, "95 %, of the trials and the counter", rank=1),
+        number("W", lambda row: row.power_w, figure, "mean over the trials", rank=1),
+        number("of limit", of_limit, part, "of the power limit in force", kind="share", rank=2),
+        number("us", lambda row: row.device_us, microseconds, "of a call in the loop", rank=3),
+        (Column("a watt buys", "number", rank=5), _bought),
+        number("SM MHz", lambda row: mean_of(row, "sm_clock_mhz"), whole, "mean", rank=4),
+        text(
+            "held by",
+            _held_longest,
+            "what kept the clock down longest, and its share of the windows",
+            rank=4,
+        ),
+        number("°C", lambda row: highest_of(row, "temperature_c"), whole, "the highest", rank=6),
+        number("net", lambda row: row.net_energy_j, energy_text, "energy less idle power", rank=7),
+        number("J/TFLOP", lambda row: row.joules_per_tflop, figure, rank=8),
+        number(
+            "integral",
+            counter_apart,
+            lambda apart: f"{100 * apart:+.1f} %",
+            "energy by sampled power over that by the counter, less 1",
+            rank=9,
+        ),
+        (Column("idle W", "number", "before and after", rank=10), _idle),
+        number(
+            "sampler",
+            lambda row: row.sampler_slowdown,
+            lambda slower: f"{100 * slower:+.2f} %",
+            "by how much it slows a call",
+            rank=12,
+        ),
+        number("trials", lambda row: len(row.windows), whole, rank=11),
+    ]
+    fields = [*names, *only(lambda row: row.status == "measured", figures)]
+    rows = [row for of_case in cases_of(record).values() for row in of_case]
+    return listed("Energy, power and clocks", fields, rows)
+
+
+def _state(state: str) -> Cell:
+    return Cell(state, tone=_VALIDITIES.get(state) or STATUSES[state])
+
+
+def energy_text(joules: float) -> str:
+    """`26.7 mJ`, `1.21 J`, `812 uJ`."""
+    for unit, size in (("J", 1.0), ("mJ", 1e-3)):
+        if abs(joules) >= size:
+            return f"{figure(joules / size, 4)} {unit}"
+    return f"{figure(joules * 1e6, 4)} uJ"
+
+
+def _error(of: ProfileRow | Total) -> float | None:
+    """The energy's 95 % error as a share of it."""
+    return over(of.energy_error_j, of.energy_j)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _bought(row: ProfileRow) -> Cell:
+    """What a joule buys: `0.84 TFLOP/s/W`, `5.32 GB/s/W`."""
+    flops, least = row.flops or 0, row.bytes or 0
+    if row.tflops_per_w is not None and (row.gb_s_per_w is None or flops > _DENSE * least):
+        return Cell(f"{figure(row.tflops_per_w)} TFLOP/s/W", row.tflops_per_w)
+    return (
+        Cell("-")
+        if row.gb_s_per_w is None
+        else Cell(f"{figure(row.gb_s_per_w)} GB/s/W", row.gb_s_per_w)
+    )
+
+
+def _held_longest(row: ProfileRow) -> Cell:
+    """`SW power cap 45 %`: the reason that held longest, and its share of the windows."""
+    held = held_by(row)
+    if not held:
+        known = any(window.reasons_s or window.reasons_polled for window in row.windows)
+        return Cell("nothing" if known else "-")
+    first = held[0]
+    share = first.share if first.share is not None else first.polled
+    return Cell(first.reason if share is None else f"{first.reason} {share:.0%}", tone="doubtful")
+
+
+def _idle(row: ProfileRow) -> Cell:
+    known = [each for each in (row.idle_before_w, row.idle_after_w) if each is not None]
+    return Cell(" to ".join(map(whole, known)) or "-", known[0] if known else None)
+
+
+def _totals(record: Record) -> Table:
+    fields: list[Field[Total]] = [
+        text("op", lambda each: each.op, group=True),
+        text("inputs", lambda each: each.distribution, group=True),
+        text("kernel", lambda each: each.kernel),
+        (
+            Column(
+                "cases", "number", "those with a weight on which each kernel was measured", rank=2
+            ),
+            lambda each: Cell(f"{each.cases:,} of {each.of:,}", each.cases),
+        ),
+        number("energy", lambda each: each.energy_j, energy_text),
+        number("±", _error, _percent, rank=1),
+        number("time", lambda each: each.device_us, milliseconds),
+        number("W", lambda each: each.power_w, figure, rank=2),
+        text("state", lambda each: _state(each.validity), "the worst of the rows", rank=1),
+    ]
+    note = "Each case as often as its weight says."
+    return listed("Weighted totals", fields, totals_of(record), note)
+
+
+def _beside(record: Record) -> Table:
+    """Rows that differ in their inputs alone; ratios are to the first."""
+    pairs = [(row, rows[0]) for rows in beside(record) for row in rows]
+
+    def ratio(title: str, value: Callable[[ProfileRow], float | None]) -> Field[_Pair]:
+        return number(title, lambda pair: over(value(pair[0]), value(pair[1])), times, rank=1)
+
+    fields: list[Field[_Pair]] = [
+        text("kernel", lambda pair: pair[0].kernel, group=True),
+        text("case", lambda pair: pair[0].case.id, group=True),
+        text("inputs", lambda pair: pair[0].distribution),
+        number("us", lambda pair: pair[0].device_us, microseconds),
+        ratio("time", lambda row: row.device_us),
+        number("W", lambda pair: pair[0].power_w, figure, rank=1),
+        ratio("power", lambda row: row.power_w),
+        number("SM MHz", lambda pair: mean_of(pair[0], "sm_clock_mhz"), whole, rank=2),
+        number("a call", lambda pair: pair[0].energy_j, energy_text, "its energy", rank=1),
+        ratio("energy", lambda row: row.energy_j),
+    ]
+    note = "The same kernel and case: what the values alone change, as ratios to the first inputs."
+    return listed("Inputs side by side", fields, pairs, note)
+
+
+def _held(record: Record) -> Table:
+    fields: list[Field[tuple[ProfileRow, Held]]] = [
+        *_NAMES,
+        text("reason", lambda each: each[1].reason),
+        number("time", lambda each: each[1].seconds, duration),
+        number(
+            "of the windows",
+            lambda each: each[1].share,
+            part,
+            "by the driver's counter",
+            kind="share",
+        ),
+        number(
+            "polled beside",
+            lambda each: each[1].polled,
+            part,
+            "share of the samples that had it",
+            rank=1,
+        ),
+    ]
+    held = [(row, each) for row in record.profiles for each in held_by(row)]
+    return listed("What held clocks down, over all trials", fields, held)
+
+
+def _validity(record: Record) -> Table:
+    fields: list[Field[tuple[ProfileRow, str]]] = [
+        *_NAMES,
+        text("state", lambda each: _state(each[0].validity)),
+        text("code", lambda each: each[1]),
+        text("meaning", lambda each: meaning(each[1])),
+    ]
+    measured = (row for row in record.profiles if row.status == "measured")
+    codes = [(row, code) for row in measured for code in codes_of(row)]
+    return listed("Not valid, or less than whole", fields, codes)
+
+
+def _missing(record: Record) -> Table:
+    fields: list[Field[Missing]] = [
+        text("figures", lambda each: ", ".join(each.fields)),
+        number("rows", lambda each: each.rows, whole),
+        text("reason", lambda each: each.reason),
+        text("as", lambda each: _named(each.example), below=True),
+    ]
+    return listed("Figures that are missing, and why", fields, missing_of(record))
+
+
+def _over_time(record: Record) -> Table:
+    """The lines of the rows whose timelines are drawn in a page."""
+    fields: list[Field[_Line]] = [
+        *_NAMES,
+        text("trial", lambda each: f"trial {each.trial} of {len(each.row.windows)}", group=True),
+        text("quantity", lambda each: each.name),
+        (
+            Column("over the window", "trend", "from its lowest to its highest"),
+            lambda each: Cell("", trend=each.values) if each.known else "not read",
+        ),
+        number("lowest", lambda each: min(each.known, default=None), whole),
+        number("highest", lambda each: max(each.known, default=None), whole),
+        text("unit", lambda each: each.unit),
+    ]
+    lines = [
+        _Line(row, found[0], name, unit, getattr(found[1], field))
+        for row in drawn_rows(record)
+        if (found := timeline_of(row)) is not None
+        for name, field, unit in QUANTITIES
+    ]
+    return listed("Over time", fields, lines, level="details", folded=True)
+
+
+def _windows(record: Record) -> Table:
+    fields: list[Field[_Numbered]] = [
+        *_NAMES,
+        number("trial", lambda each: each.trial, whole),
+        text("state", lambda each: _state(each.window.validity)),
+        number("seconds", lambda each: each.window.duration_s, _four),
+        number("calls", lambda each: each.window.calls, whole),
+        number("W", lambda each: _of(each.window.power_w, "mean"), _four),
+        number("W, 95th", lambda each: _of(each.window.power_w, "p95"), _four, "95th percentile"),
+        number("W, highest", lambda each: _of(each.window.power_w, "highest"), _four),
+        number("SM MHz", lambda each: _of(each.window.sm_clock_mhz, "mean"), _four),
+        number("°C", lambda each: _of(each.window.temperature_c, "mean"), _four, "mean"),
+        number("°C a minute", lambda each: each.window.slopes.get("temperature_c"), _four, "slope"),
+        number("counter", lambda each: each.window.energy_counter_j, energy_text, "of the window"),
+        number(
+            "integral", lambda each: each.window.energy_integral_j, energy_text, "of sampled power"
+        ),
+        number("samples", lambda each: each.window.samples, whole),
+        number("period, ms", lambda each: each.window.period_ms, figure),
+        number("largest gap, ms", lambda each: each.window.largest_gap_ms, figure),
+    ]
+    every = [
+        _Numbered(row, trial, window)
+        for row in record.profiles
+        for trial, window in enumerate(row.windows, 1)
+    ]
+    note = ""
+    if len(every) > MOST_WINDOWS:
+        every.sort(key=lambda each: each.window.validity == "valid")
+        note = (
+            f"Of {len(every):,} windows {MOST_WINDOWS:,} are here, those that aren't valid first; "
+            "the record has the others."
+        )
+    return listed("Windows", fields, every[:MOST_WINDOWS], note, level="page", folded=True)
+
+
+def _of(spread: Spread | None, name: str) -> float | None:
+    return None if spread is None else getattr(spread, name)
+
+
+def _four(value: float) -> str:
+    return figure(value, 4)

@@ -1,0 +1,220 @@
+"""What follows from the rows of `nox -s profile`: cases, weighted totals, what held clocks down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from reports.views.performance import in_common
+from reports.views.run import parts_of
+
+if TYPE_CHECKING:
+    from reports.record import ProfileRow, Record, Validity
+
+_WORSE: tuple[Validity, ...] = ("valid", "transient", "invalid")  # in this order
+_MOST_OF_WINDOW = 1.01  # that a time within it can come to
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What held clocks down in a row's windows: seconds by the counters, and the share polled."""
+
+    reason: str
+    seconds: float | None
+    share: float | None
+    polled: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Figures that rows lack, for one reason."""
+
+    fields: tuple[str, ...]
+    reason: str
+    rows: int
+    example: ProfileRow
+
+
+class _Figures(NamedTuple):
+    row: ProfileRow
+    energy_j: float
+    device_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A model's calls of one kernel: each case as often as its weight says.
+
+    cases: that the sum is of; of: that have a weight. energy_error_j: 95 %, None where a row's is;
+    validity: the worst of its rows.
+    """
+
+    op: str
+    kernel: str
+    distribution: str
+    cases: int
+    of: int
+    energy_j: float
+    energy_error_j: float | None
+    device_us: float
+    validity: Validity
+
+    @property
+    def power_w(self) -> float | None:
+        """The mean over these calls."""
+        return over(self.energy_j, self.device_us * 1e-6)
+
+
+def short_case(row: ProfileRow) -> str:
+    """The case's id without its op's name."""
+    return row.case.id.removeprefix(f"{row.op}-")
+
+
+def cases_of(record: Record) -> dict[tuple[str, str], list[ProfileRow]]:
+    """The rows by op and case, in the order in which each came first."""
+    groups: dict[tuple[str, str], list[ProfileRow]] = {}
+    for row in record.profiles:
+        groups.setdefault((row.op, short_case(row)), []).append(row)
+    ops = list(dict.fromkeys(op for op, _ in groups))
+    return dict(sorted(groups.items(), key=lambda item: ops.index(item[0][0])))
+
+
+def beside(record: Record) -> list[list[ProfileRow]]:
+    """Measured rows of one kernel and case under several input distributions, normal first."""
+    groups: dict[tuple[str, str, str], list[ProfileRow]] = {}
+    for row in record.profiles:
+        if row.status == "measured":
+            groups.setdefault((row.op, row.kernel, row.case.id), []).append(row)
+    found = [rows for rows in groups.values() if len({row.distribution for row in rows}) > 1]
+    for rows in found:
+        rows.sort(key=lambda row: row.distribution != "normal")
+    return found
+
+
+def totals_of(record: Record) -> tuple[Total, ...]:
+    """Weighted totals by op, inputs and kernel that computes all of it, the least energy first.
+
+    Each is over the cases on which every kernel with one has energy and time.
+    """
+    groups: dict[tuple[str, str], dict[str, tuple[float, dict[str, _Figures]]]] = {}
+    parts = parts_of(record.header)
+    for row in record.profiles:
+        if row.weight is not None and (row.op, row.kernel) not in parts:
+            cases = groups.setdefault((row.op, row.distribution), {})
+            _, having = cases.setdefault(row.case.id, (row.weight, {}))
+            if row.energy_j is not None and row.device_us is not None:
+                having[row.kernel] = _Figures(row, row.energy_j, row.device_us)
+    found: list[Total] = []
+    for (op, distribution), of_group in groups.items():
+        common = in_common(list(of_group.values()))
+        totals = []
+        for kernel in common[0][1] if common else ():
+            weighed = [(weight, having[kernel]) for weight, having in common]
+            errors = [(weight, each.row.energy_error_j) for weight, each in weighed]
+            known = [weight * error for weight, error in errors if error is not None]
+            totals.append(
+                Total(
+                    op=op,
+                    kernel=kernel,
+                    distribution=distribution,
+                    cases=len(common),
+                    of=len(of_group),
+                    energy_j=sum(weight * each.energy_j for weight, each in weighed),
+                    energy_error_j=math.hypot(*known) if len(known) == len(errors) else None,
+                    device_us=sum(weight * each.device_us for weight, each in weighed),
+                    validity=max((each.row.validity for _, each in weighed), key=_WORSE.index),
+                )
+            )
+        found += sorted(totals, key=lambda each: each.energy_j)
+    return tuple(found)
+
+
+def of_limit(row: ProfileRow) -> float | None:
+    """The mean power's share of the limit in force."""
+    if row.power_w is None or not row.power_limit_w:
+        return None
+    return row.power_w / row.power_limit_w
+
+
+def counter_apart(row: ProfileRow) -> float | None:
+    """By how much of it the energy of sampled power is more than the counter's."""
+    if row.energy_integral_j is None or not row.energy_j:
+        return None
+    return row.energy_integral_j / row.energy_j - 1
+
+
+def mean_of(row: ProfileRow, name: str) -> float | None:
+    """The mean over the trials of a quantity's mean: sm_clock_mhz, temperature_c, ..."""
+    spreads = [getattr(window, name) for window in row.windows]
+    means = [spread.mean for spread in spreads if spread is not None]
+    return sum(means) / len(means) if means else None
+
+
+def highest_of(row: ProfileRow, name: str) -> float | None:
+    """The highest that any trial saw."""
+    spreads = [getattr(window, name) for window in row.windows]
+    return max((spread.highest for spread in spreads if spread is not None), default=None)
+
+
+def over(value: float | None, other: float | None) -> float | None:
+    """value / other; None where it can't be had."""
+    return None if value is None or not other else value / other
+
+
+def _of_window(share: float) -> float:
+    """The whole, where the ends of a window that were read a moment apart make it a little more."""
+    return 1.0 if 1.0 < share <= _MOST_OF_WINDOW else share
+
+
+def held_by(row: ProfileRow) -> tuple[Held, ...]:
+    """Throttle reasons over all trials, the longest first; those never seen are left out."""
+    names = dict.fromkeys(
+        name
+        for window in row.windows
+        for reasons in (window.reasons_s, window.reasons_polled)
+        for name, value in reasons.items()
+        if value
+    )
+    found = []
+    for name in names:
+        counted = [window for window in row.windows if name in window.reasons_s]
+        polled = [
+            window.reasons_polled[name] for window in row.windows if name in window.reasons_polled
+        ]
+        seconds = sum(window.reasons_s[name] for window in counted) if counted else None
+        total = sum(window.duration_s for window in counted)
+        held = Held(
+            reason=name,
+            seconds=seconds,
+            share=None if seconds is None or not total > 0 else _of_window(seconds / total),
+            polled=sum(polled) / len(polled) if polled else None,
+        )
+        if held.seconds or held.polled:
+            found.append(held)
+    found.sort(key=lambda each: -(each.share or each.polled or 0.0))
+    return tuple(found)
+
+
+def codes_of(row: ProfileRow) -> tuple[str, ...]:
+    """The codes of the row and of its windows, each once."""
+    return tuple(
+        dict.fromkeys((*row.codes, *(code for each in row.windows for code in each.codes)))
+    )
+
+
+def missing_of(record: Record) -> tuple[Missing, ...]:
+    """Figures that rows lack, those that the same rows lack for the same reason together."""
+    lacking: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(record.profiles):
+        pairs = [*row.missing.items()]
+        pairs += [pair for window in row.windows for pair in window.missing.items()]
+        for pair in dict.fromkeys(pairs):
+            lacking.setdefault(pair, []).append(number)
+    together: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for (field, reason), numbers in lacking.items():
+        together.setdefault((reason, tuple(numbers)), []).append(field)
+    return tuple(
+        Missing(tuple(fields), reason, len(numbers), record.profiles[numbers[0]])
+        for (reason, numbers), fields in together.items()
+    )

@@ -1,0 +1,101 @@
+"""What every view says of a run: its machine and commit, how long it took, parts of ops."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from reports.phrases import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from reports.record import Environment, Record, RunHeader
+
+
+def total_duration(record: Record) -> str:
+    """How long the run took; of one without an end, how long its rows did."""
+    if record.end is not None:
+        return duration(record.end.duration_s)
+    return f"{duration(sum(row.duration_s for row in record.rows))} of whole rows"
+
+
+def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
+    """What was run and where, as (label, text), a figure that is missing left out."""
+    header, machine = record.header, record.header.environment
+    if machine.device == "cpu":
+        asked = (
+            ""
+            if machine.simulated_sm is None
+            else f", domains asked about sm {machine.simulated_sm}"
+        )
+        but_for = f" but for {', '.join(machine.unchecked)}" if machine.unchecked else ""
+        checked = {True: f" (strict{but_for})", False: " (not strict)", None: ""}[machine.strict]
+        device = f"no GPU: Triton interpreter{checked}{asked}"
+    else:
+        memory = None if machine.memory_bytes is None else f"{machine.memory_bytes / 2**30:.0f} GiB"
+        parts = (
+            machine.device_name,
+            machine.sm and f"sm {machine.sm}",
+            machine.multiprocessors and f"{machine.multiprocessors} multiprocessors",
+            memory,
+            machine.driver and f"driver {machine.driver}",
+            machine.cuda and f"CUDA {machine.cuda}",
+        )
+        device = ", ".join(part for part in parts if part)
+    versions = {} if "python" in machine.missing else {"Python": machine.python}
+    versions |= machine.packages
+    host = f"{machine.hostname}, {machine.cpu}, {count(machine.cpu_count, 'core')}"
+    lines = (
+        ("command", header.command),
+        ("device", device),
+        ("host", "" if "hostname" in machine.missing else host),
+        ("system", "" if "platform" in machine.missing else machine.platform),
+        ("software", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("commit", commit_text(machine)),
+        ("absent", "; ".join(f"{each.name}, {each.reason}" for each in header.absent)),
+        ("started", f"{header.started_at}, protocol {header.protocol}"),
+        ("record", str(record.path)),
+    )
+    return tuple((label, text) for label, text in lines if text)
+
+
+def look_closer(record: Record) -> str:
+    """What a terminal's last line tells of a run: the command that shows all of it."""
+    program = record.header.command.partition(" -s ")[0]
+    program = program if program.split(" ")[0].endswith("nox") else "nox"
+    return f"to look closer: {program} -s report -- --details {shlex.quote(str(record.path))}"
+
+
+def commit_text(machine: Environment) -> str:
+    """`0123456789ab`, and whether more was changed since; empty where it isn't known."""
+    changed = " and changes that are not committed" if machine.git_dirty else ""
+    return f"{machine.git_commit[:12]}{changed}" if machine.git_commit else ""
+
+
+def parts_of(header: RunHeader) -> dict[tuple[str, str], str]:
+    """By op and kernel what it computes, `dx alone`, of kernels that don't compute all of it."""
+    return {
+        (each.op, each.name): f"{_joined(each.returns)} alone"
+        for each in header.kernels
+        if each.left_out
+    }
+
+
+def name_of(kernel: str, part: str | None) -> str:
+    """`mine`, or `mine (dx alone)` where it computes a part of its op."""
+    return kernel if part is None else f"{kernel} ({part})"
+
+
+def part_notes(header: RunHeader, ran: Collection[tuple[str, str]]) -> list[str]:
+    """A sentence for each of these kernels, by op and name, that computes a part of its op."""
+    return [
+        f"{each.name} computes {_joined(each.returns)} alone; "
+        f"{_joined(each.left_out)} {'is' if len(each.left_out) == 1 else 'are'}n't judged"
+        for each in header.kernels
+        if each.left_out and (each.op, each.name) in ran
+    ]
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,0 +1,267 @@
+"""On a machine with a GPU: do other ways of timing agree with this suite's medians?
+
+    python -m studies.timing_agreement
+
+Calls of both ops, ours and peers', from microseconds to milliseconds. Each is timed by the suite,
+in a worker, and in a process apart: calls over 1 ms by triton.testing.do_bench, which launches one
+after the other and flushes by zeroing; shorter ones by replaying a CUDA graph (graph_replay.py), of
+inputs at ten places in memory.
+
+Three differences are none of the method's. A short call is up to 6 % quicker in one process than in
+another, by either way: each times it in three, the nearest two of which have to agree. do_bench for
+100 ms leaves a GPU no pause, so a product runs at a lower clock under its power cap (H200: up to
+11 % slower, told in the last column): it runs in short bursts here, with pauses, as the suite rests
+after long calls. And in a graph the kernels of one call follow one another faster, by 0.5 to 1.3 us
+each there, and a kernel alone begins up to 0.6 us earlier or later: how much it is for a call is
+measured by the suite's own way of timing, of the call and of its graph by turns, and taken away.
+
+Exit status 1 where fewer than twelve calls are within 2 % as they are, or one is off by more than
+that without what is known.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import triton.testing
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from kernels.registry import Kernel, all_kernels, choose
+from oracles import OPS
+from oracles.op import Case
+from reports.record import BenchRow
+from suites.accuracy.run import Run
+from suites.bench.devices import device_of
+from suites.bench.graph_replay import captured, device_times_us
+from suites.bench.roofs import times_us
+from suites.bench.rotation import Rotation
+from suites.bench.rows import TASK, Bench
+from suites.bench.survey import Ground, survey
+from suites.run.descriptions import describe_machine
+from suites.sandbox.judge_side.workers import Workers
+
+_ROW_S, _LIMIT_S = 1.0, 300.0
+_LONG_US = 1_000.0
+_AGREES = 0.02
+_PLACEMENTS, _SAMPLES = 10, 12
+_SEED = 1
+_BURSTS, _PAUSE_S = 15, 0.1  # of do_bench: eight calls, of which the last is timed
+_WARM_UP = 3
+_LEAST_ALIKE = 12  # calls, as they are
+_PROCESSES = 3  # of each way, for a call under 1 ms
+
+# A kernel's name, "" for the one of ours that dispatch takes, and the beginning of a case's id.
+_CALLS = (
+    ("", "layer_norm_backward-m16384-n1024-bfloat16"),
+    ("", "layer_norm_backward-m8192-n8192-bfloat16"),
+    ("", "layer_norm_backward-m2048-n65536-float32"),
+    ("", "layer_norm_backward-m16384-n4095-bfloat16"),
+    ("torch_native", "layer_norm_backward-m16384-n4096-bfloat16"),
+    ("torch_native", "layer_norm_backward-m1048576-n64-float32"),
+    ("", "attention_forward-b16-h_q32-h_kv32-s_q1024-s_kv1024-d64-d_v64"),
+    ("", "attention_forward-b1-h_q16-h_kv16-s_q16384-s_kv16384-d128-d_v128"),
+    ("", "attention_forward-b4-h_q32-h_kv32-s_q4096-s_kv4096-d64-d_v64"),
+    ("torch_cudnn", "attention_forward-b16-h_q32-h_kv32-s_q1024-s_kv1024-d64-d_v64"),
+    ("torch_flash", "attention_forward-b4-h_q16-h_kv16-s_q4096-s_kv4096-d128-d_v128"),
+    ("torch_cudnn", "attention_forward-b4-h_q16-h_kv16-s_q4096-s_kv4096-d128-d_v128"),
+    ("torch_flash", "attention_forward-b2-h_q8-h_kv8-s_q197-s_kv197"),
+    ("", "attention_backward-b4-h_q16-h_kv16-s_q4096-s_kv4096-d128-d_v128"),
+    ("torch_flash", "attention_backward-b16-h_q32-h_kv32-s_q1024-s_kv1024-d64-d_v64"),
+)
+
+
+def _pair(name: str, case_id: str, sm: int) -> tuple[Kernel, Case]:
+    op = OPS[case_id.partition("-")[0]]
+    case = next(each for each in op.workloads.timed("cuda") if each.id().startswith(case_id))
+    if not name:
+        return choose(op, case, sm), case
+    mine = (each for each in all_kernels() if each.op.name == op.name)
+    return next(each for each in mine if each.name == name), case
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """Median device time of a call in microseconds by another way.
+
+    graph_saves_us: the call by the suite's way of timing, less its graph by the same
+    without_pauses_us: by do_bench as it is
+    """
+
+    time_us: float
+    by: str
+    graph_saves_us: float = 0.0
+    without_pauses_us: float | None = None
+
+
+@dataclass(slots=True)
+class Beside:
+    """A call's rows by the suite and its times by another way, one of each process."""
+
+    number: int  # in _CALLS
+    kernel: Kernel
+    case: Case
+    rows: list[BenchRow] = field(default_factory=list)
+    others: list[Otherwise] = field(default_factory=list)
+
+    @property
+    def suite_us(self) -> float | None:
+        """The median over processes; None where a row has none."""
+        times = [row.median_us for row in self.rows if row.median_us is not None]
+        return statistics.median(times) if len(times) == len(self.rows) else None
+
+    @property
+    def other_us(self) -> float:
+        """As of the suite."""
+        return statistics.median(each.time_us for each in self.others)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another process is to time it too: one says enough of a long call."""
+        return not self.rows or (self.suite_us is not None and self.suite_us <= _LONG_US)
+
+    def left(self) -> tuple[float, float]:
+        """The suite's median over the other, less 1: as it is, and what nothing known explains.
+
+        That is from the suite's nearest process to the other's, without what a graph saves.
+        """
+        assert self.suite_us is not None
+        saved_us = statistics.median(each.graph_saves_us for each in self.others)
+        suites = [row.median_us - saved_us for row in self.rows if row.median_us is not None]
+        others = [each.time_us for each in self.others]
+        least, most = min(suites) / max(others) - 1.0, max(suites) / min(others) - 1.0
+        return self.suite_us / self.other_us - 1.0, max(least, 0.0) + min(most, 0.0)
+
+    def spread(self) -> float:
+        """The slowest process over the quickest, less 1, by the way that has more of it."""
+        by_suite = [row.median_us or math.nan for row in self.rows]
+        by_other = [each.time_us for each in self.others]
+        return max(max(each) / min(each) for each in (by_suite, by_other)) - 1.0
+
+
+def _timed_otherwise(asked: Sequence[tuple[int, float]], sm: int) -> list[Otherwise]:
+    """Of each (number in _CALLS, the suite's median in microseconds)."""
+    return [_other(*_pair(*_CALLS[number], sm), median_us) for number, median_us in asked]
+
+
+def _other(kernel: Kernel, case: Case, median_us: float) -> Otherwise:
+    inputs = kernel.op.inputs(case, torch.device("cuda"))
+    if median_us <= _LONG_US:
+        return _by_graph(kernel, Rotation(case, [inputs], _SEED))
+    call = partial(kernel.function, **inputs)
+    without_pauses_us = _do_bench(call)
+    bursts = []
+    for _ in range(_BURSTS):
+        time.sleep(_PAUSE_S)
+        bursts.append(_do_bench(call, warmup=0, rep=0))
+    return Otherwise(statistics.median(bursts), "do_bench", without_pauses_us=without_pauses_us)
+
+
+def _by_graph(kernel: Kernel, rotation: Rotation) -> Otherwise:
+    on = device_of(torch.device("cuda"), "cold")
+    of_graph, suites_of_graph, suites = list[float](), list[float](), list[float]()
+    for _ in range(_PLACEMENTS):
+        rotation.move()
+        call = partial(kernel.function, **rotation.first)
+        replay = captured(call)
+        of_graph += device_times_us(replay, _SAMPLES)
+        suites_of_graph += times_us(on, replay, _WARM_UP + _SAMPLES)[_WARM_UP:]
+        suites += times_us(on, call, _WARM_UP + _SAMPLES)[_WARM_UP:]
+    saved_us = statistics.median(suites) - statistics.median(suites_of_graph)
+    return Otherwise(statistics.median(of_graph), "graph replay", saved_us)
+
+
+def _do_bench(call: Callable[[], object], **options: int) -> float:
+    return 1e3 * float(triton.testing.do_bench(call, return_mode="median", **options))
+
+
+def _time(calls: Sequence[Beside], device: torch.device, sm: int, on: Ground) -> Iterator[Beside]:
+    """Each by the suite, in a worker made for it, then all the other way, in a process apart."""
+    workers = Workers(device, sm, strict=False, tasks=(TASK,))
+    run = Run(device, sm, workers=workers, two_calls_alone=True)
+    bench = Bench(run, workers, on.roofs, "cold", _ROW_S, on.default_clock_mhz, _LIMIT_S)
+    timed = list[Beside]()
+    asked = list[tuple[int, float]]()
+    try:
+        for each in calls:
+            row = bench.row(each.kernel, each.case)
+            each.rows.append(row)
+            if row.median_us is not None:
+                timed.append(each)
+                asked.append((each.number, row.median_us))
+            yield each
+    finally:
+        workers.close()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
+        others = apart.submit(_timed_otherwise, asked, sm).result()
+    for each, other in zip(timed, others, strict=True):
+        each.others.append(other)
+
+
+def _table(calls: Sequence[Beside]) -> tuple[Table, int, int]:
+    """And how many calls agree as they are, and how many don't, or have no figure."""
+    table = Table(title="the suite's medians beside other ways of timing")
+    columns = ("call", "suite us", "other us", "by", "difference", "unexplained", "processes")
+    for column in (*columns, "without pauses"):
+        table.add_column(column, justify="left" if column in ("call", "by") else "right")
+    apart = alike = 0
+    for each in calls:
+        row, name, suite_us = each.rows[-1], each.case.id(each.kernel.name), each.suite_us
+        if suite_us is None:
+            apart += 1
+            table.add_row(name, "-", "-", "", f"{row.status}: {row.reason}")
+            continue
+        difference, left = each.left()
+        pressed_us = each.others[0].without_pauses_us
+        apart += abs(left) > _AGREES
+        alike += abs(difference) <= _AGREES
+        table.add_row(
+            name,
+            f"{suite_us:,.2f}",
+            f"{each.other_us:,.2f}",
+            each.others[0].by,
+            f"{difference:+.2%}",
+            f"{left:+.2%}",
+            f"{each.spread():.2%}" if len(each.rows) > 1 else "",
+            "" if pressed_us is None else f"{suite_us / pressed_us - 1.0:+.2%}",
+        )
+    return table, alike, apart
+
+
+def main() -> int:
+    """Print the table; 1 where a difference is too large or a call has no figure."""
+    if not torch.cuda.is_available():
+        print("agreement: torch sees no CUDA device here; run this where there is one")
+        return 2
+    device = torch.device("cuda")
+    major, minor = torch.cuda.get_device_capability()
+    sm = 10 * major + minor
+    ground = survey(device, describe_machine(device, sm, strict=None))
+    calls = [Beside(number, *_pair(*asked, sm)) for number, asked in enumerate(_CALLS)]
+    with Progress(console=Console(stderr=True)) as progress:
+        for process in range(1, _PROCESSES + 1):
+            now = [each for each in calls if each.goes_on]
+            task = progress.add_task(f"process {process} of {_PROCESSES}", total=len(now))
+            for _ in _time(now, device, sm, ground):
+                progress.advance(task)
+    table, alike, apart = _table(calls)
+    Console(width=max(Console().width, 160)).print(table)
+    print(
+        f"of {len(calls)} calls {alike} agree to {_AGREES:.0%} as they are, and {apart} differ by "
+        "more than that without what is known"
+    )
+    return int(apart > 0 or alike < _LEAST_ALIKE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

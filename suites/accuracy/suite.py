@@ -1,0 +1,153 @@
+"""`nox -s accuracy`: which pairs are tried, where kernels are called, and what a verdict means."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kernels.device import SIMULATED_SM_VARIABLE
+from kernels.registry import Kernel
+from oracles.op import Case
+from reports.record import ACCURACY_PROTOCOL, AccuracyRow, KernelInfo
+from reports.views.accuracy_verdict import served
+from suites.accuracy.run import Run
+from suites.interpreter import repairs
+from suites.run import shards
+from suites.run.option_table import DEFAULT_SM
+from suites.run.selection import (
+    alike_together,
+    kernel_files,
+    refusing,
+    selected_cases,
+    selected_kernels,
+)
+from suites.run.suite import Pair, Suite
+from suites.run.user_cases import cases_options
+from suites.sandbox.judge_side.worker_process import WorkersError
+from suites.sandbox.judge_side.workers import Workers
+from suites.sandbox.orphans import end_children
+from suites.sandbox.worker_side.in_process import InProcess, mend
+
+# Cases on which kernels are asked for values drawn from a secret: a share, and so many of few.
+_FURTHER, _FURTHER_CASES = 0.2, 40
+
+
+class Accuracy(Suite[AccuracyRow]):
+    """Every kernel on every case that its domain holds, held to float64."""
+
+    name = "accuracy"
+
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        super().__init__(options, device)
+        if device.type == "cpu":
+            # What domains are asked about is what kernels dispatch for.
+            os.environ[SIMULATED_SM_VARIABLE] = str(self.sm)
+            self.strict = not options.no_strict
+        self.files = kernel_files(options)
+        self.cases: tuple[Case, ...] = ()
+        self.workers: Workers | None = None
+        if not options.shard or options.in_process:
+            self.unchecked = self._mend_interpreter()
+        if not options.in_process:
+            self.workers = Workers(
+                device,
+                self.sm,
+                strict=self.strict is not False,
+                files=self.files,
+                time_limit_s=options.time_limit,
+                memory_limit=options.memory_limit,
+            )
+
+    def _mend_interpreter(self) -> tuple[str, ...]:
+        """Make this process one that kernels can be called in; the checks that aren't in force.
+
+        What a worker does, and what only costs its checks on a version of Triton that is unknown.
+        """
+        with refusing(repairs.InterpreterError):
+            return mend(self.device, strictly=self.strict is True)
+
+    def plan(self) -> Sequence[Pair]:
+        """All kernels on all cases of their ops."""
+        options = self.options
+        if self.workers is None:
+            here = InProcess(self.device, self.sm, self.files)
+            kernels = selected_kernels(options, here.kernels)
+        else:
+            with refusing(WorkersError):
+                if options.shard or self.files:
+                    self.workers.prepare()
+                kernels = selected_kernels(options, self.workers.kernels)
+        self.cases = selected_cases(options, self.device, kernels)
+        tried = {case.op for case in self.cases}
+        self.kernels = tuple(each for each in kernels if each.op.name in tried)
+        if options.shard:
+            number, count = map(int, options.shard.split("/"))
+            self.share = shards.share_of(self.cases, number, count, self.device.type)
+        self.judge = Run(
+            device=self.device,
+            sm=self.sm,
+            gate_baselines=options.gate_baselines,
+            named=frozenset(options.kernel),
+            reproduce_options=self._reproduce_options(),
+            workers=self.workers,
+            signs=options.signs,
+            further=max(_FURTHER, _FURTHER_CASES / max(1, len(self.cases))),
+            every_configuration=options.tier == "full",
+            strict=self.strict is not False,
+        )
+        alike = alike_together(self.kernels)
+        return [(each, case) for case in self.cases for each in alike if each.op.name == case.op]
+
+    def _reproduce_options(self) -> tuple[str, ...]:
+        """What a command has to repeat so that a row comes out as it did in this run."""
+        options = [*cases_options(self.options)]
+        if self.device.type == "cpu" and self.sm != DEFAULT_SM:
+            options.append(f"--sm {self.sm}")
+        if self.strict is False:
+            options.append("--no-strict")
+        return tuple(options)
+
+    def begin(self) -> dict[str, Any]:
+        """By which rules."""
+        return {"protocol": ACCURACY_PROTOCOL}
+
+    def refusal(self, kernel: Kernel, case: Case) -> str | None:
+        """What the kernel's domain says."""
+        return self.judge.refusal(kernel, case)
+
+    def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[AccuracyRow]:
+        """One row."""
+        return [self.judge.refused(kernel, case, reason)]
+
+    def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
+        """As asked for; else as many as the machine is good for. Huge cases are tried alone."""
+        kind, asked = self.device.type, self.options.jobs or int(self.options.in_process)
+        jobs = asked or shards.default_jobs(kind, len(kept))
+        is_huge = any(shards.is_huge(case, kind) for _, case in kept)
+        return min(jobs, shards.most_jobs(self.cases, kind)), is_huge
+
+    def measure(self, kernel: Kernel, case: Case) -> Sequence[AccuracyRow]:
+        """The verdict."""
+        return [self.judge.try_pair(kernel, case)]
+
+    def wrong(self, row: AccuracyRow) -> str | None:
+        """The rule that it broke, and how."""
+        return f"{row.rule}: {row.reason}" if row.status == "failed" else None
+
+    def counts(self, row: AccuracyRow) -> bool:
+        """Whether it ran."""
+        return row.status != "refused"
+
+    def fails(self, kernels: Sequence[KernelInfo], rows: Sequence[AccuracyRow]) -> bool:
+        """Whether a kernel that was asked for served none of its cases."""
+        return any(each.fails for each in served(kernels, rows))
+
+    def close(self) -> None:
+        """End the workers, and what a candidate started, which might still write to the record."""
+        if self.workers is not None:
+            self.workers.close()
+            end_children()

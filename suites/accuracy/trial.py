@@ -1,0 +1,285 @@
+"""The verdict on a kernel and a case: all that is asked of it, in order.
+
+Two calls come first, the second on values whose signs are changed, and both are judged
+(verdict.py). Where they are right, and as long as nothing breaks a rule:
+
+- The case's metamorphic relations hold, and the properties that the kernel declares: of the bits
+  that don't depend on the rows beside a row, or on the number of SMs.
+- With its Triton launches stubbed out it must be wrong: else something else computes its outputs.
+  Tried once for each dtype and set of options.
+- Each configuration that an autotuned kernel may take must be right, not the fastest alone. In
+  `full`.
+- On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
+  repeatable: a race is rarely lost on an idle GPU. Once for each dtype and variant.
+- In a process that nothing of the suites is in it must be right, too (plain_calls.py). On a small
+  packed case, once, and on a CPU once for each dtype.
+- On values that are drawn from a secret it must be right, on part of a run's cases.
+
+What keeps more memory or does more at the second call is called more often, and told of where that
+goes on; it fails nothing. Both are counted, not timed: the bytes that a call leaves allocated
+beside its outputs, and its Triton launches and operations of PyTorch. A cache is filled by a call
+or two, and a leak by all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from kernels.registry import Kernel
+from oracles.op import CONTIGUOUS, Bound, Case, Inputs
+from reports.record import Rule, Tried
+from suites.accuracy import invariance, relations
+from suites.accuracy.known import Known
+from suites.accuracy.verdict import Verdict, explained, judge
+from suites.sandbox.call import PLAIN, Call, Declared, How, Stub
+from suites.sandbox.judge_side.plain_calls import MOST_BYTES as MOST_BYTES_AS_TEXT
+from suites.sandbox.judge_side.workers import Workers
+
+if TYPE_CHECKING:
+    from suites.accuracy.run import Run
+
+_STUBBED: dict[Stub, str] = {
+    "silent": "its outputs are right with each of its Triton launches made to do nothing: they are "
+    "computed elsewhere",
+    "raising": "its outputs are right with each of its Triton launches made to fail: it falls back "
+    "to something else without a word",
+    "scrambled": "its outputs are right where each of its Triton launches read its numbers with "
+    "random signs: they are computed elsewhere",
+}
+_FEWEST_TO_TELL = 64  # elements, of which signs leave all right with a chance of 2^-64
+_BUSY_CALLS = {"ci": 4, "full": 10}
+_MORE_CALLS = 8  # to see whether what a call leaves goes on
+_SECRETS = 2**32
+DRAWN = "on values drawn from a secret"
+MOST_BYTES = 2**26  # of a case, above which one call is a matter of seconds
+
+Finding = tuple[Rule, str]
+
+
+@dataclass(slots=True)
+class Trial:
+    """A kernel on a case, and what came of it so far.
+
+    notes: what is told of the kernel, and fails nothing.
+    """
+
+    run: Run
+    kernel: Kernel
+    known: Known
+    declared: Declared
+    first: Call
+    second: Call
+    relations: tuple[Tried, ...] = ()
+    invariance: tuple[Tried, ...] = ()
+    notes: tuple[str, ...] = ()
+    _judged: Callable[[Call, Call], Verdict] = field(init=False)
+    _inputs: Inputs = field(default_factory=dict)
+
+    def verdict(self) -> Verdict:
+        """The first rule that the kernel breaks, in the order of this module's text, or none."""
+        if self.first.rule is not None or self.second.rule is not None:
+            return judge(self.first, self.second, {}, {}, self.kernel.numerics)
+        verdict = self._of_two_calls()
+        if verdict.rule is not None or self.run.two_calls_alone:
+            return verdict
+        if self.kernel.op.bytes(self.known.case) > MOST_BYTES:
+            return verdict
+        self._inputs = self.known.originals.read()
+        related, properties = self._compared_with_itself()
+        broken = (
+            self._without_launches()
+            or related
+            or properties
+            or self._configurations()
+            or self._races()
+            or self._as_users_call()
+        )
+        self.notes = self._repeated()
+        if broken is not None:
+            return Verdict(*broken, verdict.outputs)
+        return self._on_secret_values() or verdict
+
+    def _of_two_calls(self) -> Verdict:
+        # Only now: while a candidate runs there is no truth for it to find.
+        run, known = self.run, self.known
+        self._judged = run.judged_by(self.kernel, known, self.declared.workspace_bytes)
+        known.judged = self.kernel.name, self.first, self._judged
+        verdict = self._judged(self.first, self.second)
+        if verdict.rule == "not repeatable" and run.apart:
+            # Bits that follow the signs are a rounding that knows signs, which isn't wrong.
+            third = run.call_flipped(self.kernel, known, "nan")
+            verdict = self._judged(third, self.second)
+        on_zeros = How(zeros=True)
+        return explained(verdict, self.first.undefined, lambda: self._right(on_zeros))
+
+    def _call(self, how: How = PLAIN) -> Call:
+        """A call on the same values as the first time, in a certain way."""
+        return self.run.call(self.kernel, self.known, "nan", how)
+
+    def _right(self, how: How) -> Verdict:
+        """The verdict on one such call alone."""
+        call = self._call(how)
+        return self._judged(call, call)
+
+    def _first_of(self, question: str, by: object) -> bool:
+        """Whether the run hasn't asked it of the kernel yet, in this dtype, with the same `by`."""
+        kernel = self.kernel
+        kind = question, kernel.op.name, kernel.name, self.known.case.dtype_label, by
+        is_first = kind not in self.run.asked
+        self.run.asked.add(kind)
+        return is_first
+
+    def _compared_with_itself(self) -> tuple[Finding | None, Finding | None]:
+        kernel, case, inputs = self.kernel, self.known.case, self._inputs
+
+        def call(case: Case, changed: Inputs, how: How) -> Call:
+            if changed is inputs:
+                return self._call(how)
+            return self.run.call_on(kernel, case, changed, self.known, how)
+
+        def serves(case: Case) -> bool:
+            return self.run.refusal(kernel, case) is None
+
+        outputs = self.first.outputs
+        self.relations = relations.examine(
+            kernel, case, inputs, outputs, call, self._bounds, serves=serves
+        )
+        found = invariance.examine(kernel, case, inputs, outputs, call, serves=serves)
+        self.invariance = found.tried
+        unrelated: Finding | None = None
+        failed = next((each for each in self.relations if not each.holds), None)
+        if failed is not None:
+            unrelated = "metamorphic relation", f"{failed.name}: {failed.reason}"
+        return unrelated, None if found.broken is None else ("invariance", found.broken)
+
+    def _bounds(self, case: Case, inputs: Inputs) -> dict[str, Bound]:
+        if inputs is self._inputs:
+            return self.known.bounds_of(self.kernel)
+        op, numerics = self.kernel.op, self.kernel.numerics.of_bounds
+        return op.bound(case, inputs, op.oracle(case, inputs), numerics)
+
+    def _without_launches(self) -> Finding | None:
+        if self.kernel.origin == "baseline" or not self.first.launches:
+            return None
+        truth = self.run.truth(self.known)
+        values = [each for name in self.first.outputs if (each := truth[name]) is not None]
+        if not all(bool((each != 0).any()) for each in values):
+            return None  # zeros need no kernel
+        if not self._first_of("stubbed", self.known.case.options):
+            return None
+        for stub, sentence in _STUBBED.items():
+            if stub == "scrambled" and not self._tells_signs():
+                continue
+            if self._right(How(stub=stub)).rule is None:
+                return "stubbed", sentence
+        return None
+
+    def _tells_signs(self) -> bool:
+        """Whether outputs of other numbers would be wrong: many are well beyond their bounds."""
+        bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
+        telling = 0
+        for name in self.first.outputs:
+            exact = truth[name]
+            if exact is not None:
+                telling += int((exact.abs() > 4 * bounds[name].deterministic).sum())
+        return telling >= _FEWEST_TO_TELL
+
+    def _configurations(self) -> Finding | None:
+        count = self.first.configurations
+        if not self.run.every_configuration or count < 2:
+            return None
+        for number in range(count):
+            verdict = self._right(How(configuration=number))
+            if verdict.rule is not None:
+                return verdict.rule, f"tuned to configuration {number} of {count}: {verdict.reason}"
+        return None
+
+    def _races(self) -> Finding | None:
+        if self.run.device.type != "cuda" or not self.kernel.numerics.bitwise_repeatable:
+            return None
+        if not self._first_of("raced", self.declared.variant):
+            return None
+        for _ in range(_BUSY_CALLS[self.known.case.tier]):
+            verdict = self._judged(self.first, self._call(How(busy=True)))
+            if verdict.rule is not None:
+                return verdict.rule, f"beside a busy stream: {verdict.reason}"
+        return None
+
+    def _as_users_call(self) -> Finding | None:
+        case, op, workers = self.known.case, self.kernel.op, self.run.runner
+        if not isinstance(workers, Workers) or self.kernel.origin == "baseline":
+            return None
+        if case.layout != CONTIGUOUS or op.bytes(case) > MOST_BYTES_AS_TEXT:
+            return None
+        by = None if self.run.device.type == "cuda" else case.dtype_label
+        kind = "plain", op.name, self.kernel.name, by
+        if kind in self.run.asked:
+            return None
+        self.run.asked.add(kind)
+        call = workers.call_plainly(self.kernel, case, self._inputs)
+        verdict = self._judged(call, call)
+        if verdict.rule is None:
+            return None
+        return verdict.rule, f"called as a user calls it, without the suites: {verdict.reason}"
+
+    def _repeated(self) -> tuple[str, ...]:
+        """What more calls on the same values show, each a sentence's end about the kernel."""
+        grows = _keeps([self.second]) or _does_more([self.first, self.second])
+        if not grows or not self._first_of("grown", self.declared.variant):
+            return ()
+        calls: list[Call] = []
+        while len(calls) < _MORE_CALLS and (_keeps(calls) or _does_more(calls)):
+            made = self._call()
+            if made.rule is not None:
+                return ()
+            calls.append(made)
+        told = []
+        if _keeps(calls):
+            least = min(each.kept_bytes or 0 for each in calls)
+            told.append(f"keeps {least:,} bytes more after each of {_MORE_CALLS} more calls")
+        if _does_more(calls):
+            told.append(
+                f"does more at each call: {_work(calls[0])} launches and operations of PyTorch at "
+                f"the first of {_MORE_CALLS} more calls, {_work(calls[-1])} at the last"
+            )
+        return tuple(told)
+
+    def _on_secret_values(self) -> Verdict | None:
+        """What is wrong on further values, which the case's secret gives; None: nothing.
+
+        Asked of part of a run's cases, and of each whose secret was given, so that a failure comes
+        again.
+        """
+        run, kernel = self.run, self.kernel
+        always = run.signs is not None or run.further >= 1
+        if not run.apart or not (always or self.known.secret < run.further * _SECRETS):
+            return None
+        for other in self.known.draw_others(both=always):
+            if run.refusal(kernel, other.case) is not None:
+                continue
+            call = run.call(kernel, other, "nan")
+            judged = (
+                run.judged_by(kernel, other)
+                if call.rule is None
+                else partial(judge, truth={}, bounds={}, numerics=kernel.numerics)
+            )
+            verdict = judged(call, call)
+            if verdict.rule is not None:
+                return replace(verdict, reason=f"{DRAWN}: {verdict.reason}")
+        return None
+
+
+def _keeps(calls: list[Call]) -> bool:
+    return all((each.kept_bytes or 0) > 0 for each in calls)
+
+
+def _does_more(calls: list[Call]) -> bool:
+    return all(_work(one) < _work(other) for one, other in pairwise(calls))
+
+
+def _work(call: Call) -> int:
+    return (call.launches or 0) + (call.operations or 0)

@@ -1,0 +1,119 @@
+"""Plugs the suite into pytest, and the device into pytest-benchmark."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from suites.bench import gpus
+from suites.bench.rounds import run_repeated
+from suites.bench.saved_runs import (
+    check_saved_runs,
+    save_nothing,
+    show_tables,
+    tell_of_another_machine,
+)
+from suites.bench.suite import BenchSuite
+from suites.bench.versions import run_against
+from suites.run.options import DEVICE
+from suites.run.session import SESSION, start
+
+# With one of these pytest-benchmark's own table was asked for.
+_TABLE = re.compile(r"--benchmark-(columns|sort|group-by|name|verbose|histogram|compare)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """With --gpus, --against or --rounds several runs, in processes of their own."""
+    wanted, other = config.getoption("--gpus"), config.getoption("--against")
+    if wanted is not None:
+        return gpus.run_each(config, wanted)
+    if other is not None:
+        return run_against(config, other)
+    return run_repeated(config, config.getoption("--rounds")) if _repeats(config) else None
+
+
+def _repeats(config: pytest.Config) -> bool:
+    return config.getoption("--rounds") not in (None, 1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Start a session: it writes the record, shows the progress and says where the record is."""
+    apart = any(config.getoption(each) is not None for each in ("--gpus", "--against"))
+    if apart or _repeats(config):
+        return
+    # A row without a figure leaves the fixture alone, as does one that is interrupted.
+    config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")
+    device = config.stash[DEVICE]
+    arguments = list(map(str, config.invocation_params.args))
+    if not any(map(_TABLE.match, arguments)):
+        config.option.benchmark_quiet = True
+    if not any(each.startswith("--benchmark-storage") for each in arguments):
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        folder = Path(config.getoption("--results")).resolve() / "benchmarks" / slug
+        config.option.benchmark_storage = folder.as_uri()
+    check_saved_runs(config)
+    start(config, BenchSuite)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Where nothing was timed there is nothing to save, which pytest-benchmark would warn of."""
+    try:
+        return (yield)
+    finally:
+        if _reason_of_none(session.config) is not None:
+            save_nothing(session.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Show pytest-benchmark's tables: a row that got too slow for its options fails the run."""
+    run = session.config.stash[SESSION]
+    if run.record is not None:
+        run.also_failed = not show_tables(session.config)
+        if reason := _reason_of_none(session.config):
+            print(f"bench: nothing was timed: {reason}", file=sys.stderr)
+
+
+def _reason_of_none(config: pytest.Config) -> str | None:
+    """Why the last row has no figure, where none has one; None: there are figures."""
+    record = config.stash[SESSION].record
+    rows = [] if record is None else record.rows
+    if any(row.status == "timed" for row in rows):
+        return None
+    return str(rows[-1].reason) if rows else ""
+
+
+def pytest_benchmark_update_machine_info(
+    config: pytest.Config, machine_info: dict[str, Any]
+) -> None:
+    """Two GPUs in one kind of host are two machines."""
+    machine_info["device"] = config.stash[SESSION].suite.machine.model_dump(
+        include={
+            "device_name",
+            "sm",
+            "multiprocessors",
+            "driver",
+            "cuda",
+            "power_limit_w",
+            "default_sm_clock_mhz",
+        }
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_benchmark_compare_machine_info(
+    machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
+) -> None:
+    """Say where a saved run is of another machine; pytest-benchmark's warning would be an error."""
+    tell_of_another_machine(machine_info, compared_benchmark["machine_info"])
+    compared_benchmark["machine_info"] = machine_info

@@ -1,0 +1,66 @@
+"""Which kernels meet which cases: all baselines, and of ours the one that dispatch takes.
+
+The others of ours are timed when --kernel names them. Of a user's file every kernel is.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from kernels.registry import Kernel, NoKernelError, choose
+from oracles import OPS
+from oracles.op import Case
+from suites.run.selection import alike_together, selected_cases
+from suites.run.suite import Pair
+
+
+def planned_pairs(
+    options: Namespace, kernels: Sequence[Kernel], device: torch.device, sm: int
+) -> list[Pair]:
+    """What the options mean, case by case. Raises UsageError where that is nothing."""
+    with_cases = {
+        op: OPS[op].workloads.timed(device.type)[:: 4 if options.quick else 1]
+        for op in dict.fromkeys(each.op.name for each in kernels)
+    }
+    timed = [each for each in kernels if options.cases or with_cases[each.op.name]]
+    if not timed:
+        raise pytest.UsageError(
+            f"bench: no case of {', '.join(with_cases)} is timed by default here; bring your "
+            "own by --cases=FILE"
+        )
+    planned = [
+        (kernel, case)
+        for case in selected_cases(options, device, timed, with_cases.__getitem__)
+        for kernel in alike_together(_listed(case, kernels, options.kernel, device.type, sm))
+        if kernel.origin != "baseline" or not options.no_baselines
+    ]
+    if not planned:
+        raise pytest.UsageError(
+            "bench: nothing is left to time: on a CPU PyTorch's own kernels are, and ours "
+            "only by name"
+        )
+    return planned
+
+
+def _listed(
+    case: Case, kernels: Sequence[Kernel], named: Sequence[str], device: str, sm: int
+) -> list[Kernel]:
+    """A case's kernels, ours first."""
+    mine = [each for each in kernels if each.op.name == case.op]
+    ours = [each for each in mine if each.origin == "ours"]
+    others = [each for each in mine if each.origin != "ours"]
+    if named:
+        return [*ours, *others]
+    # A kernel for another kind of device has nothing to be refused for, case by case.
+    others = [each for each in others if each.origin == "user" or device in each.domain.devices]
+    if device == "cpu":
+        return others
+    try:
+        first = [choose(OPS[case.op], case, sm, among=ours)]
+    except NoKernelError:
+        first = ours[:1]  # whose refusal is told
+    return [*first, *others]

@@ -1,0 +1,197 @@
+"""Roofs: what this device does of plain work, measured by the same protocol as kernels are.
+
+A copy (one read, one write), an addition (two reads, one write: the traffic of a layer-norm
+backward) and a product of matrices in each dtype, on normal values: zeros flatter, by 13 % of a
+matmul on an H200. And the flush probe: a read of known size right after itself, after the flush
+that samples have, and of memory that wasn't touched for long. A flush that works makes the second
+as slow as the third; where it is nearer to the first, what a session calls cold is warm, and it is
+refused.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from oracles.op import dtype_name
+from profiles.peaks import Peak
+from reports.record import FlushProbe, Roof
+from suites.bench.devices import Cache, Device
+from suites.bench.protocol import Rule, Sample, collect
+
+_ROOF_S = 0.25  # of sampling for each
+_GPU_SIDE = 8192
+_CPU_MATMUL_SIDE = 512
+_PROBE_SAMPLES = 15
+_EMPTY_CALL_SAMPLES = 41
+_NO_FASTER = 0.9  # than a read of untouched memory
+# How far from the cache's time to memory's a flushed read has to be. On H200s it is 0.73 to 1.4 of
+# the way after the flush and 0.00 to 0.03 without: a read has two times, 1 us apart, whatever it
+# reads (docs/measured.md). A CPU is shared with others.
+_LEAST_WAY = {"cuda": 0.6, "cpu": 0.5}
+_CPU_PROBE_BYTES = 2**23
+_SHARE_OF_CACHE = 2  # the probe reads half of the cache: of a quarter the way is 1.7 us
+_UNTOUCHED = 8  # caches that lie between two reads of the same memory
+
+
+def _prepared(call: Callable[[], object]) -> Callable[[], Callable[[], object]]:
+    return lambda: call
+
+
+def _sampled(on: Device, call: Callable[[], object]) -> list[Sample]:
+    for _ in range(3):
+        call()
+    on.wait()
+    return collect(lambda: on.sample(_prepared(call)), Rule(_ROOF_S, rest=on.rest)).samples
+
+
+def times_us(on: Device, call: Callable[[], object], samples: int) -> list[float]:
+    """Of so many calls, each as a sample of a kernel, whose inputs stay as they are."""
+    on.begin()
+    return [on.sample(_prepared(call)).time_us for _ in range(samples)]
+
+
+def _roof(name: str, unit: str, work: float, samples: list[Sample], source: str) -> Roof:
+    """work: bytes or flops of a call. The median, as of kernels."""
+    times = tuple(each.time_us for each in samples)
+    clocks = [each.clock_mhz for each in samples if each.clock_mhz is not None]
+    rate = work / statistics.median(times) * (1e-3 if unit == "GB/s" else 1e-6)
+    return Roof.model_validate(
+        {
+            "name": name,
+            "value": rate,
+            "unit": unit,
+            "measured": True,
+            "source": source,
+            "times_us": times,
+            "clock_mhz": statistics.median(clocks) if clocks else None,
+        }
+    )
+
+
+def measured_roofs(device: torch.device, on: Device) -> Iterator[Roof]:
+    """Copy, add and products of matrices, each as it is measured."""
+    if device.type == "cuda":
+        shape, side = (_GPU_SIDE, _GPU_SIDE), _GPU_SIDE
+    else:
+        # Four times the cache: nothing of it is left there.
+        shape, side = (on.cache_bytes // 2**12, 2**12), _CPU_MATMUL_SIDE
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    x, y, out = (torch.randn(shape, dtype=torch.float32, device=device).to(dtype) for _ in range(3))
+    sizes = f"{' x '.join(map(str, shape))} {dtype_name(dtype)}"
+    moved = x.numel() * x.element_size()
+    samples = _sampled(on, partial(out.copy_, x))
+    yield _roof("copy", "GB/s", 2 * moved, samples, f"out.copy_(x), {sizes}")
+    samples = _sampled(on, partial(torch.add, x, y, out=out))
+    yield _roof("add", "GB/s", 3 * moved, samples, f"torch.add(x, y, out=out), {sizes}")
+    del x, y, out
+    yield from _products(device, on, side)
+
+
+def _products(device: torch.device, on: Device, side: int) -> Iterator[Roof]:
+    kinds = [("float32", torch.float32, "ieee")]
+    if device.type == "cuda":
+        major, _ = torch.cuda.get_device_capability(device)
+        kinds.append(("float16", torch.float16, "ieee"))
+        if major >= 8:
+            kinds += [("bfloat16", torch.bfloat16, "ieee"), ("tf32", torch.float32, "tf32")]
+    for name, dtype, precision in kinds:
+        a, b, out = (
+            torch.randn((side, side), dtype=torch.float32, device=device).to(dtype)
+            for _ in range(3)
+        )
+        with _float32_products(precision):
+            samples = _sampled(on, partial(torch.mm, a, b, out=out))
+        source = f"torch.mm, {side} x {side} x {side}"
+        yield _roof(f"matmul {name}", "TFLOP/s", 2.0 * side**3, samples, source)
+
+
+@contextmanager
+def _float32_products(precision: str) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = precision
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def empty_call_us(on: Device) -> float:
+    """The median time of a call that does nothing: on a GPU two events with nothing between them.
+
+    It is of the machine, and part of every time, whatever a call launches: 1.3 us on H200s that are
+    alone in theirs, 2.9 us on those of two (docs/measured.md).
+    """
+    return statistics.median(times_us(on, _nothing, _EMPTY_CALL_SAMPLES))
+
+
+def _nothing() -> None:
+    """An empty call."""
+
+
+def datasheet_roofs(peak: Peak) -> tuple[Roof, ...]:
+    """The row of the peak table as roofs."""
+    values = {"memory": peak.memory_gb_s, "half": peak.half_tflops, "tf32": peak.tf32_tflops}
+    return tuple(
+        Roof(
+            name=name,
+            value=value,
+            unit="GB/s" if name == "memory" else "TFLOP/s",
+            measured=False,
+            source=peak.source,
+        )
+        for name, value in (values | {"fp32": peak.fp32_tflops}).items()
+        if value is not None
+    )
+
+
+def flush_probe(device: torch.device, on: Device) -> FlushProbe:
+    """Whether what is read between samples evicts the cache on this device."""
+    size = max(on.cache_bytes // _SHARE_OF_CACHE, 2**20)
+    if device.type == "cpu":
+        size = min(size, _CPU_PROBE_BYTES)
+    count = size // 4
+    whole = torch.randn(max(_UNTOUCHED * on.cache_bytes // 4, 4 * count), device=device)
+    places = whole.split(count)
+    warm, cold, memory = [], [], []
+    for number in range(_PROBE_SAMPLES):
+        # Where it lies moves a read's time by half of what the cache does: all are of a place.
+        read = partial(torch.sum, here := places[number % (len(places) - 1)])
+        memory.append(_read_us(on, "cold", _prepared(read)))
+        cold.append(_read_us(on, "cold", partial(_written, here, read)))
+        warm.append(_read_us(on, "warm", _prepared(read)))
+    on.cache = "cold"
+    warm_us, cold_us, memory_us = map(statistics.median, (warm, cold, memory))
+    return judged_probe(4 * count, warm_us, cold_us, memory_us, least_way=_LEAST_WAY[device.type])
+
+
+def _written(here: torch.Tensor, read: Callable[[], object]) -> Callable[[], object]:
+    """The read, after its memory was written, as a sample's inputs are."""
+    here.neg_()
+    return read
+
+
+def _read_us(on: Device, cache: Cache, prepare: Callable[[], Callable[[], object]]) -> float:
+    on.cache = cache
+    return on.sample(prepare).time_us
+
+
+def judged_probe(
+    size: int, warm_us: float, cold_us: float, memory_us: float, *, least_way: float
+) -> FlushProbe:
+    """The verdict on a flush, from three reads of the same size."""
+    no_faster = warm_us >= _NO_FASTER * memory_us
+    evicts = no_faster or cold_us >= warm_us + least_way * (memory_us - warm_us)
+    read = f"a read of {size / 2**20:.1f} MiB took {cold_us:.1f} us after the flush"
+    beside = f"{memory_us:.1f} us from memory and {warm_us:.1f} us from the cache"
+    if not evicts:
+        reason = f"{read}, {beside}: the flush left it in the cache"
+    elif no_faster:
+        reason = f"{read}, {beside}: this cache is no faster than memory, so cold and warm are one"
+    else:
+        reason = f"{read}, {beside}"
+    return FlushProbe(bytes=size, warm_us=warm_us, cold_us=cold_us, evicts=evicts, reason=reason)

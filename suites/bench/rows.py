@@ -1,0 +1,335 @@
+"""One row: a kernel on a case, judged, timed in a worker, and its figure believed or not.
+
+A figure is given only where the accuracy of this very call was established first, in this run.
+Then the worker's word is held against what the judge can see for itself:
+
+- the outputs of one sample, which the judge chose, are right (no other sample had its inputs);
+- so many calls, one after the other, take no longer on the judge's clock than the median says: a
+  worker whose clock was tampered with, or a call that goes on after its last event, is caught;
+- no roof is passed.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from kernels.registry import Kernel
+from oracles import OPS
+from oracles.op import Case
+from reports.record import AccuracyRow, BenchRow, Stop, TimedProcess
+from suites.accuracy.run import Run
+from suites.bench.devices import Cache
+from suites.bench.figures import Roofs, Spread, past_belief, quartiles, rates
+from suites.bench.rotation import changes_in
+from suites.bench.task import kept_of
+from suites.run.descriptions import case_info
+from suites.run.suite import DeviceLostError
+from suites.sandbox.judge_side.workers import TaskError, Workers
+from suites.sandbox.parcels import Parcel
+from suites.sandbox.wire import Message
+
+TASK = "suites.bench.task"
+INTERPRETED = "interpreted: its time says nothing"
+
+_BUFFERS = 2
+_MOST_BYTES_TWICE = 2**32  # a larger case has one buffer
+# The loop on the judge's clock: so long by the median, with room for what a message costs, for a
+# clock that falls under a lasting load (1980 to 1365 MHz), and for a host that does other things.
+_LOOP_S = {"cuda": 0.06, "cpu": 0.1}
+_MOST_LOOPED = 400
+_LOOP_ROOM, _LOOP_SLACK_S = 1.8, 0.03
+_LOOP_TRIES = 3
+# After so many the driver is what can't, and not the kernels: each failure costs a process.
+_MOST_UNCOUNTED = 4
+
+
+class _Timed(BaseModel):
+    """What the worker says of its samples."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    times_us: list[float] = Field(min_length=1)
+    clocks_mhz: list[float | None]
+    placements: list[Annotated[int, Field(ge=1)]]
+    held: bool
+    throttled: int = Field(ge=0)
+    stopped: Stop
+    kept: int
+    number: int = Field(ge=0)
+    enqueue_us: float = Field(ge=0)
+    host_us: float = Field(ge=0)
+    peak_bytes: int | None
+    started_at: str
+    clock_reason: str | None
+
+    def problem(self, pick: str) -> str | None:
+        """What no worker says that was told `pick`."""
+        if self.kept != kept_of(pick, len(self.times_us) + self.throttled):
+            return "its outputs are of another sample than was asked for"
+        numbers = [*self.times_us, *(each for each in self.clocks_mhz if each is not None)]
+        if not all(0 < each < math.inf for each in numbers):
+            return "a sample's time or clock isn't a positive number"
+        if len(self.clocks_mhz) != len(self.times_us):
+            return "there isn't a clock for each sample"
+        if self.placements and sum(self.placements) != len(self.times_us):
+            return "its samples aren't those of its places in memory"
+        return None
+
+
+class UnbelievedError(Exception):
+    """A figure that isn't given; the message says why."""
+
+    def __init__(self, status: Literal["wrong", "failed"], reason: str) -> None:
+        super().__init__(reason)
+        self.status: Literal["wrong", "failed"] = status
+
+
+@dataclass(slots=True)
+class Bench:
+    """What the rows of a run share.
+
+    first_calls: seconds of each pair's first call, where it was made ahead of the run
+    uncounted: calls in a row whose launches couldn't be counted
+    """
+
+    run: Run
+    workers: Workers
+    roofs: Roofs
+    cache: Cache
+    row_s: float
+    default_clock_mhz: float | None
+    limit_s: float
+    first_calls: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    uncounted: int = 0
+
+    def refused(self, kernel: Kernel, case: Case, reason: str) -> BenchRow:
+        """The row of a pair that isn't timed."""
+        return self._row(kernel, case, "refused", reason)
+
+    def row(self, kernel: Kernel, case: Case) -> BenchRow:
+        """Judge the kernel, then time it. Raises DeviceLostError, with the row."""
+        started = time.perf_counter()
+        try:
+            accuracy = self.run.try_pair(kernel, case)
+        except DeviceLostError as lost:
+            judged = lost.args[0]
+            assert isinstance(judged, AccuracyRow)
+            raise DeviceLostError(self._wrong(kernel, case, judged)) from lost
+        if accuracy.status != "passed":
+            row = self._wrong(kernel, case, accuracy)
+        elif self.roofs.device == "cpu" and accuracy.launches:
+            row = self._row(kernel, case, "refused", INTERPRETED, accuracy)
+        else:
+            row = self._timed(kernel, case, accuracy)
+        return row.model_copy(update={"duration_s": time.perf_counter() - started})
+
+    def _wrong(self, kernel: Kernel, case: Case, accuracy: AccuracyRow) -> BenchRow:
+        if accuracy.status == "no power":
+            reason = "its accuracy can't be judged on this case: the bound says nothing there"
+            return self._row(kernel, case, "failed", reason, accuracy)
+        return self._row(kernel, case, "wrong", f"{accuracy.rule}: {accuracy.reason}", accuracy)
+
+    def _timed(self, kernel: Kernel, case: Case, accuracy: AccuracyRow) -> BenchRow:
+        parcel = self.run.parcel(kernel, case)
+        if self.roofs.device == "cuda":
+            torch.cuda.empty_cache()  # what the truth took is the worker's to have
+        few = self.cache == "warm" or parcel.nbytes * _BUFFERS > _MOST_BYTES_TWICE
+        parcels = [parcel] * (1 if few else _BUFFERS)
+        try:
+            timed = self._samples(kernel, case, parcels)
+            spread = Spread.of(timed.times_us, timed.placements)
+            self._hold_to_roofs(kernel, case, spread.median)
+            self._hold_to_clock(kernel, case, parcels, spread.median, timed.enqueue_us)
+        except UnbelievedError as error:
+            return self._row(kernel, case, error.status, str(error), accuracy)
+        except TaskError as error:
+            return self._row(kernel, case, "failed", f"while it was timed, {error}", accuracy)
+        launches = self._launches(kernel, case, parcel)
+        return self._figures(kernel, case, accuracy, timed, spread).model_copy(
+            update={"launches": launches}
+        )
+
+    def _samples(self, kernel: Kernel, case: Case, parcels: Sequence[Parcel]) -> _Timed:
+        seed, pick = secrets.randbits(31), secrets.token_hex(8)
+        settings: Message = {
+            "do": "time",
+            "cache": self.cache,
+            "row_s": self.row_s,
+            "default_clock_mhz": self.default_clock_mhz,
+            "seed": seed,
+            "pick": pick,
+        }
+        said, outputs = self.workers.task(kernel, case, parcels, TASK, settings, self.limit_s)
+        try:
+            timed = _Timed.model_validate(said)
+        except ValidationError as error:
+            raise UnbelievedError("failed", "its process sent what no worker sends") from error
+        problem = timed.problem(pick)
+        if problem is not None:
+            raise UnbelievedError("failed", f"its process sent what no worker sends: {problem}")
+        made = _undone(case, seed, changes_in(timed.number, len(parcels)), outputs)
+        wrong = self.run.confirm(kernel, case, made) if made else "it returned no outputs"
+        if wrong is not None:
+            reason = f"its outputs were right before it was timed, and wrong while it was: {wrong}"
+            raise UnbelievedError("wrong", reason)
+        return timed
+
+    def _hold_to_roofs(self, kernel: Kernel, case: Case, median_us: float) -> None:
+        """Raises UnbelievedError where the figure is past a roof."""
+        problem = past_belief(kernel, case, median_us, self.cache, self.roofs)
+        if problem is not None:
+            raise UnbelievedError("failed", problem)
+
+    def _hold_to_clock(
+        self,
+        kernel: Kernel,
+        case: Case,
+        parcels: Sequence[Parcel],
+        median_us: float,
+        enqueue_us: float,
+    ) -> None:
+        """Raises UnbelievedError where calls take longer than the worker says that they do."""
+        each_us = max(median_us, enqueue_us)
+        calls = math.ceil(1e6 * _LOOP_S[self.roofs.device] / each_us)
+        calls = min(max(calls, 2), _MOST_LOOPED)
+        allowed_s = _LOOP_ROOM * calls * each_us * 1e-6 + _LOOP_SLACK_S
+        taken = []
+        for _ in range(_LOOP_TRIES):
+            taken.append(
+                self._loop_s(kernel, case, parcels, calls + 1)
+                - self._loop_s(kernel, case, parcels, 1)
+            )
+            if taken[-1] <= allowed_s:
+                return
+        raise UnbelievedError(
+            "failed",
+            f"{calls} calls took {min(taken) * 1e3:.1f} ms on the suite's clock, and would take "
+            f"{calls * each_us * 1e-3:.1f} ms by its process's: it works on after its last event, "
+            "or that clock can't be believed",
+        )
+
+    def _loop_s(self, kernel: Kernel, case: Case, parcels: Sequence[Parcel], calls: int) -> float:
+        settings: Message = {"do": "loop", "calls": calls}
+        started = time.monotonic()
+        self.workers.task(kernel, case, parcels, TASK, settings, self.limit_s)
+        return time.monotonic() - started
+
+    def _launches(self, kernel: Kernel, case: Case, parcel: Parcel) -> int | None:
+        """Kernels on the device; None where a call can't be captured."""
+        if self.roofs.device == "cpu" or self.uncounted >= _MOST_UNCOUNTED:
+            return None
+        settings: Message = {"do": "launches"}
+        try:
+            said, _ = self.workers.task(kernel, case, [parcel], TASK, settings, self.limit_s)
+        except TaskError:
+            self.workers.renew()  # what a capture leaves when it fails may fail the next call
+            self.uncounted += 1
+            return None
+        self.uncounted = 0
+        count = said.get("launches")
+        return count if isinstance(count, int) and count > 0 else None
+
+    def _figures(
+        self,
+        kernel: Kernel,
+        case: Case,
+        accuracy: AccuracyRow,
+        timed: _Timed,
+        spread: Spread,
+    ) -> BenchRow:
+        clocks = [each for each in timed.clocks_mhz if each is not None]
+        clock_mhz = statistics.median(clocks) if clocks else None
+        cycles = [
+            time_us * clock
+            for time_us, clock in zip(timed.times_us, timed.clocks_mhz, strict=True)
+            if clock is not None
+        ]
+        in_cycles = quartiles(cycles) if cycles else (None, None, None)
+        process = TimedProcess(
+            times_us=tuple(timed.times_us),
+            clocks_mhz=tuple(timed.clocks_mhz) if clocks else (),
+            placements=tuple(timed.placements),
+            throttled=timed.throttled,
+            stopped=timed.stopped,
+            started_at=timed.started_at,
+            held=timed.held if self.roofs.device == "cuda" else None,
+        )
+        figures: dict[str, Any] = {
+            "processes": (process,),
+            "median_us": spread.median,
+            "low_us": spread.low,
+            "high_us": spread.high,
+            "first_quartile_us": spread.first_quartile,
+            "third_quartile_us": spread.third_quartile,
+            "clock_mhz": clock_mhz,
+            "clock_reason": None if clocks else timed.clock_reason,
+            "first_quartile_cycles": in_cycles[0],
+            "median_cycles": in_cycles[1],
+            "third_quartile_cycles": in_cycles[2],
+            "host_us": timed.host_us,
+            "enqueue_us": timed.enqueue_us,
+            "peak_bytes": timed.peak_bytes,
+        }
+        if kernel.op.has_figures:
+            figures |= asdict(rates(kernel, case, spread.median, clock_mhz, self.roofs))
+        return self._row(kernel, case, "timed", None, accuracy).model_copy(update=figures)
+
+    def _row(
+        self,
+        kernel: Kernel,
+        case: Case,
+        status: Literal["timed", "wrong", "refused", "failed"],
+        reason: str | None,
+        accuracy: AccuracyRow | None = None,
+    ) -> BenchRow:
+        told: dict[str, Any] = {}
+        if accuracy is not None:
+            ahead = self.first_calls.get((kernel.op.name, kernel.name, case.id()))
+            told = {
+                "variant": accuracy.variant,
+                "accuracy": accuracy.status,
+                "worst_ratio": _worst_ratio(accuracy),
+                "first_call_s": accuracy.call_s if ahead is None else ahead,
+                "workspace_bytes": accuracy.workspace_bytes,
+                "accuracy_s": accuracy.duration_s,
+            }
+        return BenchRow(
+            op=kernel.op.name,
+            kernel=kernel.name,
+            case=case_info(case),
+            status=status,
+            reason=reason,
+            cache=self.cache,
+            distribution=case.distribution,
+            weight=case.weight,
+            gates=self.run.gates(kernel),
+            reproduce=self.run.command("bench", kernel, case),
+            **told,
+        )
+
+
+def _undone(
+    case: Case, seed: int, changes: Sequence[int], outputs: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """The outputs with the signs put back that were changed in the inputs."""
+    for each in changes:
+        outputs = OPS[case.op].signs(case, seed + each).outputs(outputs)
+    return outputs
+
+
+def _worst_ratio(accuracy: AccuracyRow) -> float | None:
+    """The largest error over its bound."""
+    ratios = [
+        max(each.worst_deterministic, each.worst_probabilistic or 0.0) for each in accuracy.outputs
+    ]
+    return max(ratios, default=None)

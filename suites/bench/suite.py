@@ -1,0 +1,137 @@
+"""`nox -s bench`: what is timed, on what ground, and what a row without a figure means."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.registry import Kernel
+from oracles.op import Case
+from reports.record import BENCH_PROTOCOL, BenchRow
+from suites.accuracy.run import Run
+from suites.bench.first_calls import compile_ahead
+from suites.bench.pairs import planned_pairs
+from suites.bench.rows import INTERPRETED, TASK, Bench
+from suites.bench.survey import survey
+from suites.run.selection import kernel_files, refusing, selected_kernels
+from suites.run.suite import Pair, Suite
+from suites.run.user_cases import cases_options
+from suites.sandbox.judge_side.worker_process import WorkersError
+from suites.sandbox.judge_side.workers import Workers
+from suites.sandbox.orphans import end_children
+
+_QUICK = 0.2  # of a row's time
+
+
+class BenchSuite(Suite[BenchRow]):
+    """Every kernel that is right on every case that is timed."""
+
+    name = "bench"
+    bench: Bench
+
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        super().__init__(options, device)
+        if device.type == "cpu" and options.device != "cpu":
+            raise pytest.UsageError(
+                "bench: torch sees no GPU here; run this on a machine with one, or with --device "
+                "cpu, which times PyTorch's own kernels on the CPU"
+            )
+        # Inductor's own processes, a pool for each of ours that compiles, would only be in the way.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        self.workers = self._new_workers()
+
+    def _new_workers(self) -> Workers:
+        return Workers(
+            self.device,
+            self.sm,
+            strict=False,  # a kernel that is interpreted isn't timed
+            files=kernel_files(self.options),
+            tasks=(TASK,),
+            time_limit_s=self.options.time_limit,
+            memory_limit=self.options.memory_limit,
+        )
+
+    def plan(self) -> Sequence[Pair]:
+        """What pairs.py says."""
+        options = self.options
+        with refusing(WorkersError):
+            self.workers.prepare()
+            kernels = selected_kernels(options, self.workers.kernels)
+        pairs = planned_pairs(options, kernels, self.device, self.sm)
+        chosen = {(kernel.op.name, kernel.name) for kernel, _ in pairs}
+        self.kernels = tuple(each for each in kernels if (each.op.name, each.name) in chosen)
+        warm = () if options.cache == "cold" else (f"--cache {options.cache}",)
+        self.judge = Run(
+            device=self.device,
+            sm=self.sm,
+            gate_baselines=options.gate_baselines,
+            named=frozenset(options.kernel),
+            reproduce_options=(*cases_options(options), *warm),
+            workers=self.workers,
+            signs=options.signs,
+            two_calls_alone=True,
+        )
+        return pairs
+
+    def begin(self) -> dict[str, Any]:
+        """Roofs and the flush, which are measured now."""
+        options = self.options
+        print("bench: measuring what this device does of plain work", file=sys.stderr, flush=True)
+        ground = survey(self.device, self.machine)
+        if options.cache == "cold" and not ground.probe.evicts:
+            raise pytest.UsageError(
+                f"bench: {ground.probe.reason}, so no sample would be cold; --cache warm times "
+                "calls on a warm cache"
+            )
+        self.bench = Bench(
+            self.judge,
+            self.workers,
+            ground.roofs,
+            options.cache,
+            options.row_time * (_QUICK if options.quick else 1),
+            ground.default_clock_mhz,
+            options.time_limit,
+        )
+        return {
+            "protocol": BENCH_PROTOCOL,
+            "roofs": ground.told,
+            "flush": ground.probe,
+            "empty_call_us": ground.empty_call_us,
+        }
+
+    def refusal(self, kernel: Kernel, case: Case) -> str | None:
+        """What its domain says; on a CPU ours are interpreted."""
+        if self.device.type == "cpu" and kernel.origin == "ours":
+            return INTERPRETED
+        return self.judge.refusal(kernel, case)
+
+    def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[BenchRow]:
+        """One row."""
+        return [self.bench.refused(kernel, case, reason)]
+
+    def prepare(self, kept: Sequence[Pair]) -> None:
+        """Compile ahead, in several processes."""
+        self.bench.first_calls |= compile_ahead(kept, self.device, self._new_workers)
+
+    def measure(self, kernel: Kernel, case: Case) -> Sequence[BenchRow]:
+        """Judge it, then time it."""
+        return [self.bench.row(kernel, case)]
+
+    def wrong(self, row: BenchRow) -> str | None:
+        """Why it has no figure, where it should have one."""
+        return f"{row.status}: {row.reason}" if row.status in ("wrong", "failed") else None
+
+    def counts(self, row: BenchRow) -> bool:
+        """Whether it has a figure."""
+        return row.status == "timed"
+
+    def close(self) -> None:
+        """End the workers, and what a candidate started, which might still write to the record."""
+        self.workers.close()
+        end_children()

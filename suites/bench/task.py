@@ -1,0 +1,219 @@
+"""In a worker: time a kernel, call it over and over, or count what it launches.
+
+The judge chooses the seed of the inputs' changes, and by `pick` which sample's outputs come back:
+the worker learns of it with each sample, and a kernel not at all. The rest of the numbers that are
+returned are the worker's word, which the judge checks against its own clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.registry import Kernel
+from oracles.op import Case, Inputs
+from suites.bench.devices import Device, device_of
+from suites.bench.protocol import Rule, Sample, collect
+from suites.bench.rotation import Rotation
+
+Answer = tuple[dict[str, Any], dict[str, Tensor]]
+
+_now: Callable[[], float] = time.perf_counter
+
+_WARM_UP = 3
+_HOST_CALLS, _FEW_HOST_CALLS = 10, 3
+_LONG_US = 20_000.0
+_DENOMINATOR = 2**64
+_KERNEL_NODE = 0  # CU_GRAPH_NODE_TYPE_KERNEL
+
+
+def is_kept(pick: str, number: int) -> bool:
+    """Whether sample `number`, from 0, replaces the one whose outputs are kept.
+
+    With a probability of 1 / (number + 1), drawn from `pick`: however many samples there will be,
+    each is as likely to be the last one kept.
+    """
+    digest = hashlib.sha256(f"{pick} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") * (number + 1) < _DENOMINATOR
+
+
+def kept_of(pick: str, count: int) -> int:
+    """Which of `count` samples is kept in the end."""
+    return max(number for number in range(count) if is_kept(pick, number))
+
+
+def run_task(
+    kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
+) -> Answer:
+    """What `settings["do"]` says: "time", "loop", "launches" or "first call"."""
+    todo: dict[str, Callable[[], Answer]] = {
+        "time": lambda: _time(kernel, case, inputs, device, settings),
+        "loop": lambda: _loop(kernel, inputs, device, settings["calls"]),
+        "launches": lambda: _launches(kernel, inputs[0]),
+        "first call": lambda: _first_call(kernel, inputs[0], device),
+    }
+    return todo[settings["do"]]()
+
+
+def _time(
+    kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
+) -> Answer:
+    on = device_of(device, settings["cache"])
+    on.begin()
+    if settings["cache"] == "warm":
+        inputs = inputs[:1]  # what the call before it left in the cache is what it reads
+    rotation = Rotation(case, inputs, settings["seed"], kernel.op.updates)
+    timed = _Timed(kernel, rotation, on, settings["pick"])
+    for _ in range(_WARM_UP):
+        kernel.function(**inputs[0])
+    on.wait()
+    peak_bytes = _peak_bytes(kernel, inputs[0], device)
+    host = _host_times(kernel, inputs, on)
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    rule = Rule(settings["row_s"], settings["default_clock_mhz"], on.rest)
+    move = timed.move if device.type == "cuda" and rotation.moves else None
+    gc.disable()  # a collection takes longer than a hold
+    try:
+        collected = collect(timed.sample, rule, move=move)
+    finally:
+        gc.enable()
+    samples = collected.samples
+    said = {
+        "times_us": [each.time_us for each in samples],
+        "clocks_mhz": [each.clock_mhz for each in samples],
+        "placements": collected.placements,
+        "held": all(each.held for each in samples),
+        "throttled": collected.throttled,
+        "stopped": collected.stopped,
+        "kept": timed.kept,
+        "number": timed.number,
+        "enqueue_us": statistics.median(each[0] for each in host),
+        "host_us": statistics.median(each[1] for each in host),
+        "peak_bytes": peak_bytes,
+        "started_at": started_at,
+        "clock_reason": on.clock_reason,
+    }
+    return said, timed.outputs
+
+
+class _Timed:
+    """Calls on rotating inputs, and the outputs of one sample.
+
+    kept: which sample that is; number: which call, of which a sample may take several.
+    """
+
+    def __init__(self, kernel: Kernel, rotation: Rotation, on: Device, pick: str) -> None:
+        self._kernel, self._rotation, self._on, self._pick = kernel, rotation, on, pick
+        self._samples = self._calls = 0
+        self.kept = self.number = 0
+        self.outputs: dict[str, Tensor] = {}
+        self._returned: object = None
+
+    def sample(self) -> Sample:
+        """One sample, which may take several calls."""
+        made = self._on.sample(self._prepared)
+        if is_kept(self._pick, self._samples):
+            returned = self._kernel.op.as_tuple(self._returned)
+            assert isinstance(returned, tuple | list)
+            named = zip(self._kernel.op.outputs, returned, strict=True)
+            self.outputs = {name: each.clone() for name, each in named if each is not None}
+            self.kept, self.number = self._samples, self._calls - 1
+        self._returned = None
+        self._samples += 1
+        return made
+
+    def move(self) -> None:
+        """The inputs elsewhere in memory, and a call there, so that its own memory is at hand."""
+        self._rotation.move()
+        self._kernel.function(**self._rotation.first)
+        self._on.wait()
+
+    def _prepared(self) -> Callable[[], object]:
+        arguments = self._rotation.next()
+        self._calls += 1
+
+        def call() -> None:
+            self._returned = self._kernel.function(**arguments)
+
+        return call
+
+
+def _host_times(kernel: Kernel, inputs: list[Inputs], on: Device) -> list[tuple[float, float]]:
+    """Of calls with nothing else on the device."""
+
+    def call() -> object:
+        return kernel.function(**inputs[0])
+
+    first = on.host_times_us(call)
+    more = _HOST_CALLS if first[1] < _LONG_US else _FEW_HOST_CALLS
+    return [on.host_times_us(call) for _ in range(more)]
+
+
+def _peak_bytes(kernel: Kernel, inputs: Inputs, device: torch.device) -> int | None:
+    """Memory that a call takes at one time, inputs and outputs included; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    tensors = [each for each in inputs.values() if isinstance(each, Tensor)]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    kernel.function(**inputs)
+    torch.cuda.synchronize(device)
+    taken = torch.cuda.max_memory_allocated(device) - before
+    return int(taken + sum(each.nbytes() for each in storages.values()))
+
+
+def _loop(kernel: Kernel, inputs: list[Inputs], device: torch.device, calls: int) -> Answer:
+    """So many calls, one after the other; the judge's clock runs meanwhile."""
+    for number in range(calls):
+        kernel.function(**inputs[number % len(inputs)])
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return {"calls": calls}, {}
+
+
+def _first_call(kernel: Kernel, inputs: Inputs, device: torch.device) -> Answer:
+    """Seconds that it takes."""
+    started = _now()
+    kernel.function(**inputs)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return {"seconds": _now() - started}, {}
+
+
+def _launches(kernel: Kernel, inputs: Inputs) -> Answer:
+    """Kernels on the device of one call, counted in a CUDA graph that it is captured to."""
+    kernel.function(**inputs)
+    torch.cuda.synchronize()
+    graph, stream = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            kernel.function(**inputs)
+        finally:
+            graph.capture_end()
+    return {"launches": _kernel_nodes(graph.raw_cuda_graph())}, {}
+
+
+def _kernel_nodes(graph: int) -> int:
+    """Of a graph's nodes, by CUDA's driver."""
+    driver, handle, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(graph), ctypes.c_size_t()
+    driver.cuGraphGetNodes(handle, None, ctypes.byref(count))
+    nodes = (ctypes.c_void_p * count.value)()
+    driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count))
+    kernels = 0
+    for node in nodes:
+        kind = ctypes.c_int(-1)
+        driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind))
+        kernels += kind.value == _KERNEL_NODE
+    return kernels

@@ -1,0 +1,37 @@
+"""The suite: every kernel on every case that is timed."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from reports.record import BenchRow
+from suites.bench.clock import CLOCK
+from suites.run.session import Session
+
+pytestmark = pytest.mark.benchmark(timer=CLOCK, warmup=False)
+
+
+def test_kernel_is_timed(
+    kernel: str,
+    case: str,
+    workbench: Session[BenchRow],
+    benchmark: BenchmarkFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    """A kernel that is right has a figure, which no roof and no clock of the suite's denies."""
+    (row,) = workbench.measure(kernel, case, request)
+    if row.status == "timed":
+        (process,) = row.processes
+        CLOCK.load(process.times_us)
+        benchmark.group = case
+        benchmark.extra_info.update(_figures(row))
+        rounds = len(process.times_us)
+        benchmark.pedantic(CLOCK.step, rounds=rounds, iterations=1)  # type: ignore[no-untyped-call]
+
+
+def _figures(row: BenchRow) -> dict[str, object]:
+    """What a row has beside its samples, which the statistics are of."""
+    return row.model_dump(
+        exclude={"processes", "kind", "reason", "reproduce", "source", "weight"}, exclude_none=True
+    )

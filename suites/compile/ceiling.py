@@ -1,0 +1,154 @@
+"""The least time that a call could take on a GPU model, from its compiled code: a prediction.
+
+The largest of these, each of which no kernel of this code can beat at the boost clock:
+    memory      the op's least traffic / the bandwidth
+    matrix      the op's flops / the peak of the matrix instructions that the code uses (bf16 or
+                tf32); arithmetic: / the peak of fp32, where it uses none
+    issue       the warp instructions to be issued / (4 a cycle and SM, or as many as warps reside)
+    special     the exp2 and their like / (16 lanes a cycle and SM)
+How many are issued at least is told by the busiest loop (sass.py): instructions a flop of its
+matrix instructions, or else a byte that it loads, times the op's flops, or the bytes of its inputs.
+Of several launches of a call the one that needs fewest counts. A kernel whose block doesn't fit has
+no time. Clocks under load are lower, and nothing is lost to latency here, so a measurement that
+comes below a prediction has a mistake in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kernels.registry import Kernel, NoKernelError, choose
+from oracles import OPS
+from oracles.op import Case
+from profiles.peaks import LIMITS, PEAKS, Peak
+from reports.record import CompileRow, LoopMix, PredictionRow
+from suites.compile.selection import alignment_bytes, width_class
+from suites.run.descriptions import case_info
+
+_LANES = 32
+
+Limit = Literal["memory", "matrix", "arithmetic", "issue", "special functions"]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchCase:
+    """A case that is timed, and for each GPU model the kernel that dispatch gives it there."""
+
+    case: Case
+    gpus: tuple[tuple[Peak, Kernel], ...]
+
+
+def bench_cases(kernels: Sequence[Kernel], sms: Sequence[int]) -> tuple[BenchCase, ...]:
+    """The shapes that peers' figures are known at, for the kernels and generations of a run."""
+    ops = {each.op.name for each in kernels}
+    found = []
+    for case in (case for op in OPS.values() if op.name in ops for case in op.workloads.anchors):
+        gpus = []
+        for peak in PEAKS:
+            if peak.sm in sms:
+                try:
+                    gpus.append((peak, choose(OPS[case.op], case, peak.sm, among=kernels)))
+                except NoKernelError:
+                    continue
+        if gpus:
+            found.append(BenchCase(case, tuple(gpus)))
+    return tuple(found)
+
+
+def predictions(
+    benches: Sequence[BenchCase], rows: Sequence[CompileRow]
+) -> Iterator[PredictionRow]:
+    """The least time of each case on each of its GPU models."""
+    of_kernel: dict[tuple[str, str, int], list[CompileRow]] = {}
+    for row in rows:
+        of_kernel.setdefault((row.op, row.kernel, row.sm), []).append(row)
+    for bench in benches:
+        for peak, kernel in bench.gpus:
+            candidates = of_kernel.get((kernel.op.name, kernel.name, peak.sm), [])
+            yield _prediction(bench.case, kernel, peak, _alike(bench.case, kernel, candidates))
+
+
+def _alike(case: Case, kernel: Kernel, rows: Sequence[CompileRow]) -> list[CompileRow]:
+    """The rows of the launches that the case makes: those of the variant that it takes."""
+    compiled = [row for row in rows if row.status == "compiled"]
+    if kernel.variant is not None:
+        return [row for row in compiled if row.variant == kernel.variant(case, row.sm)]
+    return [
+        row
+        for row in compiled
+        if row.case.dtype == case.dtype_label
+        and not row.case.options
+        and row.alignment_bytes == alignment_bytes(case)
+        and _width_class(case, row.case.sizes) == _width_class(case, dict(case.sizes))
+    ]
+
+
+def _width_class(case: Case, sizes: Mapping[str, int]) -> int:
+    return width_class(max(1, *(sizes.get(name, 1) for name in OPS[case.op].widths)))
+
+
+def _prediction(
+    case: Case, kernel: Kernel, peak: Peak, rows: Sequence[CompileRow]
+) -> PredictionRow:
+    op = OPS[case.op]
+    flops, least_bytes = op.flops(case), op.bytes(case)
+    unfit = next((row for row in rows if row.blocks_per_sm == 0), None)
+    times = _times(case, peak, rows, flops, least_bytes)
+    limit = max(times, key=lambda name: times[name])
+    reason = None
+    if unfit is not None:
+        reason = f"{unfit.function} can't be launched: {unfit.limited_by}"
+    return PredictionRow(
+        op=case.op,
+        kernel=kernel.name,
+        case=case_info(case),
+        gpu=peak.name,
+        sm=peak.sm,
+        multiprocessors=peak.multiprocessors,
+        power_w=peak.power_w,
+        predicted_us=None if reason else times[limit] * 1e6,
+        limit=None if reason else limit,
+        reason=reason,
+        flops=flops,
+        bytes=least_bytes,
+        from_code=bool(rows),
+    )
+
+
+def _times(
+    case: Case, peak: Peak, rows: Sequence[CompileRow], flops: int, least_bytes: int
+) -> dict[Limit, float]:
+    """Seconds that each limit takes at the least."""
+    times: dict[Limit, float] = {"memory": least_bytes / (peak.memory_gb_s * 1e9)}
+    names = {name for row in rows if row.mix is not None for name in row.mix.matrix}
+    if names or (not rows and case.dtype.itemsize == 2):
+        tf32 = any("TF32" in name for name in names)
+        times["matrix"] = flops / (1e12 * ((tf32 and peak.tf32_tflops) or peak.half_tflops))
+    else:
+        times["arithmetic"] = flops / (1e12 * peak.fp32_tflops)
+    outputs = OPS[case.op].forms(case).values()
+    read = least_bytes - sum(form.nbytes for form in outputs)
+    limits = LIMITS[peak.sm]
+    cycles = peak.multiprocessors * peak.clock_mhz * 1e6  # a second, of all SMs
+    issue, special = [], []
+    for row in rows:
+        loop = None if row.mix is None else row.mix.busy_loop
+        work = None if loop is None else _trips(loop, flops, read)
+        if loop is None or work is None:
+            continue
+        at_once = min(limits.schedulers, row.occupancy_warps or limits.schedulers)
+        issue.append(work * loop.instructions / (at_once * cycles))
+        special.append(work * loop.special * _LANES / (limits.special_lanes * cycles))
+    if issue:
+        times["issue"] = min(issue)
+        times["special functions"] = min(special)
+    return times
+
+
+def _trips(loop: LoopMix, flops: int, read: int) -> float | None:
+    """Trips of a loop by all warps together that the op's work takes at the least."""
+    if loop.matrix:
+        return flops / loop.matrix_flops if loop.matrix_flops else None
+    return read / loop.load_bytes if loop.load_bytes else None

@@ -1,0 +1,248 @@
+"""The judge's side: tasks go to the sandbox's workers, a few at a time, and come back answered.
+
+A worker serves one generation. One that ends or hangs over a task is replaced, and the task is
+answered with how it ended; of a batch that a worker ended over, each part is tried alone.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+from pydantic import TypeAdapter
+
+from kernels.expectation import Claim
+from suites.compile.compiler import Measured
+from suites.compile.rows import Call, Noted
+from suites.sandbox.judge_side.worker_process import (
+    EndedError,
+    ForkServer,
+    WorkerProcess,
+    free_memory,
+)
+from suites.sandbox.wire import Message
+
+_TASK = "suites.compile.task"
+_START_S = 120.0
+_CALL_S = 120.0  # a call, which computes nothing
+_COMPILE_S = 600.0  # a launch
+_LOOK_EVERY_S = 0.2
+_LAUNCHES: TypeAdapter[tuple[Noted, ...] | str] = TypeAdapter(tuple[Noted, ...] | str)
+_MEASURED: TypeAdapter[list[Measured]] = TypeAdapter(list[Measured])
+_TEXT: TypeAdapter[str | None] = TypeAdapter(str | None)
+
+
+class WorkerError(Exception):
+    """No worker can be had; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take down the launches of a call: a tuple of `Noted`, or a sentence."""
+
+    call: Call
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that it may take."""
+        return _CALL_S
+
+    @property
+    def message(self) -> Message:
+        """In JSON."""
+        return {"do": "take", "call": self.call.message}
+
+    def read(self, answer: object) -> tuple[Noted, ...] | str:
+        """What a worker answers. Raises ValidationError."""
+        return _LAUNCHES.validate_python(answer)
+
+    def lost(self, how: str) -> str:
+        """The answer where the worker ended."""
+        return f"{self.call.kernel}: called on {self.call.case.id()}, {how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """Compile launches, each known by its key and a call that makes it: a list of `Measured`."""
+
+    wanted: tuple[tuple[str, Call], ...]
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that it may take."""
+        return _COMPILE_S * len(self.wanted)
+
+    @property
+    def message(self) -> Message:
+        """In JSON."""
+        return {"do": "compile", "wanted": [(key, call.message) for key, call in self.wanted]}
+
+    def read(self, answer: object) -> list[Measured]:
+        """What a worker answers. Raises ValueError."""
+        found = _MEASURED.validate_python(answer)
+        if len(found) != len(self.wanted):
+            raise ValueError
+        return found
+
+    def lost(self, how: str) -> list[Measured]:
+        """The answer where the worker ended."""
+        return [Measured(0.0, problem=f"while it was compiled, {how}")]
+
+
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """Find an instruction that breaks a claim: its text with the source's line, or None."""
+
+    key: str
+    call: Call
+    claim: Claim
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that it may take."""
+        return _COMPILE_S
+
+    @property
+    def message(self) -> Message:
+        """In JSON."""
+        claim = type(self.claim).__name__, asdict(self.claim)
+        return {"do": "locate", "key": self.key, "call": self.call.message, "claim": claim}
+
+    def read(self, answer: object) -> str | None:
+        """What a worker answers. Raises ValidationError."""
+        return _TEXT.validate_python(answer)
+
+    def lost(self, _: str) -> None:
+        """The answer where the worker ended."""
+
+
+Task = Take | Compile | Locate
+
+
+@dataclass(slots=True)
+class _Worker:
+    sm: int
+    process: WorkerProcess
+    task: Task | None = None
+    deadline: float = 0.0
+
+
+@dataclass(slots=True)
+class Workers:
+    """Workers for the tasks of a run; at most `jobs` of them work at a time.
+
+    files    a user's, loaded in each worker
+    scratch  a folder for what they leave behind
+    """
+
+    jobs: int
+    files: tuple[Path, ...]
+    scratch: Path
+    _idle: list[_Worker] = field(default_factory=list)
+    _busy: list[_Worker] = field(default_factory=list)
+    _memory_limit: int = field(default_factory=lambda: free_memory() // 2)
+
+    def run(self, tasks: Mapping[int, Sequence[Task]]) -> Iterator[tuple[int, Task, object]]:
+        """Do the tasks of each sm; yield sm, task and answer as they come.
+
+        Raises WorkerError where a worker can't be started.
+        """
+        waiting = {sm: deque(each) for sm, each in tasks.items() if each}
+        while waiting or self._busy:
+            while waiting and len(self._busy) < self.jobs:
+                sm = self._next(waiting)
+                self._begin(sm, waiting[sm].popleft())
+                if not waiting[sm]:
+                    del waiting[sm]
+            select.select([each.process.line.socket for each in self._busy], [], [], _LOOK_EVERY_S)
+            for worker in list(self._busy):
+                task = worker.task
+                assert task is not None
+                limits = worker.deadline, task.limit_s, self._memory_limit
+                try:
+                    said = worker.process.look(*limits, wait_s=0.0)
+                    if said is None:
+                        continue
+                    answer: object = task.read(said.get("answer"))
+                except (EndedError, ValueError) as error:
+                    worker.process.end()
+                    how = "its worker sent no answer" if isinstance(error, ValueError) else error
+                    self._busy.remove(worker)
+                    if isinstance(task, Compile) and len(task.wanted) > 1:
+                        alone = [Compile((each,)) for each in task.wanted]
+                        waiting.setdefault(worker.sm, deque()).extend(alone)
+                        continue
+                    answer = task.lost(str(how))
+                else:
+                    self._busy.remove(worker)
+                    self._idle.append(worker)
+                yield worker.sm, task, answer
+
+    def _next(self, waiting: dict[int, deque[Task]]) -> int:
+        """The sm with the most tasks; one with a worker that is idle first, to start few."""
+        idle = {each.sm for each in self._idle}
+        return max(waiting, key=lambda sm: (sm in idle, len(waiting[sm])))
+
+    def _begin(self, sm: int, task: Task) -> None:
+        worker = next((each for each in self._idle if each.sm == sm), None)
+        if worker is None:
+            try:
+                process, problem = _started(self.files, self._memory_limit)
+            except EndedError as ended:
+                files = "".join(f"--kernels {each}: " for each in self.files)
+                raise WorkerError(f"{files}a worker for sm {sm} didn't begin: {ended}") from ended
+            if problem is not None:
+                raise WorkerError(problem)
+            worker = _Worker(sm, process)
+        else:
+            self._idle.remove(worker)
+        worker.task, worker.deadline = task, time.monotonic() + task.limit_s
+        self._busy.append(worker)
+        settings = task.message | {"sm": sm, "scratch": str(self.scratch)}
+        worker.process.ask({"do": "work", "module": _TASK, "settings": settings})
+
+    def close(self) -> None:
+        """End all workers, and the server."""
+        for each in (*self._idle, *self._busy):
+            each.process.end()
+        self._idle.clear()
+        self._busy.clear()
+        _server().close()
+        _server.cache_clear()
+
+
+def check_files(files: Sequence[Path]) -> None:
+    """Import each file in a worker of its own, which may end over it. Raises WorkerError.
+
+    What can be told in a sentence is, where it is loaded in earnest.
+    """
+    for file in files:
+        try:
+            process, _ = _started((file,), free_memory() // 2)
+        except EndedError as ended:
+            raise WorkerError(f"--kernels {file}: while it was imported, {ended}") from ended
+        process.end()
+
+
+def start_server() -> None:
+    """Start what forks workers, which imports torch and triton meanwhile."""
+    _server()
+
+
+@cache
+def _server() -> ForkServer:
+    return ForkServer.start(torch.device("cpu"), strict=None, tasks=(_TASK,))
+
+
+def _started(files: Sequence[Path], memory_limit: int) -> tuple[WorkerProcess, str | None]:
+    """A worker that has loaded the files, and what is wrong with them. Raises EndedError."""
+    message = {"overlay": None, "files": list(map(str, files)), "tasks": [_TASK], "sm": 90}
+    process = _server().fork(message | {"watched": False})
+    said = process.answer(_START_S, memory_limit)
+    return process, said.get("error")

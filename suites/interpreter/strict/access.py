@@ -1,0 +1,298 @@
+"""Loads, stores and atomics of the interpreter, each lane of them checked.
+
+Where all lanes that are on lie in the one argument that their pointers came from, elements are read
+and written through numpy, in a tenth of the time that the interpreter's own copying takes. Whatever
+else there is goes the long way round: tag by tag, with a look for the owners of untagged pointers,
+and the stock function at the end.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from suites.interpreter.operations import GIVEN
+from suites.interpreter.strict import overflow, undefined
+from suites.interpreter.strict.launch import (
+    STATE,
+    TAG,
+    Extent,
+    Launch,
+    conflict,
+    line,
+    name_of,
+    outside,
+    who,
+)
+from suites.interpreter.strict.unwritten import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What a pointer points to; `undefined`: what a masked lane without `other` gets, as bits."""
+
+    type: Any
+    itemsize: int
+    shift: int
+    kind: Any
+    bits: Any
+    undefined: Any
+
+
+@cache
+def element_of(scalar: Any, np_dtype: Any) -> Element:
+    """Of Triton's scalar type; `np_dtype` is the interpreter's function to numpy's."""
+    kind = np.dtype(np_dtype(scalar))
+    bits = np.dtype(f"u{kind.itemsize}")
+    ones = (1 << 8 * kind.itemsize) - 1  # NaN in every floating-point type
+    undefined = {"i": (ones >> 1) + 1, "b": 1}.get(kind.kind, ones)
+    shift = kind.itemsize.bit_length() - 1
+    return Element(scalar, kind.itemsize, shift, kind, bits, bits.type(undefined))
+
+
+def find(
+    launch: Launch, pointers: Any, lanes: Array | None, element: Element
+) -> tuple[Extent, Array] | None:
+    """The one argument that all lanes lie in, as they should, and which element each is."""
+    data = pointers.data
+    itemsize = element.itemsize
+    if not data.ndim or not data.size or overflow.marked(pointers):
+        return None
+    if launch.recast and (data & np.uint64(itemsize - 1)).any():
+        return None
+    low, high = int(data.min()), int(data.max())
+    extent = launch.extents.get(low >> TAG)
+    if extent is None or not extent.start <= low or high + itemsize > extent.end:
+        if lanes is None:
+            return None
+        on = data[lanes]
+        if not on.size:
+            return None
+        low, high = int(on.min()), int(on.max())
+        extent = launch.extents.get(low >> TAG)
+        if extent is None or not extent.start <= low or high + itemsize > extent.end:
+            return None
+        data = np.where(lanes, data, np.uint64(low))
+    return extent, (data.view(np.int64) - extent.base) >> element.shift
+
+
+def check_lanes(launch: Launch, pointers: Any, lanes: Array, element: Element, did: str) -> None:
+    """Check an access, wherever its lanes lie; `did` is what it does, as a sentence says it."""
+    overflow.check(pointers, lanes, did)
+    data, itemsize = pointers.data, element.itemsize
+    addresses = data[lanes]
+    if not addresses.size:
+        return
+    if (addresses & np.uint64(itemsize - 1)).any():
+        STATE.refuse(
+            f"{who(launch)} {did} {itemsize} bytes of {name_of(launch, int(addresses[0]))} at an "
+            f"address that isn't a multiple of {itemsize}, at {line()}"
+        )
+    tags = addresses >> np.uint64(TAG)
+    for tag in np.unique(tags).tolist():
+        part = addresses[tags == tag]
+        if tag in launch.extents:
+            _check_within(launch, launch.extents[tag], part, itemsize, did)
+        else:
+            _check_untagged(launch, part, itemsize, did)
+
+
+def _check_untagged(launch: Launch, addresses: Array, itemsize: int, did: str) -> None:
+    """Pointers made from integers: into whichever argument, or other memory, they lie in."""
+    for extent in launch.extents.values():
+        tag = extent.tag << TAG
+        first, last = extent.start - tag, extent.end - tag - itemsize
+        mine = (addresses >= np.uint64(first)) & (addresses.view(np.int64) <= last)
+        if mine.any():
+            _check_within(launch, extent, addresses[mine] + np.uint64(tag), itemsize, did)
+            addresses = addresses[~mine]
+    for start, end in STATE.memory:
+        mine = (addresses >= np.uint64(start)) & (addresses.view(np.int64) <= end - itemsize)
+        addresses = addresses[~mine]
+    if addresses.size:
+        low, high = int(addresses.min()), int(addresses.max())
+        STATE.refuse(outside(launch, low, high + itemsize, None, did))
+
+
+def _check_within(
+    launch: Launch, extent: Extent, addresses: Array, itemsize: int, did: str
+) -> None:
+    low, high = int(addresses.min()), int(addresses.max()) + itemsize
+    if low < extent.start or high > extent.end:
+        STATE.refuse(outside(launch, low, high, extent, did))
+    _inspect(launch, extent, (addresses.view(np.int64) - extent.base) // itemsize, itemsize, did)
+
+
+def _inspect(
+    launch: Launch,
+    extent: Extent,
+    at: Array,
+    itemsize: int,
+    did: str,
+    bits: Array | None = None,
+) -> None:
+    """Check elements that are within the argument: its gaps, what is written, other programs.
+
+    bits: what a store puts there, as unsigned integers of their size; None: nobody knows.
+
+    A single word that is exchanged or updated may be a lock or a counter, and conflicts with none.
+    """
+    region, order = extent.region, launch.order
+    if extent.runs:
+        _check_runs(launch, extent, at, itemsize, did)
+    if did in {"reads", "updates"} and not extent.settled:
+        _check_written(launch, extent, at, itemsize, did)
+    if did in {"writes", "exchanges"} and region.fresh is not None:
+        region.fresh.wrote(at, itemsize)
+    if did == "reads" or (did == "updates" and at.size > 1):
+        elements = region.elements(at, itemsize)
+        found = region.read(elements, order)
+        if found is not None:
+            STATE.refuse(conflict(launch, extent, did, *found, "writes"))
+        region.note_read(elements, None, order)
+    elif did == "writes":
+        elements = region.elements(at, itemsize)
+
+        def same() -> Array:
+            return np.repeat(extent.memory(itemsize)[at] == bits, elements.size // at.size)
+
+        known = None if bits is None else same
+        met = region.write(elements, order, known, may_be_same=STATE.same_stores)
+        if met is not None:
+            STATE.refuse(conflict(launch, extent, did, *met))
+
+
+def _check_runs(launch: Launch, extent: Extent, at: Array, itemsize: int, did: str) -> None:
+    offset = at * itemsize - (extent.start - extent.base)
+    for distance, length in extent.runs:
+        offset = offset - offset // distance * distance
+        over = offset > length - itemsize
+        if over.any():
+            past = -(-(int(offset[over].max()) + itemsize - length) // extent.itemsize)
+            STATE.refuse(
+                f"{who(launch)} {did} up to {past:,} elements past the end of a run of "
+                f"{length // extent.itemsize:,} of {launch.name(extent)}, whose strides are "
+                f"{extent.tensor.stride()}, at {line()}"
+            )
+
+
+def _check_written(launch: Launch, extent: Extent, at: Array, itemsize: int, did: str) -> None:
+    fresh = extent.region.fresh
+    assert fresh is not None
+    start = extent.tag << TAG
+    if fresh.settles(extent.start - start, extent.end - start):
+        extent.settled = True
+        return
+    missing = fresh.unwritten(at, itemsize)
+    if missing is not None:
+        count, first = missing
+        element = (first * itemsize - (extent.start - extent.base)) // extent.itemsize
+        more = f" and {count - 1:,} more" if count > 1 else ""
+        where = f"element {element:,}{more} of {launch.name(extent)}'s memory"
+        STATE.refuse(f"{who(launch)} {did} {where}, which nothing has written, at {line()}")
+
+
+def install(interpreter: Any) -> None:
+    """Check every load and store of `triton.runtime.interpreter` from here on."""
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    np_dtype = interpreter._get_np_dtype
+
+    def load(stock: Any) -> Any:
+        def checked(
+            self: Any, pointers: Any, mask: Any, other: Any, *rest: Any, **more: Any
+        ) -> Any:
+            launch, lanes = STATE.launch, lanes_of(mask, pointers)
+            if launch is None:
+                return stock(self, pointers, mask, other, *rest, **more)
+            element = element_of(pointers.get_element_ty(), np_dtype)
+            every = bool(lanes.all())
+            if other is None and not every:
+                given = GIVEN and GIVEN[-1]  # a scalar 0, which Triton's own code takes for none
+                address = int(pointers.data.flat[0])
+                if given or undefined.note(line(), lambda: name_of(launch, address)):
+                    other = handle(np.zeros(lanes.shape, element.kind), element.type)
+            found = find(launch, pointers, None if every else lanes, element)
+            if found is None:
+                if not STATE.atomic:
+                    check_lanes(launch, pointers, lanes, element, "reads")
+                loaded = stock(self, pointers, handle(lanes, tl.int1), other, *rest, **more)
+                if other is None and not every:
+                    bits = loaded.data.view(element.bits)
+                    loaded.data = np.where(lanes, bits, element.undefined).view(element.kind)
+                return loaded
+            extent, at = found
+            if not STATE.atomic:
+                _note_load(launch, extent, at, None if every else lanes, element.itemsize)
+            bits = extent.memory(element.itemsize)[at]
+            if not every:
+                instead = element.undefined if other is None else other.data.view(element.bits)
+                bits = np.where(lanes, bits, instead)
+            return handle(bits.view(element.kind), element.type)
+
+        return checked
+
+    def store(stock: Any) -> Any:
+        def checked(
+            self: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **more: Any
+        ) -> Any:
+            launch, lanes = STATE.launch, lanes_of(mask, pointers)
+            if launch is None:
+                return stock(self, pointers, value, mask, *rest, **more)
+            element = element_of(pointers.get_element_ty(), np_dtype)
+            every = bool(lanes.all())
+            found = find(launch, pointers, None if every else lanes, element)
+            if found is None or value.data.dtype.itemsize != element.itemsize:
+                if not STATE.atomic:
+                    check_lanes(launch, pointers, lanes, element, "writes")
+                return stock(self, pointers, value, handle(lanes, tl.int1), *rest, **more)
+            extent, at = found
+            bits = np.broadcast_to(value.data.view(element.bits), at.shape)
+            on, bits = (at.reshape(-1), bits.reshape(-1)) if every else (at[lanes], bits[lanes])
+            if on.size:
+                if not STATE.atomic:
+                    _inspect(launch, extent, on, element.itemsize, "writes", bits)
+                extent.memory(element.itemsize)[on] = bits
+            return None
+
+        return checked
+
+    replace(builder, "create_masked_load", ("ptrs", "mask", "other"), load)
+    replace(builder, "create_masked_store", ("ptrs", "value", "mask"), store)
+
+
+def _note_load(
+    launch: Launch, extent: Extent, at: Array, lanes: Array | None, itemsize: int
+) -> None:
+    """Check a load that lies within its argument; most need no more than to be kept in mind."""
+    region = extent.region
+    plain = extent.settled and region.writers is None and not extent.runs
+    if plain and region.itemsize == itemsize:
+        region.note_read(at, lanes, launch.order)
+        return
+    on = at.reshape(-1) if lanes is None else at[lanes]
+    if on.size:
+        _inspect(launch, extent, on, itemsize, "reads")
+
+
+def lanes_of(mask: Any, pointers: Any) -> Array:
+    """A mask as bools of the pointers' shape; a descriptor's is such an array already."""
+    lanes = mask if isinstance(mask, np.ndarray) else mask.data
+    if lanes.dtype != np.bool_:  # by integers numpy would pick lanes, not switch them
+        lanes = lanes != 0
+    shape = pointers.data.shape
+    return lanes if lanes.shape == shape else np.broadcast_to(lanes, shape)
+
+
+def replace(owner: Any, name: str, leading: tuple[str, ...], make: Any) -> None:
+    """Put a function in the place of one whose first arguments are these, if there is such."""
+    stock = getattr(owner, name, None)
+    if stock is None:
+        return
+    parameters = tuple(inspect.signature(stock).parameters)
+    if parameters[1 : 1 + len(leading)] == leading:
+        setattr(owner, name, make(stock))

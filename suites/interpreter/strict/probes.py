@@ -1,0 +1,100 @@
+"""Kernels that are wrong in one way each: whether each check is in force on this Triton version.
+
+All of them stay within memory that is there, so that one which isn't checked does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from suites.interpreter.strict import unwritten
+from suites.interpreter.strict.launch import STATE
+
+_BLOCK = 4
+
+
+@triton.jit
+def _sound_kernel(x_ptr, out_ptr, count_ptr, sum_ptr, size, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < size, other=0.0)
+    tl.store(out_ptr + offs, x + 1.0, mask=offs < size)
+    if tl.atomic_add(count_ptr, 1) == tl.num_programs(0) - 1:
+        offs = tl.arange(0, 2 * BLOCK)
+        tl.store(sum_ptr, tl.sum(tl.load(out_ptr + offs, mask=offs < size, other=0.0)))
+
+
+@triton.jit
+def _copying_kernel(x_ptr, out_ptr, start, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + start + offs))
+
+
+@triton.jit
+def _overflowing_kernel(x_ptr, out_ptr, large, BLOCK: tl.constexpr):
+    offs = (tl.arange(0, BLOCK) + large) * large
+    tl.store(out_ptr + tl.arange(0, BLOCK), tl.load(x_ptr + offs))
+
+
+@triton.jit
+def _meeting_kernel(out_ptr, STEP: tl.constexpr):
+    tl.store(out_ptr + tl.program_id(0) * STEP, 1.0)
+
+
+@triton.jit
+def _crossing_kernel(x_ptr):
+    mine = tl.program_id(0)
+    tl.store(x_ptr + mine, tl.load(x_ptr + 1 - mine))
+
+
+@triton.jit
+def _undefined_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < size))
+
+
+def sound_kernel_fails() -> bool:
+    """Whether a kernel without a fault isn't computed as it should be."""
+    x, out = torch.arange(6.0), torch.zeros(6)
+    count, total = torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+    found = _violation(
+        lambda: _sound_kernel[(2,)](x, out, count, total, 6, BLOCK=_BLOCK), fresh=out
+    )
+    right = torch.equal(out, x + 1) and count.item() == 2 and total.item() == 21
+    return found is not None or not right
+
+
+def not_in_force() -> tuple[str, ...]:
+    """The checks whose wrong kernel isn't found."""
+    both, fresh, out = torch.zeros(2 * _BLOCK), torch.zeros(_BLOCK), torch.zeros(_BLOCK)
+    x, large = both[:_BLOCK], 2**16  # whose square is 0 in 32 bits
+    calls: dict[str, Callable[[], object]] = {
+        "own tensor": lambda: _copying_kernel[(1,)](x, both[_BLOCK:], _BLOCK, BLOCK=_BLOCK),
+        "integer overflow": lambda: _overflowing_kernel[(1,)](x, out, large, BLOCK=1),
+        "unwritten memory": lambda: _copying_kernel[(1,)](fresh, out, 0, BLOCK=_BLOCK),
+        "two writers": lambda: _meeting_kernel[(2,)](out, STEP=0),
+        "reader and writer": lambda: _crossing_kernel[(2,)](x),
+    }
+    missing = [name for name, call in calls.items() if _violation(call, fresh) is None]
+    problem = _violation(lambda: _undefined_kernel[(1,)](x, out, 3, BLOCK=_BLOCK), fresh)
+    if problem is not None or not out[3].isnan():
+        missing.append("masked lanes")
+    return tuple(missing)
+
+
+def _violation(call: Callable[[], object], fresh: Tensor) -> str | None:
+    """What a call is said to do, with the memory of `fresh` as if nothing had written it."""
+    STATE.violation = None
+    unwritten.watch(on=True)
+    unwritten.allocated(fresh)
+    try:
+        call()
+    except Exception:  # noqa: BLE001  (of Triton's, whichever a version raises)
+        return STATE.violation
+    finally:
+        unwritten.watch(on=False)
+    return STATE.violation

@@ -1,1 +1,0 @@
-"""Power: what a call costs in energy, at which clocks, and what held them down."""

@@ -1,0 +1,75 @@
+"""What `nox -s profile` runs where nobody says: ours and its peers, each on a case of its op."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Literal
+
+import pytest
+import torch
+
+from kernels.registry import Kernel
+from oracles import OPS
+from oracles.op import Case
+from suites.run.selection import selected_cases
+
+Distribution = Literal["normal", "zeros"]
+DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "zeros")
+# Above it arithmetic draws the power, which the values then change; below, memory does.
+_FLOPS_A_BYTE = 50.0
+
+CASES = tuple(case for op in OPS.values() for case in op.workloads.profiled)
+
+
+def profiled_cases(
+    options: Namespace, device: torch.device, kernels: Sequence[Kernel]
+) -> tuple[Case, ...]:
+    """This list's, of the kernels' ops; with --case any of bench's and of the op's own too.
+
+    --cases' files take the place of all of these.
+    """
+
+    def of_op(op: str) -> tuple[Case, ...]:
+        mine = tuple(case for case in CASES if case.op == op)
+        return (*mine, *OPS[op].workloads.timed("cuda"), *OPS[op].cases()) if options.case else mine
+
+    with_cases = [each for each in kernels if options.cases or of_op(each.op.name)]
+    if not with_cases:
+        ops = ", ".join(sorted({each.op.name for each in kernels}))
+        raise pytest.UsageError(f"no case of {ops} is profiled by default; name one by --case")
+    return selected_cases(options, device, with_cases, of_op)
+
+
+def profiled_kernels(
+    options: Namespace, kernels: Sequence[Kernel], cases: Sequence[Case], sm: int
+) -> dict[str, tuple[Kernel, ...]]:
+    """By a case's id: all of the kernels where they were named, else ours that serves it and peers.
+
+    Ours is the one that dispatch takes: the first, in priority order, that doesn't refuse.
+    """
+    if options.kernel or options.kernels:
+        return {
+            case.id(): tuple(each for each in kernels if each.op.name == case.op) for case in cases
+        }
+    chosen = {}
+    for case in cases:
+        of_op = [each for each in kernels if each.op.name == case.op]
+        ours = [
+            each
+            for each in of_op
+            if each.origin == "ours"
+            and not each.op.left_out
+            and each.domain.reject(case, sm, "cuda") is None
+        ]
+        peers = [each for each in of_op if each.profiled]
+        chosen[case.id()] = (*ours[:1], *peers)
+    return chosen
+
+
+def distributions_of(asked: Sequence[str], case: Case) -> tuple[Distribution, ...]:
+    """What a case is looped on: those asked for; by default zeros too where arithmetic is most."""
+    if asked:
+        return tuple(each for each in DISTRIBUTIONS if each in asked)
+    op = OPS[case.op]
+    return DISTRIBUTIONS if op.flops(case) > _FLOPS_A_BYTE * op.bytes(case) else ("normal",)

@@ -1,0 +1,189 @@
+"""In a worker: a kernel looped for some seconds, with the times by which a judge finds its calls.
+
+The call is captured in a CUDA graph, so that no host time makes the GPU idle between calls, several
+to a graph on inputs that lie apart, and replayed in batches, of which two are always queued. Of
+each batch its end on CLOCK_MONOTONIC and its device time are kept. What can't be captured is called
+as it is, and said to be.
+
+With a seed the inputs' signs are changed after the loop, what was looped runs once more, and its
+outputs are returned: a kernel that only gave back what it had kept is then wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.registry import Kernel
+from oracles.op import Case, Inputs
+
+# A candidate may put others in their places: these are taken before one is imported.
+_Event = torch.cuda.Event
+_Stream = torch.cuda.Stream
+_Graph = torch.cuda.CUDAGraph
+_graph = torch.cuda.graph
+_on_device = torch.cuda.device
+_on_stream = torch.cuda.stream
+_current_stream = torch.cuda.current_stream
+_synchronize = torch.cuda.synchronize
+_monotonic_ns = time.monotonic_ns
+
+_WARM_UP = 3  # what compiles and tunes does so at the first, and settles by the third
+_TIMED = 5
+_GRAPH_US = 2e3  # of a graph: a replay costs the host some 10 us
+_MOST_IN_GRAPH = 64
+_QUEUED = 2  # batches, so that the device never waits for the host
+
+
+@dataclass(slots=True)
+class Looped:
+    """A loop that ran. batches: of each its end, in ns, its calls and its device time.
+
+    again  what was repeated: the last of its calls leaves its outputs where they were
+    """
+
+    again: Callable[[], object]
+    began_ns: int
+    captured: bool
+    why: str | None
+    batches: list[tuple[int, int, float]] = field(default_factory=list)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """In JSON."""
+        return {
+            "began_ns": self.began_ns,
+            "captured": self.captured,
+            "why": self.why,
+            "batches": self.batches,
+        }
+
+
+def run_task(
+    kernel: Kernel,
+    case: Case,
+    inputs: Sequence[Inputs],
+    device: torch.device,
+    settings: dict[str, Any],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Loop the kernel over the inputs for `settings["seconds"]`, in batches of `batch_s`.
+
+    seed: draws the changes of signs; without one (None) no outputs are returned.
+    """
+    returned: list[object] = [None]
+
+    def call(given: Inputs) -> None:
+        returned[0] = kernel.function(**given)
+
+    calls = [partial(call, each) for each in inputs]
+    looped = loop(calls, device, settings["seconds"], settings["batch_s"])
+    if settings["seed"] is None:
+        return looped.message, {}
+    changes = kernel.op.signs(case, settings["seed"])
+    for each in inputs:
+        changes.apply_(each)
+    looped.again()
+    _synchronize()
+    made = kernel.op.as_tuple(returned[0])
+    assert isinstance(made, tuple | list)
+    outputs = zip(kernel.op.outputs, made, strict=True)
+    return looped.message, {name: each for name, each in outputs if each is not None}
+
+
+def loop(
+    calls: Sequence[Callable[[], object]], device: torch.device, seconds: float, batch_s: float
+) -> Looped:
+    """Make the calls in turn for so many seconds."""
+    with _on_device(device):
+        call_us = _settle(calls)
+        turns = max(1, min(round(_GRAPH_US / call_us / len(calls)), _MOST_IN_GRAPH // len(calls)))
+        replay, why = _captured(calls, turns)
+        in_replay = turns * len(calls)
+        replays = max(1, round(1e6 * batch_s / (call_us * in_replay)))
+        looped = Looped(replay, _monotonic_ns(), why is None, why)
+        _repeat(replay, replays, in_replay, seconds, looped)
+        return looped
+
+
+def _settle(calls: Sequence[Callable[[], object]]) -> float:
+    """Compile, and return about how long a call takes, in microseconds."""
+    for _ in range(_WARM_UP):
+        for call in calls:
+            call()
+    _synchronize()
+    start, end = _Event(enable_timing=True), _Event(enable_timing=True)
+    start.record()
+    for _ in range(_TIMED):
+        for call in calls:
+            call()
+    end.record()
+    _synchronize()
+    took_us = 1e3 * float(start.elapsed_time(end))
+    return max(took_us / (_TIMED * len(calls)), 1.0)
+
+
+def _captured(
+    calls: Sequence[Callable[[], object]], turns: int
+) -> tuple[Callable[[], object], str | None]:
+    """A function that makes every call `turns` times; and why it isn't a graph, if it isn't."""
+
+    def directly() -> None:
+        for _ in range(turns):
+            for call in calls:
+                call()
+
+    stream = _Stream()
+    stream.wait_stream(_current_stream())
+    try:
+        with _on_stream(stream):  # libraries make their handles of a stream before
+            for call in calls:
+                call()
+        _current_stream().wait_stream(stream)
+        _synchronize()
+        graph = _Graph()
+        # Autograd's own threads launch too, and only this one's calls are to be held to a capture.
+        with _graph(graph, capture_error_mode="thread_local"):
+            directly()
+        graph.replay()
+        _synchronize()
+    except Exception as error:  # noqa: BLE001  (whatever a kernel does that can't be captured)
+        _synchronize()
+        return directly, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return graph.replay, None
+
+
+def _repeat(
+    replay: Callable[[], object], replays: int, in_replay: int, seconds: float, looped: Looped
+) -> None:
+    queued: deque[Any] = deque()
+    last = _Event(enable_timing=True, blocking=True)
+    last.record()
+    last.synchronize()
+    looped.began_ns = _monotonic_ns()
+    deadline = looped.began_ns + int(1e9 * seconds)
+
+    def take() -> None:
+        nonlocal last
+        ended = queued.popleft()
+        ended.synchronize()
+        at_ns = _monotonic_ns()
+        looped.batches.append((at_ns, replays * in_replay, 1e3 * last.elapsed_time(ended)))
+        last = ended
+
+    while _monotonic_ns() < deadline or not (looped.batches or queued):
+        for _ in range(replays):
+            replay()
+        ended = _Event(enable_timing=True, blocking=True)
+        ended.record()
+        queued.append(ended)
+        if len(queued) > _QUEUED:
+            take()
+    while queued:
+        take()

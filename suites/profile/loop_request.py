@@ -1,0 +1,121 @@
+"""The judge's side of a loop: which GPU, on which inputs, and what a worker says of it."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from kernels.registry import Kernel
+from oracles import OPS
+from oracles.op import Case, Inputs, Op
+from suites.accuracy.run import Run
+from suites.profile.figures import Reply
+from suites.profile.sampler_process import Sampling
+from suites.profile.trials import Entry
+from suites.run.descriptions import pci_bus_id
+from suites.sandbox.judge_side.workers import TaskError, Workers
+from suites.sandbox.parcels import Parcel
+from suites.sandbox.wire import Message
+
+LOOP = "suites.profile.loop"
+_BATCH_S = 0.05  # of calls: short against a window, long against what a replay costs the host
+_SETTLING_S = 120.0  # of a worker, for compiling and tuning before it loops
+_CONFIRMED_S = 0.1
+_MOST_SETS = 8
+_L2S = 2  # the inputs of a replay are larger than so many L2 caches: each call finds it cold
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The GPU that is profiled. sampler: further options of the sampler's."""
+
+    uuid: str
+    pci_bus_id: str | None
+    sm: int
+    l2_bytes: int
+    sampler: tuple[str, ...] = ()
+
+    def sampling(self, folder: Path) -> Sampling:
+        """How it is sampled, with traces put in the folder."""
+        return Sampling(self.uuid, folder, self.pci_bus_id, instead=self.sampler)
+
+
+def card_of(device: torch.device) -> Card:
+    """The card as torch sees it, whatever CUDA_VISIBLE_DEVICES is."""
+    properties = torch.cuda.get_device_properties(device)
+    return Card(
+        str(properties.uuid),
+        pci_bus_id(properties),
+        10 * int(properties.major) + int(properties.minor),
+        int(properties.L2_cache_size),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Looping:
+    """Loops an entry's kernel in a worker."""
+
+    workers: Workers
+    device: torch.device
+    l2_bytes: int
+    module: str
+
+    def loop(self, entry: Entry, seconds: float) -> Reply:
+        """What the worker says of a loop of so many seconds. Raises TaskError."""
+        parcels = self._parcels(entry)
+        return self._looped(entry.kernel, entry.case, parcels, seconds, None)[0]
+
+    def unconfirmed(self, run: Run, kernel: Kernel, case: Case) -> str | None:
+        """Why a loop's outputs aren't right, of the kernel that `run` judged last; None: they are.
+
+        Inputs of the loop have signs changed after it, by a secret, and what was looped runs once
+        more. Raises TaskError.
+        """
+        if not kernel.op.geometry(case).keys().isdisjoint(kernel.op.updates):
+            return None  # a loop adds to what it returns
+        seed = secrets.randbits(31)
+        parcels = [run.parcel(kernel, case)]
+        _, outputs = self._looped(kernel, case, parcels, _CONFIRMED_S, seed)
+        if not outputs:
+            return "it returned no outputs"
+        return run.confirm(kernel, case, kernel.op.signs(case, seed).outputs(outputs))
+
+    def _looped(
+        self,
+        kernel: Kernel,
+        case: Case,
+        parcels: list[Parcel],
+        seconds: float,
+        seed: int | None,
+    ) -> tuple[Reply, dict[str, torch.Tensor]]:
+        settings: Message = {"seconds": seconds, "batch_s": _BATCH_S, "seed": seed}
+        limit_s = seconds + _SETTLING_S
+        said, outputs = self.workers.task(kernel, case, parcels, self.module, settings, limit_s)
+        try:
+            reply = Reply.model_validate(said)
+        except ValidationError as error:
+            raise TaskError("process ended", "its process sent what no worker sends") from error
+        if not reply.batches or any(calls < 1 for _, calls, _ in reply.batches):
+            raise TaskError("process ended", "its process says that it made no calls")
+        return reply, outputs
+
+    def _parcels(self, entry: Entry) -> list[Parcel]:
+        """The inputs, as often as it takes for a call not to find them in L2."""
+        op = OPS[entry.case.op]
+        parcel = Parcel.of(op.inputs(entry.case, self.device), self.workers.arena_device)
+        if entry.distribution == "zeros":
+            parcel.change(partial(zero, op))
+        sets = -(-_L2S * self.l2_bytes // max(1, op.bytes(entry.case)))
+        return [parcel] * min(_MOST_SETS, sets)
+
+
+def zero(op: Op, inputs: Inputs) -> None:
+    """Every floating-point operand zero: the bits that a datapath sees never change."""
+    for name, value in inputs.items():
+        if isinstance(value, torch.Tensor) and name not in op.nonzero and value.is_floating_point():
+            value.zero_()

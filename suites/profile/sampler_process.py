@@ -1,0 +1,100 @@
+"""The sampler as a session holds it: a process that runs beside a loop, and leaves a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiles.traces import FIELDS, Missing, Trace, TraceError, load
+from suites import ROOT
+
+_START_S = 30.0
+_END_S = 10.0
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a sampler left, once it has ended."""
+
+    trace: Trace
+
+
+@dataclass(slots=True)
+class Sampling:
+    """Which GPU is sampled, and how. folder: where traces are put.
+
+    instead  further options of the sampler's, as of a trace to replay in place of the GPU
+    """
+
+    uuid: str
+    folder: Path
+    pci_bus_id: str | None = None
+    period_ms: float = 20.0
+    instead: tuple[str, ...] = ()
+    taken: int = 0
+
+    @contextmanager
+    def during(self, alternate_s: float = 0.0) -> Iterator[Taken]:
+        """Sample while the block runs; its trace is there after the block.
+
+        alternate_s: sample and rest in turn, each for so long; 0: never rest.
+        """
+        self.taken += 1
+        path = self.folder / f"trace-{self.taken}.jsonl"
+        command = [sys.executable, "-m", "profiles.sampler", "--uuid", self.uuid]
+        command += [f"--period-ms={self.period_ms}", f"--alternate-s={alternate_s}"]
+        command += [] if self.pci_bus_id is None else ["--pci", self.pci_bus_id]
+        process = subprocess.Popen(
+            [*command, "--out", str(path), *self.instead],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C comes to the session, which then ends it
+        )
+        taken = Taken(self._nothing("it was cut off"))
+        try:
+            ready = _says_ready(process)
+            yield taken
+        finally:
+            printed = _end(process)
+        if not ready or process.returncode != 0:
+            taken.trace = self._nothing(printed or f"it ended with status {process.returncode}")
+        else:
+            try:
+                taken.trace = load(path)
+            except TraceError as error:
+                taken.trace = self._nothing(str(error))
+
+    def _nothing(self, why: str) -> Trace:
+        reason = Missing("no sampler", f"the sampler's process left no trace: {why}")
+        return Trace(self.uuid, self.period_ms, (), dict.fromkeys(FIELDS, reason))
+
+
+def _says_ready(process: subprocess.Popen[bytes]) -> bool:
+    assert process.stdout is not None
+    deadline = time.monotonic() + _START_S
+    ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+    return bool(ready) and process.stdout.readline().strip() == b"ready"
+
+
+def _end(process: subprocess.Popen[bytes]) -> str:
+    """Close its standard input, at which it ends; the last line that it complained in."""
+    try:
+        _, errors = process.communicate(timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, errors = process.communicate()
+    except BrokenPipeError:
+        errors = b""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    lines = errors.decode(errors="replace").split("\n")
+    return next((each.strip() for each in reversed(lines) if each.strip()), "")

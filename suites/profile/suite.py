@@ -1,0 +1,221 @@
+"""`nox -s profile`: accuracy first, pair by pair; then what is right is looped, rows in turn."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.registry import Kernel
+from oracles.op import Case
+from profiles.traces import Missing
+from reports.record import AccuracyRow, ProfileRow
+from suites.accuracy.run import Run
+from suites.profile.cases import Distribution, distributions_of, profiled_cases, profiled_kernels
+from suites.profile.loop_request import LOOP, Card, Looping, card_of
+from suites.profile.rows import Board, row_of
+from suites.profile.trials import Entry, Trials
+from suites.run.descriptions import case_info
+from suites.run.nox_command import nox_command, path_in_command
+from suites.run.progress import Progress
+from suites.run.selection import kernel_files, refusing, selected_kernels
+from suites.run.suite import DeviceLostError, Pair, Suite
+from suites.run.user_cases import cases_options
+from suites.sandbox.judge_side.worker_process import WorkersError
+from suites.sandbox.judge_side.workers import TaskError, Workers
+from suites.sandbox.orphans import end_children
+
+_DROPPED_S = 1.0  # of a trial: clocks and power settle
+
+
+class Profile(Suite[ProfileRow]):
+    """The trials of what is right. A kernel whose accuracy fails, or can't be told, has none."""
+
+    name = "profile"
+
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        self.card = _card(options, device)
+        super().__init__(options, device, sm=self.card.sm)
+        self.workers = Workers(
+            device,
+            self.sm,
+            files=kernel_files(options),
+            tasks=(LOOP,),
+            time_limit_s=options.time_limit,
+            memory_limit=options.memory_limit,
+        )
+        self.entries: list[Entry] = []
+
+    def plan(self) -> Sequence[Pair]:
+        """What cases.py says."""
+        options = self.options
+        with refusing(WorkersError):
+            kernels = selected_kernels(options, self.workers.kernels)
+        self.judge = Run(
+            device=self.device,
+            sm=self.sm,
+            gate_baselines=options.gate_baselines,
+            named=frozenset(options.kernel),
+            reproduce_options=cases_options(options),
+            workers=self.workers,
+            signs=options.signs,
+            two_calls_alone=True,
+        )
+        self.looping = Looping(self.workers, self.device, self.card.l2_bytes, LOOP)
+        cases = profiled_cases(options, self.device, kernels)
+        chosen = profiled_kernels(options, kernels, cases, self.sm)
+        self.kernels = tuple({each.name: each for of in chosen.values() for each in of}.values())
+        return [(kernel, case) for case in cases for kernel in chosen[case.id()]]
+
+    def rows_of(self, case: Case) -> int:
+        """One for each distribution of the operands' values."""
+        return len(self._distributions(case))
+
+    def _distributions(self, case: Case) -> tuple[Distribution, ...]:
+        return distributions_of(self.options.distribution, case)
+
+    def begin(self) -> dict[str, Any]:
+        """Say before minutes pass that there will be no energy, where there won't."""
+        why = self.machine.missing.get("gpu_uuid")
+        if self.machine.mig:
+            why = "mig: the board's power is shared by its MIG instances"
+        if why is not None:
+            print(f"profile: rows will have times and no energy ({why})", file=sys.stderr)
+        return {}
+
+    def refusal(self, kernel: Kernel, case: Case) -> str | None:
+        """What the kernel's domain says."""
+        return self.judge.refusal(kernel, case)
+
+    def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[ProfileRow]:
+        """A row for each distribution."""
+        return self._without_figure(kernel, case, "refused", reason)
+
+    def measure(self, kernel: Kernel, case: Case) -> Sequence[ProfileRow]:
+        """Judge the pair; its rows where it gets no figure, else it is looped in the end."""
+        try:
+            row = self.judge.try_pair(kernel, case)
+        except DeviceLostError as lost:
+            row = lost.args[0]
+            reason = row.reason or ""
+            rows = self._without_figure(kernel, case, "failed", reason, row)
+            raise DeviceLostError(*rows) from lost
+        status, wrong = self._problem(kernel, case, row)
+        if wrong is not None:
+            return self._without_figure(kernel, case, status, wrong, row)
+        # What only stands beside another row has one trial less: minutes, over eight kernels.
+        trials = self.options.trials
+        self.entries += [
+            Entry(kernel, case, each, row, max(1, trials - bool(place)))
+            for place, each in enumerate(self._distributions(case))
+        ]
+        return []
+
+    def _problem(self, kernel: Kernel, case: Case, row: AccuracyRow) -> tuple[str, str | None]:
+        """The status and the reason of a row without a figure; the reason None: it may have one."""
+        if row.status == "no power":
+            return "failed", "its accuracy can't be judged on this case: the bound says nothing"
+        if row.status != "passed":
+            return "wrong", f"{row.rule}: {row.reason}"
+        try:
+            wrong = self.looping.unconfirmed(self.judge, kernel, case)
+        except TaskError as error:
+            return "failed", f"while it was looped, {error}"
+        if wrong is None:
+            return "passed", None
+        return "wrong", f"its outputs were right before it was looped, and wrong after: {wrong}"
+
+    def finish(self, progress: Progress) -> Iterator[ProfileRow]:
+        """The trials, in turn, between two looks at the idle board."""
+        idle: list[float | Missing] = [Missing("not measured", "the run ended before")] * 2
+        try:
+            if self.entries:
+                self._measure(progress, idle)
+        finally:  # after Ctrl-C too
+            board = Board(self.machine.power_limit_w, *idle)
+            for each in self.entries:
+                if each.windows or each.failed is not None:
+                    gates = self.judge.gates(each.kernel)
+                    command = self._reproduce(each.kernel, each.case, each.distribution)
+                    yield row_of(each, board, gates=gates, reproduce=command)
+
+    def _measure(self, progress: Progress, idle: list[float | Missing]) -> None:
+        with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
+            trials = Trials(
+                sampling=self.card.sampling(Path(folder)),
+                loop=self.looping.loop,
+                seconds=self.options.window,
+                dropped_s=_DROPPED_S,
+                advance=progress.advance,
+            )
+            progress.begin(trials.count(self.entries))
+            idle[0] = trials.idle()
+            trials.run(self.entries)
+            idle[1] = trials.idle()
+
+    def _without_figure(
+        self,
+        kernel: Kernel,
+        case: Case,
+        status: str,
+        reason: str,
+        accuracy: AccuracyRow | None = None,
+    ) -> list[ProfileRow]:
+        """A row for each distribution."""
+        known = {
+            "op": kernel.op.name,
+            "kernel": kernel.name,
+            "case": case_info(case),
+            "status": status,
+            "reason": reason,
+            "accuracy": None if accuracy is None else accuracy.status,
+            "variant": None if accuracy is None else accuracy.variant,
+            "validity": "invalid",
+            "weight": case.weight,
+            "gates": self.judge.gates(kernel),
+        }
+        return [
+            ProfileRow.model_validate(
+                known | {"distribution": each, "reproduce": self._reproduce(kernel, case, each)}
+            )
+            for each in self._distributions(case)
+        ]
+
+    def _reproduce(self, kernel: Kernel, case: Case, distribution: str) -> str:
+        parts: list[str] = []
+        if kernel.origin == "user":
+            parts.append(f"--kernels={path_in_command(Path(kernel.path))}")
+        parts += ["--kernel", kernel.name, "--case", case.id(), "--distribution", distribution]
+        command = nox_command("profile", ["--"])
+        return " ".join([command, *self.judge.reproduce_options, shlex.join(parts)])
+
+    def wrong(self, row: ProfileRow) -> str | None:
+        """Why it has no figure, where it should have one."""
+        return f"{row.status}: {row.reason}" if row.status in ("wrong", "failed") else None
+
+    def counts(self, row: ProfileRow) -> bool:
+        """Whether it has an energy."""
+        return row.energy_j is not None
+
+    def close(self) -> None:
+        """End the workers, and what a candidate started, which might still write to the record."""
+        self.workers.close()
+        end_children()
+
+
+def _card(options: argparse.Namespace, device: torch.device) -> Card:
+    """The GPU. Raises UsageError where there is none."""
+    if device.type == "cpu":
+        asked = " --device cpu:" if options.device == "cpu" else ""
+        raise pytest.UsageError(
+            f"profile:{asked} power is read of an NVIDIA GPU, through its driver; run this where "
+            "torch sees a CUDA device"
+        )
+    return card_of(device)

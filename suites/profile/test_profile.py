@@ -1,0 +1,15 @@
+"""The suite: each kernel's accuracy first; what is right is then looped, all rows in turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.record import ProfileRow
+from suites.run.session import Session
+
+
+def test_kernel_is_right_before_its_energy_is_measured(
+    kernel: str, case: str, workbench: Session[ProfileRow], request: pytest.FixtureRequest
+) -> None:
+    """A kernel whose accuracy fails on the case, or can't be told, gets no figure."""
+    workbench.measure(kernel, case, request)

@@ -1,0 +1,125 @@
+"""The trials of a run: every row's loop beside a sampler, in rounds, each in a random order.
+
+So that what drifts over minutes, as the temperature of the hall, meets all rows alike. Before the
+rounds each row's kernel is looped once beside a sampler that samples and rests in turn, which shows
+what sampling costs.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kernels.registry import Kernel
+from oracles.op import Case
+from profiles.traces import Missing
+from profiles.windows import NS, measure
+from reports.record import AccuracyRow, Window
+from suites.profile.cases import Distribution
+from suites.profile.figures import Reply, mean_power_w, slowdown, window_in_record, window_of
+from suites.profile.sampler_process import Sampling
+from suites.sandbox.judge_side.workers import TaskError
+
+ALTERNATE_S = 0.25  # a few batches to a stretch
+_ALTERNATE_SHARE = 0.8  # of a trial's seconds
+_SETTLE_S = 2.0  # after a loop the clocks come down before a GPU is called idle
+IDLE_S = 4.0
+_TRIED_ONCE = Missing("not tried", "the sampler's cost is measured once for a kernel and a case")
+
+
+@dataclass(slots=True)
+class Entry:
+    """A row on its way: what is looped, and what was found so far.
+
+    trials  how many it is to have
+    failed  why its loop failed, after which it isn't looped again
+    """
+
+    kernel: Kernel
+    case: Case
+    distribution: Distribution
+    accuracy: AccuracyRow
+    trials: int
+    windows: list[Window] = field(default_factory=list)
+    slowdown: float | Missing = _TRIED_ONCE
+    failed: str | None = None
+    captured: bool | None = None
+    why_not_captured: str | None = None
+    duration_s: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """For the progress bar."""
+        return f"{self.kernel.name}, {self.distribution}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Trials:
+    """How entries are tried. loop: loops an entry's kernel for some seconds; raises TaskError."""
+
+    sampling: Sampling
+    loop: Callable[[Entry, float], Reply]
+    seconds: float
+    dropped_s: float
+    advance: Callable[[str], None]
+    order: random.Random = field(default_factory=random.Random)
+    settle_s: float = _SETTLE_S
+    idle_s: float = IDLE_S
+
+    def count(self, entries: Sequence[Entry]) -> int:
+        """How many loops `run` makes at most."""
+        return sum(entry.trials for entry in entries) + len(_first_of_each(entries))
+
+    def run(self, entries: Sequence[Entry]) -> None:
+        """Try all; what is found is left in the entries, also where this is interrupted."""
+        for entry in _first_of_each(entries):
+            self._timed(entry, self._try_sampler)
+        for number in range(max((entry.trials for entry in entries), default=0)):
+            shuffled = [entry for entry in entries if number < entry.trials]
+            self.order.shuffle(shuffled)
+            for entry in shuffled:
+                self._timed(entry, self._try)
+
+    def idle(self) -> float | Missing:
+        """Mean power in watts while nothing runs."""
+        time.sleep(self.settle_s)
+        with self.sampling.during() as taken:
+            begin_s = time.monotonic_ns() * NS
+            time.sleep(self.idle_s)
+            end_s = time.monotonic_ns() * NS
+        figures = measure(taken.trace, begin_s, end_s)
+        power_w = mean_power_w(window_in_record(figures))
+        return figures.missing["power_w"] if power_w is None else power_w
+
+    def _timed(self, entry: Entry, attempt: Callable[[Entry], None]) -> None:
+        self.advance(entry.label)
+        if entry.failed is not None:
+            return
+        started = time.monotonic()
+        try:
+            attempt(entry)
+        except TaskError as error:
+            entry.failed = f"{error.rule}: {error}"
+        finally:
+            entry.duration_s += time.monotonic() - started
+
+    def _try_sampler(self, entry: Entry) -> None:
+        with self.sampling.during(ALTERNATE_S) as taken:
+            reply = self.loop(entry, _ALTERNATE_SHARE * self.seconds)
+        entry.slowdown = slowdown(taken.trace, reply)
+
+    def _try(self, entry: Entry) -> None:
+        with self.sampling.during() as taken:
+            reply = self.loop(entry, self.seconds)
+        entry.captured, entry.why_not_captured = reply.captured, reply.why
+        entry.windows.append(window_of(taken.trace, reply, self.dropped_s))
+
+
+def _first_of_each(entries: Sequence[Entry]) -> list[Entry]:
+    """One entry of each kernel and case: its sampler is tried on one distribution."""
+    first: dict[tuple[str, str], Entry] = {}
+    for entry in entries:
+        first.setdefault((entry.kernel.name, entry.case.id()), entry)
+    return list(first.values())

@@ -1,0 +1,1 @@
+"""What every suite does: options, selection, progress, shards, resume, record, exit status."""

@@ -1,0 +1,158 @@
+"""Cases, kernels and machines as records spell them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from kernels.registry import Kernel, KernelError
+from oracles.op import Case
+from profiles import environment
+from profiles.traces import Missing
+from reports.record import CaseInfo, Environment, KernelInfo
+from suites import ROOT
+
+# Of the environment's fields, those that the driver's library has.
+_TOLD_BY_NVML = (
+    "gpu_uuid",
+    "driver",
+    "vbios",
+    "pci_bus_id",
+    "power_limit_w",
+    "default_power_limit_w",
+    "default_sm_clock_mhz",
+    "max_sm_clock_mhz",
+    "max_memory_clock_mhz",
+    "ecc",
+    "mig",
+    "persistence",
+    "virtualisation",
+)
+
+
+def shortest(path: Path) -> str:
+    """The path from the checkout's root, where it is in the checkout."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def hashes_of(files: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of each file that can be read, by its path."""
+    found = {shortest(each): environment.hash_of(each) for each in files}
+    return {path: told for path, told in found.items() if told is not None}
+
+
+def case_info(case: Case) -> CaseInfo:
+    """A case as the record spells it."""
+    return CaseInfo(
+        id=case.id(),
+        op=case.op,
+        sizes=dict(case.sizes),
+        dtype=case.dtype_label,
+        layout=case.layout.name,
+        distribution=case.distribution,
+        options=tuple(sorted(case.options)),
+        seed=case.seed,
+        tier=case.tier,
+        why=case.why,
+    )
+
+
+def kernel_info(kernel: Kernel, sm: int, named: Collection[str] = ()) -> KernelInfo:
+    """A kernel as the record spells it, with its variants on `sm`; named: those of --kernel.
+
+    Raises KernelError, in one sentence, where a user's kernel can't say which those are.
+    """
+    try:
+        variants = () if kernel.variants is None else tuple(kernel.variants(sm))
+    except Exception as error:
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise KernelError(
+            f"kernel {kernel.name} in {kernel.path}: its variants for sm {sm} raised {told}"
+        ) from error
+    return KernelInfo(
+        op=kernel.op.name,
+        name=kernel.name,
+        origin=kernel.origin,
+        priority=kernel.priority,
+        path=shortest(Path(kernel.path)),
+        numerics=asdict(kernel.numerics),
+        variants=variants,
+        returns=kernel.op.outputs if kernel.op.left_out else (),
+        left_out=kernel.op.left_out,
+        asked_for=kernel.origin == "user" or (kernel.origin == "ours" and kernel.name in named),
+    )
+
+
+def describe_machine(
+    device: torch.device,
+    sm: int,
+    *,
+    strict: bool | None,
+    unchecked: tuple[str, ...] = (),
+    hash_uuid: bool = False,
+) -> Environment:
+    """The environment of a run on `device`, for its record.
+
+    unchecked: the strict interpreter's checks that this version of Triton doesn't allow.
+    hash_uuid: keep a hash in place of the GPU's UUID.
+    """
+    commit, dirty = environment.git_state()
+    hostname, system = environment.host()
+    cpu, cores = environment.cpu_name(), os.cpu_count() or 1
+    shared: dict[str, Any] = {
+        "hostname": hostname,
+        "python": platform.python_version(),
+        "platform": system,
+        "cpu": cpu,
+        "cpu_count": cores,
+        "packages": environment.packages(),
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "tree": environment.tree_hash(),
+        "fp_fusion": bool(triton.knobs.language.default_fp_fusion),
+        "container": environment.container(),
+    }
+    if device.type == "cpu":
+        shared |= {"strict": strict, "unchecked": unchecked}
+        return Environment(device="cpu", device_name=cpu, simulated_sm=sm, **shared)
+    properties = torch.cuda.get_device_properties(device)
+    card = environment.gpu(str(properties.uuid), pci_bus_id(properties))
+    described: dict[str, Any] = {
+        "device": "cuda",
+        "device_name": properties.name,
+        "sm": sm,
+        "multiprocessors": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "cuda": torch.version.cuda,
+        "l2_bytes": properties.L2_cache_size,
+        **shared,
+    }
+    if isinstance(card, Missing):
+        described["missing"] = dict.fromkeys(_TOLD_BY_NVML, str(card))
+        return Environment(**described)
+    described |= {name: getattr(card, name) for name in _TOLD_BY_NVML if name != "gpu_uuid"}
+    described["gpu_uuid"] = environment.hashed(card.uuid) if hash_uuid else card.uuid
+    if card.memory_bytes is not None and not card.mig:
+        described["memory_bytes"] = card.memory_bytes
+    described["missing"] = {
+        name: str(each) for name, each in card.missing.items() if name in _TOLD_BY_NVML
+    }
+    return Environment(**described)
+
+
+def pci_bus_id(properties: Any) -> str | None:  # noqa: ANN401  (torch's, untyped)
+    """A GPU's PCI address as NVML spells it; None where this torch doesn't tell it."""
+    try:
+        domain, bus, device = (
+            getattr(properties, f"pci_{part}_id") for part in ("domain", "bus", "device")
+        )
+    except AttributeError:
+        return None
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"

@@ -1,0 +1,71 @@
+"""How far a run is: a bar at a terminal, elsewhere a line every fifteen seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+_LINE_EVERY_S = 15.0
+_REDRAW_EVERY_S = 0.1
+
+
+class Progress:
+    """Of a suite, in a `with`; it shows nothing before `begin`, which may be called again."""
+
+    def __init__(self, suite: str) -> None:
+        self.suite = suite
+        self.done = self.total = 0
+        # pytest captures both streams while a test runs, so the bar is drawn between tests.
+        self._bar = Bar(
+            TextColumn(suite),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._bar.add_task("")
+        self._shown = time.monotonic()
+
+    def begin(self, total: int, done: int = 0) -> None:
+        """Count from `done` to `total`."""
+        self.total, self.done = total, done
+        self._bar.reset(self._task, total=total, completed=done)
+
+    def advance(self, label: str) -> None:
+        """One more is done; label: what is said beside the numbers."""
+        self.done += 1
+        self._bar.update(self._task, completed=self.done, description=label)
+        at_terminal, now = self._bar.console.is_terminal, time.monotonic()
+        if now - self._shown < (_REDRAW_EVERY_S if at_terminal else _LINE_EVERY_S):
+            return
+        self._shown = now
+        if at_terminal:
+            self._bar.refresh()
+        else:
+            line = f"{self.suite}: {self.done:,} of {self.total:,}, {label}"
+            print(line, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        if self._bar.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar.console.is_terminal:  # elsewhere it would end with an empty line
+            self._bar.stop()

@@ -1,0 +1,54 @@
+"""The record of a run: its header at once, each row as it comes, and the end with its status."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from reports.record import Row, RunEnd, RunHeader, new_record
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+INTERRUPTED = 2  # the status of a run that Ctrl-C ended, as pytest has it
+
+
+class RunRecord(Generic[AnyRow]):
+    """A record that is being written. Raises RecordError where it can't be.
+
+    interrupted  rows that were planned may be missing
+    planned      how many rows come here: in a process of a run, those that it tries
+    """
+
+    def __init__(self, results: Path, started: float, **header: Any) -> None:  # noqa: ANN401
+        """`started`: by time.monotonic(); `header`: the fields of RunHeader, less `started_at`."""
+        self.started, now = started, datetime.now(UTC)
+        self.header = RunHeader(started_at=now.isoformat(timespec="seconds"), **header)
+        self._writer = new_record(results, now, self.header)
+        self.path = self._writer.path
+        self.rows: list[AnyRow] = []
+        self.interrupted = False
+        self.planned = self.header.planned_rows
+
+    def add(self, row: AnyRow) -> None:
+        """Write a row."""
+        self._writer.write(row)
+        self.rows.append(row)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every planned row is there."""
+        return len(self.rows) >= self.planned and not self.interrupted
+
+    def close(self, status: int, problems: tuple[str, ...] = ()) -> None:
+        """Write the last line."""
+        self._writer.close(
+            RunEnd(
+                finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                duration_s=time.monotonic() - self.started,
+                rows=len(self.rows),
+                interrupted=not self.is_whole,
+                exit_status=status,
+                problems=problems,
+            )
+        )

@@ -1,0 +1,184 @@
+"""Which kernels and cases a command line means; what doesn't exist is refused in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import Kernel, KernelError, all_kernels
+from kernels.declarations import hint
+from kernels.registry import all_absent, resolved
+from oracles import OPS
+from oracles.op import Case, Numerics, dtype_name
+from reports.arguments import quoted
+from reports.record import AbsentKernel
+from suites.run.user_cases import DTYPES, user_cases
+
+_MOST_ROWS = 500_000  # that one run plans; a run of all kernels on every case has a fifth of them
+_SEED = re.compile(r"-seed(-?\d{1,10})$")
+
+
+@contextmanager
+def refusing(*kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds, whose message is a sentence for the user, become UsageError."""
+    try:
+        yield
+    except kinds as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _known(option: str, wanted: Sequence[str], known: Iterable[str]) -> None:
+    names = sorted(known)
+    for each in wanted:
+        if each not in names:
+            raise pytest.UsageError(
+                f"{option} {each}: there is no such {option[2:]}; {hint(each, names)}"
+            )
+
+
+def kernel_files(options: Namespace) -> tuple[Path, ...]:
+    """The files that --kernels names; one that is named twice comes once."""
+    with refusing(KernelError):
+        return tuple(dict.fromkeys(resolved(Path(each)) for each in options.kernels))
+
+
+def selected_kernels(
+    options: Namespace, load: Callable[[], tuple[Kernel, ...]]
+) -> tuple[Kernel, ...]:
+    """The kernels to run: all, those of --kernels' files, those named by --kernel, of --op.
+
+    load: what registers the files' kernels, wherever they are imported. Two ops may have kernels of
+    one name; it means both, unless --op or --case says which.
+    """
+    ops, names = options.op, options.kernel
+    _known("--op", ops, OPS)
+    with refusing(KernelError):
+        from_files = load() if options.kernels else ()
+        own = {(each.op.name, each.name): each for each in all_kernels()}
+    registered = (own | {(each.op.name, each.name): each for each in from_files}).values()
+    known = {each.name for each in registered}
+    for each in all_absent():
+        if each.name in names and each.name not in known:
+            raise pytest.UsageError(f"--kernel {each.name}: {each.reason}")
+    _known("--kernel", names, known)
+    chosen = [
+        each
+        for each in registered
+        if (each.name in names if names else (not from_files or each in from_files))
+        and (not ops or each.op.name in ops)
+    ]
+    if not chosen:
+        raise pytest.UsageError("--op and --kernel together leave no kernel to run")
+    return tuple(chosen)
+
+
+def absent_kernels(options: Namespace, ops: Collection[str]) -> tuple[AbsentKernel, ...]:
+    """The peers of `ops` that a run of all kernels would have tried, had they been installed."""
+    if options.kernel or options.kernels:
+        return ()
+    return tuple(
+        AbsentKernel(op=each.op.name, name=each.name, reason=each.reason)
+        for each in all_absent()
+        if each.op.name in ops
+    )
+
+
+def selected_cases(
+    options: Namespace,
+    device: torch.device,
+    kernels: Sequence[Kernel],
+    listed_for: Callable[[str], Iterable[Case]] | None = None,
+) -> tuple[Case, ...]:
+    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op.
+
+    listed_for: a suite's own cases of an op, of which no tier is asked; by default the op's. Those
+    of --cases' files, where there are any, take the place of either.
+    """
+    tier = options.tier if listed_for is None else "full"
+    if tier not in ("ci", "full"):
+        raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
+    _known("--dtype", options.dtype, DTYPES)
+    theirs = user_cases(options, device)
+    known = {
+        case.id(): case
+        for op in dict.fromkeys(each.op.name for each in kernels)
+        for case in _listed(op, theirs, listed_for)
+    }
+    wanted, seeds = options.case, options.seed
+    listed = (
+        [_case(each, known, kernels) for each in dict.fromkeys(wanted)]
+        if wanted
+        else [case for case in known.values() if tier == "full" or case.tier == "ci"]
+    )
+    of_op = Counter(each.op.name for each in kernels)
+    rows = len(seeds) * sum(of_op[case.op] for case in listed)
+    if rows > _MOST_ROWS:
+        raise pytest.UsageError(
+            f"these options ask for {rows:,} rows, and a run has at most {_MOST_ROWS:,}; give "
+            "fewer seeds, or fewer kernels"
+        )
+    chosen = tuple(
+        dataclasses.replace(case, seed=case.seed + seed)
+        for case in listed
+        for seed in seeds
+        if not options.dtype or dtype_name(case.dtype) in options.dtype
+    )
+    if not chosen:
+        named = "--case and --dtype" if theirs is None else "--cases and the other options"
+        raise pytest.UsageError(f"{named} together leave no case to run")
+    return chosen
+
+
+def _listed(
+    op: str,
+    theirs: Iterable[Case] | None,
+    listed_for: Callable[[str], Iterable[Case]] | None,
+) -> Iterable[Case]:
+    """The cases to choose from: a user's, a suite's, or the op's."""
+    if theirs is not None:
+        return [case for case in theirs if case.op == op]
+    return OPS[op].cases() if listed_for is None else listed_for(op)
+
+
+def _case(name: str, known: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
+    """The case called `name`, of any tier; any seed of a known case is known."""
+    if name in known:
+        return known[name]
+    seed = _SEED.search(name)
+    if seed is not None and (base := _unseeded(name, known.values())) is not None:
+        return dataclasses.replace(base, seed=int(seed.group(1)))
+    own = sorted({each.op.name for each in kernels})
+    for op in OPS:
+        if op not in own and _unseeded(name, OPS[op].cases()) is not None:
+            raise pytest.UsageError(
+                f"--case {quoted(name)}: it is a case of {op}, and the kernels that are asked for "
+                f"are of {', '.join(own)}"
+            )
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    raise pytest.UsageError(f"--case {quoted(name)}: there is no such case{meant}")
+
+
+def _unseeded(name: str, known: Iterable[Case]) -> Case | None:
+    stem = _SEED.sub("", name)
+    for case in known:
+        if _SEED.sub("", case.id()) == stem:
+            return case
+    return None
+
+
+def alike_together(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """The kernels, those that have the same bounds in a row: of a large case one set is kept."""
+    groups: dict[Numerics, list[Kernel]] = {}
+    for each in kernels:
+        groups.setdefault(each.numerics.of_bounds, []).append(each)
+    return [each for alike in groups.values() for each in alike]

@@ -1,0 +1,352 @@
+"""A run of a suite as pytest sees it: each pair of kernel and case a test, each row in the record.
+
+The suite says what is tried and how (suite.py). Here is the rest, once for all suites: options held
+to files as they were, the record, refused pairs, progress, shards, a run that is gone on with,
+Ctrl-C, the exit status and the closing report.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Generic
+
+import pytest
+
+from kernels.registry import KernelError
+from oracles.op import Numerics
+from reports.arguments import quoted
+from reports.command_line import report_console
+from reports.record import AccuracyRow, RecordError, RunHeader, read
+from reports.report import print_report
+from suites.run import resume, shards
+from suites.run.descriptions import describe_machine, hashes_of, kernel_info
+from suites.run.nox_command import nox_command
+from suites.run.options import DEVICE
+from suites.run.progress import Progress
+from suites.run.record import INTERRUPTED, RunRecord
+from suites.run.selection import absent_kernels, kernel_files, refusing
+from suites.run.suite import DeviceLostError, Pair, PairRow, Suite
+
+
+class Session(Generic[PairRow]):
+    """A pytest plugin for one run.
+
+    record        None until it is begun, which listing tests never does
+    errors        what failed in the suite itself, which is no verdict on a kernel
+    also_failed   whether something beside the rows fails the run
+    """
+
+    def __init__(self, config: pytest.Config, make: Callable[..., Suite[PairRow]]) -> None:
+        self.config, self.options = config, config.option
+        self.started = time.monotonic()
+        # Before any of them is read: what is edited from now on isn't what the record has.
+        self.files = hashes_of(self._files())
+        self.suite = make(self.options, config.stash[DEVICE])
+        # From here on what fails has to end the suite's processes too.
+        config.add_cleanup(self.suite.close)
+        self.pairs = {(each[0].name, each[1].id()): each for each in self.suite.plan()}
+        self.record: RunRecord[PairRow] | None = None
+        self.progress = Progress(self.suite.name)
+        self.shards: shards.Shards | None = None
+        self.errors: list[str] = []
+        self.also_failed = False
+        self._failed = self._beside = 0
+        self._left_out: str | None = None  # the name of a row that -k leaves out
+        self._parent = os.getppid()
+
+    def _files(self) -> list[Path]:
+        cases = (Path(each).expanduser().resolve() for each in self.options.cases)
+        return [*kernel_files(self.options), *cases]
+
+    def _pair(self, item: pytest.Item) -> Pair:
+        assert isinstance(item, pytest.Function)
+        params = item.callspec.params
+        return self.pairs[str(params["kernel"]), str(params["case"])]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One test for each pair; a process of a run has those of its share."""
+        share = self.suite.share
+        pairs = [
+            pytest.param(kernel.name, case.id(), id=case.id(kernel.name))
+            for kernel, case in self.pairs.values()
+            if share is None or case.id() in share
+        ]
+        metafunc.parametrize(("kernel", "case"), pairs)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Keep the name of a row that -k leaves out."""
+        self._left_out = items[0].name.partition("[")[2].removesuffix("]")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Start the record; pairs that aren't tried are rows already, and need no test.
+
+        Raises UsageError where -k leaves no test.
+        """
+        # pytest tells the end of collecting where it raised, too.
+        if sys.exc_info()[0] is not None:
+            return
+        whole = self.suite.share is None
+        if not session.items and self._left_out is not None and whole:
+            raise pytest.UsageError(
+                f"-k {quoted(self.options.keyword)}: no row has that in its name, as "
+                f"{self._left_out} is one"
+            )
+        if self.options.collectonly:
+            return
+        pairs = [self._pair(item) for item in session.items]
+        if self.options.list:
+            self._list(pairs)
+            session.items.clear()
+            return
+        record, done = self._begin(pairs)
+        kept, ran = [], 0
+        for item, (kernel, case) in zip(session.items, pairs, strict=True):
+            reason = self.suite.refusal(kernel, case)
+            earlier = done.get((kernel.name, case.id()))
+            if reason is None and earlier is None:
+                kept.append(item)
+            elif whole:
+                ran += earlier is not None
+                refused = self.suite.refused
+                self.add([earlier] if earlier else refused(kernel, case, reason or ""))  # type: ignore[list-item]
+        jobs, is_huge = self.suite.jobs([self._pair(item) for item in kept])
+        if not whole:  # the run that it belongs to writes what isn't tried
+            record.planned = sum(self.suite.rows_of(self._pair(item)[1]) for item in kept)
+        self.progress.begin(ran + len(kept), ran)
+        if jobs > 1 and whole:
+            arguments = list(map(str, self.config.invocation_params.args))
+            self.shards = shards.Shards(jobs, is_huge, arguments, self.config.invocation_params.dir)
+            kept = []
+        session.items[:] = kept
+
+    def _list(self, pairs: Sequence[Pair]) -> None:
+        """Print what would run: kernels with their cases' number, and then the cases."""
+        served = [each for each in pairs if self.suite.refusal(*each) is None]
+        kernels = Counter(f"{kernel.op.name} {kernel.name}" for kernel, _ in served)
+        cases = Counter(case.id() for _, case in served)
+        print(f"{len(kernels):,} kernels, and on how many cases each would run:")
+        for name, count in kernels.items():
+            print(f"  {name} {count:,}")
+        print(f"{len(cases):,} cases, and how many kernels each:")
+        for name, count in cases.items():
+            print(f"  {name} {count:,}")
+
+    def _begin(
+        self, pairs: Sequence[Pair]
+    ) -> tuple[RunRecord[PairRow], dict[tuple[str, str], AccuracyRow]]:
+        """Begin the record, and the rows of the run that is gone on with. Raises UsageError."""
+        suite, options = self.suite, self.options
+        suite.machine = describe_machine(
+            suite.device,
+            suite.sm,
+            strict=suite.strict,
+            unchecked=suite.unchecked,
+            hash_uuid=options.hash_uuid,
+        )
+        with refusing(KernelError):
+            kernels = tuple(
+                kernel_info(each, suite.sm, named=options.kernel) for each in suite.kernels
+            )
+        header: dict[str, Any] = {
+            "suite": suite.name,
+            "command": nox_command(suite.name, self._typed()),
+            "environment": suite.machine,
+            "kernels": kernels,
+            "default_numerics": asdict(Numerics()),
+            "planned_rows": sum(suite.rows_of(case) for _, case in pairs),
+            "gate_baselines": options.gate_baselines,
+            "files": self.files,
+            "absent": absent_kernels(options, {case.op for _, case in self.pairs.values()}),
+        }
+        header |= suite.begin()
+        done = resume.rows_of(
+            vars(options).get("resume"),
+            RunHeader(started_at="", **header),
+            pairs,
+            whole=suite.share is None,
+        )
+        results = Path(options.results)
+        try:
+            self.record = RunRecord(results, self.started, **header)
+        except RecordError as error:
+            raise pytest.UsageError(f"--results {results}: {error}") from error
+        if note := os.environ.get(shards.RECORD_NOTE):
+            Path(note).write_text(str(self.record.path.resolve()))
+        return self.record, done
+
+    def _typed(self) -> list[str]:
+        return typed(self.config, self.suite.name)
+
+    def add(self, rows: Iterable[PairRow]) -> None:
+        """Write rows to the record; where one can't be written the run ends."""
+        assert self.record is not None
+        for row in rows:
+            try:
+                self.record.add(row)
+            except RecordError as error:
+                pytest.exit(str(error), returncode=INTERRUPTED)
+            if self.suite.wrong(row) is not None:
+                self._failed += row.gates
+                self._beside += not row.gates
+
+    def measure(self, kernel: str, case: str, request: pytest.FixtureRequest) -> Sequence[PairRow]:
+        """A test: its rows, once they are in the record. It fails where one is wrong and gates."""
+        assert self.record is not None
+        try:
+            rows = self.suite.measure(*self.pairs[kernel, case])
+        except DeviceLostError as lost:
+            self.add(lost.args)
+            self.record.interrupted = True
+            reason = lost.args[0].reason
+            pytest.exit(f"{kernel} on {case}: {reason}; the GPU is lost to this process")
+        self.add(rows)
+        for row in rows:
+            wrong = self.suite.wrong(row)
+            if wrong is not None:
+                request.node.user_properties.append(("judged", True))
+                if row.gates:
+                    pytest.fail(wrong, pytrace=False)
+                pytest.xfail(f"a baseline, which doesn't gate: {wrong}")
+        return rows
+
+    @pytest.fixture
+    def workbench(self) -> Session[PairRow]:
+        """The session that a test belongs to."""
+        return self
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """Show progress while the tests run; then comes what is measured of all together."""
+        if self.record is None:
+            return (yield)
+        self.suite.prepare([self._pair(item) for item in session.items])
+        with self.progress:
+            if self.shards is not None:
+                self._follow(self.shards)
+            result = yield
+            if not session.shouldstop and not session.shouldfail:
+                for row in self.suite.finish(self.progress):
+                    self.add([row])
+            return result
+
+    def _follow(self, processes: shards.Shards) -> None:
+        """Take the rows of the run's processes as they come."""
+        try:
+            for row in processes.rows():
+                self.add([row])  # type: ignore[list-item]
+                self._advance()
+        finally:
+            self.errors += processes.problems
+
+    def _advance(self) -> None:
+        """One more test has ended."""
+        assert self.record is not None
+        if self.suite.share is not None and os.getppid() != self._parent:
+            pytest.exit("the run that this process belongs to is gone")
+        last = f", {self.record.rows[-1].kernel}" if self.record.rows else ""
+        self.progress.advance(f"{self.failures()}{last}")
+
+    def failures(self) -> str:
+        """What has failed by now; that of baselines apart, since it fails no run."""
+        return f"{self._failed:,} failed" + f", {self._beside:,} of baselines" * bool(self._beside)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
+        """Count each test, with no letter for it: the progress bar and the report say it."""
+        if hasattr(report, "wasxfail"):
+            return "xfailed", "", ""
+        counts = report.when == "call" or report.failed
+        return report.outcome if counts else "", "", ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Advance the bar; keep what went wrong in the suite itself, to be shown at the end."""
+        if report.failed and not any(key == "judged" for key, _ in report.user_properties):
+            self.errors.append(f"{report.nodeid}\n{report.longreprtext}")
+        if report.when == "teardown":
+            self._advance()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ctrl-C: what there is by then is kept and reported."""
+        if self.record is not None:
+            self.record.interrupted = True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Close the record, print the report, and set the exit status."""
+        if self.record is None:
+            if self.options.list and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+                session.exitstatus = pytest.ExitCode.OK
+            return
+        session.exitstatus = self._close(self.record, int(exitstatus))
+        self.suite.close()
+        console = report_console()
+        console.print()
+        print_report(read(self.record.path), console, details=self.options.details)
+        if not self.record.is_whole and self.suite.share is None and "resume" in self.options:
+            text = f"\nTo go on with it: {self._again(self.record.path)}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        for each in self.errors:
+            console.print("\nThe suite itself failed, which is no verdict on the kernel:")
+            console.print(each, markup=False, highlight=False)
+
+    def _close(self, record: RunRecord[PairRow], status: int) -> int:
+        """Write the last line; the exit status: 0 where anything counts, and nothing failed.
+
+        status: pytest's own, kept where it tells of something else than of tests.
+        """
+        whole = self.suite.share is None
+        # A share of nothing but pairs that are refused, or that an earlier run has, is done.
+        anything = not whole or any(map(self.suite.counts, record.rows))
+        failed = self.also_failed or self._failed > 0
+        if whole:
+            now = hashes_of(self._files())
+            self.errors += [
+                f"{path} has changed while the run went on: rows may be of either; run again"
+                for path, told in self.files.items()
+                if now.get(path) != told
+            ]
+            failed |= self.suite.fails(record.header.kernels, record.rows)
+        if status in (0, 1, 5):
+            status = int(failed or not anything or not record.is_whole or bool(self.errors))
+        try:
+            record.close(status)
+        except RecordError as error:
+            print(error, file=sys.stderr)
+            status = status or 1
+        return status
+
+    def _again(self, path: Path) -> str:
+        """What goes on with this run."""
+        own = [
+            each
+            for before, each in pairwise(["", *(self._typed() or ["--"])])
+            if not each.startswith("--resume") and before != "--resume"
+        ]
+        return nox_command(self.suite.name, [*own, f"--resume={path}"])
+
+
+SESSION: pytest.StashKey[Session[Any]] = pytest.StashKey()
+
+
+def start(config: pytest.Config, make: Callable[..., Suite[Any]]) -> None:
+    """Plug a suite's session into pytest; `make`: the suite's class."""
+    config.stash[SESSION] = Session(config, make)
+    config.pluginmanager.register(config.stash[SESSION], "workbench-session")
+
+
+def typed(config: pytest.Config, suite: str) -> list[str]:
+    """What the user typed after nox's `--`, with it: pytest's arguments less the suite's folder."""
+    own = [
+        str(each)
+        for each in config.invocation_params.args
+        if str(each).rstrip("/") != f"suites/{suite}"
+    ]
+    return ["--", *own] if own else []

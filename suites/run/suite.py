@@ -1,0 +1,111 @@
+"""What a suite says to the session that runs it; session.py has all that suites do alike."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from kernels.registry import Kernel
+from oracles.op import Case
+from reports.record import AccuracyRow, BenchRow, Environment, KernelInfo, ProfileRow
+from suites.run.progress import Progress
+
+Pair = tuple[Kernel, Case]
+PairRow = TypeVar("PairRow", bound=AccuracyRow | BenchRow | ProfileRow)
+
+
+class DeviceLostError(RuntimeError):
+    """A candidate left the GPU unusable for this process. Its arguments: the rows of the pair."""
+
+
+class Suite(Generic[PairRow]):
+    """A suite on a device, as its options ask for it.
+
+    Made before anything is checked that may fail; `close` is called from then on, whatever comes.
+
+    sm         what domains are asked about
+    kernels    those of the pairs
+    share      the cases of this process, where another one of the same run started it
+    machine    set before `begin`
+    """
+
+    name: ClassVar[str]
+    strict: bool | None = None
+    unchecked: tuple[str, ...] = ()
+    share: frozenset[str] | None = None
+    machine: Environment
+    kernels: tuple[Kernel, ...]
+
+    def __init__(
+        self, options: argparse.Namespace, device: torch.device, sm: int | None = None
+    ) -> None:
+        self.options, self.device = options, device
+        # A case's tensors are too small to share: with two threads oracle, bound and verdict of
+        # attention's cases take three times as long.
+        torch.set_num_threads(1)
+        self.sm: int = sm or (options.sm if device.type == "cpu" else _sm_of_gpu())
+
+    def plan(self) -> Sequence[Pair]:
+        """Kernels and cases, case by case: a case's truth is computed once. Raises UsageError."""
+        raise NotImplementedError
+
+    def rows_of(self, case: Case) -> int:
+        """How many rows a kernel has on the case."""
+        del case
+        return 1
+
+    def begin(self) -> dict[str, Any]:
+        """What the record's header has of this suite alone. Raises UsageError."""
+        return {}
+
+    def refusal(self, kernel: Kernel, case: Case) -> str | None:
+        """Why the pair isn't tried; None where it is."""
+        raise NotImplementedError
+
+    def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[PairRow]:
+        """The rows of a pair that isn't."""
+        raise NotImplementedError
+
+    def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
+        """Processes that share what is tried, and whether part of it is tried alone afterwards."""
+        del kept
+        return 1, False
+
+    def prepare(self, kept: Sequence[Pair]) -> None:
+        """What comes once before the first pair."""
+
+    def measure(self, kernel: Kernel, case: Case) -> Sequence[PairRow]:
+        """Try a pair. Raises DeviceLostError."""
+        raise NotImplementedError
+
+    def finish(self, progress: Progress) -> Iterator[PairRow]:
+        """The rows of what is measured together, after each pair was tried.
+
+        On Ctrl-C those that there are, and then KeyboardInterrupt.
+        """
+        del progress
+        return iter(())
+
+    def wrong(self, row: PairRow) -> str | None:
+        """What is wrong with a row; it fails the run where the row gates."""
+        raise NotImplementedError
+
+    def counts(self, row: PairRow) -> bool:
+        """Whether the row is what the run is for: without any it fails."""
+        raise NotImplementedError
+
+    def fails(self, kernels: Sequence[KernelInfo], rows: Sequence[PairRow]) -> bool:
+        """Whether more than a wrong row fails the run."""
+        del kernels, rows
+        return False
+
+    def close(self) -> None:
+        """End what the suite started."""
+
+
+def _sm_of_gpu() -> int:
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor

@@ -1,0 +1,43 @@
+"""What a process leaves behind becomes another's child, and ends with it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever a child leaves behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children(spared: frozenset[int] = frozenset()) -> None:
+    """Kill the children of this process, and theirs as they are adopted, until there are none."""
+    while True:
+        children = _children() - spared
+        if not children:
+            return
+        for each in children:
+            try:
+                os.kill(each, signal.SIGKILL)
+                os.waitpid(each, 0)
+            except (ProcessLookupError, ChildProcessError):
+                continue
+
+
+def _children() -> set[int]:
+    own = str(os.getpid())
+    found = set()
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                status = (each / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if status[1] == own:
+                found.add(int(each.name))
+    return found

@@ -1,0 +1,119 @@
+"""What the judge and a worker say to each other: JSON, a line each, over a socket.
+
+Nothing here is ever unpickled, on either side: a candidate lives in the worker, and what a worker
+sends must not be able to run anything in the judge. Tensors go as raw bytes through memory that the
+judge owns (`parcels.py`); a line says only where they lie.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from oracles.op import Case, Layout, TensorLayout, dtype_name
+
+_LONGEST_LINE = 2**26  # bytes; what refuses two hundred thousand pairs with a sentence each
+_CHUNK = 2**16
+
+Message = dict[str, Any]
+SCRIPT: Message = {"script": True}
+"""What asks the fork server for `user_script.py`, in a worker's place."""
+
+
+class ClosedError(ConnectionError):
+    """The other side is gone, or sends what is no line of JSON."""
+
+
+class LateError(TimeoutError):
+    """The other side hasn't answered in time."""
+
+
+class Line:
+    """One end of the socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self._buffer = bytearray()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, with file descriptors for the other process. Raises ClosedError."""
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            if descriptors:
+                sent = socket.send_fds(self.socket, [data], list(descriptors))
+                data = data[sent:]
+            self.socket.sendall(data)
+        except OSError as error:
+            raise ClosedError(str(error)) from error
+
+    def receive(self, wait_s: float | None = None) -> Message:
+        """The next message. Raises LateError after `wait_s` seconds, ClosedError at the end."""
+        message, _ = self.receive_with_descriptors(wait_s, 0)
+        return message
+
+    def receive_with_descriptors(
+        self, wait_s: float | None, most: int
+    ) -> tuple[Message, tuple[int, ...]]:
+        """The next message, and the file descriptors that came with it."""
+        deadline = None if wait_s is None else time.monotonic() + wait_s
+        found: list[int] = []
+        while b"\n" not in self._buffer:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self.socket], [], [], left)[0]:
+                raise LateError
+            try:
+                if most:
+                    data, descriptors, _, _ = socket.recv_fds(self.socket, _CHUNK, most)
+                    found += descriptors
+                else:
+                    data = self.socket.recv(_CHUNK)
+            except OSError as error:
+                raise ClosedError(str(error)) from error
+            if not data or len(self._buffer) > _LONGEST_LINE:
+                raise ClosedError
+            self._buffer += data
+        line, _, rest = self._buffer.partition(b"\n")
+        self._buffer = bytearray(rest)
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ClosedError from error
+        if not isinstance(message, dict):
+            raise ClosedError
+        return message, tuple(found)
+
+    def close(self) -> None:
+        """Close this end; the other one meets ClosedError."""
+        self.socket.close()
+
+
+def spelled(case: Case) -> dict[str, Any]:
+    """The case as JSON has it."""
+    return asdict(case) | {
+        "dtype": dtype_name(case.dtype),
+        "weight_dtype": dtype_name(case.weight_dtype),
+        "options": sorted(case.options),
+    }
+
+
+def case_of(spelling: dict[str, Any]) -> Case:
+    """The case that was spelled so."""
+    layout = spelling["layout"]
+    tensors = tuple((name, TensorLayout(**each)) for name, each in layout["tensors"])
+    return Case(
+        **spelling
+        | {
+            "sizes": tuple((name, size) for name, size in spelling["sizes"]),
+            "dtype": getattr(torch, spelling["dtype"]),
+            "weight_dtype": getattr(torch, spelling["weight_dtype"]),
+            "layout": Layout(**layout | {"tensors": tensors}),
+            "options": frozenset(spelling["options"]),
+        }
+    )

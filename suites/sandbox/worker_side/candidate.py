@@ -1,0 +1,242 @@
+"""The one place where a candidate is called, and the evidence that a call leaves behind.
+
+Nothing else in the suite touches a candidate: what goes in was made for this one call, what comes
+out is checked for form and handed over with what the call did to its inputs, and to memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from kernels.registry import Kernel
+from oracles.op import Case, dtype_name
+from suites.interpreter import strict
+from suites.interpreter.strict import undefined
+from suites.sandbox.call import PLAIN, SENTINEL, Call, Fill, How, told_of
+from suites.sandbox.parcels import Unpacked
+from suites.sandbox.worker_side import process_state, watch
+from suites.sandbox.worker_side.allocations import Memory, fresh_memory
+
+if TYPE_CHECKING:
+    from kernels.device import Told
+
+_BUSY_EXTENT = 4096
+_BUSY_PRODUCTS = 10  # about 2 ms of an H200: longer than most calls
+_VALUES = {"nan": math.nan, "sentinel": SENTINEL}
+# After one of these the CUDA context is dead and so is every later call in this process.
+_FATAL = (
+    "illegal memory access",
+    "unspecified launch failure",
+    "device-side assert",
+    "misaligned address",
+    "illegal instruction",
+)
+
+
+def call_candidate(
+    kernel: Kernel, case: Case, given: Unpacked, fill: Fill = "nan", how: How = PLAIN
+) -> Call:
+    """Call the kernel on inputs that were made for this call; fill: what its fresh memory holds."""
+    if how.busy and given.device.type == "cuda":
+        _keep_busy(given.device)
+    if how.multiprocessors is not None:
+        with told(how.multiprocessors) as answer:
+            call = call_candidate(kernel, case, given, fill, replace(how, multiprocessors=None))
+        return replace(call, asked=answer.asked)
+    changes = process_state.Changes()
+    with process_state.freed(changes):
+        call = _call(kernel, case, given, _VALUES[fill], how, changes)
+    if call.rule is None and changes.broken is not None and kernel.origin != "baseline":
+        call = Call({}, call.seconds, "changed process state", changes.broken)
+    # A launch that was cut off leaves what the kernel keeps, a semaphore say, as no launch would.
+    return replace(call, spent=changes.spent or call.rule == "illegal access")
+
+
+def _call(
+    kernel: Kernel,
+    case: Case,
+    given: Unpacked,
+    fill: float,
+    how: How,
+    changes: process_state.Changes,
+) -> Call:
+    arguments, device = given.arguments, given.device
+    started = time.perf_counter()
+    try:
+        # A candidate may warn: that is no failure, as it would be where warnings are errors.
+        with (
+            strict.watched(arguments.values(), same_stores=kernel.same_stores) as violation,
+            undefined.noted(zeros=how.zeros) as loads,
+            watch.seen(how.stub, how.configuration) as seen,
+            watch.libraries_refused(kernel, device),
+            fresh_memory(fill, device) as memory,
+            warnings.catch_warnings(action="default"),
+            process_state.kept(kernel.path, changes),
+        ):
+            returned = kernel.function(**arguments)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (sys.exit and pytest.skip are no way to pass)
+        seconds = time.perf_counter() - started
+        if violation() is not None:
+            return Call({}, seconds, "illegal access", violation())
+        rule, reason = _library_call(kernel, seen) or ("raised", told_of(error, kernel))
+        return Call({}, seconds, rule, reason, is_fatal(error))
+    seconds = time.perf_counter() - started
+    if violation() is not None:  # a candidate may have caught the error
+        return Call({}, seconds, "illegal access", violation())
+    broken = _conduct(kernel, seen, changes)
+    if broken is not None:
+        return Call({}, seconds, *broken)
+    problem, outputs = _form(kernel, case, given, returned)
+    if problem is not None:
+        return Call({}, seconds, "wrong outputs", problem)
+    given.restore()
+    taken = _workspace(kernel, case, given, memory)
+    del returned
+    return Call(
+        outputs,
+        seconds,
+        workspace_bytes=taken,
+        kept_bytes=memory.kept_bytes(outputs.values()),
+        launches=seen.launches,
+        operations=seen.operations,
+        configurations=seen.configurations,
+        undefined=loads(),
+    )
+
+
+def _conduct(
+    kernel: Kernel, seen: watch.Seen, changes: process_state.Changes
+) -> tuple[str, str] | None:
+    """The rule, and a sentence, where a kernel isn't what it says; a peer may be a library."""
+    if kernel.origin == "baseline":
+        return None
+    if seen.left:
+        names = ", ".join(sorted(seen.left))
+        return "left running", f"it left a thread running when it returned: {names}"
+    library = _library_call(kernel, seen)
+    if library is None and changes.broken is not None:
+        return "changed process state", changes.broken
+    return library
+
+
+def _library_call(kernel: Kernel, seen: watch.Seen) -> tuple[str, str] | None:
+    library = seen.library | watch.symbols_looked_up(kernel)
+    if watch.may_be_a_library(kernel) or not library:
+        return None
+    called = ", ".join(sorted(library))
+    return "library call", (
+        f"it calls {called}, which computes the op; a kernel that is a way of calling a "
+        "library says so with wraps='its name'"
+    )
+
+
+def _workspace(kernel: Kernel, case: Case, given: Unpacked, memory: Memory) -> int | None:
+    """Bytes that the call took at its peak beyond its inputs and the outputs that it made.
+
+    None where less was counted than it made: it kept its outputs' memory from before, or nobody
+    counts (as with PYTORCH_NO_CUDA_MEMORY_CACHING).
+    """
+    made = sum(
+        form.nbytes for name, form in kernel.op.forms(case).items() if name not in given.updates
+    )
+    peak = memory.peak_bytes
+    return None if peak is None or peak < made else peak - made
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether the CUDA context is dead after it."""
+    return any(each in str(error) for each in _FATAL)
+
+
+def _form(
+    kernel: Kernel, case: Case, given: Unpacked, returned: object
+) -> tuple[str | None, dict[str, Tensor]]:
+    """What is wrong with the form of what was returned, in a sentence; and the outputs by name."""
+    names, forms = kernel.op.outputs, kernel.op.forms(case)
+    returned = kernel.op.as_tuple(returned)
+    if not isinstance(returned, tuple | list):
+        kind = type(returned).__name__
+        return f"it returned a {kind}, not a tuple of {', '.join(names)}", {}
+    if len(returned) != len(names):
+        return f"it returned {len(returned)} outputs, not {len(names)}: {', '.join(names)}", {}
+    device = given.device
+    outputs: dict[str, Tensor] = {}
+    for name, value in zip(names, returned, strict=True):
+        if name not in forms:
+            if value is not None:
+                return f"{name} must be None for this case, got a {type(value).__name__}", {}
+            continue
+        if type(value) is not Tensor:
+            return f"{name} must be a torch.Tensor, got a {type(value).__name__}", {}
+        if value.layout != torch.strided or value.is_conj() or value.is_neg():
+            return f"{name} must be a plain strided tensor, got a lazy or sparse one", {}
+        form = forms[name]
+        if tuple(value.shape) != form.shape:
+            return f"{name} must have shape {form.shape}, got {tuple(value.shape)}", {}
+        if value.dtype != form.dtype:
+            return f"{name} must be {dtype_name(form.dtype)}, got {dtype_name(value.dtype)}", {}
+        if value.device != device:
+            return f"{name} must be on {device}, got {value.device}", {}
+        if name in given.updates and value.data_ptr() != given.updates[name][0].data_ptr():
+            return f"{name} must be the tensor that was passed in, added to in place", {}
+        # A clone: a candidate may keep its tensor, and write to it again at the next call.
+        outputs[name] = value.detach().clone()
+    return None, outputs
+
+
+@contextmanager
+def told(count: int) -> Iterator[Told]:
+    """Inside, kernels are told that the device has `count` SMs, by `kernels.device` or by torch."""
+    # By name, and now: a changed copy of `kernels` may stand for the checkout's.
+    device = importlib.import_module("kernels.device")
+    properties = torch.cuda.get_device_properties
+    with device.told_multiprocessors(count) as answer:
+
+        def changed(*arguments: object, **named: object) -> _Properties:
+            return _Properties(properties(*arguments, **named), answer)  # type: ignore[arg-type]
+
+        with mock.patch.object(torch.cuda, "get_device_properties", changed):
+            yield answer
+
+
+class _Properties:
+    """A device's properties, with another number of SMs."""
+
+    def __init__(self, known: object, answer: Told) -> None:
+        self._known, self._answer = known, answer
+
+    def __getattr__(self, name: str) -> object:
+        if name != "multi_processor_count":
+            return getattr(self._known, name)
+        self._answer.asked = True
+        return self._answer.count
+
+
+@cache
+def _busy(device: torch.device) -> tuple[torch.cuda.Stream, Tensor, Tensor]:
+    square = torch.ones(_BUSY_EXTENT, _BUSY_EXTENT, dtype=torch.float16, device=device)
+    return torch.cuda.Stream(device), square, torch.empty_like(square)
+
+
+def _keep_busy(device: torch.device) -> None:
+    """Enqueue some milliseconds of products on another stream, and return at once."""
+    stream, square, product = _busy(device)
+    with torch.cuda.stream(stream):
+        for _ in range(_BUSY_PRODUCTS):
+            torch.mm(square, square, out=product)

@@ -1,0 +1,169 @@
+"""Starts workers: a process with torch, triton and the kernels loaded, which forks one in 10 ms.
+
+    python -m suites.sandbox.worker_side.fork_server DESCRIPTOR DEVICE INTERPRETER [TASK ...]
+
+INTERPRETER: strict, stock, or none, where workers compile and nothing is computed.
+TASK: a module with a `run_task`, which every worker has from before it imports a candidate.
+It runs no candidate and never touches a GPU, which couldn't be used after a fork. Everything that a
+worker leaves behind becomes its child, and ends with it; and it ends when the judge does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import importlib
+import io
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from kernels.registry import all_kernels
+from suites.sandbox.orphans import adopt_orphans, end_children
+from suites.sandbox.wire import SCRIPT, ClosedError, Line
+from suites.sandbox.worker_side import worker
+from suites.sandbox.worker_side.in_process import mend
+
+_PR_SET_PDEATHSIG = 1
+_FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
+_DESCRIPTORS = 2  # a worker's socket, where it prints
+_SCRIPT = Path(__file__).with_name("user_script.py")
+_SCRIPTS_LINE = 3  # as it knows
+
+
+class _Server:
+    def __init__(self, judge: Line, device: torch.device) -> None:
+        self.judge, self.device = judge, device
+        self.workers: set[int] = set()
+
+    def serve(self) -> None:
+        """Fork a worker at each request, and tell how each one ended, until the judge is gone."""
+        woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([self.judge.socket.fileno(), woken], [], [])
+            if woken in ready:
+                os.read(woken, 4096)
+                self._reap()
+            if self.judge.socket.fileno() in ready:
+                message, descriptors = self.judge.receive_with_descriptors(None, _DESCRIPTORS)
+                self._fork(message, descriptors)
+
+    def _fork(self, message: dict[str, object], descriptors: tuple[int, ...]) -> None:
+        # The judge waits for the number before it kills: a worker is in a group of its own by then.
+        child = os.fork()
+        if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            if message == SCRIPT:
+                _become_script(self.judge, descriptors)
+            _become_worker(self.judge, message, descriptors, self.device)
+        for each in descriptors:
+            os.close(each)
+        self.workers.add(child)
+        self.judge.send({"forked": child})
+
+    def _reap(self) -> None:
+        ended = []
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if child == 0:
+                break
+            if child in self.workers:
+                self.workers.discard(child)
+                ended.append((child, status))
+        if ended:
+            # What it started and left is ours by now.
+            end_children(frozenset(self.workers))
+        for child, status in ended:
+            self.judge.send({"ended": child, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _become_worker(
+    judge: Line, message: dict[str, object], descriptors: tuple[int, ...], device: torch.device
+) -> None:
+    """In the child: leave everything of the server's behind, and work; never returns."""
+    status = 1
+    try:
+        end, output = descriptors
+        _stand_alone(judge, os.open(os.devnull, os.O_RDONLY), output)
+        line = Line(socket.socket(fileno=end))
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a file, of which the judge reads each call's
+            sys.stdout.reconfigure(line_buffering=True)
+        worker.serve(line, message, device)
+        status = 0
+    except ClosedError:
+        pass  # the judge has hung up, and knows why
+    except Exception:  # noqa: BLE001  (the judge quotes the last line that a worker prints)
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _become_script(judge: Line, descriptors: tuple[int, ...]) -> None:
+    """In the child: become a process in which nothing tells of the suites; never returns."""
+    try:
+        end, output = descriptors
+        source = os.memfd_create("script")
+        os.write(source, _SCRIPT.read_bytes())
+        os.lseek(source, 0, os.SEEK_SET)
+        line = os.dup(end)  # the script's descriptor may be another's until then
+        _stand_alone(judge, source, output)
+        os.dup2(line, _SCRIPTS_LINE)
+        fcntl.fcntl(_SCRIPTS_LINE, fcntl.F_SETFD, 0)  # it may have been there before
+        kept = {name: each for name, each in os.environ.items() if not name.startswith("PYTEST_")}
+        os.execve(sys.executable, [sys.executable, "-"], kept)  # noqa: S606  (needs no shell)
+    finally:
+        os._exit(1)
+
+
+def _stand_alone(judge: Line, read: int, output: int) -> None:
+    """Leave the server's group and its descriptors, read from one and print to another."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel finds it elsewhere
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    judge.close()
+    os.dup2(read, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for each in (read, output):
+        os.close(each)
+
+
+def main() -> None:
+    """Load everything, then serve the judge at the other end of the descriptor."""
+    judge = Line(socket.socket(fileno=int(sys.argv[1])))
+    device = torch.device(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's to hear
+    adopt_orphans()
+    if sys.argv[3] != "none":
+        mend(device, strictly=sys.argv[3] == "strict")
+    all_kernels()
+    for each in sys.argv[4:]:
+        importlib.import_module(each)
+    try:
+        judge.send({"ready": True})
+        _Server(judge, device).serve()
+    except ClosedError:
+        pass
+    finally:
+        end_children()
+
+
+if __name__ == "__main__":
+    main()

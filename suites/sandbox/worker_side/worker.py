@@ -1,0 +1,220 @@
+"""In a worker: the process that candidates live in, one after the other, until one ends it.
+
+It is told which files to import, which kernels they register it tells the judge, and then calls
+those that it is asked to. No truth is ever here: what a candidate could find is what it was given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.registry import Kernel
+from suites.sandbox.call import Declared, How, declared, told_of
+from suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
+from suites.sandbox.wire import ClosedError, Line, Message, case_of
+from suites.sandbox.worker_side import process_state, watch
+from suites.sandbox.worker_side.candidate import call_candidate, is_fatal
+
+_MOST_KEPT = 2**28
+
+
+class _Worker:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.arenas: dict[str, Arena] = {}  # by the kind of their device
+        self.kernels: dict[tuple[str, str], Kernel] = {}
+        self.last: Unpacked | None = None
+        self.state: process_state.State = {}  # of the process, between calls
+        self.tasks: dict[str, Callable[..., Any]] = {}  # each module's `run_task`
+
+    def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
+        """Open the judge's memory; why it can't be opened, or None."""
+        earlier = self.arenas.pop(spec["device"], None)
+        if earlier is not None:
+            earlier.close()
+        try:
+            self.arenas[spec["device"]] = open_arena(spec, descriptors)
+        except ArenaError as error:
+            return str(error)
+        return None
+
+    def load(self, message: Message) -> Message:
+        """Import the kernels of the checkout, or of a changed copy of it, and a user's files."""
+        self.tasks = {each: sys.modules[each].run_task for each in message["tasks"]}
+        if message["overlay"]:
+            for name in [each for each in sys.modules if each.split(".")[0] == "kernels"]:
+                del sys.modules[name]
+            sys.path.insert(0, message["overlay"])
+        registry = importlib.import_module("kernels.registry")
+        own = {(each.op.name, each.name) for each in registry.all_kernels()}
+        if message["watched"]:
+            watch.watch_oracles()
+        try:
+            for each in message["files"]:
+                process_state.load_kept(Path(each))
+        except registry.KernelError as error:
+            return {"error": str(error)}
+        self.kernels = {(each.op.name, each.name): each for each in registry.all_kernels()}
+        for key in set(self.kernels) - own:  # whatever the file says: more is asked of a user's
+            self.kernels[key] = replace(self.kernels[key], origin="user")
+        told = [
+            self._asked(each, partial(_told, each, message["sm"]))
+            for key, each in self.kernels.items()
+            if message["overlay"] or key not in own
+        ]
+        self.state = process_state.read()
+        return {"kernels": told}
+
+    def settle(self) -> None:
+        """Undo what was changed since the last call: by a finaliser of its inputs, say."""
+        if process_state.set_back(self.state, process_state.read()):
+            raise RuntimeError("what an earlier kernel changed can't be set back")
+
+    def ask(self, message: Message) -> Message:
+        """What a kernel says of a case: a refusal, or the variant and memory that it will take."""
+        case, sm = case_of(message["case"]), message["sm"]
+        kernel = self.kernels[message["op"], message["kernel"]]
+        self.settle()
+
+        def answer() -> Message:
+            refusal = kernel.domain.reject(case, sm, self.device.type)
+            return asdict(
+                declared(kernel, case, sm) if refusal is None else Declared(refusal=refusal)
+            )
+
+        return self._asked(kernel, answer)
+
+    def _asked(self, kernel: Kernel, answer: Callable[[], Message]) -> Message:
+        """What a user's function says; what it changes of the process is set back."""
+        changes = process_state.Changes()
+        with process_state.kept(kernel.path, changes):
+            said = answer()
+        if changes.spent:  # the judge hears of it, and starts another worker
+            raise RuntimeError(f"what {kernel.name} changed can't be set back: {changes.broken}")
+        return said
+
+    def call(self, message: Message) -> Message:
+        """Call a kernel; its outputs are in the arena, from `outputs_at` on, when this returns."""
+        kernel = self.kernels[message["op"], message["kernel"]]
+        case = case_of(message["case"])
+        # Kept until the next inputs are made: they must not lie where these do.
+        arena = self.arenas[message["through"]]
+        (packed,) = message["inputs"]
+        unpacked = Unpacked(arena, packed, kernel.op.updates, self.device)
+        self.last = unpacked
+        self.settle()
+        how = How(**message["how"])
+        call = call_candidate(kernel, case, unpacked, message["fill"], how)
+        if not call.fatal:
+            unpacked.send_back()
+            lay_out(call.outputs, arena, message["outputs_at"])
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+                self._give_back(unpacked)
+        return asdict(replace(call, outputs={})) | {"outputs": list(call.outputs)}
+
+    def task(self, message: Message) -> Message:
+        """Let a module of the suites do what it likes with a kernel: time it, or loop it.
+
+        The module was imported before any candidate was: what it took from elsewhere by then is
+        what it uses, whatever a candidate has replaced since.
+        """
+        kernel = self.kernels[message["op"], message["kernel"]]
+        arena = self.arenas[message["through"]]
+        self.last = None
+        self.settle()
+        given = [
+            Unpacked(arena, each, kernel.op.updates, self.device) for each in message["inputs"]
+        ]
+        inputs = [each.arguments for each in given]
+        run_task, case = self.tasks[message["module"]], case_of(message["case"])
+        changes = process_state.Changes()
+        try:
+            with (
+                watch.libraries_refused(kernel, self.device),
+                process_state.kept(kernel.path, changes),
+            ):
+                said, outputs = run_task(kernel, case, inputs, self.device, message["settings"])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
+            told = {"raised": told_of(error, kernel), "fatal": is_fatal(error)}
+            return told | {"spent": changes.spent}
+        if changes.broken is not None and kernel.origin != "baseline":
+            told = {"raised": changes.broken, "rule": "changed process state"}
+            return told | {"spent": changes.spent}
+        lay_out(outputs, arena, message["outputs_at"])
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            for each in given:
+                self._give_back(each)
+        return {"said": said, "outputs": list(outputs), "spent": changes.spent}
+
+    def _give_back(self, unpacked: Unpacked) -> None:
+        """Gigabytes of a GPU's memory, which the judge needs for their truth."""
+        if unpacked.nbytes > _MOST_KEPT:
+            self.last = None
+            unpacked.release()
+            torch.cuda.empty_cache()
+
+
+def _told(kernel: Kernel, sm: int) -> Message:
+    """A registered kernel in JSON."""
+    try:
+        variants = () if kernel.variants is None else tuple(kernel.variants(sm))
+        problem = None
+    except Exception as error:  # noqa: BLE001  (a user's function, whatever it raises)
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        variants, problem = (), f"its variants for sm {sm} raised {told}"
+    return {
+        "op": kernel.op.name,
+        "name": kernel.name,
+        "returns": kernel.op.outputs,
+        "origin": kernel.origin,
+        "path": kernel.path,
+        "priority": kernel.priority,
+        "numerics": asdict(kernel.numerics),
+        "wraps": kernel.wraps,
+        "variants": variants,
+        "problem": problem,
+    }
+
+
+def serve(line: Line, message: Message, device: torch.device) -> None:
+    """Answer the judge until it hangs up."""
+    torch.set_num_threads(1)
+    if message["watched"]:  # what only compiles draws its own inputs, by oracles too
+        watch.keep_refusing()
+    of = _Worker(device)
+    answer: dict[str, Callable[[Message], Message]] = {
+        "ask": of.ask,
+        "call": of.call,
+        "task": of.task,
+        "work": lambda message: of.tasks[message["module"]](of.kernels, message["settings"]),
+    }
+    printed, libc = sys.stdout, ctypes.CDLL(None)  # as they are before a candidate is imported
+    line.send({"id": 0} | of.load(message))
+    gc.freeze()  # a collection between calls then takes no time
+    while True:
+        try:
+            message, descriptors = line.receive_with_descriptors(None, 1)
+        except ClosedError:
+            return
+        problem = of.open(message["arena"], descriptors) if "arena" in message else None
+        said = answer[message["do"]](message) if problem is None else {"no_arena": problem}
+        # What a GPU prints goes through C, which keeps it back in a file.
+        with suppress(OSError, ValueError):
+            printed.flush()
+        libc.fflush(None)
+        line.send({"id": message["id"]} | said)

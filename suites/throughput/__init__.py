@@ -1,1 +1,0 @@
-"""Throughput: device time of kernels, and what it comes to in bytes a second."""

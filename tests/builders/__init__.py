@@ -1,0 +1,1 @@
+"""What tests need: records, traces, kernels and calls, made for them."""

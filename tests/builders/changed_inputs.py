@@ -1,0 +1,61 @@
+"""Calls of a kernel on inputs made by hand, and what relations and invariance say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kernels.registry import Kernel
+from oracles.op import Bound, Case, Inputs
+from reports.record import Tried
+from suites.accuracy import invariance, relations
+from suites.run.option_table import DEFAULT_SM
+from suites.sandbox.call import PLAIN, Call, How
+from suites.sandbox.parcels import Parcel
+from suites.sandbox.worker_side.in_process import InProcess
+
+
+@dataclass(slots=True)
+class OnCase:
+    """A kernel and a case: the kernel's first call, and the means to call it again."""
+
+    kernel: Kernel
+    case: Case
+    device: torch.device
+    serves: Callable[[Case], bool] = lambda _: True
+    called: list[Case] = field(default_factory=list)
+
+    def call(self, case: Case, inputs: Inputs, how: How = PLAIN) -> Call:
+        """A call on copies of the inputs."""
+        self.called.append(case)
+        parcel = Parcel.of(inputs, self.device)
+        return InProcess(self.device, DEFAULT_SM).call(self.kernel, case, parcel, "nan", how)
+
+    def bounds(self, case: Case, inputs: Inputs) -> dict[str, Bound]:
+        """The kernel's bounds."""
+        op = self.kernel.op
+        return op.bound(case, inputs, op.oracle(case, inputs), self.kernel.numerics)
+
+    def _first(self) -> tuple[Inputs, dict[str, Tensor]]:
+        inputs = self.kernel.op.inputs(self.case, self.device)
+        first = self.call(self.case, inputs)
+        self.called.clear()
+        assert first.rule is None, first.reason
+        return inputs, first.outputs
+
+    def related(self) -> tuple[Tried, ...]:
+        """What the case's relations say."""
+        inputs, outputs = self._first()
+        return relations.examine(
+            self.kernel, self.case, inputs, outputs, self.call, self.bounds, serves=self.serves
+        )
+
+    def invariance(self) -> invariance.Invariance:
+        """What the case says of the kernel's properties."""
+        inputs, outputs = self._first()
+        return invariance.examine(
+            self.kernel, self.case, inputs, outputs, self.call, serves=self.serves
+        )

@@ -1,0 +1,97 @@
+"""Commands as a user's shell starts them: this Python, in the checkout's root."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import ModuleType
+from typing import Any
+
+from tests import ROOT
+from tests.builders.python_server import Fork, can_fork
+
+_PATIENCE_S = 600.0  # with what hangs: on a machine that has other work all takes longer
+
+
+class Running:
+    """A command that goes on, from the checkout's root; what it prints is kept in files.
+
+    A Python of the workbench is forked from one that has torch and the suites loaded, unless it is
+    to be `started`.
+    """
+
+    def __init__(
+        self,
+        *command: str | Path,
+        variables: Mapping[str, str] | None = None,
+        folder: Path = ROOT,
+        started: bool = False,
+    ) -> None:
+        self.command = [str(each) for each in command]
+        self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115 (they last as long as it)
+        for each in self._files:
+            weakref.finalize(self, each.close)
+        forks = not started and can_fork(self.command, folder, variables)
+        start: type[Fork | subprocess.Popen[Any]] = Fork if forks else subprocess.Popen
+        output, errors = self._files
+        self.process = start(self.command, cwd=folder, env=variables, stdout=output, stderr=errors)
+        weakref.finalize(self, self.process.kill)
+
+    @property
+    def printed(self) -> tuple[str, str]:
+        """What it has printed so far, and what of it to stderr."""
+        output, errors = (os.pread(each.fileno(), 2**26, 0).decode() for each in self._files)
+        return output, errors
+
+    def ended(self, *, by: signal.Signals | None = None) -> subprocess.CompletedProcess[str]:
+        """Send it a signal, if any, and wait for its end."""
+        if by is not None:
+            self.process.send_signal(by)
+        try:
+            status = self.process.wait(_PATIENCE_S)
+        finally:
+            self.process.kill()
+        return subprocess.CompletedProcess(self.command, status, *self.printed)
+
+
+def run_python(
+    *arguments: str | Path, variables: Mapping[str, str] | None = None, started: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """What Python prints and ends with; variables: its environment, by default this one's."""
+    return Running(sys.executable, *arguments, variables=variables, started=started).ended()
+
+
+def wait_for(event: Callable[[], object], running: Running | None = None) -> None:
+    """Look every 20 ms whether it has happened; five minutes of such waits are too many.
+
+    running: what it is to happen in, or else to end. Waits are counted and no clock is read: on a
+    machine that has other work all of it takes longer.
+    """
+    for _ in range(15_000):
+        if event() or (running is not None and running.process.poll() is not None):
+            return
+        time.sleep(0.02)
+    raise AssertionError("what was waited for didn't happen")
+
+
+@cache
+def noxfile() -> ModuleType:
+    """The noxfile's sessions, as nox loads them from the checkout's root."""
+    spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
+    assert spec is not None and spec.loader is not None
+    module, before = importlib.util.module_from_spec(spec), Path.cwd()
+    os.chdir(ROOT)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        os.chdir(before)
+    return module

@@ -1,0 +1,16 @@
+"""Python in a process of its own, where Triton compiles and interprets nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.builders.commands import run_python
+
+
+def printed_by(program: str, cache: Path) -> str:
+    """What the program prints, from the checkout's root; cache: of what it compiles."""
+    variables = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
+    ran = run_python("-c", program, variables=variables)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout

@@ -1,0 +1,24 @@
+"""What a document says, asked by title of table and column."""
+
+from __future__ import annotations
+
+from reports.document.model import Cell, Part, Table
+
+
+def tables_of(part: Part) -> dict[str, Table]:
+    """The part's tables by their titles."""
+    return {item.title: item for item in part.items if isinstance(item, Table)}
+
+
+def rows_of(part: Part, title: str) -> list[dict[str, str]]:
+    """The texts of a table's rows, by the titles of its columns."""
+    table = tables_of(part)[title]
+    titles = [column.title for column in table.columns]
+    return [
+        dict(
+            zip(
+                titles, (each.text if isinstance(each, Cell) else each for each in row), strict=True
+            )
+        )
+        for row in table.rows
+    ]

@@ -1,0 +1,34 @@
+"""The whole verdict on an emulated attention kernel: bounds, and rule 3 where the op emulates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from oracles.op import Numerics
+from suites.accuracy.verdict import Verdict, judge
+from suites.sandbox.call import Call
+from tests.builders.attention_trials import Trial
+from tests.builders.emulated_attention import Way
+
+
+def verdict_on(
+    trial: Trial, outputs: Mapping[str, Tensor], numerics: Numerics, *, emulation: bool = True
+) -> Verdict:
+    """The verdict on outputs of a kernel with these numerics, with rule 3 or without."""
+    other = None
+    if emulation:
+        assert trial.op.emulate is not None
+        other = trial.op.emulate(trial.case, trial.inputs, numerics)
+    call = Call({name: each.contiguous() for name, each in outputs.items()}, 0.0)
+    bounds = trial.bounds(numerics)
+    return judge(call, call, trial.truth, bounds, numerics, emulation=other)
+
+
+def verdict_on_way(
+    trial: Trial, way: Way, numerics: Numerics | None = None, *, emulation: bool = True
+) -> Verdict:
+    """The verdict on a kernel that computes so, and declares `numerics` or what it does."""
+    declared = way.numerics if numerics is None else numerics
+    return verdict_on(trial, trial.outputs(way), declared, emulation=emulation)

@@ -1,0 +1,30 @@
+"""A pytest plugin: `nox -s bench` on a device whose roofs, flush and empty call are known.
+
+To measure them takes half a minute of a CPU whose cache is large. test_session.py has a run that
+does.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reports.record import Environment, FlushProbe, Roof
+from suites.bench import suite
+from suites.bench.figures import Roofs
+from suites.bench.survey import Ground
+
+_MEASURED = (
+    Roof(name="copy", value=10.0, unit="GB/s", measured=True, source="told by a test"),
+    Roof(name="add", value=10.0, unit="GB/s", measured=True, source="told by a test"),
+)
+PROBE = FlushProbe(bytes=2**23, warm_us=100.0, cold_us=400.0, evicts=True, reason="told")
+
+
+def pytest_configure() -> None:
+    """Replace what the session measures of its device."""
+
+    def survey(_device: torch.device, _machine: Environment) -> Ground:
+        return Ground(Roofs("cpu", 2**20, None, _MEASURED), _MEASURED, PROBE, 1.0, None)
+
+    pytest.MonkeyPatch().setattr(suite, "survey", survey)

@@ -1,0 +1,338 @@
+"""Python with torch, Triton and the suites loaded, which forks what tests run of it.
+
+    python -m tests.builders.python_server DESCRIPTOR
+
+A process that imports torch takes four seconds of a core, a fork of one a few hundredths. What is
+forked becomes a child of who asked, with a folder, variables, files and arguments of its own, and
+ends as any Python does. It has a server too, of what it starts itself: the suite's own processes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+
+from kernels.registry import all_kernels
+from oracles import OPS
+from tests import ROOT
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LONGEST = 2**20  # bytes of a request
+_ROOTS = (ROOT, str(ROOT))
+_STANDARD = 3  # input, output and errors
+# What Python, Triton and a loader read as they start: a fork has it from its server.
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TRITON_INTERPRET", "OMP_", "MALLOC_")
+_SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED")
+_MODULE = "tests.builders.python_server"
+_LOADED = (
+    *("pytest", "pytest_benchmark.plugin", "reports.__main__", "reports.comparison.__main__"),
+    *("kernels", "suites.accuracy.suite", "suites.sandbox.worker_side.fork_server"),
+    *("suites.bench.suite", "suites.profile.suite", "numpy.random", "xdist.plugin"),
+    "triton.experimental.gluon.nvidia.hopper",  # what the interpreter's repairs look at
+)
+_PLUGINS = ("pytest_benchmark", "suites.run", "xdist")
+_LONE = "suites.sandbox.worker_side.fork_server"  # starts no Python but by forks of its own
+
+
+class Server:
+    """The server of one process, started when it is first asked."""
+
+    line: socket.socket | None = None
+    _process: subprocess.Popen[bytes] | None = None
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()  # of threads that find none, one starts it
+
+    def fork(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
+        """Fork a child of this process; its number."""
+        with self._asking:
+            try:
+                return self._asked(request, descriptors)
+            except OSError:  # ended with all children of this process
+                if self.line is not None:
+                    self.line.close()
+                self.line = None
+                return self._asked(request, descriptors)
+
+    def _asked(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
+        line = self.line or self._start()
+        answer, theirs = socket.socketpair()
+        with answer:
+            with theirs:
+                given = [theirs.fileno(), *descriptors]
+                socket.send_fds(line, [json.dumps(request).encode()], given)
+            said = answer.recv(64)
+        if not said:
+            raise ConnectionError("the server of Python is gone")
+        return int(said)
+
+    def close(self) -> None:
+        """End it."""
+        if self.line is not None:
+            self.line.close()
+        if self._process is not None:
+            self._process.wait()
+
+    def _start(self) -> socket.socket:
+        if self._process is not None:
+            self._process.wait()
+        adopt_orphans()
+        self.line, theirs = _line()
+        with theirs:
+            command = [sys.executable, "-m", _MODULE, str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        return self.line
+
+
+SERVER = Server()
+atexit.register(SERVER.close)
+
+
+class Fork:
+    """A process of Python that was forked, as `subprocess.Popen` has one that was started."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int | IO[Any] | None = None,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+        pass_fds: Sequence[int] = (),
+        start_new_session: bool = False,
+    ) -> None:
+        self.args = list(map(str, command))
+        self.returncode: int | None = None
+        request = {
+            "command": self.args[1:],
+            "cwd": str(cwd or Path.cwd()),
+            "variables": dict(os.environ if env is None else env),
+            "passed": list(pass_fds),
+            "session": start_new_session,
+            "held": list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        }
+        with open(os.devnull, "r+b", buffering=0) as null:  # noqa: PTH123 (Path's can't be both)
+            places: list[int] = []
+            for number, given in enumerate((stdin, stdout, stderr)):
+                place = number if given is None else given
+                if place == subprocess.DEVNULL:
+                    place = null.fileno()
+                elif place == subprocess.STDOUT:
+                    place = places[1]
+                places.append(place if isinstance(place, int) else place.fileno())
+            self.pid = SERVER.fork(request, [*places, *pass_fds])
+
+    def poll(self) -> int | None:
+        """Its status, None while it runs."""
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its status. Raises subprocess.TimeoutExpired."""
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                select.select([descriptor], [], [], timeout)
+            finally:
+                os.close(descriptor)
+        if self.poll() is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it hasn't ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, if it hasn't ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+def can_fork(
+    command: Sequence[str | Path], folder: str | Path | None, variables: Mapping[str, str] | None
+) -> bool:
+    """Whether a fork of the server would be as the process that the command starts."""
+    if command[0] != sys.executable or command[1] not in {"-m", "-c"} or folder not in _ROOTS:
+        return False
+    return _at_start(os.environ) == _at_start(os.environ if variables is None else variables)
+
+
+def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.startswith(_READ_AT_START) and name not in _SET_IN_A_FORK
+    }
+
+
+class _Popen(subprocess.Popen[Any]):
+    """In a fork: what the suite starts is forked too, where it can be."""
+
+    def __new__(cls, command: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401
+        """Fork it, or start it."""
+        pipes = subprocess.PIPE in (named.get(each) for each in ("stdin", "stdout", "stderr"))
+        if given or pipes or isinstance(command, str):
+            return super().__new__(cls)
+        can = can_fork(command, named.get("cwd", Path.cwd()), named.get("env"))
+        return Fork(command, **named) if can else super().__new__(cls)
+
+
+def _serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Fork what is asked for until nobody can ask any more.
+
+    Returns in a fork alone: what it is to be, and its descriptors.
+    """
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 16)
+        if not data:
+            os._exit(0)
+        request = json.loads(data)
+        answer, *given = descriptors
+        reading, writing = os.pipe()
+        between = os.fork()
+        if between == 0:
+            # Whose parent ends belongs to who adopts orphans, which is who asked.
+            between = os.getpid()
+            child = os.fork()
+            if child:
+                os.write(writing, str(child).encode())
+                os._exit(0)
+            for each in (reading, writing, answer):
+                os.close(each)
+            while os.getppid() == between:
+                time.sleep(0.001)
+            break
+        os.waitpid(between, 0)
+        os.write(answer, os.read(reading, 64))
+        for each in (reading, writing, *descriptors):
+            os.close(each)
+    line.close()
+    if _LONE not in request["command"]:
+        ours, theirs = _line()
+        if os.fork() == 0:
+            ours.close()
+            for each in given:
+                os.close(each)
+            return _serve(theirs)
+        theirs.close()
+        SERVER.line = socket.socket(fileno=_out_of_the_way(ours.detach()))
+    return request, given
+
+
+def _line() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST)
+    return ours, theirs
+
+
+def _out_of_the_way(descriptor: int) -> int:
+    """Another number for it, which no command line names."""
+    free = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 512)
+    os.close(descriptor)
+    return free
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what a server forks for this process."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _become(request: dict[str, Any], given: Sequence[int]) -> list[str]:
+    """Be as a process that was started; its command."""
+    adopt_orphans()
+    if request["session"]:
+        os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["variables"])
+    free = [_out_of_the_way(each) for each in given]
+    for each, number in zip(free, (*range(_STANDARD), *request["passed"]), strict=True):
+        os.dup2(each, number)
+        os.close(each)
+    if "PYTHONUNBUFFERED" in os.environ and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(write_through=True)
+    subprocess.Popen = _Popen  # type: ignore[assignment,misc]
+    if _LONE in request["command"]:
+        os.execve = _script  # type: ignore[assignment]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["held"])
+    return list(request["command"])
+
+
+def _script(_path: str, _arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    """In place of a Python that is started anew and reads its program: the one that there is."""
+    os.environ.clear()
+    os.environ.update(variables)
+    with open(0, encoding="utf-8") as file:
+        _program(file.read())
+
+
+def _program(text: str) -> None:
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    exec(compile(text, "<string>", "exec"), module.__dict__)  # noqa: S102
+
+
+def _run(option: str, what: str, *arguments: str) -> None:
+    """Run a module, or a program's text."""
+    sys.argv = [option, *arguments]
+    if option == "-m":
+        for each in (what, f"{what}.__main__"):  # as where it isn't loaded yet
+            if not hasattr(sys.modules.get(each), "__path__"):
+                sys.modules.pop(each, None)
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        _program(what)
+
+
+def main() -> None:
+    """Load what most runs need, and serve; in a fork, run what was asked for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C isn't for the server
+    line = socket.socket(fileno=int(sys.argv[1]))
+    for each in _LOADED:
+        importlib.import_module(each)
+    all_kernels()
+    for op in OPS.values():
+        op.cases()
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PLUGINS):  # a plugin that is loaded before pytest is an error to it
+            module.__doc__ = f"{module.__doc__}\n\nPYTEST_DONT_REWRITE"
+    gc.collect()
+    gc.freeze()
+    _run(*_become(*_serve(line)))
+
+
+if __name__ == "__main__":
+    main()

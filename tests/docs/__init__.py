@@ -1,0 +1,1 @@
+"""README and docs/ are what the checkout does."""

@@ -1,0 +1,245 @@
+"""What README and docs/ show is what the checkout does: commands, files, options and links.
+
+Each command is run, from a user's folder, on a case or two; those that need a GPU, a network or
+minutes are listed with the reason, and their options are held to what the session takes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from kernels import registry
+from kernels.registry import all_kernels, load_file
+from suites.run.option_table import check
+from tests import ROOT
+from tests.docs import option_reference
+
+_HOW_TO = ROOT / "docs" / "how-to"
+_PAGES = (ROOT / "README.md", ROOT / "docs" / "first-hour.md", *sorted(_HOW_TO.glob("*.md")))
+_COMMAND = re.compile(
+    r"^ +(?:- )?(?:run: )?((?:PIP_\S+ )?(?:python3|\S*\bnox|\S+/python) -.*)$"
+    r"|^\|.*\| `(nox .*)` \|$",
+    re.MULTILINE,
+)
+_INLINE = re.compile(r"`(nox -s \w+ --\s[^`]+)`")
+_SMALL = "--device cpu --case layer_norm_backward-m3-n229-bfloat16-contiguous --results=out"
+_DELTA = "--device cpu --case attention_delta-b1-h_q1-s_q0-d_v64-float32-contiguous --results=out"
+_FLASH = (
+    "--device cpu --case attention_forward-b1-h_q1-h_kv1-s_q3-s_kv2-d64-d_v64-float16-contiguous"
+)
+_WIDE = "layer_norm_backward-m2-n65536-bfloat16-contiguous"
+_OF_CI = "nox -f kernel-workbench/noxfile.py -s"
+_GALLERY = "docs/gallery/published-{}.jsonl"
+
+# What is run: the options that keep it short, or name what it takes from an earlier step.
+_RUN = {
+    "nox -s accuracy -- --device cpu --kernels=mine.py": _SMALL,
+    "nox -s accuracy -- --kernel flash": f"{_FLASH} --results=out",
+    "nox -s accuracy -- --device cpu --op attention_delta --dtype float32": _DELTA,
+    "nox -f ../kernel-workbench/noxfile.py -s accuracy -- --kernels=mine.py": _SMALL,
+    f"{_OF_CI} accuracy -- --kernels=kernels/mine.py --results=results": _SMALL,
+    "nox -s accuracy -- --cases=shapes.jsonl --kernel row_persistent": "--device cpu --results=out",
+    "nox -s report -- --details": "--results=results",
+    "nox -s report -- --html page.html": "--results=results",
+    "nox -s report -- --roofline roofline.svg --baseline flash": "bench-h200.jsonl.gz",
+    f"{_OF_CI} report -- --results=results --html page.html --junit junit.xml": "",
+    f'{_OF_CI} report -- --results=results --markdown - >> "$GITHUB_STEP_SUMMARY"': "",
+    "nox -s compare -- docs/gallery/shapes-h200.jsonl.gz docs/gallery/published-a100.jsonl": "",
+    "nox -s compare -- docs/gallery/shapes-h200.jsonl.gz "
+    + " ".join(map(_GALLERY.format, ("a100", "h100", "b200"))): "",
+    "nox -s compare -- A.jsonl B.jsonl": "",
+}
+_FAILS = f"nox -s accuracy -- --device cpu --kernels=mine.py --case {_WIDE}"  # by the fixture
+_NETWORK = "it installs packages"
+_GPU = "it needs a GPU"
+_NOT_RUN = {
+    "python3 -m venv .venv && .venv/bin/pip install -q nox && .venv/bin/nox -s accuracy": _NETWORK,
+    "python3 -m venv .venv && .venv/bin/pip install -q nox": _NETWORK,
+    "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu .venv/bin/nox -s accuracy -- "
+    "--op attention_delta": _NETWORK,
+    ".venv/bin/nox -s tests": "this is one of them",
+    "nox --no-venv --no-install -s accuracy -- --op attention_delta": "all run so here",
+    "nox -f ../kernel-workbench/noxfile.py --no-venv -s accuracy -- --kernels=mine.py": "likewise",
+    "nox -s bench -- --kernels=mine.py": _GPU,
+    "nox -s bench -- --kernels=mine.py --quick": _GPU,
+    "nox -s bench -- --kernel flash": _GPU,
+    "nox -s bench -- --against main": _GPU,
+    "nox -s bench -- --kernels=new.py --against old.py": _GPU,
+    "nox -s bench -- --cases=docs/gallery/published-cases.jsonl": _GPU,
+    "nox -s profile -- --kernels=mine.py": _GPU,
+    "nox -s profile -- --kernel flash": _GPU,
+    'nox -s sanitize -- --kernel flash -k "s_q129 and float16"': _GPU,
+    ".nox/environment/bin/python -m studies.timing_agreement": _GPU,
+    ".nox/environment/bin/python -m studies.power_check": _GPU,
+    "nox -s compile -- --check-driver": _GPU,
+    "nox -s compile -- --kernel flash": "minutes; test_resources_command.py runs some",
+    "nox -s compile -- --kernels=mine.py --sm 80 --sm 90": "minutes, likewise",
+}
+
+
+def _shown() -> set[str]:
+    """The commands of all pages that stand on a line of their own, or in a table's cell."""
+    found = (_COMMAND.findall(page.read_text(encoding="utf-8")) for page in _PAGES)
+    return {line or cell for each in found for line, cell in each}
+
+
+def _block(page: Path, language: str, holds: str = "") -> str:
+    """The page's first fenced block of that language that holds those words."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return next(str(each) for each in blocks if holds in each)
+
+
+def _ran(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a shell in `folder` makes of it, with this Python's nox and packages."""
+    nox = f"{shlex.quote(sys.executable)} -m nox --no-venv"
+    if " -f " not in command:
+        nox += f" -f {shlex.quote(str(ROOT / 'noxfile.py'))}"
+    return subprocess.run(
+        ["/bin/sh", "-c", re.sub("^nox(?: --no-venv)?(?= )", nox, command)],
+        cwd=folder,
+        env=os.environ | {"GITHUB_STEP_SUMMARY": str(folder / "summary.md")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder, the workbench in it and beside it, with what the pages tell to put there.
+
+    results/ has the record of README's wrong kernel.
+    """
+    beside = tmp_path_factory.mktemp("user")
+    folder = beside / "repository"
+    (folder / "kernels").mkdir(parents=True)
+    for each in (beside, folder):
+        (each / "kernel-workbench").symlink_to(ROOT)
+    (folder / "docs").symlink_to(ROOT / "docs")
+    (folder / "bench-h200.jsonl.gz").symlink_to(ROOT / "docs" / "gallery" / "bench-h200.jsonl.gz")
+    for name, model in (("A", "a100"), ("B", "h100")):
+        (folder / f"{name}.jsonl").symlink_to(ROOT / _GALLERY.format(model))
+    (folder / "shapes.jsonl").write_text(_block(_HOW_TO / "own-shapes.md", "json"))
+    right = _block(ROOT / "README.md", "python")
+    (folder / "mine.py").write_text(
+        right.replace("rstd[:, None])).s", "rstd[:, None]).to(x.dtype)).s")
+    )
+    done = _ran(f"{_FAILS} --results=results", folder)
+    assert done.returncode == 1, done.stdout + done.stderr
+    for words in ("2.67e+03 times the bound 1.38e-06", "dweight[12952]: got 0.00390625"):
+        assert words in " ".join(done.stdout.split())
+    for file in ("mine.py", "kernels/mine.py"):
+        (folder / file).write_text(right)
+    return folder
+
+
+def test_commands_shown_are_run_or_listed() -> None:
+    """Every command of the pages is one that is run here, or has its reason; and none is stale."""
+    assert _shown() == {*_RUN, *_NOT_RUN, _FAILS}
+
+
+@pytest.mark.parametrize("command", _RUN)
+def test_command_shown_does_what_it_says(folder: Path, command: str) -> None:
+    """It ends with 0, in a folder of a user's."""
+    done = _ran(f"{command} {_RUN[command]}", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _options_of(command: str) -> tuple[str, list[str]]:
+    words = shlex.split(" ".join(command.split()))
+    return words[words.index("-s") + 1], words[words.index("--") + 1 :]
+
+
+@pytest.mark.parametrize("command", [each for each in _NOT_RUN if each.startswith("nox ")])
+def test_options_of_commands_that_are_not_run_exist(command: str) -> None:
+    """The session takes them."""
+    session, options = _options_of(command)
+    if session in option_reference.SUITES:
+        check(session, options)
+    else:
+        option_reference.parsers()[session].read(options)
+
+
+def test_options_of_commands_within_sentences_exist() -> None:
+    """The session has each option that a sentence of a page writes after its name."""
+    pages = [*_PAGES, *ROOT.glob("docs/*/*.md"), ROOT / "CONTRIBUTING.md"]
+    told = [each for page in pages for each in _INLINE.findall(page.read_text(encoding="utf-8"))]
+    known = {
+        name: {*parser._option_string_actions}
+        for name, parser in option_reference.parsers().items()
+    }
+    of = [_options_of(each) for each in told]
+    named = [
+        (name, word.partition("=")[0]) for name, words in of for word in words if name in known
+    ]
+    assert len(named) > 5
+    assert [
+        each for each in named if each[1].startswith("--") and each[1] not in known[each[0]]
+    ] == []
+
+
+def test_annotations_tell_each_failure(folder: Path) -> None:
+    """The workflow's script prints a line for GitHub of the one row that failed."""
+    workflow = _block(_HOW_TO / "own-repository.md", "yaml")
+    script = re.search(r"<<'PYTHON'\n(.*?)\n *PYTHON\n", workflow, re.DOTALL)
+    assert script is not None
+    (record,) = (folder / "results").glob("*.jsonl")
+    made = _ran(f"nox -s report -- {record} --junit junit.xml", folder)
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script[1])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"::error file=kernels/mine.py::{_WIDE}: ")
+    assert "dweight[12952]" in line
+
+
+def test_example_of_an_attention_kernel_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference's file registers one kernel."""
+    all_kernels()
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    page = ROOT / "docs" / "reference" / "kernels.md"
+    (tmp_path / "plain.py").write_text(_block(page, "python", "ATTENTION_FORWARD"))
+    assert [each.name for each in load_file(tmp_path / "plain.py")] == ["plain"]
+
+
+def test_page_of_options_is_what_sessions_take() -> None:
+    """`python -m tests.docs.option_reference --write` has been run on it since."""
+    page = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
+    assert page == option_reference.text()
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    """Each link to a file of the checkout, and each heading that one names, is there."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md")]
+    lost = []
+    for page in pages:
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            path, _, heading = link.partition("#")
+            file = page.parent / path if path else page
+            if "://" in link or (file.exists() and not heading):
+                continue
+            words = heading.replace("-", " ")
+            if not file.is_file() or f"# {words}\n" not in file.read_text().lower():
+                lost.append(f"{page.relative_to(ROOT)}: {link}")
+    assert lost == []
+
+
+def test_readme_has_at_most_700_words() -> None:
+    """Prose and code: the rest stands in docs/."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700

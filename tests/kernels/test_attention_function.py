@@ -1,0 +1,107 @@
+"""`attention` as a function: its gradients, torch's own checks of it, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.attention import attention, attention_with_lse
+from kernels.attention.function import forward_operator, packed
+from kernels.attention.problem import AttentionError, Options
+
+SCALE_OF_FP32 = 1e-5  # these outputs are near 1; the suite's bounds judge the kernels themselves
+
+
+def _draw(device: torch.device, *shape: int) -> Tensor:
+    generator = torch.Generator(device).manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, device=device).requires_grad_()
+
+
+def _tensors(
+    device: torch.device, *, s_q: int = 5, s_kv: int = 7, h_kv: int = 1, d: int = 8, d_v: int = 4
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of a small problem with two query heads."""
+    shapes = ((1, s_q, 2, d), (1, s_kv, h_kv, d), (1, s_kv, h_kv, d_v))
+    q, k, v = (_draw(device, *shape) for shape in shapes)
+    return q, k, v
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
+    """out and lse of causal attention with a bias and a sink, in float64."""
+    wide_q, wide_k, wide_v = (each.double().transpose(1, 2) for each in (q, k, v))
+    scores = wide_q @ wide_k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + bias.double()
+    later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+    scores = scores.masked_fill(later, -math.inf)
+    extra = sink.double()[None, :, None, None].expand(*scores.shape[:3], 1)
+    lse = torch.cat([scores, extra], -1).logsumexp(-1)
+    out = (scores - lse[..., None]).exp() @ wide_v
+    return out.transpose(1, 2), lse
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_attention_has_the_gradients_of_the_formula(
+    device: torch.device, *, deterministic: bool
+) -> None:
+    """Of q, k, v, a bias and a sink, with grouped heads and a causal mask."""
+    q, k, v = _tensors(device)
+    bias, sink = _draw(device, 1, 2, 5, 7), _draw(device, 2)
+    leaves = (q, k, v, bias, sink)
+    out, lse = attention_with_lse(
+        q, k, v, causal=True, bias=bias, sink=sink, deterministic=deterministic
+    )
+    expected_out, expected_lse = _plain(*leaves)
+    assert float((out - expected_out).detach().abs().max()) <= SCALE_OF_FP32
+    assert float((lse - expected_lse).detach().abs().max()) <= SCALE_OF_FP32
+    weights = torch.linspace(-1, 1, out.numel(), device=device).view(out.shape)
+    got = torch.autograd.grad(out, leaves, weights)
+    expected = torch.autograd.grad(expected_out, leaves, weights.double())
+    for mine, theirs in zip(got, expected, strict=True):
+        assert float((mine - theirs).abs().max()) <= SCALE_OF_FP32
+
+
+def test_attention_passes_torchs_check_of_operators(device: torch.device) -> None:
+    """Schema, fake tensors, autograd registration and ahead-of-time tracing."""
+    q, k, v = _tensors(device, h_kv=2)
+    bias, sink = _draw(device, 1, 1, 5, 7), _draw(device, 2)
+    options = Options(causal=True, window=(3, None), bias=bias, sink=sink)
+    tensors, settings = packed(options, deterministic=True, precision="ieee")
+    results = torch.library.opcheck(forward_operator, (q, k, v, *tensors), settings)
+    assert set(results.values()) == {"SUCCESS"}
+
+
+def test_attention_compiles_without_a_graph_break(device: torch.device) -> None:
+    """Traced whole, forward and backward, with the same values and gradients."""
+    q, k, v = _tensors(device)
+
+    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, causal=True).square().sum()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    expected = torch.autograd.grad(loss(q, k, v), (q, k, v))
+    got = torch.autograd.grad(compiled(q, k, v), (q, k, v))
+    for mine, theirs in zip(got, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_attention_has_no_second_derivative(device: torch.device) -> None:
+    """It says so, and doesn't return one that is wrong."""
+    q, k, v = _tensors(device)
+    (dq,) = torch.autograd.grad(attention(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(AttentionError, match="no second derivative"):
+        dq.sum().backward()
+
+
+def test_attention_gives_lse_no_gradient(device: torch.device) -> None:
+    """A loss made of lse can't be differentiated in silence."""
+    _, lse = attention_with_lse(*_tensors(device))
+    assert not lse.requires_grad
+
+
+def test_gradients_are_repeated_bit_for_bit(device: torch.device) -> None:
+    """The default backward, with keys over several tiles."""
+    q, k, v = _tensors(device, s_q=70, s_kv=150)
+    first, second = (torch.autograd.grad(attention(q, k, v).sum(), (q, k, v)) for _ in range(2))
+    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))

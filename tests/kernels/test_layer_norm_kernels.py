@@ -1,0 +1,115 @@
+"""Our layer-norm kernels, beyond what the suite asks of every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import device as devices
+from kernels.layer_norm import column_owning, row_persistent, row_sharing
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case
+from tests.builders.strict_calls import violation_of
+
+_Kernel = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
+_KERNELS: dict[str, _Kernel] = {
+    "row_persistent": row_persistent.row_persistent,
+    "column_owning": column_owning.column_owning,
+    "row_sharing": row_sharing.row_sharing,
+}
+
+
+def _outputs(kernel: _Kernel, case: Case, device: torch.device) -> list[Tensor]:
+    inputs = LAYER_NORM_BACKWARD.inputs(case, device)
+    return [each for each in kernel(**inputs, aligned=False) if each is not None]
+
+
+def _case(m: int, n: int, *options: str) -> Case:
+    return Case(
+        op="layer_norm_backward",
+        sizes=(("m", m), ("n", n)),
+        dtype=torch.float32,
+        weight_dtype=torch.float32,
+        options=frozenset(options),
+    )
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_device_independent_result_has_the_same_bits_on_every_device(
+    name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1, 3 or 20 SMs: the bits are the same with the option, and differ without it."""
+
+    def on(sms: int, *options: str) -> list[Tensor]:
+        monkeypatch.setenv(devices.SIMULATED_MULTIPROCESSORS_VARIABLE, str(sms))
+        monkeypatch.setattr(devices, "_multiprocessors", lambda _: sms)
+        return _outputs(_KERNELS[name], _case(260, 40, *options), device)
+
+    fixed = [on(sms, "device_independent") for sms in (1, 3, 20)]
+    for other in fixed[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(fixed[0], other, strict=True))
+    free = [on(sms) for sms in (1, 20)]
+    assert not all(torch.equal(a, b) for a, b in zip(*free, strict=True))
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_row_of_dx_does_not_depend_on_the_rows_beside_it(name: str, device: torch.device) -> None:
+    """dx of the first rows has the same bits in a batch of 5 rows and in one of 41."""
+    inputs = LAYER_NORM_BACKWARD.inputs(_case(41, 72), device)
+    few = {
+        key: value[:5] if isinstance(value, Tensor) and key != "weight" else value
+        for key, value in inputs.items()
+    }
+    whole = _KERNELS[name](**inputs, aligned=False)[0]
+    assert torch.equal(_KERNELS[name](**few, aligned=False)[0], whole[:5])
+
+
+@pytest.mark.parametrize("name", _KERNELS)
+def test_gradient_that_is_not_packed_is_refused(name: str, device: torch.device) -> None:
+    """A strided gradient to accumulate into is refused in a sentence, not written around."""
+    inputs = LAYER_NORM_BACKWARD.inputs(_case(3, 8), device)
+    strided = torch.zeros(16, device=device)[::2]
+    with pytest.raises(ValueError, match="packed"):
+        _KERNELS[name](**inputs, aligned=False, dweight=strided, dbias=strided)
+
+
+def test_every_rank_gives_the_same_gradients(device: torch.device) -> None:
+    """[6, 24], [2, 3, 24] and [6, 1, 24] are the same rows."""
+    inputs = LAYER_NORM_BACKWARD.inputs(_case(6, 24), device)
+    flat = _KERNELS["row_persistent"](**inputs, aligned=False)
+    for shape in ((2, 3), (6, 1)):
+        folded = {
+            key: value.reshape(*shape, *value.shape[1:])
+            if isinstance(value, Tensor) and key != "weight"
+            else value
+            for key, value in inputs.items()
+        }
+        dx, *gradients = _KERNELS["row_persistent"](**folded, aligned=False)
+        assert dx.shape == (*shape, 24)
+        assert torch.equal(dx.reshape(6, 24), flat[0])
+        for got, expected in zip(gradients, flat[1:], strict=True):
+            assert got is not None
+            assert expected is not None
+            assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("far", ["dy", "x", "dresidual"])
+@pytest.mark.parametrize("name", _KERNELS)
+def test_rows_past_31_bits_apart_are_read(name: str, far: str) -> None:
+    """A row stride of 2^31 elements, whose product with a load's width 32 bits don't hold."""
+    kernel, generator = _KERNELS[name], torch.Generator().manual_seed(0)
+    dy, x, dresidual = (torch.randn(2, 64, generator=generator).bfloat16() for _ in range(3))
+    inputs = {"dy": dy, "x": x, "dresidual": dresidual, "weight": torch.ones(64).bfloat16()}
+    inputs |= {"mean": torch.zeros(2), "rstd": torch.ones(2)}
+    apart = torch.empty(2**31 + 64, dtype=torch.bfloat16).as_strided((2, 64), (2**31, 1))
+    moved = {**inputs, far: apart.copy_(inputs[far])}
+    got: list[Tensor | None] = []
+    said = violation_of(lambda: got.extend(kernel(**moved, aligned=True)), tuple(moved.values()))
+    assert said is None
+    for mine, theirs in zip(got, kernel(**inputs, aligned=False), strict=True):
+        assert mine is not None
+        assert theirs is not None
+        assert torch.equal(mine, theirs)

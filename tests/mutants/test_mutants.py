@@ -1,0 +1,113 @@
+"""A sample of the mutants is killed, and the catalogue is fit to try the rest: `nox -s mutants`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import ROOT
+from tests.mutants import bench, catalogue
+from tests.mutants.bench import Bench
+from tests.mutants.mutant import Edit, EditError, Mutant
+
+_SAMPLE = 8
+_EDITED = [each for each in catalogue.MUTANTS if each.edits]
+# A tensor of 2^32 elements, a grid's limit and a race in shared memory need a GPU.
+_ON_A_GPU = {4, 6, 7}
+
+
+@pytest.fixture(scope="module")
+def trial(device: torch.device) -> Iterator[Bench]:
+    """What mutants are tried on."""
+    if device.type == "cuda":
+        pytest.skip("mutants are tried under the interpreter")
+    made = Bench(device)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("mutant", catalogue.chosen((), _SAMPLE), ids=lambda each: each.name)
+def test_mutant_of_the_sample_is_killed(mutant: Mutant, trial: Bench) -> None:
+    """By a rule that fits it, on a case that it names, which the sound kernel passes."""
+    outcome = trial(mutant)
+    assert outcome.wrong is None
+    assert outcome.case in mutant.case_ids
+    assert outcome.tried <= len(mutant.cases)
+
+
+def test_mutant_that_changes_nothing_survives(
+    trial: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit without an effect passes every case, and that is reported."""
+    known = catalogue.ci_cases("attention_delta")
+    monkeypatch.setattr(bench, "ci_cases", lambda _: dict(list(known.items())[:9]))
+    alike = next(each for each in _EDITED if each.kernel == "delta")
+    comment = Edit("attention/delta.py", "_TILE = 4096  #", "_TILE = 4096  # just")
+    outcome = trial(replace(alike, edits=(comment,), cases=()))
+    assert outcome.rule is None
+    assert outcome.wrong == "it passes all 9 cases that it was tried on"
+
+
+def test_mutant_that_dies_of_something_else_is_a_problem(trial: Bench) -> None:
+    """A rule that doesn't fit it says that the mutant isn't what it is meant to be."""
+    mutant = next(each for each in _EDITED if each.name == "delta_rows_unmasked")
+    outcome = trial(replace(mutant, rules=("workspace",)))
+    assert outcome.wrong == "killed by illegal access, not by workspace"
+
+
+@pytest.mark.parametrize("mutant", _EDITED, ids=lambda each: each.name)
+def test_edits_apply_and_are_python(mutant: Mutant, tmp_path: Path) -> None:
+    """Every edit fits the kernels as they are, changes them, and leaves files that compile."""
+    mutant.write_overlay(tmp_path)
+    for edit in mutant.edits:
+        text = (tmp_path / "kernels" / edit.file).read_text()
+        ast.parse(text)
+        assert text != (ROOT / "kernels" / edit.file).read_text()
+
+
+def test_edit_that_no_longer_applies_is_named(tmp_path: Path, trial: Bench) -> None:
+    """The mutant, the file and the text are named, in an error and in the table."""
+    gone = Edit("attention/delta.py", "_TILE = 4095", "_TILE = 1")
+    mutant = replace(_EDITED[0], name="of_yesterday", edits=(gone,))
+    words = "mutant of_yesterday: its edit of kernels/attention/delta.py applies 0 times, not 1"
+    with pytest.raises(EditError, match=words):
+        mutant.write_overlay(tmp_path)
+    outcome = trial(mutant)
+    assert outcome.wrong is not None and words in outcome.wrong
+
+
+@pytest.mark.parametrize("mutant", catalogue.MUTANTS, ids=lambda each: each.name)
+def test_cases_of_a_mutant_are_of_the_ci_tier(mutant: Mutant) -> None:
+    """Each names a case at least, and all that it names exist and need no GPU."""
+    assert mutant.case_ids
+    assert set(mutant.case_ids) <= set(catalogue.ci_cases(mutant.op))
+
+
+def test_mutants_are_many_and_told_apart() -> None:
+    """75 at least, 60 besides cheats, most of them edits of ours, 15 cheats; no name twice."""
+    names = [each.name for each in catalogue.MUTANTS]
+    assert len(names) == len(set(names)) >= 75
+    assert len(_EDITED) >= 45
+    assert sum(bool(each.cheats) for each in catalogue.MUTANTS) >= 15
+
+
+def test_every_covered_bug_is_planted() -> None:
+    """Each defect that cases are said to cover has a mutant, but for those that take a GPU."""
+    table = (ROOT / "docs" / "bugs-covered.md").read_text()
+    covered = {int(number) for number in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    planted = {bug for each in catalogue.MUTANTS for bug in each.bugs}
+    assert covered - planted == _ON_A_GPU
+
+
+def test_sample_is_the_same_every_time() -> None:
+    """It depends on names alone, and a name that nobody has is refused with a near one."""
+    assert catalogue.chosen((), _SAMPLE) == catalogue.chosen((), _SAMPLE)
+    assert len(catalogue.chosen((), _SAMPLE)) == _SAMPLE
+    with pytest.raises(catalogue.UnknownMutantError, match="did you mean delta_rows_unmasked"):
+        catalogue.chosen(["delta_rows_unmaskd"], None)

@@ -1,0 +1,119 @@
+"""Each cheat fails for the reason that fits it, and no run and no record breaks on one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.registry import KernelError, load_file
+from reports.record import Record, latest, read
+from tests import ROOT
+from tests.builders.commands import run_python
+from tests.mutants.bench import Bench
+from tests.mutants.cheats import MUTANTS
+from tests.mutants.mutant import Mutant
+
+_CHEATS = ROOT / "tests" / "candidates" / "cheats"
+_CASE = "layer_norm_backward-m37-n760-float32-contiguous"
+_HONEST = "row_persistent"
+_QUIET = "--no-header --no-summary --tb=short -p no:cacheprovider"  # much as nox has it
+_OUTSIDE_S = 3  # after which the process that rewrites_from_outside leaves behind does it
+
+
+@pytest.fixture(scope="module")
+def trial(device: torch.device) -> Iterator[Bench]:
+    """What cheats are tried on: the suite's judge and its workers."""
+    if device.type == "cuda":
+        pytest.skip("cheats are tried under the interpreter")
+    made = Bench(device)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("cheat", MUTANTS, ids=lambda each: each.kernel)
+def test_cheat_fails_for_its_reason(cheat: Mutant, trial: Bench) -> None:
+    """By a rule that fits it, on a case of its own, which an honest kernel passes."""
+    outcome = trial(cheat)
+    assert outcome.wrong is None
+    assert outcome.case in cheat.case_ids
+
+
+def _run(results: Path, *cheats: str, kernels: tuple[str, ...] = ()) -> tuple[int, str]:
+    """The exit status of a run of these cheats, and what it prints."""
+    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+    command += [f"--results={results}", "--jobs=1", "--time-limit=3", f"--case={_CASE}"]
+    command += [f"--kernels={_CHEATS / name}.py" for name in cheats]
+    command += [f"--kernel={name}" for name in kernels]
+    variables = os.environ | {"CHEATED_RESULTS": str(results), "PYTEST_ADDOPTS": _QUIET}
+    ran = run_python(*command, variables=variables, started=True)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def _statuses(record: Record) -> dict[str, str]:
+    return {row.kernel: row.status for row in record.rows}
+
+
+def test_run_of_many_cheats_has_a_verdict_on_each(tmp_path: Path) -> None:
+    """Crashes, stops, lies and exits beside an honest kernel, which passes; the record is whole."""
+    cheats = (
+        "crashes", "stops_itself", "exits_at_once", "interrupts", "kills_its_parent",
+        "forges_the_reply", "sends_garbage", "bombs_the_unpickler", "paints_the_report",
+        "replaces_the_judge", "poses_as_a_baseline", "rewrites_at_exit", "first_seed_alone",
+    )  # fmt: skip
+    status, printed = _run(tmp_path, *cheats, kernels=(*cheats, _HONEST))
+    record = read(latest(tmp_path))
+    assert status == 1
+    assert record.problem is None
+    assert _statuses(record) == dict.fromkeys(cheats, "failed") | {_HONEST: "passed"}
+    assert all(row.gates for row in record.rows)  # one of them says that it is a baseline
+    assert "The suite itself failed" not in printed
+    assert "Traceback" not in printed
+    assert "\x1b" not in printed
+
+
+def test_cheat_that_exits_while_it_is_imported_is_one_sentence(tmp_path: Path) -> None:
+    """No record is begun, and the exit status isn't 0."""
+    status, printed = _run(tmp_path, "exits_at_import")
+    assert status == 4
+    assert "while it was imported, it ended its process, with status 0" in printed
+    assert "Traceback" not in printed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("cheat", ["declares_no_arithmetic", "declares_too_much"])
+def test_kernel_that_declares_arithmetic_without_bounds_is_refused(cheat: str) -> None:
+    """An infinite roundoff, or one of 1/2, would let any output pass."""
+    words = "accumulation_roundoff must be from 2\\^-53 to 2\\^-8, got "
+    with pytest.raises(KernelError, match=words):
+        load_file(_CHEATS / f"{cheat}.py")
+
+
+def test_record_that_was_rewritten_is_not_believed(tmp_path: Path) -> None:
+    """The failures stand, in the exit status and in the record, or the record is disowned."""
+    cheats = ("rewrites_the_record", "rewrites_from_outside")
+    status, printed = _run(tmp_path, *cheats)
+    assert status != 0
+    assert "Traceback" not in printed
+    time.sleep(_OUTSIDE_S + 1)
+    if "something else wrote to the record" not in printed:
+        assert _statuses(read(latest(tmp_path))) == dict.fromkeys(cheats, "failed")
+
+
+def test_run_whose_judge_is_killed_is_no_pass(tmp_path: Path) -> None:
+    """Nothing can go on without it, but nothing can be taken for a success either."""
+    status, _ = _run(tmp_path, "kills_the_judge")
+    assert status != 0
+    assert read(latest(tmp_path)).problem is not None
+
+
+def test_cheats_are_files_that_stand_alone() -> None:
+    """Each is a user's file that has a fate in the list, or a test of its own here."""
+    files = {each.stem for each in _CHEATS.glob("*.py")}
+    elsewhere = {"declares_no_arithmetic", "declares_too_much", "exits_at_import"}
+    assert files == {each.kernel for each in MUTANTS} | elsewhere | {"kills_the_judge"}
+    assert not any("from tests" in each.read_text() for each in _CHEATS.glob("*.py"))

@@ -1,0 +1,114 @@
+"""Calls made ahead, in several processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.registry import all_kernels
+from oracles import LAYER_NORM_BACKWARD
+from oracles.op import Case
+from suites.bench.first_calls import compile_ahead, compiles
+from suites.bench.rows import TASK
+from suites.sandbox.judge_side.workers import Workers
+from suites.sandbox.orphans import end_children
+from tests import ROOT
+
+CHEATS = ROOT / "tests" / "candidates" / "timing_cheats"
+CPU = torch.device("cpu")
+
+
+def _case(m: int) -> Case:
+    return Case(
+        op=LAYER_NORM_BACKWARD.name,
+        sizes=(("m", m), ("n", 8)),
+        dtype=torch.float32,
+        weight_dtype=torch.float32,
+    )
+
+
+def _workers() -> Workers:
+    return Workers(CPU, 90, strict=False, files=(CHEATS / "by_content.py",), tasks=(TASK,))
+
+
+def _children() -> set[str]:
+    """Of this process."""
+    return set(Path("/proc/thread-self/children").read_text().split())
+
+
+def test_first_calls_are_told_pair_by_pair() -> None:
+    """Seconds of each, whichever process made it; the processes are gone."""
+    before = _children()
+    one = _workers()
+    try:
+        (kernel,) = one.kernels()
+    finally:
+        one.close()
+    pairs = [(kernel, _case(m)) for m in range(1, 7)]
+    made = compile_ahead(pairs, CPU, _workers, processes=2)
+    assert made.keys() == {(kernel.op.name, kernel.name, case.id()) for _, case in pairs}
+    assert all(seconds > 0 for seconds in made.values())
+    assert _children() <= before  # a test before may have left one of its own
+
+
+_SLOW = """
+import pathlib, time
+import torch
+from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+
+@kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
+def slow(dy, x, weight, mean, rstd):
+    '''Compiles for a minute.'''
+    marker = pathlib.Path(__file__).with_suffix(f".{dy.shape[0]}")
+    marker.touch()
+    time.sleep(60)
+    marker.with_name("waited").touch()
+"""
+
+
+@pytest.mark.parametrize("when", ["as they start", "in their calls"])
+def test_interrupt_ends_all_processes_at_once(tmp_path: Path, when: str) -> None:
+    """None is waited for until it has started or its call is over."""
+    file = tmp_path / "slow.py"
+    file.write_text(_SLOW)
+
+    def workers() -> Workers:
+        return Workers(CPU, 90, strict=False, files=(file,), tasks=(TASK,))
+
+    one = workers()
+    try:
+        (kernel,) = one.kernels()
+    finally:
+        one.close()
+    before = _children()
+
+    def interrupt() -> None:
+        while when == "in their calls" and len(list(tmp_path.glob("slow.[0-9]*"))) < 3:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Timer(0.5, interrupt).start()
+    pairs = [(kernel, _case(m)) for m in range(1, 9)]
+    with pytest.raises(KeyboardInterrupt):
+        compile_ahead(pairs, CPU, workers, processes=3)
+    assert not (tmp_path / "waited").exists()
+    end_children()
+    assert _children() <= before
+
+
+def test_nothing_is_made_ahead_on_a_cpu_or_of_what_does_not_compile() -> None:
+    """PyTorch's own kernels have been compiled for long."""
+    kernels = {each.name: each for each in all_kernels() if each.op is LAYER_NORM_BACKWARD}
+    assert compiles(kernels["row_persistent"])
+    assert compiles(kernels["inductor"])
+    assert not compiles(kernels["torch_native"])
+    pairs = [(kernels["row_persistent"], _case(m)) for m in range(1, 9)]
+    assert compile_ahead(pairs, CPU, _workers) == {}
+    native = [(kernels["torch_native"], case) for _, case in pairs]
+    assert compile_ahead(native, CPU, _workers, processes=2) == {}

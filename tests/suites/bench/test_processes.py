@@ -1,0 +1,95 @@
+"""Runs in processes of their own, and Ctrl-C, also among their imports."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from suites.bench.processes import Run, run_together, start
+from tests.builders.commands import Running, wait_for
+
+# A run that is among its imports until it is ended; WAITS says what it does with Ctrl-C.
+_CONFTEST = """
+import os, pathlib, signal, time
+WAITS
+pathlib.Path(f"{os.getpid()}.waits").touch()
+time.sleep(300)
+"""
+_TWO_RUNS = """
+import sys
+import time
+from pathlib import Path
+from suites.bench.processes import Run, run_together
+
+here = Path(sys.argv[1])
+print(run_together([Run(["."], here), Run(["."], here, {"TERM": "dumb"})]), file=sys.stderr)
+"""
+
+
+def _until(running: Running, path: Path, files: int) -> None:
+    wait_for(lambda: len(list(path.glob("*.waits"))) >= files, running)
+    assert running.process.poll() is None, running.printed
+
+
+def _lives(number: int) -> bool:
+    """Not so of one that has ended and that nobody has asked for its status."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{number}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("does", "presses", "told"),
+    [
+        ("", 1, "([2, 2], True)"),
+        ("signal.signal(signal.SIGINT, lambda *_: None)", 2, "([-9, -9], True)"),
+    ],
+    ids=["once", "twice"],
+)
+def test_interrupt_ends_all_runs_without_a_traceback(
+    does: str, presses: int, told: str, tmp_path: Path
+) -> None:
+    """One lets them end by themselves; the next kills those that don't."""
+    (tmp_path / "conftest.py").write_text(_CONFTEST.replace("WAITS", does))
+    running = Running(sys.executable, "-c", _TWO_RUNS, tmp_path)
+    _until(running, tmp_path, 2)
+    for _ in range(presses):
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    errors = running.ended().stderr
+    assert errors.splitlines()[-1] == told
+    assert "Traceback" not in errors
+
+
+def test_interrupt_before_a_run_is_up_waits_for_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """While Python itself starts: the run ends as from any Ctrl-C, and says nothing."""
+    starting = start(Run(["--version"], tmp_path, quiet=True))
+    starting.send_signal(signal.SIGINT)
+    assert starting.wait(600) == pytest.ExitCode.INTERRUPTED
+    assert capfd.readouterr().err == ""
+
+
+def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """Which is killed: they get a Ctrl-C, and none is left on a GPU."""
+    (tmp_path / "conftest.py").write_text(_CONFTEST.replace("WAITS", ""))
+    running = Running(sys.executable, "-c", _TWO_RUNS, tmp_path)
+    _until(running, tmp_path, 2)
+    running.ended(by=signal.SIGKILL)
+    numbers = [int(each.stem) for each in tmp_path.glob("*.waits")]
+    wait_for(lambda: not any(map(_lives, numbers)))
+
+
+def test_runs_say_how_they_ended(tmp_path: Path) -> None:
+    """Each has its own status, environment and folder."""
+    (tmp_path / "test_it.py").write_text(
+        "import os\ndef test_it(): assert os.environ['WHICH'] == 'this'\n"
+    )
+    runs = [Run(["-q"], tmp_path, {"WHICH": each}, quiet=True) for each in ("this", "other")]
+    assert run_together(runs) == ([0, 1], False)

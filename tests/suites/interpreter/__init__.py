@@ -1,0 +1,1 @@
+"""Tests of Triton's interpreter, repaired and strict."""

@@ -1,0 +1,213 @@
+"""Operations that the stock interpreter computes otherwise than a GPU, or has nothing for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra import cuda, libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
+
+from oracles import LAYER_NORM_BACKWARD
+from tests.builders.by_hand import kernel_of, run_on
+from tests.builders.strict_calls import violation_of
+from tests.builders.wrong_layer_norms import closed_form
+
+_CASE = "layer_norm_backward-m5-n5-float32-contiguous"
+
+
+@triton.jit
+def _limits_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x, y = tl.load(x_ptr + offs), tl.load(y_ptr + offs)
+    tl.store(out_ptr + offs, tl.maximum(x, y))
+    tl.store(out_ptr + BLOCK + offs, tl.minimum(x, y))
+    tl.store(out_ptr + 2 * BLOCK + offs, tl.clamp(x, -1.0, 1.0))
+    tl.store(out_ptr + 3 * BLOCK + offs, tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL))
+
+
+@triton.jit
+def _fma_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    product = x * x
+    tl.store(out_ptr + offs, tl.fma(x, x, -product))
+
+
+@triton.jit
+def _compared_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    row, offs = tl.program_id(0), tl.arange(0, BLOCK)
+    spread = tl.broadcast_to(row < 1, (BLOCK,))
+    tl.static_assert(spread.dtype == tl.int1)
+    lane = row * BLOCK + offs
+    tl.store(out_ptr + lane, tl.load(x_ptr + lane, spread & (offs < size), other=-1.0), row < 2)
+
+
+@triton.jit
+def _sums_kernel(x_ptr, out_ptr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    rows, offs = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + rows[:, None] * BLOCK + offs[None, :])
+    again = tl.load(x_ptr + offs[None, :] + rows[:, None] * BLOCK)
+    tl.store(out_ptr + rows, tl.sum(x, axis=1))
+    tl.store(out_ptr + ROWS + rows, tl.sum(again, axis=1))
+
+
+@triton.jit
+def _library_kernel(x_ptr, out_ptr, FUNCTION: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, 256))
+    if FUNCTION == "libdevice.tanh":
+        y = libdevice.tanh(x)
+    elif FUNCTION == "libdevice.exp":
+        y = cuda_libdevice.exp(x)
+    elif FUNCTION == "cuda.smid":
+        y = cuda.smid()
+    elif FUNCTION == "inline assembly":
+        y = tl.inline_asm_elementwise("ex2 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    elif FUNCTION == "the operation descriptor_reduce":
+        described = tl.make_tensor_descriptor(out_ptr, [256], [1], [256])
+        y = described.atomic_add([0], x)
+    else:
+        half = tl.reshape(x, (16, 16)).to(tl.float8e5)
+        scale = tl.full((16, 1), 127, tl.uint8)
+        y = tl.dot_scaled(half, scale, "e5m2", half, scale, "e5m2")
+    tl.store(out_ptr + tl.arange(0, 256), y)
+
+
+_CALLS = {
+    "libdevice.tanh": "libdevice.tanh(",
+    "libdevice.exp": "cuda_libdevice.exp(",
+    "cuda.smid": "cuda.smid(",
+    "inline assembly": "tl.inline_asm_elementwise(",
+    "the operation descriptor_reduce": "described.atomic_add(",
+    "tl.dot_scaled": "tl.dot_scaled(",
+}
+
+
+@pytest.fixture(autouse=True)
+def _on_the_interpreter(device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("the interpreter is for machines without a GPU")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_larger_of_a_number_and_nan_is_the_number(dtype: torch.dtype) -> None:
+    """As max.f32 and min.f32 of a GPU have it, and clamp; unless a kernel asks for the NaN."""
+    nan = float("nan")
+    x, y = torch.tensor([[nan, 2.0], [3.0, nan]], dtype=dtype)
+    out = torch.zeros(4, 2, dtype=dtype)
+    assert violation_of(lambda: _limits_kernel[(1,)](x, y, out, BLOCK=2)) is None
+    assert out[:2].tolist() == [[3.0, 2.0], [3.0, 2.0]]
+    assert out[2].tolist() == [-1.0, 1.0]
+    assert out[3].isnan().all()
+
+
+def test_fma_rounds_once() -> None:
+    """So that fma(x, x, -(x * x)) is what the product's rounding lost."""
+    x = torch.tensor([1 + 2.0**-20, 3.14159274, 1e-10, 65521.0])
+    out = torch.zeros(4)
+    assert violation_of(lambda: _fma_kernel[(1,)](x, out, BLOCK=4)) is None
+    exact = x.double() * x.double()
+    assert torch.equal(out.double(), exact - (x * x).double())
+    assert out[:2].all()
+
+
+def test_scalar_comparison_spread_over_a_block_stays_a_mask() -> None:
+    """The stock one becomes integers, by which numpy picks lanes 0 and 1."""
+    x, out = torch.arange(8.0), torch.zeros(16)
+    assert violation_of(lambda: _compared_kernel[(4,)](x, out, 5, BLOCK=8)) is None
+    assert out.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, *[-1.0] * 11]
+
+
+@triton.jit
+def _looking_kernel(x_ptr, out_ptr, n):
+    at = 0
+    while at < n and tl.load(x_ptr + at) > 0:
+        at += 1
+    tl.store(out_ptr, at)
+
+
+def test_operands_of_and_are_all_looked_at() -> None:
+    """Compiled, `and` of tensors doesn't stop at the first that is false, nor does a load in it."""
+    x, out = torch.ones(5), torch.zeros(1, dtype=torch.int32)
+    assert violation_of(lambda: _looking_kernel[(1,)](x - 2, out, 5)) is None
+    found = violation_of(lambda: _looking_kernel[(1,)](x, out, 5))
+    assert found is not None
+    assert "_looking_kernel reads up to 1 elements past the end of x_ptr" in found
+
+
+@triton.jit
+def _scalar_kernel(x_ptr, out_ptr, n):
+    tl.store(out_ptr, tl.load(x_ptr, mask=n > 7, other=0.0))
+
+
+def test_scalar_load_has_its_other_though_it_is_zero() -> None:
+    """Triton's own code takes one that isn't true for none."""
+    out = torch.ones(1)
+    assert violation_of(lambda: _scalar_kernel[(1,)](torch.ones(1), out, 5)) is None
+    assert out.item() == 0
+
+
+@triton.jit
+def _narrowing_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    tl.store(out_ptr + offs, x.to(out_ptr.dtype.element_ty), mask=offs < n)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_cast_to_fp8_rounds_to_nearest_even_and_saturates(
+    source: torch.dtype, dtype: torch.dtype
+) -> None:
+    """Each value of fp16, those between, and back again."""
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    x = bits.view(torch.float16).float()
+    x = (x[x.isfinite()] * 1.0009765625).to(source)
+    narrow, back = torch.empty(x.shape, dtype=dtype), torch.empty(x.shape)
+    grid = (triton.cdiv(x.numel(), 4096),)
+
+    def call() -> None:
+        _narrowing_kernel[grid](x, narrow, x.numel(), BLOCK=4096)
+        _narrowing_kernel[grid](narrow, back, x.numel(), BLOCK=4096)
+
+    assert violation_of(call) is None
+    most = torch.finfo(dtype).max
+    right = x.float().clamp(-most, most).to(dtype).float()
+    assert torch.equal(narrow.float(), right)
+    assert torch.equal(back, right)
+
+
+@pytest.mark.parametrize("function", _CALLS)
+def test_kernel_that_calls_what_is_not_interpreted_is_told_so(function: str) -> None:
+    """In one sentence: which function, at which line, and what to do."""
+
+    def calling(
+        dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _library_kernel[(1,)](torch.ones(256), torch.zeros(256), FUNCTION=function)
+        return closed_form(dy, x, weight, mean, rstd)
+
+    case = next(each for each in LAYER_NORM_BACKWARD.cases() if each.id() == _CASE)
+    row = run_on(torch.device("cpu")).try_pair(kernel_of(calling), case)
+    assert (row.status, row.rule) == ("failed", "raised")
+    source = Path(__file__).read_text().splitlines()
+    call = f"y = {_CALLS[function]}"
+    line = next(number for number, text in enumerate(source, 1) if text.strip().startswith(call))
+    assert row.reason == (
+        f"it raised NotInterpretedError at line {line} of {__file__}: Triton "
+        f"{triton.__version__}'s interpreter can't run {function}; use functions of "
+        "triton.language (tl.exp, tl.sigmoid, tl.math.erf), or say Domain(interpretable=False) "
+        "and run it on a GPU"
+    )
+
+
+def test_sum_of_a_block_does_not_depend_on_how_numpy_lays_it_out() -> None:
+    """The same numbers, whichever part of their addresses came first: the same bits."""
+    x = torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
+    out = torch.empty(2, 64)
+    _sums_kernel[(1,)](x, out, ROWS=64, BLOCK=16)
+    assert torch.equal(out[0], out[1])

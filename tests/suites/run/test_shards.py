@@ -1,0 +1,149 @@
+"""A run spread over processes: every case in one share, and the record that of one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from oracles import OPS
+from oracles.op import Case
+from reports.record import Record, latest, read
+from suites.run.shards import default_jobs, is_huge, most_jobs, share_of
+from tests.builders.commands import run_python
+
+_DIES = """
+import os, pathlib, signal
+from kernels import Domain, kernel
+from kernels.attention.delta import launch_delta
+from oracles import ATTENTION_DELTA
+import torch
+
+@kernel(ATTENTION_DELTA, Domain(dtypes=(torch.float32,)))
+def dies(out, do):
+    if out.shape[1] == 129:
+        server = pathlib.Path(f"/proc/{os.getppid()}/stat").read_text()
+        os.kill(int(server.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    return (launch_delta(out, do),)
+"""
+
+
+_SMALL = ("--op=attention_delta", "--dtype=float32")
+
+
+def _cases() -> list[Case]:
+    return [case for op in OPS.values() for case in op.cases()]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_shares_hold_every_case_once(kind: str, count: int) -> None:
+    """Also the huge ones, which are the share after the last."""
+    cases = _cases()
+    shares = [share_of(cases, number, count, kind) for number in range(count + 1)]
+    assert sum(map(len, shares)) == len(cases)
+    assert frozenset().union(*shares) == {case.id() for case in cases}
+    assert shares[count] == {case.id() for case in cases if is_huge(case, kind)}
+
+
+def test_shares_of_a_gpu_keep_what_compiles_together() -> None:
+    """Cases that differ in values, offsets and lengths alone need the same compiled kernels."""
+    cases = [case for case in _cases() if not is_huge(case, "cuda")]
+    alike = [
+        case.id()
+        for case in cases
+        if case.op.startswith("attention")
+        and case.dtype_label == "bfloat16"
+        and not case.options
+        and dict(case.sizes).get("d") == dict(case.sizes).get("d_v") == 64
+    ]
+    holding = [share_of(cases, number, 12, "cuda") for number in range(12)]
+    assert len(alike) > 100
+    assert sum(bool(share & set(alike)) for share in holding) == 1
+
+
+def test_small_runs_stay_in_one_process() -> None:
+    """A second process would start as the first one ends."""
+    assert default_jobs("cpu", 20) == 1
+    assert default_jobs("cpu", 10_000) >= 1
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_no_share_of_as_many_as_there_can_be_is_empty(kind: str) -> None:
+    """On a GPU cases that need the same compiled kernels stay together, so there are fewer."""
+    cases = _cases()[:40]
+    count = most_jobs(cases, kind)
+    assert all(share_of(cases, number, count, kind) for number in range(count))
+    assert not share_of(cases, count, count + 1, kind)
+
+
+def _run(results: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Record]:
+    command = ("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq")
+    ran = run_python(*command, f"--results={results}", *arguments)
+    return ran, read(latest(results))
+
+
+def test_two_processes_leave_the_record_of_one(tmp_path: Path) -> None:
+    """The same rows with the same verdicts and errors, in another order."""
+    verdicts = []
+    for jobs in (1, 2):
+        ran, record = _run(tmp_path / str(jobs), *_SMALL, f"--jobs={jobs}", "--kernel=delta")
+        assert ran.returncode == 0, ran.stdout
+        assert record.problem is None
+        verdicts.append({(row.case.id, row.status, row.outputs) for row in record.rows})
+    assert verdicts[0] == verdicts[1]
+    assert len(verdicts[0]) > 30
+
+
+def _layer_norm(n: int) -> str:
+    """A line of a file of cases."""
+    line = {"op": "layer_norm_backward", "sizes": {"m": 3, "n": n}, "dtype": "float32"}
+    return json.dumps(line)
+
+
+def _run_of(sizes: tuple[int, int], folder: Path, *arguments: str) -> Record:
+    """Two cases, by default a share each. Raises AssertionError where the run fails."""
+    folder.mkdir()
+    file = folder / "cases"
+    file.write_text("\n".join(map(_layer_norm, sizes)))
+    asked = ["--kernel=row_persistent_aligned", f"--cases={file}", "--signs=3"]
+    ran, record = _run(folder, *asked, *(arguments or ["--jobs=2"]))
+    assert ran.returncode == 0, ran.stdout
+    return record
+
+
+def test_share_of_refused_cases_is_whole(tmp_path: Path) -> None:
+    """It has nothing to run, which is no fault. Rows of 17 floats aren't whole 16 bytes."""
+    record = _run_of((64, 17), tmp_path / "run")
+    assert [row.status for row in record.rows] == ["refused", "passed"]
+
+
+def test_share_that_an_earlier_run_has_is_whole(tmp_path: Path) -> None:
+    """Of a run that is gone on with: what there was to run has run."""
+    whole = _run_of((64, 128), tmp_path / "whole", "--jobs=1")
+    cut_off = tmp_path / "cut_off.jsonl"
+    lines = whole.path.read_text().splitlines(keepends=True)
+    cut_off.write_text("".join(lines[:2]))
+    record = _run_of((64, 128), tmp_path / "resumed", "--jobs=2", f"--resume={cut_off}")
+    assert [row.status for row in record.rows] == ["passed", "passed"]
+
+
+def test_process_that_dies_takes_its_share_alone(tmp_path: Path) -> None:
+    """A kernel that kills the judge of its share fails the run; the other share is whole."""
+    file = tmp_path / "dies.py"
+    file.write_text(_DIES)
+    ran, record = _run(tmp_path, *_SMALL, "--jobs=2", f"--kernels={file}")
+    assert ran.returncode != 0
+    assert record.problem is not None
+    assert any(row.status == "passed" for row in record.rows)
+    assert "of the run ended early, with status -9" in ran.stdout
+
+
+def test_one_case_is_tried_by_one_process(tmp_path: Path) -> None:
+    """However many are asked for: a share without a case would end with an error of its own."""
+    case = "attention_delta-b1-h_q1-s_q0-d_v64-float32-contiguous"
+    ran, record = _run(tmp_path, "--kernel=delta", f"--case={case}", "--jobs=2")
+    assert (ran.returncode, [row.status for row in record.rows]) == (0, ["passed"]), ran.stdout
+    assert "INTERNALERROR" not in ran.stdout + ran.stderr

@@ -1,0 +1,1 @@
+"""Tests of how code runs that is not ours."""

@@ -1,0 +1,97 @@
+"""The judge outlives its candidates: what ends a worker fails one row, with the reason."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from reports.record import Record, latest, read
+from tests import ROOT
+from tests.builders.commands import Running, run_python, wait_for
+
+_CRASHING = ROOT / "tests" / "candidates" / "crashing_kernels.py"
+_EXPECTED = {
+    (2, 3): ("process ended", "SIGSEGV"),
+    (17, 127): ("time limit", "within 15 s"),
+    (9, 1023): ("process ended", "with status 0"),
+    (9, 1025): ("process ended", "GiB of memory"),
+    (3, 3000): ("illegal access", "past the end of x_ptr"),
+}
+
+
+def _command(results: Path, *options: str) -> list[str]:
+    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+    return [*command, f"--results={results}", f"--kernels={_CRASHING}", *options]
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Record]:
+    """What a run of five faults among all cases prints, and its record."""
+    results = tmp_path_factory.mktemp("crashed")
+    ran = run_python(*_command(results, "--jobs=1", "--time-limit=15", "--memory-limit=1.2"))
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    return ran.stdout, read(latest(results))
+
+
+def test_five_faults_among_two_hundred_cases_cost_five_verdicts(
+    crashed: tuple[str, Record],
+) -> None:
+    """A segfault, a hang, os._exit(0), all memory taken, an access of nobody's: the rest passes."""
+    _, record = crashed
+    ran = [row for row in record.rows if row.status != "refused"]
+    failed = {tuple(row.case.sizes.values()): row for row in ran if row.status == "failed"}
+    assert record.problem is None
+    assert len(ran) > 200
+    assert set(failed) == set(_EXPECTED)
+    assert sum(row.status == "passed" for row in ran) == len(ran) - 5
+    for sizes, (rule, words) in _EXPECTED.items():
+        assert failed[sizes].rule == rule, failed[sizes].reason
+        assert words in (failed[sizes].reason or "")
+
+
+def test_report_of_faults_names_each(crashed: tuple[str, Record]) -> None:
+    """The rules stand in the report that the run prints, with nothing of the suite's own."""
+    printed, _ = crashed
+    assert "FAILED" in printed
+    assert "process ended" in printed
+    assert "time limit" in printed
+    assert "The suite itself failed" not in printed
+
+
+def _rows_of(results: Path) -> int:
+    found = list(results.glob("*.jsonl"))
+    return found[0].read_bytes().count(b'"status":') if found else 0
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path, by: signal.Signals) -> None:
+    """After Ctrl-C, and after kill -9: a readable record, and --resume tries only the rest."""
+    small = ("--dtype=float16", "--dtype=float32", "--jobs=1")
+    running = Running(sys.executable, *_command(tmp_path / "first", *small))
+    wait_for(lambda: _rows_of(tmp_path / "first") >= 120, running)
+    running.ended(by=by)
+    cut = read(latest(tmp_path / "first"))
+    assert cut.problem is not None
+    done = {(row.kernel, row.case.id): row for row in cut.rows if row.status != "refused"}
+    ran = run_python(*_command(tmp_path / "second", *small), f"--resume={cut.path}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    whole = read(latest(tmp_path / "second"))
+    assert whole.problem is None
+    rows = {(row.kernel, row.case.id): row for row in whole.rows if row.status != "refused"}
+    assert 0 < len(done) < len(rows)
+    # Rows that were taken over keep what was measured then, to the microsecond.
+    assert {key: rows[key] for key in done} == done
+
+
+def test_resuming_with_other_options_is_refused(
+    tmp_path: Path, crashed: tuple[str, Record]
+) -> None:
+    """Rows that the options don't ask for aren't thrown away silently."""
+    _, record = crashed
+    ran = run_python(*_command(tmp_path, "--dtype=float32"), f"--resume={record.path}")
+    assert ran.returncode == 4
+    assert "of its rows aren't asked for by these options" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,205 @@
+"""A kernel that has passed is called once more where nothing of the suites is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.registry import Kernel, all_kernels
+from oracles import LAYER_NORM_BACKWARD, OPS
+from oracles.op import Case, Inputs
+from reports.record import AccuracyRow
+from suites.accuracy.run import Run
+from suites.sandbox.judge_side.workers import Workers
+
+_CPU = torch.device("cpu")
+_CASES = {each.id(): each for op in OPS.values() for each in op.cases() if each.tier == "ci"}
+_CASE = _CASES["layer_norm_backward-m37-n64-float32-contiguous"]
+_FILE = """
+import json, os, sys, time
+
+import torch
+
+from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+
+
+def closed_form(dy, x, weight, mean, rstd):
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    g = dy * weight
+    c1, c2 = g.mean(1, keepdim=True), (g * x_hat).mean(1, keepdim=True)
+    return (g - c1 - x_hat * c2) * rstd[:, None], (dy * x_hat).sum(0), dy.sum(0)
+
+
+def is_alone():
+    return not any(each.partition(".")[0] == "suites" for each in sys.modules)
+
+
+def _registered(name, elsewhere):
+    def function(dy, x, weight, mean, rstd):
+        outputs = closed_form(dy, x, weight, mean, rstd)
+        return elsewhere(outputs) if is_alone() else outputs
+    function.__name__ = name
+    kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))(function)
+
+
+def _look(outputs):
+    seen = {"modules": sorted(sys.modules), "argv": sys.argv, "environ": sorted(os.environ)}
+    seen |= {"ids": [os.getppid(), os.getpid()], "command": open("/proc/self/cmdline").read()}
+    with open(os.environ["LOOKED"], "a") as file:
+        print(json.dumps(seen), file=file)
+    return outputs
+
+
+_registered("honest", lambda outputs: outputs)
+_registered("looks", _look)
+_registered("raises", lambda _: 1 / 0)
+_registered("crashes", lambda _: os.abort())
+_registered("leaves", lambda _: os._exit(0))
+_registered("hangs", lambda _: time.sleep(60))
+_registered("exits", lambda _: sys.exit(3))
+_registered("returns_less", lambda outputs: outputs[:2])
+_registered("returns_halves", lambda outputs: tuple(each.half() for each in outputs))
+_registered("returns_others", lambda outputs: tuple(2 * each for each in outputs))
+_registered("sends_garbage", lambda outputs: (os.write(3, b"null\\n"), outputs)[1])
+_registered("forges", lambda outputs: (os.write(3, b'{"id": 0, "outputs": []}\\n'), outputs)[1])
+"""
+_FATES = {
+    "raises": ("raised", "it raised ZeroDivisionError: division by zero"),
+    "crashes": ("process ended", "it ended its process, with status -6"),
+    "leaves": ("process ended", "it ended its process, with status 0"),
+    "hangs": ("time limit", "it didn't return within 5 s"),
+    "exits": ("raised", "it raised SystemExit: 3"),
+    "returns_less": ("wrong outputs", "what it sent are no outputs"),
+    "returns_halves": ("wrong outputs", "what it sent are no outputs"),
+    "returns_others": ("deterministic bound", "dx["),
+    "sends_garbage": ("process ended", "its process hung up"),
+    "forges": ("process ended", "its process answered what it wasn't asked"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the kernels' file lies, and what they saw."""
+    made = tmp_path_factory.mktemp("plain")
+    (made / "mine.py").write_text(_FILE)
+    return made
+
+
+@pytest.fixture(scope="module")
+def tried(folder: Path) -> Iterator[Callable[[str], tuple[AccuracyRow, Workers]]]:
+    """What becomes of a kernel of the file, in workers that all share."""
+    os.environ["LOOKED"] = str(folder / "looked.jsonl")
+    workers = Workers(_CPU, 90, files=(folder / "mine.py",), time_limit_s=5.0)
+
+    def row_of(name: str) -> tuple[AccuracyRow, Workers]:
+        kernel = next(each for each in workers.kernels() if each.name == name)
+        run = Run(_CPU, 90, workers=workers, further=0.0)
+        return run.try_pair(kernel, _CASE), workers
+
+    yield row_of
+    workers.close()
+    del os.environ["LOOKED"]
+
+
+def test_nothing_of_the_suites_is_there(
+    folder: Path, tried: Callable[[str], tuple[AccuracyRow, Workers]]
+) -> None:
+    """No module, no argument, no variable; each call in a child of one process."""
+    for _ in range(2):
+        row, _ = tried("looks")
+        assert row.status == "passed", row.reason
+    seen = [json.loads(each) for each in (folder / "looked.jsonl").read_text().splitlines()]
+    (parent, child), (same, other) = (each["ids"] for each in seen)
+    assert parent == same
+    assert len({parent, child, other, os.getpid()}) == 4
+    for each in seen:
+        roots = {name.partition(".")[0] for name in each["modules"]}
+        assert not roots & {"suites", "reports", "tests", "pytest", "_pytest"}
+        assert {"kernels", "oracles", "torch"} <= roots
+        assert each["argv"] == ["-"]
+        assert "suites" not in each["command"]
+        assert not [name for name in each["environ"] if name.startswith("PYTEST")]
+
+
+@pytest.mark.parametrize("name", _FATES)
+def test_kernel_that_fails_without_the_suites_fails(
+    name: str, tried: Callable[[str], tuple[AccuracyRow, Workers]]
+) -> None:
+    """However it does; and an honest one passes after it."""
+    row, workers = tried(name)
+    rule, words = _FATES[name]
+    assert row.rule == rule, row.reason
+    assert row.reason is not None
+    assert row.reason.startswith(f"called as a user calls it, without the suites: {words}")
+    assert tried("honest")[0].status == "passed"
+    assert workers.replaced == 0
+
+
+_OURS = {
+    "row_persistent": "layer_norm_backward-m37-n64-{}-contiguous",
+    "flash": "attention_forward-b2-h_q2-h_kv2-s_q37-s_kv41-d64-d_v64-{}-contiguous",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", _OURS)
+def test_our_kernels_are_as_right_there(name: str, dtype: str) -> None:
+    """In the halves too: the interpreter's arithmetic is the mended one."""
+    case = _CASES[_OURS[name].format(dtype)]
+    kernel = next(each for each in all_kernels() if each.name == name)
+    _assert_alike(kernel, case)
+
+
+def test_options_and_added_gradients_come_through() -> None:
+    """Numbers, flags and tensors that are changed in place; an output that is None isn't sent."""
+    options = {"accumulate", "no_bias"}
+    case = next(
+        each
+        for each in _CASES.values()
+        if each.op == LAYER_NORM_BACKWARD.name
+        and options <= each.options
+        and each.layout.name == "contiguous"
+        and LAYER_NORM_BACKWARD.bytes(each) < 2**18
+    )
+    kernel = next(
+        each
+        for each in all_kernels()
+        if each.op is LAYER_NORM_BACKWARD
+        and each.origin == "ours"
+        and each.domain.reject(case, 90, "cpu") is None
+    )
+    _assert_alike(kernel, case)
+
+
+def _assert_alike(kernel: Kernel, case: Case) -> None:
+    """The outputs of a plain call are those of a worker's, bit by bit."""
+    workers = Workers(_CPU, 90)
+    try:
+        run = Run(_CPU, 90, workers=workers)
+        inputs: Inputs = kernel.op.inputs(case, _CPU)
+        there = workers.call_plainly(kernel, case, inputs)
+        here = workers.call(kernel, case, run.parcel(kernel, case), "nan")
+    finally:
+        workers.close()
+    assert (there.rule, there.reason) == (None, None)
+    assert list(there.outputs) == list(here.outputs) == list(kernel.op.forms(case))
+    for name, each in here.outputs.items():
+        assert torch.equal(there.outputs[name], each), name
+
+
+def test_process_ends_with_the_workers(folder: Path) -> None:
+    """Nothing of it is left when they are closed."""
+    workers = Workers(_CPU, 90, files=(folder / "mine.py",))
+    kernel = next(each for each in workers.kernels() if each.name == "honest")
+    inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
+    assert workers.call_plainly(kernel, _CASE, inputs).rule is None
+    assert workers.script.pid is not None
+    process = Path(f"/proc/{workers.script.pid}")
+    assert process.exists()
+    workers.close()
+    assert not process.exists()
