@@ -54,8 +54,17 @@ _RUNS_NOTHING = {
 # Options whose value is a path; tests/suites/run/test_nox_command.py holds them to what the
 # sessions take.
 _PATHS = {
-    *("--against", "--benchmark-json", "--cache", "--cases", "--detection", "--html", "--junit"),
-    *("--kernels", "--markdown", "--results", "--resume", "--roofline", "--svg"),
+    *("--against", "--benchmark-json", "--cache", "--cases", "--detection", "--failed"),
+    *(
+        "--html",
+        "--junit",
+        "--kernels",
+        "--markdown",
+        "--results",
+        "--resume",
+        "--roofline",
+        "--svg",
+    ),
 }
 # Sessions whose bare words are files, and their options whose value is a word of another kind.
 _TAKES_FILES = {"report", "compare"}

@@ -123,10 +123,11 @@ def read(
     return _record(path, header, rows, end, _problem(path, header, found, end))
 
 
-def latest(results: Path) -> Path:
-    """The newest record in `results`, by the time stamp in its name, else by when it was written.
+def latest(results: Path, suite: str = "") -> Path:
+    """The newest record in `results`, of this suite or of any.
 
-    Raises RecordError where there is none.
+    By the time stamp in its name, else by when it was written. Raises RecordError where there is
+    none.
     """
     if results.is_file():
         raise RecordError(
@@ -134,7 +135,7 @@ def latest(results: Path) -> Path:
             "is named without it"
         )
     try:
-        found = [path for path in results.glob("*.jsonl") if path.is_file()]
+        found = [path for path in results.glob(f"{suite}*.jsonl") if path.is_file()]
         newest = max(found, key=_age, default=None)
     except OSError as error:
         raise RecordError(f"{shown(results)}: can't be searched ({why(error)})") from error
@@ -175,6 +176,8 @@ def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> st
     count = f"{rows:,} of {header.planned_rows:,} rows"
     if end is None:
         return f"{shown(path)}: the run did not finish: {count}"
+    if end.stopped is not None:
+        return f"{shown(path)}: the run ended early ({end.stopped}): {count}"
     if end.interrupted:
         return f"{shown(path)}: the run was interrupted: {count}"
     if rows < header.planned_rows:

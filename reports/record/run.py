@@ -178,3 +178,6 @@ class RunEnd(SchemaLine):
     interrupted: bool
     exit_status: int
     problems: tuple[str, ...] = Field(default=(), description="what failed it beside its rows")
+    stopped: str | None = Field(
+        default=None, description="why it ended before its last row, as its options had asked"
+    )

@@ -27,7 +27,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from suites.run.option_table import check
+from suites.run.options import check
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 _FOUND = 86  # the exit status asked of it where it found something

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from suites.bench import gpus
-from suites.bench.rounds import run_repeated
+from suites.bench.against import run_against
+from suites.bench.gpus import run_on_gpus
+from suites.bench.rounds import run_rounds
 from suites.bench.saved_runs import (
     check_saved_runs,
     save_nothing,
@@ -20,7 +21,6 @@ from suites.bench.saved_runs import (
     tell_of_another_machine,
 )
 from suites.bench.suite import BenchSuite
-from suites.bench.versions import run_against
 from suites.run.options import DEVICE
 from suites.run.session import SESSION, start
 
@@ -31,23 +31,24 @@ _TABLE = re.compile(r"--benchmark-(columns|sort|group-by|name|verbose|histogram|
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """With --gpus, --against or --rounds several runs, in processes of their own."""
-    wanted, other = config.getoption("--gpus"), config.getoption("--against")
-    if wanted is not None:
-        return gpus.run_each(config, wanted)
-    if other is not None:
-        return run_against(config, other)
-    return run_repeated(config, config.getoption("--rounds")) if _repeats(config) else None
+    run = _several(config)
+    return None if run is None else run(config)
 
 
-def _repeats(config: pytest.Config) -> bool:
-    return config.getoption("--rounds") not in (None, 1)
+def _several(config: pytest.Config) -> Callable[[pytest.Config], int] | None:
+    """What makes this run one of several processes, where an option asks for that."""
+    options = config.option
+    if options.gpus is not None:
+        return run_on_gpus
+    if options.against is not None:
+        return run_against
+    return run_rounds if options.rounds not in (None, 1) else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start a session: it writes the record, shows the progress and says where the record is."""
-    apart = any(config.getoption(each) is not None for each in ("--gpus", "--against"))
-    if apart or _repeats(config):
+    if _several(config) is not None:
         return
     # A row without a figure leaves the fixture alone, as does one that is interrupted.
     config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")

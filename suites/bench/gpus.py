@@ -1,4 +1,4 @@
-"""A run for each GPU of a host, each a process that sees that GPU alone, by its UUID.
+"""`nox -s bench -- --gpus`: a run for each GPU of a host, in a process that sees that GPU alone.
 
 One after the other by default: GPUs of one host share power and air, and the host's cores.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from suites.bench.process_turns import without
-from suites.bench.processes import Run, run_together
+from suites.bench.processes import Process, given, run_in_turn, without
 
 _LIST = (
     "import torch\n"
@@ -21,6 +19,22 @@ _LIST = (
     "    print('GPU-' + str(torch.cuda.get_device_properties(number).uuid).removeprefix('GPU-'))"
 )
 _OWN = {"--gpus": True, "--gpus-together": False}
+
+
+def run_on_gpus(config: pytest.Config) -> int:
+    """Run pytest again for each GPU; the first exit status that isn't 0, else 0."""
+    arguments = without(given(config), _OWN)
+    folder = Path(config.invocation_params.dir)
+    processes = [
+        # By its UUID, which names one GPU whatever order CUDA counts them in.
+        Process(each, arguments, folder, {"CUDA_VISIBLE_DEVICES": each})
+        for each in wanted_gpus(config.option.gpus, visible_gpus())
+    ]
+    groups = [processes] if config.option.gpus_together else [[each] for each in processes]
+    status, problem = run_in_turn(groups, stop_at_failure=config.option.maxfail == 1)
+    if problem is not None:
+        print(problem, file=sys.stderr)
+    return status
 
 
 def visible_gpus() -> tuple[str, ...]:
@@ -50,33 +64,3 @@ def wanted_gpus(text: str, visible: tuple[str, ...]) -> tuple[str, ...]:
                 f"0 to {len(visible) - 1}, or all"
             )
     return tuple(dict.fromkeys(chosen))
-
-
-def run_each(config: pytest.Config, text: str) -> int:
-    """Run pytest again for each GPU; the first exit status that isn't 0, else 0."""
-    chosen = wanted_gpus(text, visible_gpus())
-    arguments = without(list(map(str, config.invocation_params.args)), _OWN)
-    runs = [
-        Run(arguments, Path(config.invocation_params.dir), {"CUDA_VISIBLE_DEVICES": each})
-        for each in chosen
-    ]
-    try:
-        status = _run([runs] if config.getoption("--gpus-together") else [[each] for each in runs])
-    except KeyboardInterrupt:
-        status = int(pytest.ExitCode.INTERRUPTED)
-    if status == pytest.ExitCode.INTERRUPTED:
-        print("bench: interrupted", file=sys.stderr)
-    return status
-
-
-def _run(groups: Sequence[Sequence[Run]]) -> int:
-    """Run each group when the one before it has ended."""
-    worst = 0
-    for runs in groups:
-        for each in runs:
-            print(f"bench: {each.variables['CUDA_VISIBLE_DEVICES']}", file=sys.stderr, flush=True)
-        statuses, interrupted = run_together(runs)
-        if interrupted:
-            return int(pytest.ExitCode.INTERRUPTED)
-        worst = next(filter(None, (worst, *statuses)), 0)
-    return worst

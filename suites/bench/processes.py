@@ -1,4 +1,8 @@
-"""Whole runs of the suite in processes of their own, which Ctrl-C lets close their records."""
+"""Whole runs of the suite, each a process of its own: one after the other, or at once.
+
+`--gpus` (gpus.py), `--rounds` (rounds.py) and `--against` (against.py) each make a list of these.
+Ctrl-C lets them close their records.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,26 +36,63 @@ except KeyboardInterrupt:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Process:
     """What a process runs: pytest with these arguments, in this folder.
 
+    name       what the user is told as it begins
     variables  of the environment, besides ours
-    quiet      without its report
+    results    the folder that its record is taken from, to be shown with others; its own report
+               isn't shown. None: the record is the user's, and the report is shown
     """
 
+    name: str
     arguments: Sequence[str]
     folder: Path
     variables: Mapping[str, str] = field(default_factory=dict)
-    quiet: bool = False
+    results: Path | None = None
+
+    @property
+    def record(self) -> Path | None:
+        """The record that it left in `results`."""
+        found = () if self.results is None else sorted(self.results.glob("*.jsonl"))
+        return found[0] if found else None
 
 
-def run_together(runs: Sequence[Run]) -> tuple[list[int], bool]:
+def run_in_turn(
+    groups: Iterable[Sequence[Process]], *, stop_at_failure: bool = False
+) -> tuple[int, str | None]:
+    """Run each group when the one before it has ended, the processes of a group at once.
+
+    The first exit status that isn't 0, and a sentence on what ended all of it early, if anything
+    did: Ctrl-C, a process that left no record for the others', or `stop_at_failure`.
+    """
+    worst = 0
+    try:
+        for group in groups:
+            for each in group:
+                print(f"bench: {each.name}", file=sys.stderr, flush=True)
+            statuses, interrupted = run_together(group)
+            if interrupted:
+                raise KeyboardInterrupt  # noqa: TRY301 (one way out for both)
+            worst = next(filter(None, (worst, *statuses)), 0)
+            for each, status in zip(group, statuses, strict=True):
+                if each.results is not None and each.record is None:
+                    told = f"made no record, and ended with status {status}; see above"
+                    return worst or 1, f"bench: {each.name}: {told}"
+            if worst and stop_at_failure:
+                return worst, "bench: a process failed, and -x starts no other"
+    except KeyboardInterrupt:
+        return int(pytest.ExitCode.INTERRUPTED), "bench: interrupted"
+    return worst, None
+
+
+def run_together(processes: Sequence[Process]) -> tuple[list[int], bool]:
     """Run them at the same time; their exit statuses, and whether Ctrl-C ended them.
 
     A second Ctrl-C kills what hasn't ended by then.
     """
     with interrupts_held_back() as came:
-        running = [start(each) for each in runs]
+        running = [start(each) for each in processes]
     try:
         interrupted = bool(came)
         statuses = [] if interrupted else [each.wait() for each in running]
@@ -73,7 +114,7 @@ def interrupts_held_back() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def start(run: Run) -> subprocess.Popen[bytes]:
+def start(process: Process) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own.
 
     A terminal's Ctrl-C would reach it twice, once from here, and the second would keep it from
@@ -82,10 +123,10 @@ def start(run: Run) -> subprocess.Popen[bytes]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         return subprocess.Popen(
-            [sys.executable, "-c", _PYTEST, *run.arguments],
-            cwd=run.folder,
-            env=os.environ | run.variables,
-            stdout=subprocess.DEVNULL if run.quiet else None,
+            [sys.executable, "-c", _PYTEST, *process.arguments],
+            cwd=process.folder,
+            env=os.environ | process.variables,
+            stdout=None if process.results is None else subprocess.DEVNULL,
             start_new_session=True,
         )
     finally:
@@ -104,3 +145,22 @@ def _end(running: Sequence[subprocess.Popen[bytes]]) -> list[int]:
             if each.poll() is None:
                 os.killpg(each.pid, signal.SIGKILL)
     return [each.wait() for each in running]
+
+
+def given(config: pytest.Config) -> list[str]:
+    """What pytest was given, which is what its processes are, but for a few options."""
+    return list(map(str, config.invocation_params.args))
+
+
+def without(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:
+    """The arguments less these options, and their values where they take one."""
+    kept = []
+    skip = False
+    for each in arguments:
+        if skip:
+            skip = False
+        elif each in options:
+            skip = options[each]
+        elif each.partition("=")[0] not in options:
+            kept.append(each)
+    return kept

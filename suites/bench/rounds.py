@@ -2,40 +2,175 @@
 
 What a process has alone, where its memory lies above all, moves a call's time by some per cent for
 as long as it lives (docs/decisions/0021), and no number of samples shows that.
+
+In that record a row has its samples process by process. A figure is the median of the processes'
+figures, since the samples of one aren't independent. The bootstrapped interval of one process's
+median says nothing of another process: from the lowest to the highest of their medians stands in
+its place. A row that was wrong or failed in any process has no figure.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import statistics
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from reports.command_line import report_console
-from reports.record import RecordError, read
+from reports.record import BenchRow, Record, RecordError, RunEnd, new_record, read
 from reports.report import print_report
-from suites.bench.process_turns import Side, refuse_files_of_one_process, time_in_turn, without
+from suites.bench.processes import Process, given, interrupts_held_back, run_in_turn, without
 from suites.run.nox_command import nox_command
 from suites.run.session import typed
 
 _OWN = {"--rounds": True, "--results": True}
+_FIGURES = (
+    *("median_us", "first_quartile_us", "third_quartile_us", "clock_mhz", "median_cycles"),
+    *("first_quartile_cycles", "third_quartile_cycles", "tflops", "gb_s", "share_of_peak"),
+    *("share_of_ceiling", "share_of_clocked_peak", "host_us", "enqueue_us"),
+)
 
 
-def run_repeated(config: pytest.Config, rounds: int) -> int:
-    """Time in `rounds` processes, write one record, show its report; the exit status."""
-    given = list(map(str, config.invocation_params.args))
-    refuse_files_of_one_process(given, "--rounds")
-    side = Side("", "every row", Path(config.invocation_params.dir), tuple(without(given, _OWN)))
-    results = Path(config.getoption("--results")).resolve()
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is timed in several processes that make one record; `name` says it to the user.
+
+    letter  of one side of two (against.py); "" where there is one
+    tree    the folder that they run in
+    """
+
+    letter: str
+    name: str
+    tree: Path
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What came of the processes. status: of the first that failed; problem: what ended them."""
+
+    status: int
+    problem: str | None
+    records: dict[Side, Path]
+
+
+def run_rounds(config: pytest.Config) -> int:
+    """Time in --rounds processes, write one record, show its report; the exit status."""
+    options = config.option
+    arguments = without(given(config), _OWN)
+    side = Side("", "every row", Path(config.invocation_params.dir), tuple(arguments))
     try:
-        command = nox_command("bench", typed(config, "bench"))
-        run = time_in_turn([side] * rounds, results, command)
+        timed = time_in_turn(
+            [side] * options.rounds,
+            Path(options.results).resolve(),
+            nox_command("bench", typed(config, "bench")),
+            stop_at_failure=options.maxfail == 1,
+        )
     except RecordError as error:
         raise pytest.UsageError(str(error)) from error
-    for _, path in run.records:
+    for path in timed.records.values():
         console = report_console()
         console.print()
-        print_report(read(path), console, details=config.getoption("--details"))
-    if run.problem is not None:
-        print(run.problem, file=sys.stderr)
-    return run.status
+        print_report(read(path), console, details=options.details)
+    if timed.problem is not None:
+        print(timed.problem, file=sys.stderr)
+    return timed.status
+
+
+def time_in_turn(
+    order: Sequence[Side], results: Path, command: str, *, stop_at_failure: bool = False
+) -> Timed:
+    """Run a process for each, and write a record for each side of those that left one.
+
+    command: what would run all of it again. Ctrl-C ends the process that runs, and what there is by
+    then is written. Raises RecordError.
+    """
+    started = datetime.now(UTC)
+    scratch = results / f".in-turn-{started:%Y%m%dT%H%M%SZ}-{os.getpid()}"
+    processes = []
+    for number, side in enumerate(order, 1):
+        name = f"{side.letter}: {side.name}" if side.letter else side.name
+        own = scratch / str(number)
+        arguments = (*side.arguments, "--results", str(own))
+        process = Process(
+            f"process {number} of {len(order)}, {name}", arguments, side.tree, results=own
+        )
+        processes.append(process)
+    status, problem = run_in_turn([[each] for each in processes], stop_at_failure=stop_at_failure)
+    written = {}
+    with interrupts_held_back():
+        for side in dict.fromkeys(order):
+            made = [
+                read(each.record)
+                for each, of in zip(processes, order, strict=True)
+                if of == side and each.record is not None
+            ]
+            if made:
+                written[side] = _write_merged(made, results, started, side.letter.lower(), command)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Timed(status, problem, written)
+
+
+def _write_merged(
+    records: Sequence[Record], results: Path, started: datetime, mark: str, command: str
+) -> Path:
+    """Write the processes' records as one, and return its path. Raises RecordError."""
+    rows: dict[tuple[str, str, str, str, str], list[BenchRow]] = {}
+    for record in records:
+        for row in record.benches:
+            key = (row.op, row.kernel, row.case.id, row.cache, row.distribution)
+            rows.setdefault(key, []).append(row)
+    planned = max(each.header.planned_rows for each in records)
+    header = records[0].header.model_copy(update={"command": command, "planned_rows": planned})
+    ends = [each.end for each in records if each.end is not None]
+    cut_off = len(ends) < len(records)
+    with new_record(results, started, header, mark=mark) as writer:
+        for same in rows.values():
+            writer.write(merge_rows(same))
+        writer.close(
+            RunEnd(
+                finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                duration_s=sum(each.duration_s for each in ends),
+                rows=len(rows),
+                interrupted=cut_off or any(each.interrupted for each in ends),
+                exit_status=max((each.exit_status for each in ends), default=2),
+                stopped=next((each.stopped for each in ends if each.stopped), None),
+            )
+        )
+    return writer.path
+
+
+def merge_rows(rows: Sequence[BenchRow]) -> BenchRow:
+    """One row of the same row of several processes, in the order that they ran."""
+    number = len(rows)
+    for place, row in enumerate(rows, 1):
+        if row.status in ("wrong", "failed"):
+            reason = f"in process {place} of {number}: {row.reason}"
+            return row.model_copy(update={"reason": reason if number > 1 else row.reason})
+    timed = [row for row in rows if row.status == "timed"]
+    if len(timed) < 2:
+        return timed[0] if timed else rows[0]
+    medians = _values(timed, "median_us")
+    figures: dict[str, object] = {
+        name: statistics.median(values) if (values := _values(timed, name)) else None
+        for name in _FIGURES
+    }
+    figures |= {
+        "processes": tuple(each for row in timed for each in row.processes),
+        "low_us": min(medians, default=None),
+        "high_us": max(medians, default=None),
+        "worst_ratio": max(_values(timed, "worst_ratio"), default=None),
+        "peak_bytes": max(_values(timed, "peak_bytes"), default=None),
+        "duration_s": sum(row.duration_s for row in timed),
+    }
+    return timed[0].model_copy(update=figures)
+
+
+def _values(rows: Sequence[BenchRow], name: str) -> list[float]:
+    return [value for row in rows if (value := getattr(row, name)) is not None]

@@ -1,44 +1,51 @@
 """The options of the suites as data: what each means, and which suites serve it.
 
-A suite refuses what it doesn't serve: an option that is taken and does nothing would promise what
-isn't done.
+A suite refuses what it doesn't serve (options.py): an option that is taken and does nothing would
+promise what isn't done.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import pytest
-
-from reports.arguments import CommandLine, not_empty, number, quoted, sentence, whole_number
-from reports.record import RecordError
-from reports.written_files import refuse_to_overwrite
+from reports.arguments import not_empty, number, whole_number
 from suites import MOST_JOBS, ROOT
 
 DEFAULT_SM = 90  # Hopper, which the kernels are tuned for
-FOLDERS = {"accuracy": "suites/accuracy", "bench": "suites/bench", "profile": "suites/profile"}
 _WEEK_S = 604_800
 _LARGEST_SEED = 2**31 - 1
 _MOST_SEEDS = 1000
 _SECRET = 2**63 - 1  # the largest that a row may have
 
-_RUNS = ("accuracy", "bench", "profile")
+_ACCURACY, _BENCH, _PROFILE = ("accuracy",), ("bench",), ("profile",)
+_RUNS = (*_ACCURACY, *_BENCH, *_PROFILE)
 _ALL = (*_RUNS, "sanitize")
-_CPU = ("accuracy", "bench")
+_REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option; settings: as argparse takes them. pytests: it is pytest's own, told here too."""
+    """An option; settings: as argparse takes them. pytests: pytest declares it, it is told here."""
 
     names: tuple[str, ...]
     suites: tuple[str, ...]
     settings: dict[str, Any]
     pytests: bool = False
+
+
+def _of(suites: tuple[str, ...], typed: str, told: str, **settings: Any) -> Option:  # noqa: ANN401
+    """An option as it is typed, its names and then its value where it takes one: "--seed N"."""
+    names = tuple(each for each in typed.split() if each.startswith("-"))
+    value = typed.split()[len(names) :]
+    known: dict[str, Any] = {"metavar": value[0]} if value else {"action": "store_true"}
+    return Option(names, suites, known | {"help": told} | settings)
+
+
+def _of_pytest(typed: str, told: str, **settings: Any) -> Option:  # noqa: ANN401
+    return dataclasses.replace(_of(_ALL, typed, told, **settings), pytests=True)
 
 
 def _seeds(text: str) -> range:
@@ -63,362 +70,203 @@ def _gib(text: str) -> int:
     return int(number(0.1, 100_000)(text) * 2**30)
 
 
-def _of(suites: Sequence[str], *names: str, **settings: Any) -> Option:  # noqa: ANN401 (argparse's)
-    return Option(names, tuple(suites), settings)
-
-
-def _of_pytest(*names: str, **settings: Any) -> Option:  # noqa: ANN401 (argparse's)
-    return Option(names, _ALL, settings, pytests=True)
-
-
 OPTIONS = (
+    # Which kernels, on which cases.
+    _of(_ALL, "--op NAME", "only this op; may be repeated", **_REPEATED),
     _of(
         _ALL,
-        "--op",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only this op; may be repeated",
+        "--kernel NAME",
+        "only this kernel; may be repeated; a baseline named here sets the exit status",
+        **_REPEATED,
     ),
     _of(
         _ALL,
-        "--kernel",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only this kernel; may be repeated; a baseline named here sets the exit status",
-    ),
-    _of(
-        _ALL,
-        "--kernels",
-        action="append",
-        metavar="FILE",
+        "--kernels FILE",
+        "a Python file that registers kernels; they run alone unless --kernel names others",
         type=not_empty,
-        default=[],
-        help="a Python file that registers kernels; they run alone unless --kernel names others",
+        **_REPEATED,
     ),
     _of(
         _ALL,
-        "--dtype",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only activations of this dtype (float32, float16, bfloat16); may be repeated",
+        "--dtype NAME",
+        "only activations of this dtype (float32, float16, bfloat16); may be repeated",
+        **_REPEATED,
     ),
     _of(
         ("accuracy", "sanitize"),
-        "--tier",
-        metavar="ci|full",
+        "--tier ci|full",
+        "ci (default), or full, which includes it",
         default="ci",
-        help="ci (default), or full, which includes it",
+    ),
+    _of(_ALL, "--case ID", "only the case of this exact id", **_REPEATED),
+    _of(
+        _ALL,
+        "--cases FILE",
+        "cases of your own, a JSON object a line; they run alone; may be repeated",
+        type=not_empty,
+        **_REPEATED,
     ),
     _of(
         _ALL,
-        "--case",
-        action="append",
-        default=[],
-        metavar="ID",
-        help="only the case of this exact id",
+        "--seed N|N..M",
+        "added to every case's seed (default 0); every case once for each of several",
+        default="0",
+        type=_seeds,
+    ),
+    _of_pytest("-k WORDS", 'only rows that have words in their names, as "bfloat16 and offset1"'),
+    _of(
+        _RUNS,
+        "--lf --last-failed",
+        "only the rows that failed in the last record in --results; all, where none did",
+        dest="lf",
     ),
     _of(
-        _ALL,
-        "--cases",
-        action="append",
-        metavar="FILE",
-        type=not_empty,
-        default=[],
-        help="cases of your own, a JSON object a line; they run alone; may be repeated",
+        _RUNS, "--ff --failed-first", "all rows, those that failed there first", dest="failedfirst"
     ),
     _of(
         _RUNS,
-        "--device",
-        metavar="cpu|cuda",
-        default="auto",
-        help="cuda, or cpu under Triton's interpreter; by default the GPU where there is one",
-    ),
-    _of(
-        _CPU,
-        "--sm",
-        type=whole_number(70, 199),
-        metavar="N",
-        default=DEFAULT_SM,
-        help=f"on a CPU, the sm that domains are asked about (default {DEFAULT_SM})",
-    ),
-    _of(
-        ("accuracy",),
-        "--no-strict",
-        action="store_true",
-        help="on a CPU, don't check each access of a kernel against its arguments",
-    ),
-    _of(
-        ("accuracy",),
-        "--jobs",
-        type=whole_number(1, MOST_JOBS),
-        metavar="N",
-        help="processes that share the cases; by default as many as the machine is good for",
-    ),
-    _of(
-        _RUNS,
-        "--time-limit",
-        type=number(0.1, _WEEK_S),
-        default=300.0,
-        metavar="S",
-        help="seconds that one call of a kernel may take (default 300)",
-    ),
-    _of(
-        _RUNS,
-        "--memory-limit",
-        type=_gib,
-        metavar="GIB",
-        help="memory of the host that a kernel's process may take; by default half of what is free",
-    ),
-    _of(
-        ("accuracy",),
-        "--in-process",
-        action="store_true",
-        help="call kernels in the suite's own process, for a debugger; one that crashes ends it",
-    ),
-    _of(
-        _RUNS,
-        "--signs",
-        metavar="N",
-        type=whole_number(0, _SECRET),
-        help="what second calls' signs, and further values, are drawn from, as a row has it; by "
-        "default a secret",
-    ),
-    _of(
-        ("accuracy",),
-        "--resume",
-        metavar="RECORD",
+        "--failed RECORD",
+        "only the rows that failed in this record; with --ff all, those first",
         type=not_empty,
-        help="go on with a run that was cut off, given its options",
     ),
     _of(
-        ("bench",),
-        "--cache",
-        metavar="cold|warm",
-        choices=("cold", "warm"),
-        default="cold",
-        help="whether a call finds its inputs in the L2 cache (default cold)",
-    ),
-    _of(
-        ("bench",),
-        "--row-time",
-        metavar="S",
-        type=number(0.001, 3600),
-        default=0.4,
-        help="seconds of sampling for a row, at most (default 0.4)",
-    ),
-    _of(("bench",), "--quick", action="store_true", help="one case in four, a fifth as long"),
-    _of(
-        ("bench",),
-        "--gpus",
-        metavar="N,N|all",
+        _ACCURACY,
+        "--resume RECORD",
+        "go on with a run that was cut off, given its options",
         type=not_empty,
-        help="on each of these GPUs, one after the other",
-    ),
-    _of(
-        ("bench",),
-        "--gpus-together",
-        action="store_true",
-        help="on all of --gpus at the same time",
-    ),
-    _of(
-        ("bench",),
-        "--against",
-        metavar="REF|FILE",
-        type=not_empty,
-        help="time another commit's kernels too, or with --kernels an older file's, in turn",
-    ),
-    _of(
-        ("bench",),
-        "--no-baselines",
-        action="store_true",
-        help="no peers beside ours; so does --against REF, unless --kernel names some",
-    ),
-    _of(
-        ("bench",),
-        "--rounds",
-        metavar="N",
-        type=whole_number(1, 1000),
-        help="every row in so many processes, one after the other, in one record (default 1); of "
-        "--against so many times four, A B B A (default 2)",
-    ),
-    _of(
-        ("bench",),
-        "--gate",
-        action="store_true",
-        help="of --against, exit status 1 where a row is slower or less accurate",
-    ),
-    _of(
-        ("profile",),
-        "--window",
-        type=number(2, 3600),
-        default=5.0,
-        metavar="S",
-        help="seconds of a trial, of which the first is dropped (default 5)",
-    ),
-    _of(
-        ("profile",),
-        "--trials",
-        type=whole_number(1, 1000),
-        default=4,
-        metavar="N",
-        help="of each row (default 4); one less of what stands beside it on other inputs",
-    ),
-    _of(
-        ("profile",),
-        "--distribution",
-        action="append",
-        choices=("normal", "zeros"),
-        default=[],
-        help="what operands hold; may be repeated; by default normal, and zeros beside it where "
-        "arithmetic is most of the work",
     ),
     # Of a process that another one started: which share of the cases it tries.
-    _of(("accuracy",), "--shard", default="", help=argparse.SUPPRESS),
+    _of(_ACCURACY, "--shard N/M", argparse.SUPPRESS, default=""),
+    # Where and how kernels are called.
     _of(
-        _ALL,
-        "--seed",
-        type=_seeds,
-        default="0",
-        metavar="N|N..M",
-        help="added to every case's seed (default 0); every case once for each of several",
+        _RUNS,
+        "--device cpu|cuda",
+        "cuda, or cpu under Triton's interpreter; by default the GPU where there is one",
+        default="auto",
     ),
     _of(
-        _ALL,
-        "--gate-baselines",
-        action="store_true",
-        help="baselines' failures set the exit status too",
+        ("accuracy", "bench"),
+        "--sm N",
+        f"on a CPU, the sm that domains are asked about (default {DEFAULT_SM})",
+        default=DEFAULT_SM,
+        type=whole_number(70, 199),
     ),
     _of(
-        _ALL, "--hash-uuid", action="store_true", help="keep a hash of the GPU's UUID, not the UUID"
+        _ACCURACY,
+        "--no-strict",
+        "on a CPU, don't check each access of a kernel against its arguments",
     ),
     _of(
-        _ALL,
-        "--results",
-        metavar="DIR",
-        type=not_empty,
-        default=str(ROOT / "results"),
-        help="where records are written",
-    ),
-    _of(
-        _ALL,
-        "--details",
-        action="store_true",
-        help="at the end print all of the report, not what fits a screen",
+        _ACCURACY,
+        "--jobs N",
+        "processes that share the cases; by default as many as the machine is good for",
+        type=whole_number(1, MOST_JOBS),
     ),
     _of(
         _RUNS,
-        "--list",
-        action="store_true",
-        help="show the kernels and cases that would run, and run nothing",
+        "--time-limit S",
+        "seconds that one call of a kernel may take (default 300)",
+        default=300.0,
+        type=number(0.1, _WEEK_S),
     ),
-    _of_pytest("-k", metavar="WORDS", help='by words of rows\' names, as "bfloat16 and offset1"'),
-    _of_pytest("--collect-only", "--co", action="store_true", help="only list the rows"),
-    _of_pytest("--pdb", action="store_true", help="a debugger at a failure, for --in-process"),
-    _of_pytest("-s", action="store_true", help="show what kernels print, for --in-process"),
+    _of(
+        _RUNS,
+        "--memory-limit GIB",
+        "memory of the host that a kernel's process may take; by default half of what is free",
+        type=_gib,
+    ),
+    _of(
+        _ACCURACY,
+        "--in-process",
+        "call kernels in the suite's own process, for a debugger; one that crashes ends it",
+    ),
+    _of(
+        _RUNS,
+        "--signs N",
+        "what second calls' signs, and further values, are drawn from, as a row has it; by "
+        "default a secret",
+        type=whole_number(0, _SECRET),
+    ),
+    # How a time is measured.
+    _of(
+        _BENCH,
+        "--cache cold|warm",
+        "whether a call finds its inputs in the L2 cache (default cold)",
+        choices=("cold", "warm"),
+        default="cold",
+    ),
+    _of(
+        _BENCH,
+        "--row-time S",
+        "seconds of sampling for a row, at most (default 0.4)",
+        default=0.4,
+        type=number(0.001, 3600),
+    ),
+    _of(_BENCH, "--quick", "one case in four, a fifth as long"),
+    _of(
+        _BENCH,
+        "--no-baselines",
+        "no peers beside ours; so does --against REF, unless --kernel names some",
+    ),
+    _of(_BENCH, "--gpus N,N|all", "on each of these GPUs, one after the other", type=not_empty),
+    _of(_BENCH, "--gpus-together", "on all of --gpus at the same time"),
+    _of(
+        _BENCH,
+        "--against REF|FILE",
+        "time another commit's kernels too, or with --kernels an older file's, in turn",
+        type=not_empty,
+    ),
+    _of(
+        _BENCH,
+        "--rounds N",
+        "every row in so many processes, one after the other, in one record (default 1); of "
+        "--against so many times four, A B B A (default 2)",
+        type=whole_number(1, 1000),
+    ),
+    _of(_BENCH, "--gate", "of --against, exit status 1 where a row is slower or less accurate"),
+    # How an energy is measured.
+    _of(
+        _PROFILE,
+        "--window S",
+        "seconds of a trial, of which the first is dropped (default 5)",
+        default=5.0,
+        type=number(2, 3600),
+    ),
+    _of(
+        _PROFILE,
+        "--trials N",
+        "of each row (default 4); one less of what stands beside it on other inputs",
+        default=4,
+        type=whole_number(1, 1000),
+    ),
+    _of(
+        _PROFILE,
+        "--distribution normal|zeros",
+        "what operands hold; may be repeated; by default normal, and zeros beside it where "
+        "arithmetic is most of the work",
+        choices=("normal", "zeros"),
+        **_REPEATED,
+    ),
+    # When the run fails, what is written, what is shown.
+    _of_pytest("-x --exitfirst", "end at the first row that fails"),
+    _of_pytest("--maxfail N", "end when so many rows failed", type=whole_number(1, 10**9)),
+    _of(_ALL, "--gate-baselines", "baselines' failures set the exit status too"),
+    _of(
+        _ALL,
+        "--results DIR",
+        "where records are written",
+        default=str(ROOT / "results"),
+        type=not_empty,
+    ),
+    _of(_ALL, "--hash-uuid", "keep a hash of the GPU's UUID, not the UUID"),
+    _of(_ALL, "--details", "at the end print all of the report, not what fits a screen"),
+    _of(_RUNS, "--list", "show the kernels and cases that would run, and run nothing"),
+    _of_pytest("--collect-only --co", "only list the rows"),
+    _of_pytest("--pdb", "a debugger at a failure, for --in-process"),
+    _of_pytest("-s", "show what kernels print, for --in-process"),
     *(
-        _of_pytest(each, action="count", help=argparse.SUPPRESS)
+        _of_pytest(each, argparse.SUPPRESS, action="count")
         for each in ("-q", "-v", "--no-header", "--no-summary")
     ),
-    *(
-        _of_pytest(each, action="append", help=argparse.SUPPRESS)
-        for each in ("-p", "-W", "-o", "--tb")
-    ),
+    *(_of_pytest(each, argparse.SUPPRESS, action="append") for each in ("-p", "-W", "-o", "--tb")),
 )
-# What is meant for another option only: without that one it would do nothing.
-_NEEDS = {
-    "--gate": "--against",
-    "--gpus-together": "--gpus",
-    "--benchmark-compare-fail": "--benchmark-compare",
-}
-# What an option leaves without a meaning.
-_EXCLUDES = {"--in-process": ("--time-limit", "--memory-limit")}
-
-
-class _Options(CommandLine):
-    """The options of a suite. What is wrong raises pytest.UsageError."""
-
-    def __init__(self, suite: str) -> None:
-        super().__init__(prog=f"nox -s {suite} --", usage=f"nox -s {suite} -- [options]")
-        self.suite = suite
-        for each in OPTIONS:
-            if suite in each.suites:
-                self.add_argument(*each.names, **(each.settings | {"default": argparse.SUPPRESS}))
-
-    def unknown(self, name: str) -> str:
-        """Say so where it is another suite's."""
-        for each in OPTIONS:
-            if name in each.names:
-                suites = ", ".join(each.suites)
-                return (
-                    f"{name}: nox -s {self.suite} doesn't serve it; it is an option of {suites}: "
-                    f"nox -s {each.suites[0]} -- {name}"
-                )
-        return super().unknown(name)
-
-    def error(self, message: str) -> NoReturn:
-        raise pytest.UsageError(sentence(message))
-
-
-class _OfBenchmark:
-    """Takes the options of pytest-benchmark, which declares them to pytest."""
-
-    def __init__(self, options: argparse.ArgumentParser) -> None:
-        self.group = options.add_argument_group("pytest-benchmark")
-        self.addoption: Callable[..., object] = self.group.add_argument
-
-    def getgroup(self, *_: str) -> _OfBenchmark:
-        return self
-
-
-def suite_of(arguments: Sequence[str], directory: Path) -> tuple[str, str] | None:
-    """The argument that names a suite's folder, or a test in it, and the suite; None: none does."""
-    for each in arguments:
-        path = directory / each.partition("::")[0]
-        for suite, folder in FOLDERS.items():
-            if not each.startswith("-") and path.is_relative_to(ROOT / folder):
-                return each, suite
-    return None
-
-
-def check(suite: str, arguments: Sequence[str]) -> None:
-    """Hold what was typed to the suite's options. Raises UsageError, in one sentence.
-
-    With --help it shows the suite's own, and ends the process.
-    """
-    options = _Options(suite)
-    if suite == "bench":
-        from pytest_benchmark.plugin import pytest_addoption  # noqa: PLC0415 (bench alone needs it)
-
-        pytest_addoption(_OfBenchmark(options))  # type: ignore[no-untyped-call]
-    given, others = options.parse_known_args(arguments)
-    for each in others:
-        name = each.partition("=")[0]
-        if name.startswith("-"):
-            options.error(options.unknown(name))
-        options.error(
-            f"{quoted(each)}: nox -s {suite} takes no paths and no bare words; kernels of your own "
-            f"come by --kernels=FILE, words of a row's name by -k"
-        )
-    typed = {
-        f"--{name.replace('_', '-')}"
-        for name, value in vars(given).items()
-        if value != options.get_default(name)
-    }
-    for name, needed in _NEEDS.items():
-        if name in typed and needed not in typed:
-            options.error(f"{name}: it says how {needed} is done, which isn't there; add {needed}")
-    for name, without in _EXCLUDES.items():
-        for each in without:
-            if name in typed and each in typed:
-                options.error(f"{each}: {name} has no process of its own to limit; leave one out")
-    if getattr(given, "benchmark_skip", False):
-        options.error("--benchmark-skip: every row would be left out; leave the option out")
-    made = getattr(given, "benchmark_json", None)
-    if made is not None:
-        try:
-            refuse_to_overwrite({"--benchmark-json": (made, "JSON of pytest-benchmark")})
-        except RecordError as error:
-            raise pytest.UsageError(str(error)) from error

@@ -1,23 +1,148 @@
-"""The suites' options, loaded by `-p suites.run.options` for every pytest of this checkout.
+"""The options of a command line: held to those of the suite, told to pytest; and the device.
 
-A plugin rather than a conftest, so that the options are known wherever pytest is started from. It
-decides between GPU and interpreter before triton is imported: one process can't do both.
+A plugin, loaded by `-p suites.run.options` for every pytest of this checkout, rather than a
+conftest, so that the options are known wherever pytest is started from. It decides between GPU and
+interpreter before triton is imported: one process can't do both.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from suites.run.option_table import OPTIONS, check, suite_of
+from reports.arguments import CommandLine, quoted, sentence
+from reports.record import RecordError
+from reports.written_files import refuse_to_overwrite
+from suites import ROOT
+from suites.run.option_table import OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
+
+FOLDERS = {"accuracy": "suites/accuracy", "bench": "suites/bench", "profile": "suites/profile"}
+DEVICE: pytest.StashKey[torch.device] = pytest.StashKey()
+# What is meant for another option only: without that one it would do nothing.
+_NEEDS = {
+    "--gate": "--against",
+    "--gpus-together": "--gpus",
+    "--benchmark-compare-fail": "--benchmark-compare",
+}
+# What pytest-benchmark writes of one process.
+_OF_ONE_PROCESS = ("--benchmark-json", "--benchmark-save", "--benchmark-autosave")
+_SEVERAL = "times in several processes, and this file is of one; the record has them all"
+_NO_LAST = "starts several runs, of which none is the last one; name its record: --failed=RECORD"
+# What an option leaves without a meaning, and why.
+_EXCLUDES = (
+    (
+        "--in-process",
+        ("--time-limit", "--memory-limit"),
+        "has no process of its own to limit; leave one out",
+    ),
+    ("--rounds", _OF_ONE_PROCESS, _SEVERAL),
+    ("--against", _OF_ONE_PROCESS, _SEVERAL),
+    *((each, ("--lf", "--ff"), _NO_LAST) for each in ("--gpus", "--rounds", "--against")),
+)
+
+
+class SuiteOptions(CommandLine):
+    """The options of a suite. What is wrong raises pytest.UsageError."""
+
+    def __init__(self, suite: str) -> None:
+        super().__init__(prog=f"nox -s {suite} --", usage=f"nox -s {suite} -- [options]")
+        self.suite = suite
+        for each in OPTIONS:
+            if suite in each.suites:
+                self.add_argument(*each.names, **(each.settings | {"default": argparse.SUPPRESS}))
+
+    def typed(self, given: argparse.Namespace) -> set[str]:
+        """The names of the options that say something else than what is so without them."""
+        return {
+            name
+            for each in self._actions
+            if getattr(given, each.dest, each.default) != each.default
+            for name in each.option_strings
+        }
+
+    def unknown(self, name: str) -> str:
+        """Say so where it is another suite's."""
+        for each in OPTIONS:
+            if name in each.names:
+                suites = ", ".join(each.suites)
+                return (
+                    f"{name}: nox -s {self.suite} doesn't serve it; it is an option of {suites}: "
+                    f"nox -s {each.suites[0]} -- {name}"
+                )
+        return super().unknown(name)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, in one sentence."""
+        raise pytest.UsageError(sentence(message))
+
+
+class _OfBenchmark:
+    """Takes the options of pytest-benchmark, which declares them to pytest."""
+
+    def __init__(self, options: argparse.ArgumentParser) -> None:
+        self.group = options.add_argument_group("pytest-benchmark")
+        self.addoption: Callable[..., object] = self.group.add_argument
+
+    def getgroup(self, *_: str) -> _OfBenchmark:
+        return self
+
+
+def suite_of(arguments: Sequence[str], directory: Path) -> tuple[str, str] | None:
+    """The argument that names a suite's folder, or a test in it, and the suite; None: none does."""
+    for each in arguments:
+        path = directory / each.partition("::")[0]
+        for suite, folder in FOLDERS.items():
+            if not each.startswith("-") and path.is_relative_to(ROOT / folder):
+                return each, suite
+    return None
+
+
+def check(suite: str, arguments: Sequence[str]) -> None:
+    """Hold what was typed to the suite's options. Raises UsageError, in one sentence.
+
+    With --help it shows the suite's own, and ends the process.
+    """
+    options = SuiteOptions(suite)
+    if suite == "bench":
+        from pytest_benchmark.plugin import pytest_addoption  # noqa: PLC0415 (bench alone needs it)
+
+        pytest_addoption(_OfBenchmark(options))  # type: ignore[no-untyped-call]
+    given, others = options.parse_known_args(arguments)
+    for each in others:
+        name = each.partition("=")[0]
+        if name.startswith("-"):
+            options.error(options.unknown(name))
+        options.error(
+            f"{quoted(each)}: nox -s {suite} takes no paths and no bare words; kernels of your own "
+            f"come by --kernels=FILE, words of a row's name by -k"
+        )
+    typed = options.typed(given)
+    if getattr(given, "rounds", None) == 1:
+        typed.discard("--rounds")  # a run as without it
+    for name, needed in _NEEDS.items():
+        if name in typed and needed not in typed:
+            options.error(f"{name}: it says how {needed} is done, which isn't there; add {needed}")
+    for name, without, why in _EXCLUDES:
+        for each in without:
+            if name in typed and each in typed:
+                options.error(f"{each}: {name} {why}")
+    if getattr(given, "benchmark_skip", False):
+        options.error("--benchmark-skip: every row would be left out; leave the option out")
+    made = getattr(given, "benchmark_json", None)
+    if made is not None:
+        try:
+            refuse_to_overwrite({"--benchmark-json": (made, "JSON of pytest-benchmark")})
+        except RecordError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -35,9 +160,15 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         folder, name = suite
         typed.remove(folder)
         check(name, typed)
+    # --lf and --ff go by records here, not by pytest's cache. Its plugin has declared them by now,
+    # unless it was left out.
+    if suite:
+        pluginmanager.set_blocked("lfplugin")
+    declared = {name for each in parser.getgroup("general").options for name in each.names()}
     group = parser.getgroup("workbench", "kernel-workbench")
     for each in OPTIONS:
-        if not each.pytests and (name in each.suites if suite else "--device" in each.names):
+        of_suite = name in each.suites if suite else "--device" in each.names
+        if of_suite and not each.pytests and declared.isdisjoint(each.names):
             group.addoption(*each.names, **each.settings)
 
 
@@ -80,6 +211,3 @@ def _choose_device(early_config: pytest.Config) -> None:
     else:
         os.environ.pop("TRITON_INTERPRET", None)
     early_config.stash[DEVICE] = torch.device(device)
-
-
-DEVICE: pytest.StashKey[torch.device] = pytest.StashKey()

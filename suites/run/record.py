@@ -40,8 +40,10 @@ class RunRecord(Generic[AnyRow]):
         """Whether every planned row is there."""
         return len(self.rows) >= self.planned and not self.interrupted
 
-    def close(self, status: int, problems: tuple[str, ...] = ()) -> None:
-        """Write the last line."""
+    def close(
+        self, status: int, problems: tuple[str, ...] = (), stopped: str | None = None
+    ) -> None:
+        """Write the last line; stopped: what ended the run, where rows may be missing for that."""
         self._writer.close(
             RunEnd(
                 finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -50,5 +52,6 @@ class RunRecord(Generic[AnyRow]):
                 interrupted=not self.is_whole,
                 exit_status=status,
                 problems=problems,
+                stopped=None if self.is_whole else stopped,
             )
         )

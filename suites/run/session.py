@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +24,12 @@ from kernels.registry import KernelError
 from oracles.op import Numerics
 from reports.arguments import quoted
 from reports.command_line import report_console
+from reports.phrases import shown
 from reports.record import AccuracyRow, RecordError, RunHeader, read
 from reports.report import print_report
-from suites.run import resume, shards
+from suites.run import earlier_run, shards
 from suites.run.descriptions import describe_machine, hashes_of, kernel_info
-from suites.run.nox_command import nox_command
+from suites.run.nox_command import nox_command, path_in_command
 from suites.run.options import DEVICE
 from suites.run.progress import Progress
 from suites.run.record import INTERRUPTED, RunRecord
@@ -59,6 +61,7 @@ class Session(Generic[PairRow]):
         self.also_failed = False
         self._failed = self._beside = 0
         self._left_out: str | None = None  # the name of a row that -k leaves out
+        self._failed_before: earlier_run.FailedRows | None = None
         self._parent = os.getppid()
 
     def _files(self) -> list[Path]:
@@ -79,6 +82,32 @@ class Session(Generic[PairRow]):
             if share is None or case.id() in share
         ]
         metafunc.parametrize(("kernel", "case"), pairs)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Of --lf, --ff and --failed: keep the rows that failed, or put them first.
+
+        Raises UsageError where these options ask for none of them.
+        """
+        failed = self._failed_before = earlier_run.failed_rows(self.suite)
+        if failed is None:
+            return
+        first: list[pytest.Item] = []
+        others: list[pytest.Item] = []
+        for item in items:
+            kernel, case = self._pair(item)
+            (first if (kernel.name, case.id()) in failed.names else others).append(item)
+        if self.options.failedfirst and not self.options.lf:
+            items[:] = [*first, *others]
+            return
+        if not first and self.suite.share is None:
+            raise pytest.UsageError(
+                f"--failed {shown(failed.record)}: none of the {len(failed.names):,} rows that "
+                f"failed there is asked for by these options; its own were: {shown(failed.command)}"
+            )
+        items[:] = first
+        if others:
+            self.config.hook.pytest_deselected(items=others)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Keep the name of a row that -k leaves out."""
@@ -122,6 +151,8 @@ class Session(Generic[PairRow]):
         self.progress.begin(ran + len(kept), ran)
         if jobs > 1 and whole:
             arguments = list(map(str, self.config.invocation_params.args))
+            if self._failed_before is not None:
+                arguments.append(f"--failed={self._failed_before.record}")
             self.shards = shards.Shards(jobs, is_huge, arguments, self.config.invocation_params.dir)
             kept = []
         session.items[:] = kept
@@ -166,7 +197,7 @@ class Session(Generic[PairRow]):
             "absent": absent_kernels(options, {case.op for _, case in self.pairs.values()}),
         }
         header |= suite.begin()
-        done = resume.rows_of(
+        done = earlier_run.done_rows(
             vars(options).get("resume"),
             RunHeader(started_at="", **header),
             pairs,
@@ -229,19 +260,24 @@ class Session(Generic[PairRow]):
         self.suite.prepare([self._pair(item) for item in session.items])
         with self.progress:
             if self.shards is not None:
-                self._follow(self.shards)
+                self._follow(self.shards, session)
             result = yield
             if not session.shouldstop and not session.shouldfail:
                 for row in self.suite.finish(self.progress):
                     self.add([row])
             return result
 
-    def _follow(self, processes: shards.Shards) -> None:
-        """Take the rows of the run's processes as they come."""
+    def _follow(self, processes: shards.Shards, session: pytest.Session) -> None:
+        """Take the rows of the run's processes as they come, until -x or --maxfail has enough."""
+        before, most = self._failed, self.options.maxfail or sys.maxsize
         try:
-            for row in processes.rows():
-                self.add([row])  # type: ignore[list-item]
-                self._advance()
+            with closing(processes.rows()) as rows:
+                for row in rows:
+                    self.add([row])  # type: ignore[list-item]
+                    self._advance()
+                    if self._failed - before >= most:
+                        session.shouldfail = "enough rows failed"
+                        break
         finally:
             self.errors += processes.problems
 
@@ -285,7 +321,11 @@ class Session(Generic[PairRow]):
             if self.options.list and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
                 session.exitstatus = pytest.ExitCode.OK
             return
-        session.exitstatus = self._close(self.record, int(exitstatus))
+        stopped = None
+        if session.shouldfail:
+            most = self.options.maxfail
+            stopped = "-x: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
+        session.exitstatus = self._close(self.record, int(exitstatus), stopped)
         self.suite.close()
         console = report_console()
         console.print()
@@ -297,7 +337,7 @@ class Session(Generic[PairRow]):
             console.print("\nThe suite itself failed, which is no verdict on the kernel:")
             console.print(each, markup=False, highlight=False)
 
-    def _close(self, record: RunRecord[PairRow], status: int) -> int:
+    def _close(self, record: RunRecord[PairRow], status: int, stopped: str | None) -> int:
         """Write the last line; the exit status: 0 where anything counts, and nothing failed.
 
         status: pytest's own, kept where it tells of something else than of tests.
@@ -317,20 +357,24 @@ class Session(Generic[PairRow]):
         if status in (0, 1, 5):
             status = int(failed or not anything or not record.is_whole or bool(self.errors))
         try:
-            record.close(status)
+            record.close(status, stopped=stopped)
         except RecordError as error:
             print(error, file=sys.stderr)
             status = status or 1
         return status
 
     def _again(self, path: Path) -> str:
-        """What goes on with this run."""
+        """What goes on with this run: its rows are those of the record that --lf went by."""
         own = [
             each
             for before, each in pairwise(["", *(self._typed() or ["--"])])
             if not each.startswith("--resume") and before != "--resume"
+            if each not in {"--lf", "--last-failed"}
         ]
-        return nox_command(self.suite.name, [*own, f"--resume={path}"])
+        by = []
+        if self._failed_before is not None and self.options.failed is None:
+            by.append(f"--failed={path_in_command(self._failed_before.record)}")
+        return nox_command(self.suite.name, [*own, *by, f"--resume={path}"])
 
 
 SESSION: pytest.StashKey[Session[Any]] = pytest.StashKey()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -141,7 +141,7 @@ class Shards:
     problems: list[str] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
 
-    def rows(self) -> Iterator[AccuracyRow]:
+    def rows(self) -> Generator[AccuracyRow, None, None]:
         """Start the processes and yield each row as it is written, until all have ended.
 
         Ctrl-C ends them: what they have by then is yielded before KeyboardInterrupt is raised.

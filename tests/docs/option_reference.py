@@ -13,7 +13,7 @@ from reports.__main__ import _parser as of_report
 from reports.arguments import CommandLine
 from reports.comparison.__main__ import _parser as of_compare
 from suites.compile.__main__ import _parser as of_compile
-from suites.run.option_table import _Options
+from suites.run.options import SuiteOptions
 
 _HEAD = """# Options of every session
 
@@ -30,7 +30,7 @@ SUITES = ("accuracy", "bench", "profile", "sanitize")
 def parsers() -> dict[str, CommandLine]:
     """What reads the options of each session, by its name."""
     others = {"compile": of_compile(), "compare": of_compare(), "report": of_report()}
-    return {name: _Options(name) for name in SUITES} | others
+    return {name: SuiteOptions(name) for name in SUITES} | others
 
 
 def text() -> str:

@@ -18,7 +18,7 @@ import pytest
 
 from kernels import registry
 from kernels.registry import all_kernels, load_file
-from suites.run.option_table import check
+from suites.run.options import check
 from tests import ROOT
 from tests.docs import option_reference
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suites.bench.processes import Run, run_together, start
+from suites.bench.processes import Process, run_in_turn, run_together, start
 from tests.builders.commands import Running, wait_for
 
 # A run that is among its imports until it is ended; WAITS says what it does with Ctrl-C.
@@ -23,10 +23,11 @@ _TWO_RUNS = """
 import sys
 import time
 from pathlib import Path
-from suites.bench.processes import Run, run_together
+from suites.bench.processes import Process, run_together
 
 here = Path(sys.argv[1])
-print(run_together([Run(["."], here), Run(["."], here, {"TERM": "dumb"})]), file=sys.stderr)
+runs = [Process("one", ["."], here), Process("other", ["."], here, {"TERM": "dumb"})]
+print(run_together(runs), file=sys.stderr)
 """
 
 
@@ -70,7 +71,7 @@ def test_interrupt_before_a_run_is_up_waits_for_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """While Python itself starts: the run ends as from any Ctrl-C, and says nothing."""
-    starting = start(Run(["--version"], tmp_path, quiet=True))
+    starting = start(Process("version", ["--version"], tmp_path, results=tmp_path))
     starting.send_signal(signal.SIGINT)
     assert starting.wait(600) == pytest.ExitCode.INTERRUPTED
     assert capfd.readouterr().err == ""
@@ -86,10 +87,16 @@ def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     wait_for(lambda: not any(map(_lives, numbers)))
 
 
-def test_runs_say_how_they_ended(tmp_path: Path) -> None:
-    """Each has its own status, environment and folder."""
+def test_runs_say_how_they_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each has its own status and environment; in turn the first that isn't 0 is that of all."""
     (tmp_path / "test_it.py").write_text(
         "import os\ndef test_it(): assert os.environ['WHICH'] == 'this'\n"
     )
-    runs = [Run(["-q"], tmp_path, {"WHICH": each}, quiet=True) for each in ("this", "other")]
-    assert run_together(runs) == ([0, 1], False)
+    runs = [Process(each, ["-q"], tmp_path, {"WHICH": each}) for each in ("this", "other", "third")]
+    assert run_together(runs[:2]) == ([0, 1], False)
+    capfd.readouterr()
+    assert run_in_turn([runs[:2], runs[2:]]) == (1, None)
+    assert capfd.readouterr().err == "bench: this\nbench: other\nbench: third\n"
+    status, told = run_in_turn([[each] for each in runs], stop_at_failure=True)
+    assert (status, told) == (1, "bench: a process failed, and -x starts no other")
+    assert "third" not in capfd.readouterr().err

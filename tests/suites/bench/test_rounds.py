@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from reports.record import Record, read
+from suites.bench.rounds import merge_rows
 from tests.builders.commands import Running, run_python, wait_for
+from tests.builders.compared_records import bench_row, samples
 
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
 _COMMAND = [
@@ -54,3 +56,23 @@ def test_interrupted_rounds_keep_the_processes_that_ended(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
     (row,) = _record(tmp_path).benches
     assert 1 <= len(row.processes) < 3
+
+
+def test_merged_row_is_known_by_its_processes_medians() -> None:
+    """The median of medians; all samples kept; no interval that takes samples as independent."""
+    rows = [
+        bench_row(centre, processes=(samples(centre),), low_us=1.0, high_us=2.0, worst_ratio=ratio)
+        for centre, ratio in ((100.0, 0.4), (104.0, 0.6), (101.0, 0.5))
+    ]
+    merged = merge_rows(rows)
+    assert (merged.median_us, merged.worst_ratio) == (101.0, 0.6)
+    assert (merged.low_us, merged.high_us) == (100.0, 104.0)
+    assert len(merged.processes) == 3
+
+
+def test_row_that_failed_in_one_process_has_no_figure() -> None:
+    """However often it was right: the row is the wrong one, and says in which process."""
+    wrong = bench_row(status="wrong", accuracy="failed", reason="dx", processes=(), median_us=None)
+    merged = merge_rows([bench_row(), wrong, bench_row()])
+    assert (merged.status, merged.median_us) == ("wrong", None)
+    assert merged.reason == "in process 2 of 3: dx"

@@ -10,7 +10,7 @@ import pytest
 
 from profiles.environment import tree_hash
 from reports.record import RunHeader, latest, read
-from suites.run.resume import rows_of
+from suites.run.earlier_run import done_rows
 from tests.builders.accuracy_records import example_header, example_row, write_example
 from tests.builders.commands import run_python
 from tests.builders.compared_records import bench_row, header, write
@@ -61,10 +61,10 @@ def test_run_isnt_gone_on_with_after_an_edit(
     """Of a file or of the checkout; another file may come, and an old record has no hashes."""
     path = _record(tmp_path / "run.jsonl", then)
     if edited is None:
-        assert len(rows_of(path, now, [], whole=False)) == 1
+        assert len(done_rows(path, now, [], whole=False)) == 1
         return
     with pytest.raises(pytest.UsageError) as refusal:
-        rows_of(path, now, [], whole=False)
+        done_rows(path, now, [], whole=False)
     sentence = f"--resume {path}: {edited} has changed since; run all of it again"
     assert str(refusal.value) == sentence
 

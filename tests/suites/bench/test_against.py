@@ -6,17 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reports.record import read
-from suites.bench.merge import merge_rows
-from suites.bench.process_turns import without
-from suites.bench.versions import Asked, _absolute, time_both
+from suites.bench.against import _in_full, in_order, tell, two_sides
+from suites.bench.processes import without
+from suites.bench.rounds import time_in_turn
 from suites.bench.worktrees import TreeError, commit_of, tree_of
 from tests.builders.commands import Running, wait_for
-from tests.builders.compared_records import bench_row, case, header, samples, write
+from tests.builders.compared_records import bench_row, case, header, write
 
 # A suite that writes the record which its tree holds, and the order that it was called in.
 _FAKE = """
@@ -98,24 +100,26 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def asked(checkout: Path, against: str = "old", **changes: object) -> Asked:
-    """What the command line asks for."""
-    known: dict[str, object] = {
-        "against": against,
-        "files": (),
-        "arguments": ("suites/bench",),
-        "directory": checkout,
-        "results": checkout.parent / "results",
-        "command": f"nox -s bench -- --against {against}",
-    }
-    return Asked(**known | changes)  # type: ignore[arg-type]
+def time_sides(
+    checkout: Path,
+    against: str = "old",
+    *,
+    files: Sequence[str] = (),
+    arguments: Sequence[str] = ("suites/bench",),
+    gate: bool = False,
+) -> int:
+    """What `nox -s bench -- --against` does in the checkout; its exit status."""
+    with two_sides(against, files, arguments, checkout, checkout) as sides:
+        command = f"nox -s bench -- --against {against}"
+        timed = time_in_turn(in_order(sides, 2), checkout.parent / "results", command)
+        return tell(timed, gate=gate)
 
 
 def test_against_runs_in_turn_and_finds_the_slower_commit(
     checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A B B A, twice; each side's record has its four processes, and the 2 % are found."""
-    assert time_both(asked(checkout, gate=True), checkout) == 1
+    assert time_sides(checkout, gate=True) == 1
     log = (checkout.parent / "log").read_text().split()
     assert log == ["old", "new", "new", "old"] * 2
     shown = capsys.readouterr().out
@@ -136,7 +140,7 @@ def test_against_times_this_tree_with_what_is_not_committed(
 ) -> None:
     """Side B is the tree as it lies there, and is said to be."""
     (checkout / "side.txt").write_text("edited")
-    assert time_both(asked(checkout), checkout) == 0
+    assert time_sides(checkout) == 0
     log = (checkout.parent / "log").read_text().split()
     assert log == ["old", "edited", "edited", "old"] * 2
     assert "B: this tree, and what isn't committed" in capsys.readouterr().out
@@ -151,13 +155,8 @@ def test_against_a_file_runs_both_files_in_this_tree(
         row = bench_row(centre, kernel=name, of_processes=1)
         write(checkout.parent / f"{name}.jsonl", header(), [row])
     newer = str(checkout.parent / "newer.py")
-    wanted = asked(
-        checkout,
-        "../older.py",
-        files=(newer,),
-        arguments=("suites/bench", "--kernels", newer),
-    )
-    assert time_both(wanted, checkout) == 0
+    arguments = ("suites/bench", "--kernels", newer)
+    assert time_sides(checkout, "../older.py", files=(newer,), arguments=arguments) == 0
     shown = capsys.readouterr().out
     assert "newer of B is held against older of A" in shown
     assert "SLOWER, B beside A: 1 row" in shown
@@ -181,7 +180,7 @@ def test_against_a_file_runs_both_files_in_this_tree(
     ],
 )
 def test_against_refuses_in_one_sentence(
-    checkout: Path, against: str, changes: dict[str, object], words: str
+    checkout: Path, against: str, changes: dict[str, Any], words: str
 ) -> None:
     """What isn't there, can't time, or has no other version: said before anything is timed."""
     git(checkout, "checkout", "-q", "--orphan", "empty")
@@ -196,7 +195,7 @@ def test_against_refuses_in_one_sentence(
     git(checkout, "tag", "rules")
     git(checkout, "revert", "--no-edit", "HEAD")
     with pytest.raises(TreeError, match=words) as refused:
-        time_both(asked(checkout, against, **changes), checkout)
+        time_sides(checkout, against, **changes)
     assert "\n" not in str(refused.value)
     assert not (checkout.parent / "log").exists()
 
@@ -212,7 +211,7 @@ def test_process_without_a_record_ends_the_run_and_keeps_the_rest(
 ) -> None:
     """The record of the side that was timed is written, and the exit status isn't 0."""
     (checkout / "side.jsonl").unlink()
-    assert time_both(asked(checkout), checkout) != 0
+    assert time_sides(checkout) != 0
     shown, errors = capfd.readouterr()
     assert "made no record" in errors
     assert "one side has no process" in errors
@@ -227,7 +226,7 @@ def test_failing_rows_set_the_exit_status(
 ) -> None:
     """A suite that ends with status 1 has a row that is wrong: so does the whole, which is told."""
     monkeypatch.setenv("FAKE_STATUS", "1")
-    assert time_both(asked(checkout), checkout) == 1
+    assert time_sides(checkout) == 1
     assert "Speed: B beside A" in capsys.readouterr().out
 
 
@@ -237,8 +236,8 @@ def test_interrupted_run_compares_what_it_has(
     """Ctrl-C in the third process: both sides have one, the report comes, the status is 2."""
     monkeypatch.setenv("FAKE_SLOW", "3")
     code = (
-        "import sys; from pathlib import Path; from tests.suites.bench.test_versions import *; "
-        "root = Path(sys.argv[1]); sys.exit(time_both(asked(root), root))"
+        "import sys; from pathlib import Path; from tests.suites.bench.test_against import *; "
+        "root = Path(sys.argv[1]); sys.exit(time_sides(root))"
     )
     running = Running(sys.executable, "-c", code, checkout)
     waits = checkout.parent / "log.waits"
@@ -276,31 +275,11 @@ def test_old_trees_are_removed_and_those_in_use_kept(checkout: Path) -> None:
     assert git(checkout, "worktree", "list").count("\n") == len(kept)
 
 
-def test_merged_row_is_known_by_its_processes_medians() -> None:
-    """The median of medians; all samples kept; no interval that takes samples as independent."""
-    rows = [
-        bench_row(centre, processes=(samples(centre),), low_us=1.0, high_us=2.0, worst_ratio=ratio)
-        for centre, ratio in ((100.0, 0.4), (104.0, 0.6), (101.0, 0.5))
-    ]
-    merged = merge_rows(rows)
-    assert (merged.median_us, merged.worst_ratio) == (101.0, 0.6)
-    assert (merged.low_us, merged.high_us) == (100.0, 104.0)
-    assert len(merged.processes) == 3
-
-
-def test_row_that_failed_in_one_process_has_no_figure() -> None:
-    """However often it was right: the row is the wrong one, and says in which process."""
-    wrong = bench_row(status="wrong", accuracy="failed", reason="dx", processes=(), median_us=None)
-    merged = merge_rows([bench_row(), wrong, bench_row()])
-    assert (merged.status, merged.median_us) == ("wrong", None)
-    assert merged.reason == "in process 2 of 3: dx"
-
-
 def test_arguments_of_a_process_name_files_in_full_and_lack_our_own() -> None:
     """A side's process runs in another folder, and once."""
     own = {"--against": True, "--gate": False}
     given = ["--against", "main", "--op", "x", "--gate", "--against=y", "--kernels", "a.py"]
     assert without(given, own) == ["--op", "x", "--kernels", "a.py"]
-    assert _absolute(["--kernels", "a.py", "--cases=b.jsonl", "--op", "x"], Path("/here")) == [
+    assert _in_full(["--kernels", "a.py", "--cases=b.jsonl", "--op", "x"], Path("/here")) == [
         *("--kernels", "/here/a.py", "--cases=/here/b.jsonl", "--op", "x")
     ]

@@ -1,22 +1,71 @@
-"""Going on with a run that was cut off: which rows of its record count."""
+"""What the record of an earlier run saves: --resume, and --lf, --ff and --failed.
+
+pytest's own --lf goes by a cache of its own. A record says the same of a run in several processes,
+and of one on another machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernels.registry import Kernel
-from oracles.op import Case
 from reports.phrases import shown
-from reports.record import AccuracyRow, RecordError, RunHeader, read
+from reports.record import AccuracyRow, RecordError, RunHeader, latest, read
+from suites.run.suite import Pair, PairRow, Suite
 
-Pairs = Iterable[tuple[Kernel, Case]]
+
+@dataclass(frozen=True, slots=True)
+class FailedRows:
+    """The rows that failed in an earlier run, by kernel and case; `command` ran it."""
+
+    record: Path
+    command: str
+    names: frozenset[tuple[str, str]]
 
 
-def rows_of(
-    record: str | None, header: RunHeader, pairs: Pairs, *, whole: bool
+def failed_rows(suite: Suite[PairRow]) -> FailedRows | None:
+    """Those that --lf, --ff or --failed go by; None without them, and where nothing failed.
+
+    Raises UsageError where the record can't be read, or is of another suite.
+    """
+    options = suite.options
+    path = None if options.failed is None else Path(options.failed)
+    if path is None and (options.lf or options.failedfirst):
+        try:
+            path = latest(Path(options.results), suite.name)
+        except RecordError:
+            where = shown(options.results)
+            print(f"{suite.name}: no earlier run is in {where}; every row runs", file=sys.stderr)
+    if path is None:
+        return None
+    try:
+        earlier = read(path)
+    except RecordError as error:
+        raise pytest.UsageError(f"--failed: {error}") from error
+    if earlier.header.suite != suite.name:
+        raise pytest.UsageError(
+            f"--failed {shown(path)}: its suite is {earlier.header.suite}, and here it is "
+            f"{suite.name}; name another record"
+        )
+    rows: Sequence[Any] = (*earlier.rows, *earlier.benches, *earlier.profiles)
+    names = frozenset(
+        (row.kernel, row.case.id)
+        for row in rows
+        if (row.gates or options.gate_baselines) and suite.wrong(row) is not None
+    )
+    if not names:
+        print(f"{suite.name}: no row failed in {shown(path)}; every row runs", file=sys.stderr)
+        return None
+    return FailedRows(path.resolve(), earlier.header.command, names)
+
+
+def done_rows(
+    record: str | None, header: RunHeader, pairs: Iterable[Pair], *, whole: bool
 ) -> dict[tuple[str, str], AccuracyRow]:
     """The rows, by kernel and case, that needn't be tried again; none without a record.
 

@@ -1,9 +1,9 @@
 """`nox -s bench -- --against REF`: two versions of the kernels, timed in turn on the same GPU.
 
 Side A is the ref's tree, or an older kernel file; side B this tree as it is, with what isn't
-committed. Processes run in the order A B B A, twice, so that a drift of the machine that is steady
-falls on both sides alike; each is a whole run of the suite in its side's tree. The processes of a
-side become one record, and the comparison of the two ends the run.
+committed. Processes run in the order A B B A, --rounds times, so that a drift of the machine that
+is steady falls on both sides alike; each is a whole run of the suite in its side's tree. The
+processes of a side become one record, and the comparison of the two ends the run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,8 @@ import pytest
 from reports.comparison.__main__ import main as compare
 from reports.record import RecordError
 from suites import ROOT
-from suites.bench.process_turns import Side, refuse_files_of_one_process, time_in_turn, without
+from suites.bench.processes import given, without
+from suites.bench.rounds import Side, Timed, time_in_turn
 from suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
 from suites.run.nox_command import nox_command
 from suites.run.options import DEVICE
@@ -31,42 +31,22 @@ _EARLIER = "suites/throughput"  # the name that it had in commits of before 2026
 _ORDER = "ABBA"
 _ROUNDS = 2  # the fewest whose processes, four a side, tell 2 %
 _OWN = {"--against": True, "--rounds": True, "--results": True, "--gate": False}
-_OF_FILES = ("--kernels", "--cases")
+_OF_FILES = ("--kernels", "--cases", "--failed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the command line asks for; `arguments` are those of a process, files in full."""
-
-    against: str
-    files: tuple[str, ...]
-    arguments: tuple[str, ...]
-    directory: Path
-    results: Path
-    command: str
-    rounds: int = _ROUNDS
-    gate: bool = False
-
-
-def run_against(config: pytest.Config, against: str) -> int:
+def run_against(config: pytest.Config) -> int:
     """Time both sides, write a record of each, print the comparison; the exit status."""
-    given = list(map(str, config.invocation_params.args))
-    refuse_files_of_one_process(given, "--against")
-    asked_for = config.getoption("--rounds")
-    rounds = _ROUNDS if asked_for is None else asked_for
-    directory = Path(config.invocation_params.dir)
-    asked = Asked(
-        against=against,
-        files=tuple(config.getoption("--kernels")),
-        arguments=(*_absolute(without(given, _OWN), directory), *_ours_alone(config)),
-        directory=directory,
-        results=Path(config.getoption("--results")).resolve(),
-        command=nox_command("bench", typed(config, "bench")),
-        rounds=rounds,
-        gate=config.getoption("--gate"),
-    )
+    options, folder = config.option, Path(config.invocation_params.dir)
+    arguments = (*_in_full(without(given(config), _OWN), folder), *_ours_alone(config))
     try:
-        return time_both(asked)
+        with two_sides(options.against, options.kernels, arguments, folder) as sides:
+            timed = time_in_turn(
+                in_order(sides, options.rounds or _ROUNDS),
+                Path(options.results).resolve(),
+                nox_command("bench", typed(config, "bench")),
+                stop_at_failure=options.maxfail == 1,
+            )
+            return tell(timed, gate=options.gate)
     except (TreeError, RecordError) as error:
         raise pytest.UsageError(str(error)) from error
     except KeyboardInterrupt:
@@ -74,41 +54,59 @@ def run_against(config: pytest.Config, against: str) -> int:
         return int(pytest.ExitCode.INTERRUPTED)
 
 
+def in_order(sides: tuple[Side, Side], rounds: int) -> list[Side]:
+    """The sides of the processes, A B B A in each round."""
+    return [sides[each == "B"] for each in _ORDER * rounds]
+
+
+def tell(timed: Timed, *, gate: bool) -> int:
+    """Print where the sides' records are, and how they compare; the exit status of all."""
+    status, problem = timed.status, timed.problem
+    for side, path in timed.records.items():
+        print(f"{side.letter}: {side.name}: {path}")
+    if len(timed.records) == len(set(_ORDER)):
+        print()
+        sys.stdout.flush()
+        compared = compare([*map(str, timed.records.values()), *(["--gate"] if gate else [])])
+        status = status or compared
+    else:
+        problem = f"{problem}; one side has no process, so there is nothing to compare"
+    if problem is not None:
+        print(problem, file=sys.stderr)
+    return status
+
+
 def _ours_alone(config: pytest.Config) -> tuple[str, ...]:
     """The option that leaves peers out, which no commit of this checkout changes.
 
     On a CPU they are all that there is to time.
     """
-    named = config.getoption("--kernel") or config.getoption("--kernels")
-    told = named or config.getoption("--no-baselines") or config.stash[DEVICE].type == "cpu"
+    options = config.option
+    named = options.kernel or options.kernels
+    told = named or options.no_baselines or config.stash[DEVICE].type == "cpu"
     return () if told else ("--no-baselines",)
 
 
-def time_both(asked: Asked, root: Path = ROOT) -> int:
-    """Time both sides and compare them; the exit status. Raises TreeError or RecordError.
-
-    root: the checkout that is side B.
-    """
-    with _sides(asked, root) as sides:
-        return _run(asked, sides)
-
-
 @contextmanager
-def _sides(asked: Asked, root: Path) -> Iterator[tuple[Side, Side]]:
-    """Both sides, their trees in place. Raises TreeError, in one sentence."""
-    against, arguments = asked.against, asked.arguments
+def two_sides(
+    against: str, files: Sequence[str], arguments: Sequence[str], folder: Path, root: Path = ROOT
+) -> Iterator[tuple[Side, Side]]:
+    """Both sides, their trees in place. Raises TreeError, in one sentence.
+
+    files: those of --kernels; arguments: of a process, files in full; root: the checkout, side B.
+    """
     if against.endswith(".py"):
-        old = (asked.directory / against).resolve()
-        if not asked.files:
+        older = (folder / against).resolve()
+        if not files:
             raise TreeError(
                 f"--against {against}: name the newer file too: --kernels NEW.py --against OLD.py"
             )
-        if not old.is_file():
+        if not older.is_file():
             raise TreeError(f"--against {against}: there is no such file")
         others = without(arguments, {"--kernels": True})
         yield (
-            Side("A", against, root, (*others, "--kernels", str(old))),
-            Side("B", " ".join(asked.files), root, arguments),
+            Side("A", against, root, (*others, "--kernels", str(older))),
+            Side("B", " ".join(files), root, tuple(arguments)),
         )
         return
     commit = commit_of(root, against)
@@ -120,7 +118,7 @@ def _sides(asked: Asked, root: Path) -> Iterator[tuple[Side, Side]]:
         )
         yield (
             Side("A", f"{against}, {commit[:12]}", tree, moved),
-            Side("B", f"this tree, {state}", root, arguments),
+            Side("B", f"this tree, {state}", root, tuple(arguments)),
         )
 
 
@@ -144,26 +142,6 @@ def _protocol(tree: Path) -> str:
     return str(numbers.get("BENCH_PROTOCOL", numbers.get("PROTOCOL", "unknown")))
 
 
-def _run(asked: Asked, sides: tuple[Side, Side]) -> int:
-    """Run the processes in turn, then tell. What ends it early loses nothing that was timed."""
-    order = [sides[each == "B"] for each in _ORDER * asked.rounds]
-    run = time_in_turn(order, asked.results, asked.command)
-    status, problem = run.status, run.problem
-    for side, path in run.records:
-        print(f"{side.letter}: {side.name}: {path}")
-    if len(run.records) == len(sides):
-        print()
-        sys.stdout.flush()
-        paths = [str(path) for _, path in run.records]
-        compared = compare([*paths, *(["--gate"] if asked.gate else [])])
-        status = status or compared
-    else:
-        problem = f"{problem}; one side has no process, so there is nothing to compare"
-    if problem is not None:
-        print(problem, file=sys.stderr)
-    return status
-
-
 def _moved(argument: str, tree: Path, root: Path, ref: str) -> str:
     """An argument for the ref's tree: a file of this checkout is that tree's own version of it."""
     option, equals, value = argument.rpartition("=")
@@ -183,16 +161,15 @@ def _moved(argument: str, tree: Path, root: Path, ref: str) -> str:
     return f"{option}{equals}{other}" if other.is_file() else argument
 
 
-def _absolute(arguments: Sequence[str], directory: Path) -> list[str]:
+def _in_full(arguments: Sequence[str], folder: Path) -> list[str]:
     """The arguments, with files in full: a side's process runs in another folder."""
     kept = []
-    previous = ""
+    before = ""
     for each in arguments:
         option, equals, value = each.partition("=")
         if equals and option in _OF_FILES:
-            each = f"{option}={(directory / value).resolve()}"
-        elif previous in _OF_FILES:
-            each = str((directory / each).resolve())
-        kept.append(each)
-        previous = each
+            kept.append(f"{option}={(folder / value).resolve()}")
+        else:
+            kept.append(str((folder / each).resolve()) if before in _OF_FILES else each)
+        before = each
     return kept
