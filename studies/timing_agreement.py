@@ -4,7 +4,7 @@
 
 Calls of both ops, ours and peers', from microseconds to milliseconds. Each is timed by the suite,
 in a worker, and in a process apart: calls over 1 ms by triton.testing.do_bench, which launches one
-after the other and flushes by zeroing; shorter ones by replaying a CUDA graph (graph_replay.py), of
+after the other and flushes by zeroing; shorter ones by replaying a CUDA graph, of
 inputs at ten places in memory.
 
 Three differences are none of the method's. A short call is up to 6 % quicker in one process than in
@@ -43,7 +43,6 @@ from oracles.op import Case
 from reports.record import BenchRow
 from suites.accuracy.run import Run
 from suites.bench.devices import device_of
-from suites.bench.graph_replay import captured, device_times_us
 from suites.bench.roofs import times_us
 from suites.bench.rotation import Rotation
 from suites.bench.rows import TASK, Bench
@@ -58,6 +57,9 @@ _PLACEMENTS, _SAMPLES = 10, 12
 _SEED = 1
 _BURSTS, _PAUSE_S = 15, 0.1  # of do_bench: eight calls, of which the last is timed
 _WARM_UP = 3
+_FLUSH_BYTES = 256 * 2**20  # over four times an H200's L2
+_HOLD_CYCLES = 400_000  # about 0.2 ms: longer than the host takes to enqueue a sample
+_WARM_UPS_OF_GRAPH = 5
 _LEAST_ALIKE = 12  # calls, as they are
 _PROCESSES = 3  # of each way, for a call under 1 ms
 
@@ -167,14 +169,48 @@ def _other(kernel: Kernel, case: Case, median_us: float) -> Otherwise:
     return Otherwise(statistics.median(bursts), "do_bench", without_pauses_us=without_pauses_us)
 
 
+def _captured(call: Callable[[], object]) -> Callable[[], None]:
+    """What replays the call, which is made here a few times. Needs a CUDA device."""
+    for _ in range(3):  # compile, and let the allocator settle, before the capture
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def _device_times_us(replay: Callable[[], None], samples: int) -> list[float]:
+    """Device time in microseconds of each of `samples` replays, L2 cold.
+
+    For each the device is held busy while the host enqueues a flush of L2, an event, the replay and
+    an event; so neither launch overhead nor Python shows. The flush reads a buffer: zeroing one
+    leaves dirty lines, whose write-back the call would pay for (16384 x 1024 bf16 torch.add on an
+    H200: 24.6 us after a read, 28.8 after zeroing).
+    """
+    buffer = torch.ones(_FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
+    times = []
+    for index in range(_WARM_UPS_OF_GRAPH + samples):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(_HOLD_CYCLES)  # noqa: SLF001 (no public call holds a device)
+        buffer.sum()
+        start.record()
+        replay()
+        end.record()
+        torch.cuda.synchronize()
+        if index >= _WARM_UPS_OF_GRAPH:
+            times.append(1e3 * start.elapsed_time(end))
+    return times
+
+
 def _by_graph(kernel: Kernel, rotation: Rotation) -> Otherwise:
     on = device_of(torch.device("cuda"), "cold")
     of_graph, suites_of_graph, suites = list[float](), list[float](), list[float]()
     for _ in range(_PLACEMENTS):
         rotation.move()
         call = partial(kernel.function, **rotation.first)
-        replay = captured(call)
-        of_graph += device_times_us(replay, _SAMPLES)
+        replay = _captured(call)
+        of_graph += _device_times_us(replay, _SAMPLES)
         suites_of_graph += times_us(on, replay, _WARM_UP + _SAMPLES)[_WARM_UP:]
         suites += times_us(on, call, _WARM_UP + _SAMPLES)[_WARM_UP:]
     saved_us = statistics.median(suites) - statistics.median(suites_of_graph)

@@ -13,13 +13,13 @@ import torch
 
 from suites.bench.against import run_against
 from suites.bench.gpus import run_on_gpus
-from suites.bench.rounds import run_rounds
-from suites.bench.saved_runs import (
+from suites.bench.pytest_benchmark import (
     check_saved_runs,
     save_nothing,
     show_tables,
     tell_of_another_machine,
 )
+from suites.bench.rounds import run_rounds
 from suites.bench.suite import BenchSuite
 from suites.run.options import DEVICE
 from suites.run.session import SESSION, start

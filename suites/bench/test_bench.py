@@ -6,7 +6,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from reports.record import BenchRow
-from suites.bench.clock import CLOCK
+from suites.bench.pytest_benchmark import CLOCK
 from suites.run.session import Session
 
 pytestmark = pytest.mark.benchmark(timer=CLOCK, warmup=False)

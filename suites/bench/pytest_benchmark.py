@@ -1,14 +1,17 @@
-"""What pytest-benchmark saved and compares with: refused at once where there is nothing of it.
+"""pytest-benchmark over what was timed on the device: its clock, its saved runs and its tables.
 
-pytest-benchmark itself warns of that, when all has been timed or as it starts, and warnings are
-errors here.
+pytest-benchmark times a function on the host. Here the function is a step of a clock by one sample
+that a worker took on the device, so its statistics, JSON and comparisons are of those.
+
+What it saved and compares with is refused at once where there is nothing of it: it itself warns of
+that, when all has been timed or as it starts, and warnings are errors here.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -19,6 +22,30 @@ from pytest_benchmark.utils import get_machine_id, load_storage
 _GROUPS = frozenset(
     ("group", "name", "func", "fullname", "fullfunc", "param", "param:kernel", "param:case")
 )
+
+
+class DeviceClock:
+    """Seconds of device time since the test began."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._samples: Iterator[float] = iter(())
+
+    def __call__(self) -> float:
+        """What pytest-benchmark reads before and after each round."""
+        return self._seconds
+
+    def load(self, times_us: Sequence[float]) -> None:
+        """The samples of the next steps."""
+        self._seconds = 0.0  # of another test: sums of hours would round microseconds
+        self._samples = iter(times_us)
+
+    def step(self) -> None:
+        """One call, as it was timed."""
+        self._seconds += 1e-6 * next(self._samples)
+
+
+CLOCK = DeviceClock()
 
 
 class _Refusing:
