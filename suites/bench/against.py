@@ -19,11 +19,11 @@ import pytest
 from reports.comparison.__main__ import main as compare
 from reports.record import RecordError
 from suites import ROOT
-from suites.bench.processes import given, without
+from suites.bench.processes import given
 from suites.bench.rounds import Side, Timed, time_in_turn
 from suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
 from suites.run.nox_command import nox_command
-from suites.run.options import DEVICE
+from suites.run.options import DEVICE, without
 from suites.run.session import typed
 
 _SUITE = "suites/bench"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from suites.bench.processes import Process, given, run_in_turn, without
+from suites.bench.processes import Process, given, run_in_turn
+from suites.run.options import without
 
 _LIST = (
     "import torch\n"

@@ -150,17 +150,3 @@ def _end(running: Sequence[subprocess.Popen[bytes]]) -> list[int]:
 def given(config: pytest.Config) -> list[str]:
     """What pytest was given, which is what its processes are, but for a few options."""
     return list(map(str, config.invocation_params.args))
-
-
-def without(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:
-    """The arguments less these options, and their values where they take one."""
-    kept = []
-    skip = False
-    for each in arguments:
-        if skip:
-            skip = False
-        elif each in options:
-            skip = options[each]
-        elif each.partition("=")[0] not in options:
-            kept.append(each)
-    return kept

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic
 
@@ -30,7 +29,7 @@ from reports.report import print_report
 from suites.run import earlier_run, shards
 from suites.run.descriptions import describe_machine, hashes_of, kernel_info
 from suites.run.nox_command import nox_command, path_in_command
-from suites.run.options import DEVICE
+from suites.run.options import DEVICE, without
 from suites.run.progress import Progress
 from suites.run.record import INTERRUPTED, RunRecord
 from suites.run.selection import absent_kernels, kernel_files, refusing
@@ -325,6 +324,7 @@ class Session(Generic[PairRow]):
         if session.shouldfail:
             most = self.options.maxfail
             stopped = "-x: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
+            session._shouldfail = False  # noqa: SLF001 (pytest would say it below the report)
         session.exitstatus = self._close(self.record, int(exitstatus), stopped)
         self.suite.close()
         console = report_console()
@@ -365,12 +365,8 @@ class Session(Generic[PairRow]):
 
     def _again(self, path: Path) -> str:
         """What goes on with this run: its rows are those of the record that --lf went by."""
-        own = [
-            each
-            for before, each in pairwise(["", *(self._typed() or ["--"])])
-            if not each.startswith("--resume") and before != "--resume"
-            if each not in {"--lf", "--last-failed"}
-        ]
+        given = {"--resume": True, "--lf": False, "--last-failed": False}
+        own = without(self._typed() or ["--"], given)
         by = []
         if self._failed_before is not None and self.options.failed is None:
             by.append(f"--failed={path_in_command(self._failed_before.record)}")

@@ -41,6 +41,7 @@ class _Folder:
         files = (f"--kernels={self.path / 'mine.py'}", f"--cases={self.path / 'cases.jsonl'}")
         done = run_python(*_COMMAND, *files, f"--results={self.path}", *options)
         assert done.returncode == status, done.stdout + done.stderr
+        assert "stopping" not in done.stdout, "pytest's words below the report"
         return read(latest(self.path, "accuracy")), done.stderr
 
 
