@@ -5,21 +5,31 @@ whether a pointer or an integer is divisible by 16, integers that are 1, constan
 and hands that to `triton.compiler.compile`. In the place of that function stands a note-taker: what
 it is handed is what a driver's process would compile, by Triton's own rules of the version at hand,
 and what another process compiles later. Its stand-in for a compiled kernel takes down the grid.
+
+What a launch depends on is its key, one word that is the same in every process. Triton's own key of
+a jit function (`cache_key`) isn't: whether it holds the constants that a called function uses
+depends on which of the two was asked for its key first. So sources are walked here: a function's
+text and line, and those of all that it names, through modules too, with constants. Line numbers
+belong to it, because machine code is told by the lines it came from.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 import torch
 
 from kernels.registry import Kernel
 from oracles.op import Case
-from suites.compile.keys import key_of
 from suites.compile.stand_in import Placing, on_paper
 
 # Of a jit function's constants those that say how it is cut, shown beside its name.
@@ -39,7 +49,7 @@ class Source(Protocol):
     attrs: dict[object, object]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Launch:
     """One launch of a compiled kernel.
 
@@ -53,7 +63,6 @@ class Launch:
     options: dict[str, Any]
     function: str
     grid: tuple[int, ...] = ()
-    key: str = field(default="", init=False)
 
     @property
     def warps(self) -> int:
@@ -75,6 +84,26 @@ class Launch:
         }
         return cut | {"num_stages": int(self.options.get("num_stages", 0))}
 
+    @cached_property
+    def key(self) -> str:
+        """What it compiles to depends on this, and on the versions of the tools."""
+        source = self.source
+        functions: dict[str, str] = {}
+        _walk(source.fn, functions)
+        constants = {
+            str(path): _spelled(value, functions) for path, value in source.constants.items()
+        }
+        described = {
+            "function": _name(source.fn),
+            "sources": functions,
+            "signature": {name: str(kind) for name, kind in source.signature.items()},
+            "constants": constants,
+            "known": {str(path): str(value) for path, value in source.attrs.items() if value},
+            "target": str(self.target),
+            "options": {name: repr(value) for name, value in sorted(self.options.items())},
+        }
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
 
 class _Noted:
     """Stands for a compiled kernel that is launched."""
@@ -91,14 +120,7 @@ class _Noted:
     def run(self, *arguments: object) -> None:
         """Take down the launch with its grid."""
         grid = tuple(each for each in arguments[:3] if isinstance(each, int))
-        again = Launch(
-            self._launch.source,
-            self._launch.target,
-            self._launch.options,
-            self._launch.function,
-            grid,
-        )
-        self._launches.append(again)
+        self._launches.append(replace(self._launch, grid=grid))
 
     def result(self) -> _Noted:
         """Itself: some versions wrap a kernel that is compiled in the background."""
@@ -145,7 +167,6 @@ class NoteTaker:
             raise CaptureError(_told(error, kernel, case)) from error
         found: dict[str, Launch] = {}
         for each in made:
-            each.key = key_of(each)
             found.setdefault(each.key, each)
         return tuple(found.values())
 
@@ -162,3 +183,56 @@ def _told(error: Exception, kernel: Kernel, case: Case) -> str:
         f"{kernel.name}: its launches for {case.id()} can't be taken down: it raised "
         f"{type(error).__name__}{where}: {text}"
     )
+
+
+def _name(function: Any) -> str:  # noqa: ANN401 (a jit function has no public type)
+    """By file: the module of a user's file has another name in every process."""
+    return f"{Path(function.fn.__code__.co_filename).name} {function.fn.__qualname__}"
+
+
+def _is_jit(value: object) -> bool:
+    """Whether it is a jit function, of Triton or Gluon, or one that is only called by such."""
+    return callable(getattr(value, "parse", None)) and hasattr(value, "fn")
+
+
+def _walk(function: Any, found: dict[str, str]) -> None:  # noqa: ANN401 (as above)
+    name = _name(function)
+    if name in found:
+        return
+    found[name] = f"line {function.starting_line_number}\n{function.src}"
+    for used, value in _named(function.fn):
+        if _is_jit(value):
+            _walk(value, found)
+        elif type(value).__name__ == "constexpr":
+            found[f"{name} {used}"] = repr(value)
+
+
+def _named(function: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401 (as above)
+    """What the names in a function's code stand for, and those of the modules that they name."""
+    names = set(_code_names(function.__code__))
+    cells = function.__closure__ or ()
+    closed = dict(
+        zip(function.__code__.co_freevars, (each.cell_contents for each in cells), strict=True)
+    )
+    for name in sorted(names | set(closed)):
+        value = closed.get(name, function.__globals__.get(name))
+        yield name, value
+        # Triton's own functions are told by its version.
+        if isinstance(value, ModuleType) and not value.__name__.startswith("triton"):
+            for attribute in sorted(names):
+                yield f"{name}.{attribute}", getattr(value, attribute, None)
+
+
+def _code_names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code_names(constant)
+
+
+def _spelled(value: object, functions: dict[str, str]) -> str:
+    """A constant that a launch gives: a jit function by its source."""
+    if _is_jit(value):
+        _walk(value, functions)
+        return _name(value)
+    return repr(value)

@@ -24,7 +24,7 @@ from oracles import OPS
 from oracles.op import Case
 from profiles.peaks import LIMITS, PEAKS, Peak
 from reports.record import CompileRow, LoopMix, PredictionRow
-from suites.compile.selection import alignment_bytes, width_class
+from suites.compile.cases import alignment_bytes, width_class
 from suites.run.descriptions import case_info
 
 _LANES = 32

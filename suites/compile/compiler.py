@@ -112,8 +112,7 @@ class Compiler:
             if cubin is not None and code is None:
                 found.unread.append("its machine code: nvdisasm isn't there, or can't read it")
             if code is not None:
-                mix = asdict(mix_of(code))
-                found.mix = mix
+                found.mix = asdict(mix_of(code))
             yield found
 
     def lines(self, launch: Launch) -> tuple[Instruction, ...]:

@@ -8,7 +8,7 @@ constants, options. So a launch that was taken down wrongly isn't found at all, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,7 @@ from oracles.op import Case
 from reports.record import CompileRow
 from reports.views.compile_figures import short_label
 from suites.compile.capture import Launch, Source
-from suites.compile.keys import key_of
-from suites.compile.rows import Planned
+from suites.compile.plan import Planned
 
 _WORD = 4  # bytes of a register
 
@@ -56,7 +55,7 @@ class Listener:
     ) -> object:
         kernel = self._compile(src, target=target, options=options, **more)
         launch = Launch(src, target, dict(options or {}), src.fn.__name__)
-        self._kernels[key_of(launch)] = kernel
+        self._kernels[launch.key] = kernel
         return kernel
 
     def told(self, key: str) -> Told | None:
@@ -68,7 +67,7 @@ class Listener:
         return Told(registers, _WORD * kernel.n_spills, kernel.metadata.shared)
 
 
-def differences(launches: list[Planned], rows: list[CompileRow], console: Console) -> int:
+def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console: Console) -> int:
     """Make the calls, print what differs, and return the exit status."""
     listener = Listener()
     refused = _call_all(launches)
@@ -119,7 +118,7 @@ def _call(each: Planned) -> _Call:
     return each.kernel.op.name, each.kernel.name, each.case.id()
 
 
-def _call_all(launches: list[Planned]) -> dict[_Call, str]:
+def _call_all(launches: Sequence[Planned]) -> dict[_Call, str]:
     """Make each call once; what was raised by those that did."""
     calls: dict[_Call, tuple[Kernel, Case]] = {}
     for each in launches:

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from profiles.peaks import LIMITS
-from reports.record import CompileRow
-from suites.compile.rows import Call, Noted, Planned, numbered
-from suites.compile.selection import Standing, alignment_bytes
-from suites.compile.workers import Take, Workers
-from suites.run.descriptions import case_info
+from kernels.registry import Kernel
+from oracles.op import Case
+from suites.compile.cases import Standing
+from suites.compile.workers import Call, Noted, Take, Workers
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One launch to be compiled: of which kernel's call, on which generation.
+
+    function   numbered where the call launches several of it
+    also       other calls that launch the same
+    """
+
+    kernel: Kernel
+    label: str
+    case: Case
+    sm: int
+    function: str
+    noted: Noted
+    also: tuple[str, ...] = ()
+
+    @property
+    def call(self) -> Call:
+        """The call, by names."""
+        return Call(self.kernel.op.name, self.kernel.name, self.case)
+
+    def shared_with(self, other: str) -> Planned:
+        """The same, launched by another call too."""
+        return self if other in self.also else replace(self, also=(*self.also, other))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Launches to compile, rows of calls whose launches aren't known, and kernels without any."""
+    """Launches to compile, calls whose launches can't be had, and kernels without any.
 
-    launches: list[Planned] = field(default_factory=list)
-    failures: list[CompileRow] = field(default_factory=list)
-    silent: list[str] = field(default_factory=list)
+    failures: of each call what it stands for, the sm, and why.
+    """
+
+    launches: tuple[Planned, ...]
+    failures: tuple[tuple[Standing, int, str], ...]
+    silent: tuple[str, ...]
 
 
-def plan(
-    chosen: Sequence[Standing], sms: Sequence[int], workers: Workers, *, everything: bool = False
-) -> Plan:
+def plan(chosen: Sequence[Standing], workers: Workers, *, everything: bool = False) -> Plan:
     """Take down the launches of every chosen call on every generation.
 
     What an earlier call launches isn't planned again for a later one; it is told beside the earlier
@@ -32,66 +57,67 @@ def plan(
     plain calls are put together of other kernels' launches is none of its own, options and all,
     unless everything is asked for.
     """
-    answers = _taken([(each, sm, each.cases[sm]) for each in chosen for sm in each.cases], workers)
+    answers = _taken(chosen, workers, {})
     composed = set() if everything else _composed(chosen, answers)
-    chosen = [each for each in chosen if not (_options(each) and _kernel(each) in composed)]
-    made = Plan()
-    seen: dict[tuple[int, str], int] = {}  # where in `launches` a kind of launch is
-    again = [
-        (each, sm, each.otherwise)
-        for each in chosen
-        if each.otherwise is not None and _all_known(each, chosen, answers)
-        for sm in each.cases
-        if each.kernel.domain.reject(each.otherwise, sm) is None
+    own = [each for each in chosen if not (_options(each) and _kernel(each) in composed)]
+    tried = [
+        _on(each.otherwise, each)
+        if each.otherwise is not None and _all_known(each, own, answers)
+        else each
+        for each in own
     ]
-    answers |= _taken(again, workers)
-    tried = {(id(each), sm) for each, sm, _ in again}
-    launching: set[str] = set()
-    for each in chosen:
-        for sm in sms:
-            if sm not in each.cases:
-                continue
-            case = each.cases[sm]
-            if (id(each), sm) in tried and each.otherwise is not None:
-                case = each.otherwise
-            answer = answers[sm, Call(each.kernel.op.name, each.kernel.name, case)]
+    answers = _taken(tried, workers, answers)
+    launches: dict[tuple[int, str], Planned] = {}
+    failures = []
+    told = set()  # kernels of which anything is known
+    for each in tried:
+        for sm, case in each.cases.items():
+            answer = answers[sm, _call(each, sm)]
+            if answer:
+                told.add(each.kernel.name)
             if isinstance(answer, str):
-                made.failures.append(_failure(each, sm, answer))
+                failures.append((each, sm, answer))
                 continue
             names = numbered([one.function for one in answer])
-            launching.update([each.kernel.name] if answer else [])
             for function, noted in zip(names, answer, strict=True):
-                where = seen.setdefault((sm, noted.key), len(made.launches))
-                if where == len(made.launches):
-                    made.launches.append(
-                        Planned(each.kernel, each.label, case, sm, function, noted)
-                    )
-                else:
-                    other = f"{each.kernel.op.name} {each.kernel.name} {each.label}"
-                    made.launches[where] = made.launches[where].shared_with(other)
-    failed = {row.kernel for row in made.failures}
-    made.silent += [
-        name
-        for name in dict.fromkeys(each.kernel.name for each in chosen)
-        if name not in launching and name not in failed
-    ]
-    return made
+                earlier = launches.get((sm, noted.key))
+                launches[sm, noted.key] = (
+                    Planned(each.kernel, each.label, case, sm, function, noted)
+                    if earlier is None
+                    else earlier.shared_with(" ".join([*_kernel(each), each.label]))
+                )
+    tried_kernels = dict.fromkeys(each.kernel.name for each in tried)
+    silent = tuple(each for each in tried_kernels if each not in told)
+    return Plan(tuple(launches.values()), tuple(failures), silent)
 
 
 _Answer = tuple[Noted, ...] | str
 _Answers = dict[tuple[int, Call], _Answer]
 
 
-def _taken(wanted: Sequence[tuple[Standing, int, object]], workers: Workers) -> _Answers:
-    tasks: dict[int, list[Take]] = {}
-    for each, sm, case in wanted:
-        call = Call(each.kernel.op.name, each.kernel.name, case)  # type: ignore[arg-type]
-        tasks.setdefault(sm, []).append(Take(call))
-    answers: _Answers = {}
-    for sm, task, answer in workers.run(tasks):
+def _taken(chosen: Sequence[Standing], workers: Workers, known: _Answers) -> _Answers:
+    """What is known already, and what is launched by those calls that it lacks."""
+    tasks: dict[int, dict[Call, Take]] = {}
+    for each in chosen:
+        for sm in each.cases:
+            call = _call(each, sm)
+            if (sm, call) not in known:
+                tasks.setdefault(sm, {})[call] = Take(call)
+    answers = dict(known)
+    for sm, task, answer in workers.run({sm: list(each.values()) for sm, each in tasks.items()}):
         assert isinstance(task, Take) and isinstance(answer, tuple | str)
         answers[sm, task.call] = answer
     return answers
+
+
+def _call(each: Standing, sm: int) -> Call:
+    return Call(*_kernel(each), each.cases[sm])
+
+
+def _on(other: Case, each: Standing) -> Standing:
+    """With another case, where the kernel serves that."""
+    served = [sm for sm in each.cases if each.kernel.domain.reject(other, sm) is None]
+    return replace(each, cases=each.cases | dict.fromkeys(served, other))
 
 
 def _kernel(each: Standing) -> tuple[str, str]:
@@ -106,7 +132,7 @@ def _composed(chosen: Sequence[Standing], answers: _Answers) -> set[tuple[str, s
     """The kernels whose plain calls launch nothing that no other kernel does."""
     plain: dict[tuple[str, str], set[tuple[int, str]]] = {}
     for each in chosen:
-        keys = {(sm, noted.key) for sm in each.cases for noted in _launches(answers, each, sm)}
+        keys = _keys(each, answers)
         if keys and not _options(each):
             plain.setdefault(_kernel(each), set()).update(keys)
     earlier: set[tuple[int, str]] = set()
@@ -120,37 +146,23 @@ def _composed(chosen: Sequence[Standing], answers: _Answers) -> set[tuple[str, s
 
 def _all_known(each: Standing, chosen: Sequence[Standing], answers: _Answers) -> bool:
     """Whether other calls launch all that this one does."""
-    others = {
-        (sm, noted.key)
-        for other in chosen
-        if other is not each
-        for sm, case in other.cases.items()
-        for noted in _launches(answers, other, sm)
+    others = (_keys(other, answers) for other in chosen if other is not each)
+    return _keys(each, answers).issubset(set().union(*others))
+
+
+def _keys(each: Standing, answers: _Answers) -> set[tuple[int, str]]:
+    """By sm and key what its calls launch."""
+    found = [(sm, answers[sm, _call(each, sm)]) for sm in each.cases]
+    return {
+        (sm, noted.key) for sm, answer in found if not isinstance(answer, str) for noted in answer
     }
-    own = {(sm, noted.key) for sm in each.cases for noted in _launches(answers, each, sm)}
-    return own <= others
 
 
-def _launches(answers: _Answers, each: Standing, sm: int) -> tuple[Noted, ...]:
-    found = answers[sm, Call(each.kernel.op.name, each.kernel.name, each.cases[sm])]
-    return () if isinstance(found, str) else found
-
-
-def _failure(each: Standing, sm: int, reason: str) -> CompileRow:
-    """The row of a call whose launches couldn't be taken down."""
-    case = each.cases[sm]
-    return CompileRow(
-        op=each.kernel.op.name,
-        kernel=each.kernel.name,
-        label=each.label,
-        function="its launches",
-        sm=sm,
-        case=case_info(case),
-        alignment_bytes=alignment_bytes(case),
-        status="failed",
-        reason=reason,
-        shared_limit_bytes=LIMITS[sm].shared_block_bytes,
-        most_warps=LIMITS[sm].warps,
-        compile_s=0.0,
-        tools={},
-    )
+def numbered(functions: Sequence[str]) -> list[str]:
+    """Names with a number where one comes again: `key_gradients`, `key_gradients 2`."""
+    seen: dict[str, int] = {}
+    named = []
+    for each in functions:
+        seen[each] = seen.get(each, 0) + 1
+        named.append(each if seen[each] == 1 else f"{each} {seen[each]}")
+    return named

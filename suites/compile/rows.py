@@ -1,71 +1,64 @@
-"""Calls, the launches that they make, and a record's rows of what was measured of them."""
+"""A record's rows of what was compiled, with the occupancy that follows from it.
+
+Occupancy is counted as the occupancy calculator of CUDA's toolkit does: registers are given to each
+warp in units of 256, out of a quarter of the SM's file; shared memory to each block in its unit,
+with what the driver keeps; Blackwell's tensor memory to each block in columns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from profiles.peaks import LIMITS
+from profiles.peaks import LIMITS, Limits
 from reports.record import CodeMix, CompileRow
+from suites.compile.cases import Standing, alignment_bytes
 from suites.compile.compiler import Measured
-from suites.compile.occupancy import occupancy_of
-from suites.compile.selection import alignment_bytes
+from suites.compile.plan import Planned
 from suites.run.descriptions import case_info
-from suites.sandbox.wire import Message, spelled
+
+_TENSOR_COLUMNS = 512  # of the tensor memory of an SM that has one
+_LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A kernel on a case, by names that any process knows."""
+class Occupancy:
+    """Blocks an SM holds, their warps, the most warps it could hold, and what keeps it from more.
 
-    op: str
-    kernel: str
-    case: Case
-
-    @property
-    def message(self) -> Message:
-        """In JSON."""
-        return {"op": self.op, "kernel": self.kernel, "case": spelled(self.case)}
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """A launch that a call makes, without what only the process that took it down can hold."""
-
-    key: str
-    function: str
-    tile: dict[str, int]
-    warps: int
-    grid: tuple[int, ...]
-    fp_fusion: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """One launch to be compiled: of which kernel's call, on which generation.
-
-    function   numbered where the call launches several of it
-    also       other calls that launch the same
+    No blocks: a block asks for more than one may have.
     """
 
-    kernel: Kernel
-    label: str
-    case: Case
-    sm: int
-    function: str
-    noted: Noted
-    also: tuple[str, ...] = ()
+    blocks: int
+    warps: int
+    most_warps: int
+    limited_by: str
 
-    @property
-    def call(self) -> Call:
-        """The call, by names."""
-        return Call(self.kernel.op.name, self.kernel.name, self.case)
 
-    def shared_with(self, other: str) -> Planned:
-        """The same, launched by another call too."""
-        return self if other in self.also else replace(self, also=(*self.also, other))
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def occupancy_of(
+    limits: Limits, *, warps: int, registers: int, shared_bytes: int, tensor_columns: int = 0
+) -> Occupancy:
+    """The occupancy of a kernel whose blocks have so many warps, and take so much of each."""
+    held = _up(shared_bytes + limits.shared_reserved_bytes, limits.shared_unit_bytes)
+    # Warps sit in the quarters of an SM, each with a quarter of the registers.
+    quarter = limits.registers // limits.schedulers
+    a_quarter = quarter // _up(max(registers, 1) * _LANES, limits.register_unit)
+    by = {
+        "blocks": limits.blocks,
+        "warps": limits.warps // warps,
+        "registers": a_quarter * limits.schedulers // _up(warps, limits.schedulers)
+        if warps >= limits.schedulers
+        else a_quarter * limits.schedulers // warps,
+        "shared memory": limits.shared_bytes // held if held else limits.blocks,
+    }
+    if tensor_columns:
+        by["tensor memory"] = _TENSOR_COLUMNS // tensor_columns
+    if shared_bytes > limits.shared_block_bytes:
+        by["shared memory"] = 0
+    fewest = min(by, key=lambda name: by[name])
+    return Occupancy(by[fewest], by[fewest] * warps, limits.warps, fewest)
 
 
 def row_of(planned: Planned, measured: Measured, tools: dict[str, str]) -> CompileRow:
@@ -115,11 +108,21 @@ def row_of(planned: Planned, measured: Measured, tools: dict[str, str]) -> Compi
     )
 
 
-def numbered(functions: Sequence[str]) -> list[str]:
-    """Names with a number where one comes again: `key_gradients`, `key_gradients 2`."""
-    seen: dict[str, int] = {}
-    named = []
-    for each in functions:
-        seen[each] = seen.get(each, 0) + 1
-        named.append(each if seen[each] == 1 else f"{each} {seen[each]}")
-    return named
+def failed_row(standing: Standing, sm: int, reason: str) -> CompileRow:
+    """The row of a call whose launches couldn't be taken down."""
+    case = standing.cases[sm]
+    return CompileRow(
+        op=standing.kernel.op.name,
+        kernel=standing.kernel.name,
+        label=standing.label,
+        function="its launches",
+        sm=sm,
+        case=case_info(case),
+        alignment_bytes=alignment_bytes(case),
+        status="failed",
+        reason=reason,
+        shared_limit_bytes=LIMITS[sm].shared_block_bytes,
+        most_warps=LIMITS[sm].warps,
+        compile_s=0.0,
+        tools={},
+    )

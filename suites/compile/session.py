@@ -2,117 +2,162 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+import pytest
 import torch
 
-from kernels.expectation import Claim, Expectation
-from kernels.registry import Kernel, all_kernels
+from kernels.expectation import Claim
+from kernels.registry import Kernel, KernelError, all_kernels, load_file
+from profiles.peaks import LIMITS, peaks_of_sm
+from reports.command_line import report_console
+from reports.phrases import count
 from reports.record import (
     BrokenExpectation,
     CompileRow,
     PredictionRow,
+    Record,
+    RecordError,
+    read,
 )
-from suites.compile.cache import Cache
+from reports.report import print_report
+from suites.compile.cache import Cache, default_folder
+from suites.compile.cases import GENERATIONS, Standing, standing
 from suites.compile.ceiling import bench_cases, predictions
-from suites.compile.claims import broken, counting, is_about
 from suites.compile.compiler import Measured, tool_versions, unknown_version
-from suites.compile.expectations import expectations_of
-from suites.compile.plan import plan
-from suites.compile.rows import Planned, row_of
-from suites.compile.selection import Standing, standing
+from suites.compile.expectations import broken, counting, expectations_of, is_about
+from suites.compile.plan import Plan, Planned, plan
+from suites.compile.rows import failed_row, row_of
 from suites.compile.workers import Compile, Locate, Workers
-from suites.run.descriptions import describe_machine, hashes_of, kernel_info
+from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
 from suites.run.progress import Progress
 from suites.run.record import RunRecord
+from suites.run.selection import kernel_files, refusing, selected_kernels
+from suites.sandbox.judge_side.worker_process import WorkersError
 
 _BATCH = 6  # kernels whose code is disassembled at one time
 
-_Row = CompileRow | PredictionRow
-Tools = Mapping[int, dict[str, str]]  # by sm, the versions of triton and ptxas
 
+def run(options: Namespace, command: str) -> int:
+    """Compile, record and report what the options ask for; return the exit status.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the command line asks for.
-
-    whole: neither kernels nor generations were left out, so that every expectation is about
-    something. files: a user's.
+    Raises UsageError, and KeyboardInterrupt where it comes before there is a record.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # closes the record, as Ctrl-C does
+    jobs, files = options.jobs or os.cpu_count() or 1, kernel_files(options)
+    with (
+        refusing(KernelError, RecordError, WorkersError),
+        tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch,
+        closing(Workers(jobs, files, Path(scratch))) as workers,
+    ):
+        workers.prepare()
+        session = Session(options, command, workers)
+        against = None if options.against is None else _saved(Path(options.against))
+        planned = plan(session.chosen(), workers, everything=options.all)
+        if options.list:
+            _print(planned)
+            return 0
+        status = session.compile(planned)
+        record = read(session.record.path)
+    console = report_console()
+    console.print()
+    if options.check_driver:
+        from suites.compile.driver_check import differences  # noqa: PLC0415  (replaces compile)
 
-    kernels: tuple[Kernel, ...]
-    sms: tuple[int, ...]
-    everything: bool
-    jobs: int
-    files: tuple[Path, ...]
-    results: Path
-    cache: Cache
-    command: str
-    whole: bool
+        return differences(planned.launches, session.rows, console)
+    notes = session.notes(planned)
+    print_report(record, console, details=options.details, against=against, notes=notes)
+    return status
 
 
-@dataclass(slots=True)
-class Session:
-    """A run under way: its launches and their rows, and what is wrong beside them."""
+def _saved(path: Path) -> Record:
+    """The record that a run is shown against. Raises RecordError."""
+    record = read(path)
+    if record.header.suite != "compile":
+        raise RecordError(
+            f"{path}: a record of nox -s {record.header.suite}; name one of nox -s compile"
+        )
+    return record
 
-    asked: Asked
-    launches: list[Planned] = field(default_factory=list)
-    rows: list[CompileRow] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    silent: list[str] = field(default_factory=list)
-    record: RunRecord[_Row] | None = None
-    _expectations: dict[tuple[str, str], tuple[Expectation, ...]] = field(default_factory=dict)
-    _met: set[int] = field(default_factory=set)
 
-    def run(self) -> int:
-        """Do it all; return the exit status. Raises SelectionError, WorkerError, RecordError."""
-        started = time.monotonic()
-        tools = {sm: tool_versions(sm) for sm in self.asked.sms}
-        for kernel in self.asked.kernels:
-            self._expectations[kernel.op.name, kernel.name] = expectations_of(kernel)
-        with (
-            tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch,
-            closing(Workers(self.asked.jobs, self.asked.files, Path(scratch))) as workers,
-        ):
-            planned = plan(
-                self._chosen(), self.asked.sms, workers, everything=self.asked.everything
+def _generations(options: Namespace) -> tuple[int, ...]:
+    """Those that are asked for, or all, or the GPU's own. Raises UsageError."""
+    asked = set(options.sm) or set(GENERATIONS)
+    if options.check_driver:
+        if not torch.cuda.is_available():
+            raise pytest.UsageError(
+                "--check-driver: torch sees no CUDA device here; run it on a machine with a GPU"
             )
-            self.launches, self.silent = planned.launches, planned.silent
-            benches = bench_cases(self.asked.kernels, self.asked.sms)
-            rows = len(planned.launches) + len(planned.failures)
-            rows += sum(len(each.gpus) for each in benches)
-            self.record = self._begin(started, rows, tools)
-            try:
-                for row in chain(planned.failures, self._compiled(workers, tools)):
-                    self.record.add(row)
-                    self.rows.append(row)
-                for prediction in predictions(benches, self.rows):
-                    self.record.add(prediction)
-                self._judge()
-            except KeyboardInterrupt:
-                self.record.interrupted = True
-            status = int(self.record.interrupted or self._failed())
-            self.record.close(status, tuple(self.problems))
-        return status
+        major, minor = torch.cuda.get_device_capability()
+        asked = {10 * major + minor}
+    for sm in asked:
+        if sm not in LIMITS or not peaks_of_sm(sm):
+            known = ", ".join(map(str, GENERATIONS))
+            raise pytest.UsageError(f"--sm {sm}: there is no such generation; there are {known}")
+    return tuple(sorted(asked))
 
-    def notes(self) -> list[str]:
-        """What a reader is told beside the report."""
-        versions = {row.tools.get("triton", "") for row in self.rows if row.tools}
-        told = [text for each in versions if (text := unknown_version(each)) is not None]
-        if self.silent:
-            told.append(f"launch no Triton kernel, so nothing of theirs: {', '.join(self.silent)}")
-        return told
 
-    def _chosen(self) -> list[Standing]:
-        asked = self.asked
-        chosen: list[Standing] = []
-        for kernel in asked.kernels:
+def _print(planned: Plan) -> None:
+    """What would be compiled: how often each kernel, and each variant for which generations."""
+    kernels = Counter(f"{each.kernel.op.name} {each.kernel.name}" for each in planned.launches)
+    variants: dict[str, list[str]] = defaultdict(list)
+    for each in planned.launches:
+        name = f"{each.kernel.op.name} {each.kernel.name} {each.label}: {each.function}"
+        variants[name].append(str(each.sm))
+    print(f"{count(len(kernels), 'kernel')}, and how many times each would be compiled:")
+    for name, times in kernels.items():
+        print(f"  {name} {times:,}")
+    print(f"{count(len(variants), 'variant')}, and the generations that each would be for:")
+    for name, sms in variants.items():
+        print(f"  {name}, sm {' '.join(sms)}")
+    if planned.failures:
+        print(f"{count(len(planned.failures), 'call')} with launches that can't be known:")
+    for _, sm, reason in planned.failures:
+        print(f"  on sm {sm}, {reason}")
+
+
+class Session:
+    """A run under way: its record and rows, and what is wrong beside them."""
+
+    record: RunRecord[CompileRow | PredictionRow]
+
+    def __init__(self, options: Namespace, command: str, workers: Workers) -> None:
+        """Raises UsageError or KernelError where what is asked for doesn't exist."""
+        self.options, self.command, self.workers = options, command, workers
+        self.started = time.monotonic()
+        self.sms = _generations(options)
+        self.results = Path(options.results)
+        if self.results.exists() and not self.results.is_dir():
+            raise pytest.UsageError(f"--results {self.results}: it is no folder; name one")
+        self.files = hashes_of(workers.files)  # as they are before any is read
+        workers.check_files()
+        self.kernels = selected_kernels(options, self._load, baselines=False)
+        self._infos = tuple(kernel_info(each, max(self.sms)) for each in self.kernels)
+        self.tools = {sm: tool_versions(sm) for sm in self.sms}  # of triton and ptxas, by sm
+        self.cache = Cache(Path(options.cache) if options.cache else default_folder())
+        self.rows: list[CompileRow] = []
+        self.problems: list[str] = []
+        self._expectations = {
+            (each.op.name, each.name): expectations_of(each) for each in self.kernels
+        }
+        self._met: set[int] = set()  # expectations that were about a row
+
+    def _load(self) -> tuple[Kernel, ...]:
+        return tuple(kernel for file in self.workers.files for kernel in load_file(file))
+
+    def chosen(self) -> list[Standing]:
+        """The cases that stand for what is compiled."""
+        found: list[Standing] = []
+        for kernel in self.kernels:
             # Whether or not they are asked for: what dispatch gives them isn't this kernel's.
             before = [
                 each
@@ -121,55 +166,84 @@ class Session:
                 and each.priority > kernel.priority
                 and each.origin == kernel.origin
             ]
-            chosen += standing(kernel, asked.sms, before=before, everything=asked.everything)
-        return chosen
+            found += standing(kernel, self.sms, before=before, everything=self.options.all)
+        return found
 
-    def _begin(self, started: float, rows: int, tools: Tools) -> RunRecord[_Row]:
-        machine = describe_machine(torch.device("cpu"), max(self.asked.sms), strict=None)
-        versions = {name: each for of_sm in tools.values() for name, each in of_sm.items()}
+    def compile(self, planned: Plan) -> int:
+        """Compile and record what is planned; return the exit status. Raises RecordError."""
+        benches = bench_cases(self.kernels, self.sms)
+        rows = len(planned.launches) + len(planned.failures)
+        self.record = self._begin(rows + sum(len(each.gpus) for each in benches))
+        failures = (failed_row(*each) for each in planned.failures)
+        try:
+            for row in chain(failures, self._compiled(planned.launches)):
+                self.record.add(row)
+                self.rows.append(row)
+            for prediction in predictions(benches, self.rows):
+                self.record.add(prediction)
+            self._judge()
+        except KeyboardInterrupt:
+            self.record.interrupted = True
+        wrong = any(row.status == "failed" or row.broken for row in self.rows)
+        status = int(self.record.interrupted or wrong or bool(self.problems))
+        self.record.close(status, tuple(self.problems))
+        return status
+
+    def notes(self, planned: Plan) -> list[str]:
+        """What a reader is told beside the report."""
+        versions = {row.tools.get("triton", "") for row in self.rows if row.tools}
+        told = [text for each in versions if (text := unknown_version(each)) is not None]
+        if planned.silent:
+            names = ", ".join(planned.silent)
+            told.append(f"launch no Triton kernel, so nothing of theirs: {names}")
+        return told
+
+    def _begin(self, rows: int) -> RunRecord[CompileRow | PredictionRow]:
+        machine = describe_machine(torch.device("cpu"), max(self.sms), strict=None)
+        versions = {name: each for of_sm in self.tools.values() for name, each in of_sm.items()}
         machine = machine.model_copy(
             update={"simulated_sm": None, "packages": machine.packages | versions}
         )
         return RunRecord(
-            self.asked.results,
-            started,
+            self.results,
+            self.started,
             suite="compile",
-            command=self.asked.command,
+            command=self.command,
             environment=machine,
-            kernels=tuple(kernel_info(each, max(self.asked.sms)) for each in self.asked.kernels),
+            kernels=self._infos,
             planned_rows=rows,
             gate_baselines=False,
-            files=hashes_of(self.asked.files),
+            files=self.files,
         )
 
-    def _compiled(self, workers: Workers, tools: Tools) -> Iterator[CompileRow]:
+    def _compiled(self, launches: Sequence[Planned]) -> Iterator[CompileRow]:
         """The rows of all launches: kept ones first, at last those that break an expectation."""
         suspects: list[tuple[CompileRow, Planned]] = []
-        for planned, measured in self._measured(workers, tools):
-            row = self._held(row_of(planned, measured, tools[planned.sm]))
+        for planned, measured in self._measured(launches):
+            row = self._held(row_of(planned, measured, self.tools[planned.sm]))
             if row.broken:
                 suspects.append((row, planned))
             else:
                 yield row
-        yield from self._located(suspects, workers)
+        yield from self._located(suspects)
 
-    def _measured(self, workers: Workers, tools: Tools) -> Iterator[tuple[Planned, Measured]]:
-        cache = self.asked.cache
+    def _measured(self, launches: Sequence[Planned]) -> Iterator[tuple[Planned, Measured]]:
         missing: dict[tuple[int, str], Planned] = {}
         with Progress("compile") as progress:
-            progress.begin(len(self.launches))
-            for each in self.launches:
-                kept = cache.get(each.noted.key, tools[each.sm])
+            progress.begin(len(launches))
+            for each in launches:
+                kept = self.cache.get(each.noted.key, self.tools[each.sm])
                 if kept is None:
                     missing[each.sm, each.noted.key] = each
                 else:
                     yield each, kept
                     progress.advance(each.kernel.name)
-            for sm, task, answer in workers.run(_batches(missing.values(), self.asked.jobs)):
+            batches = _batches(missing.values(), self.workers.jobs)
+            for sm, task, answer in self.workers.run(batches):
                 assert isinstance(task, Compile)
                 assert isinstance(answer, list)
                 for (key, _), measured in zip(task.wanted, answer, strict=True):
-                    cache.put(key, tools[sm], measured)
+                    self.cache.put(key, self.tools[sm], measured)
                     yield missing[sm, key], measured
                     progress.advance(missing[sm, key].kernel.name)
 
@@ -185,9 +259,7 @@ class Session:
         )
         return row.model_copy(update={"expected": len(about), "broken": failed})
 
-    def _located(
-        self, suspects: Sequence[tuple[CompileRow, Planned]], workers: Workers
-    ) -> Iterator[CompileRow]:
+    def _located(self, suspects: Sequence[tuple[CompileRow, Planned]]) -> Iterator[CompileRow]:
         """The rows that break expectations, each with the instruction that does."""
 
         def claims(row: CompileRow) -> list[Claim]:
@@ -200,7 +272,7 @@ class Session:
                 Locate(planned.noted.key, planned.call, claim) for claim in claims(row)
             )
         found: dict[tuple[int, str, Claim], object] = {}
-        for sm, task, answer in workers.run(tasks):
+        for sm, task, answer in self.workers.run(tasks):
             assert isinstance(task, Locate)
             found[sm, task.key, task.claim] = answer
         for row, planned in suspects:
@@ -212,23 +284,23 @@ class Session:
 
     def _judge(self) -> None:
         """What is wrong with the run beside its rows."""
+        self.problems += edited(self.files)
         if not any(row.status == "compiled" for row in self.rows):
             self.problems.append("nothing was compiled")
-        if not self.asked.whole:
+        options = self.options
+        if options.op or options.kernel or options.kernels or options.sm:
             return
+        # Nothing was left out, so that every expectation is to be about something.
         unmet = {
             each.says: name
             for (_, name), expectations in self._expectations.items()
             for each in expectations
-            if id(each) not in self._met and (each.stands or self.asked.everything)
+            if id(each) not in self._met and (each.stands or options.all)
         }
         self.problems += [
             f"an expectation beside {name} is about nothing that was compiled: {says}"
             for says, name in unmet.items()
         ]
-
-    def _failed(self) -> bool:
-        return bool(self.problems) or any(row.status == "failed" or row.broken for row in self.rows)
 
 
 def _batches(planned: Iterable[Planned], jobs: int) -> dict[int, list[Compile]]:

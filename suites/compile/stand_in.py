@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,39 +47,23 @@ class OnPaper(torch.Tensor):
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class StandIn:
-    """What host code and Triton are told of the GPU."""
-
-    sm: int
-    name: str
-    multiprocessors: int
-
-    def properties(self) -> SimpleNamespace:
-        """What torch.cuda.get_device_properties returns."""
-        limits = LIMITS[self.sm]
-        return SimpleNamespace(
-            name=self.name,
-            major=self.sm // 10,
-            minor=self.sm % 10,
-            multi_processor_count=self.multiprocessors,
-            total_memory=_MEMORY,
-            warp_size=32,
-            max_threads_per_multi_processor=32 * limits.warps,
-            regs_per_multiprocessor=limits.registers,
-            shared_memory_per_block=48 * 1024,
-            shared_memory_per_block_optin=limits.shared_block_bytes,
-            shared_memory_per_multiprocessor=limits.shared_bytes,
-            L2_cache_size=int(peaks_of_sm(self.sm)[0].l2_mb * 2**20),
-        )
-
-
-def stand_in(sm: int) -> StandIn:
-    """The GPU that stands for a generation. Raises KeyError where the peak table has none."""
-    models = peaks_of_sm(sm)
-    if not models:
-        raise KeyError(f"profiles/peaks.py lists no GPU of sm {sm}")
-    return StandIn(sm, models[0].name, models[0].multiprocessors)
+def _properties(sm: int) -> SimpleNamespace:
+    """What torch.cuda.get_device_properties says of the GPU that stands for a generation."""
+    card, limits = peaks_of_sm(sm)[0], LIMITS[sm]
+    return SimpleNamespace(
+        name=card.name,
+        major=sm // 10,
+        minor=sm % 10,
+        multi_processor_count=card.multiprocessors,
+        total_memory=_MEMORY,
+        warp_size=32,
+        max_threads_per_multi_processor=32 * limits.warps,
+        regs_per_multiprocessor=limits.registers,
+        shared_memory_per_block=48 * 1024,
+        shared_memory_per_block_optin=limits.shared_block_bytes,
+        shared_memory_per_multiprocessor=limits.shared_bytes,
+        L2_cache_size=int(card.l2_mb * 2**20),
+    )
 
 
 class Placing(TorchFunctionMode):
@@ -161,12 +144,12 @@ def _inside(*_: object, **__: object) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def install(sm: int) -> StandIn:
+def install(sm: int) -> None:
     """Describe the GPU of a generation to torch and to Triton, for the rest of this process."""
     import triton  # noqa: PLC0415  (the process decides first how it is to be imported)
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
 
-    card = stand_in(sm)
+    card = _properties(sm)
     told: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -175,7 +158,7 @@ def install(sm: int) -> StandIn:
         "current_device": lambda: 0,
         "set_device": lambda *_: None,
         "get_device_capability": lambda *_, **__: divmod(sm, 10),
-        "get_device_properties": lambda *_, **__: card.properties(),
+        "get_device_properties": lambda *_, **__: card,
         "get_device_name": lambda *_, **__: card.name,
         "synchronize": lambda *_, **__: None,
         "current_stream": lambda *_, **__: SimpleNamespace(cuda_stream=0, stream_id=0),
@@ -188,4 +171,3 @@ def install(sm: int) -> StandIn:
     for name, answer in told.items():
         setattr(torch.cuda, name, answer)
     triton.runtime.driver.set_active(_Driver(GPUTarget("cuda", sm, 32)))
-    return card

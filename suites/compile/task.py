@@ -16,8 +16,8 @@ from kernels import expectation
 from kernels.registry import Kernel
 from suites import ROOT
 from suites.compile.capture import CaptureError, Launch, NoteTaker
-from suites.compile.claims import offender
 from suites.compile.compiler import Compiler, Measured
+from suites.compile.expectations import offender
 from suites.compile.stand_in import install
 from suites.sandbox.wire import Message, case_of
 
@@ -28,7 +28,7 @@ _LOST = "taken down again, its launch isn't what it was: the host code isn't rep
 def run_task(kernels: _Kernels, settings: Message) -> Message:
     """What `settings["do"]` says, of the calls that it names.
 
-    take     the launches of a call: a list of what `rows.Noted` holds, or a sentence
+    take     the launches of a call: a list of what `workers.Noted` holds, or a sentence
     compile  launches, each known by its key and a call that makes it: what `Measured` holds of each
     locate   an instruction that breaks a claim: its text with the source's line, or None
 
@@ -62,7 +62,7 @@ class _Generation:
         self._launches: dict[str, Launch] = {}
 
     def take(self, kernels: _Kernels, call: Message) -> list[dict[str, Any]] | str:
-        """The launches of a call, as `rows.Noted` has them."""
+        """The launches of a call, as `workers.Noted` has them."""
         try:
             launches = self._notes.of_call(
                 kernels[call["op"], call["kernel"]], case_of(call["case"])

@@ -11,35 +11,59 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter
 
 from kernels.expectation import Claim
+from kernels.registry import KernelError
+from oracles.op import Case
 from suites.compile.compiler import Measured
-from suites.compile.rows import Call, Noted
 from suites.sandbox.judge_side.worker_process import (
     EndedError,
     ForkServer,
     WorkerProcess,
     free_memory,
 )
-from suites.sandbox.wire import Message
+from suites.sandbox.wire import Message, spelled
 
 _TASK = "suites.compile.task"
 _START_S = 120.0
 _CALL_S = 120.0  # a call, which computes nothing
 _COMPILE_S = 600.0  # a launch
 _LOOK_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel on a case, by names that any process knows."""
+
+    op: str
+    kernel: str
+    case: Case
+
+    @property
+    def message(self) -> Message:
+        """In JSON."""
+        return {"op": self.op, "kernel": self.kernel, "case": spelled(self.case)}
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A launch that a call makes, without what only the process that took it down can hold."""
+
+    key: str
+    function: str
+    tile: dict[str, int]
+    warps: int
+    grid: tuple[int, ...]
+    fp_fusion: bool | None
+
+
 _LAUNCHES: TypeAdapter[tuple[Noted, ...] | str] = TypeAdapter(tuple[Noted, ...] | str)
 _MEASURED: TypeAdapter[list[Measured]] = TypeAdapter(list[Measured])
 _TEXT: TypeAdapter[str | None] = TypeAdapter(str | None)
-
-
-class WorkerError(Exception):
-    """No worker can be had; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +159,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class Workers:
-    """Workers for the tasks of a run; at most `jobs` of them work at a time.
+    """Workers for the tasks of a run; at most `jobs` of them work at a time; `close` ends them.
 
     files    a user's, loaded in each worker
     scratch  a folder for what they leave behind
@@ -144,14 +168,33 @@ class Workers:
     jobs: int
     files: tuple[Path, ...]
     scratch: Path
+    server: ForkServer | None = None
     _idle: list[_Worker] = field(default_factory=list)
     _busy: list[_Worker] = field(default_factory=list)
     _memory_limit: int = field(default_factory=lambda: free_memory() // 2)
 
+    def prepare(self) -> ForkServer:
+        """Start what forks workers; it imports torch and triton while this process goes on."""
+        if self.server is None:
+            self.server = ForkServer.start(torch.device("cpu"), strict=None, tasks=(_TASK,))
+        return self.server
+
+    def check_files(self) -> None:
+        """Import each file in a worker of its own, which may end over it. Raises KernelError.
+
+        What can be told in a sentence is, where it is loaded in earnest.
+        """
+        for file in self.files:
+            try:
+                process, _ = self._started((file,))
+            except EndedError as ended:
+                raise KernelError(f"--kernels {file}: while it was imported, {ended}") from ended
+            process.end()
+
     def run(self, tasks: Mapping[int, Sequence[Task]]) -> Iterator[tuple[int, Task, object]]:
         """Do the tasks of each sm; yield sm, task and answer as they come.
 
-        Raises WorkerError where a worker can't be started.
+        Raises KernelError or WorkersError where a worker can't be started.
         """
         waiting = {sm: deque(each) for sm, each in tasks.items() if each}
         while waiting or self._busy:
@@ -193,12 +236,12 @@ class Workers:
         worker = next((each for each in self._idle if each.sm == sm), None)
         if worker is None:
             try:
-                process, problem = _started(self.files, self._memory_limit)
+                process, problem = self._started(self.files)
             except EndedError as ended:
                 files = "".join(f"--kernels {each}: " for each in self.files)
-                raise WorkerError(f"{files}a worker for sm {sm} didn't begin: {ended}") from ended
+                raise KernelError(f"{files}a worker for sm {sm} didn't begin: {ended}") from ended
             if problem is not None:
-                raise WorkerError(problem)
+                raise KernelError(problem)
             worker = _Worker(sm, process)
         else:
             self._idle.remove(worker)
@@ -207,42 +250,19 @@ class Workers:
         settings = task.message | {"sm": sm, "scratch": str(self.scratch)}
         worker.process.ask({"do": "work", "module": _TASK, "settings": settings})
 
+    def _started(self, files: Sequence[Path]) -> tuple[WorkerProcess, str | None]:
+        """A worker that has loaded the files, and what is wrong with them. Raises EndedError."""
+        message = {"overlay": None, "files": list(map(str, files)), "tasks": [_TASK], "sm": 90}
+        process = self.prepare().fork(message | {"watched": False})
+        said = process.answer(_START_S, self._memory_limit)
+        return process, said.get("error")
+
     def close(self) -> None:
         """End all workers, and the server."""
         for each in (*self._idle, *self._busy):
             each.process.end()
         self._idle.clear()
         self._busy.clear()
-        _server().close()
-        _server.cache_clear()
-
-
-def check_files(files: Sequence[Path]) -> None:
-    """Import each file in a worker of its own, which may end over it. Raises WorkerError.
-
-    What can be told in a sentence is, where it is loaded in earnest.
-    """
-    for file in files:
-        try:
-            process, _ = _started((file,), free_memory() // 2)
-        except EndedError as ended:
-            raise WorkerError(f"--kernels {file}: while it was imported, {ended}") from ended
-        process.end()
-
-
-def start_server() -> None:
-    """Start what forks workers, which imports torch and triton meanwhile."""
-    _server()
-
-
-@cache
-def _server() -> ForkServer:
-    return ForkServer.start(torch.device("cpu"), strict=None, tasks=(_TASK,))
-
-
-def _started(files: Sequence[Path], memory_limit: int) -> tuple[WorkerProcess, str | None]:
-    """A worker that has loaded the files, and what is wrong with them. Raises EndedError."""
-    message = {"overlay": None, "files": list(map(str, files)), "tasks": [_TASK], "sm": 90}
-    process = _server().fork(message | {"watched": False})
-    said = process.answer(_START_S, memory_limit)
-    return process, said.get("error")
+        if self.server is not None:
+            self.server.close()
+            self.server = None

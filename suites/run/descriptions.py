@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,16 @@ def hashes_of(files: Iterable[Path]) -> dict[str, str]:
     """SHA-256 of each file that can be read, by its path."""
     found = {shortest(each): environment.hash_of(each) for each in files}
     return {path: told for path, told in found.items() if told is not None}
+
+
+def edited(files: Mapping[str, str]) -> list[str]:
+    """A sentence for each file that isn't any more what its hash, by its path, is of."""
+    now = hashes_of(ROOT / each for each in files)
+    return [
+        f"{path} has changed while the run went on: rows may be of either; run again"
+        for path, told in files.items()
+        if now.get(path) != told
+    ]
 
 
 def case_info(case: Case) -> CaseInfo:

@@ -20,9 +20,10 @@ _LARGEST_SEED = 2**31 - 1
 _MOST_SEEDS = 1000
 _SECRET = 2**63 - 1  # the largest that a row may have
 
-_ACCURACY, _BENCH, _PROFILE = ("accuracy",), ("bench",), ("profile",)
+_ACCURACY, _BENCH, _PROFILE, _COMPILE = ("accuracy",), ("bench",), ("profile",), ("compile",)
 _RUNS = (*_ACCURACY, *_BENCH, *_PROFILE)
-_ALL = (*_RUNS, "sanitize")
+_PYTESTS = (*_RUNS, "sanitize")
+_ALL = (*_PYTESTS, *_COMPILE)
 _REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
@@ -45,7 +46,7 @@ def _of(suites: tuple[str, ...], typed: str, told: str, **settings: Any) -> Opti
 
 
 def _of_pytest(typed: str, told: str, **settings: Any) -> Option:  # noqa: ANN401
-    return dataclasses.replace(_of(_ALL, typed, told, **settings), pytests=True)
+    return dataclasses.replace(_of(_PYTESTS, typed, told, **settings), pytests=True)
 
 
 def _seeds(text: str) -> range:
@@ -87,7 +88,7 @@ OPTIONS = (
         **_REPEATED,
     ),
     _of(
-        _ALL,
+        _PYTESTS,
         "--dtype NAME",
         "only activations of this dtype (float32, float16, bfloat16); may be repeated",
         **_REPEATED,
@@ -98,16 +99,16 @@ OPTIONS = (
         "ci (default), or full, which includes it",
         default="ci",
     ),
-    _of(_ALL, "--case ID", "only the case of this exact id", **_REPEATED),
+    _of(_PYTESTS, "--case ID", "only the case of this exact id", **_REPEATED),
     _of(
-        _ALL,
+        _PYTESTS,
         "--cases FILE",
         "cases of your own, a JSON object a line; they run alone; may be repeated",
         type=not_empty,
         **_REPEATED,
     ),
     _of(
-        _ALL,
+        _PYTESTS,
         "--seed N|N..M",
         "added to every case's seed (default 0); every case once for each of several",
         default="0",
@@ -157,9 +158,9 @@ OPTIONS = (
         "on a CPU, don't check each access of a kernel against its arguments",
     ),
     _of(
-        _ACCURACY,
+        (*_ACCURACY, *_COMPILE),
         "--jobs N",
-        "processes that share the cases; by default as many as the machine is good for",
+        "processes that share the work; by default as many as the machine is good for",
         type=whole_number(1, MOST_JOBS),
     ),
     _of(
@@ -247,10 +248,31 @@ OPTIONS = (
         choices=("normal", "zeros"),
         **_REPEATED,
     ),
+    # What is compiled.
+    _of(
+        _COMPILE,
+        "--sm N",
+        "only this generation; may be repeated (75, 80, 86, 89, 90, 100, 120)",
+        type=whole_number(1, 999),
+        **_REPEATED,
+    ),
+    _of(_COMPILE, "--all", "every variant of every kernel, not only those that stand for the rest"),
+    _of(_COMPILE, "--against FILE", "also show what changed since this record", type=not_empty),
+    _of(
+        _COMPILE,
+        "--cache DIR",
+        "where measurements are kept (default: ~/.cache/kernel-workbench/compile)",
+        type=not_empty,
+    ),
+    _of(
+        _COMPILE,
+        "--check-driver",
+        "on a machine with a GPU: compare with what its driver says of each kernel",
+    ),
     # When the run fails, what is written, what is shown.
     _of_pytest("-x --exitfirst", "end at the first row that fails"),
     _of_pytest("--maxfail N", "end when so many rows failed", type=whole_number(1, 10**9)),
-    _of(_ALL, "--gate-baselines", "baselines' failures set the exit status too"),
+    _of(_PYTESTS, "--gate-baselines", "baselines' failures set the exit status too"),
     _of(
         _ALL,
         "--results DIR",
@@ -258,9 +280,11 @@ OPTIONS = (
         default=str(ROOT / "results"),
         type=not_empty,
     ),
-    _of(_ALL, "--hash-uuid", "keep a hash of the GPU's UUID, not the UUID"),
+    _of(_PYTESTS, "--hash-uuid", "keep a hash of the GPU's UUID, not the UUID"),
     _of(_ALL, "--details", "at the end print all of the report, not what fits a screen"),
-    _of(_RUNS, "--list", "show the kernels and cases that would run, and run nothing"),
+    _of(
+        (*_RUNS, *_COMPILE), "--list", "show the kernels and cases that would run, and run nothing"
+    ),
     _of_pytest("--collect-only --co", "only list the rows"),
     _of_pytest("--pdb", "a debugger at a failure, for --in-process"),
     _of_pytest("-s", "show what kernels print, for --in-process"),

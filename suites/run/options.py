@@ -51,14 +51,18 @@ _EXCLUDES = (
 
 
 class SuiteOptions(CommandLine):
-    """The options of a suite. What is wrong raises pytest.UsageError."""
+    """The options of a suite. What is wrong raises pytest.UsageError.
 
-    def __init__(self, suite: str) -> None:
+    defaults: whether an option that isn't typed has its default, or is left out.
+    """
+
+    def __init__(self, suite: str, *, defaults: bool = True) -> None:
         super().__init__(prog=f"nox -s {suite} --", usage=f"nox -s {suite} -- [options]")
         self.suite = suite
+        changed = {} if defaults else {"default": argparse.SUPPRESS}
         for each in OPTIONS:
             if suite in each.suites:
-                self.add_argument(*each.names, **(each.settings | {"default": argparse.SUPPRESS}))
+                self.add_argument(*each.names, **(each.settings | changed))
 
     def typed(self, given: argparse.Namespace) -> set[str]:
         """The names of the options that say something else than what is so without them."""
@@ -71,14 +75,13 @@ class SuiteOptions(CommandLine):
 
     def unknown(self, name: str) -> str:
         """Say so where it is another suite's."""
-        for each in OPTIONS:
-            if name in each.names:
-                suites = ", ".join(each.suites)
-                return (
-                    f"{name}: nox -s {self.suite} doesn't serve it; it is an option of {suites}: "
-                    f"nox -s {each.suites[0]} -- {name}"
-                )
-        return super().unknown(name)
+        suites = [suite for each in OPTIONS if name in each.names for suite in each.suites]
+        if not suites:
+            return super().unknown(name)
+        return (
+            f"{name}: nox -s {self.suite} doesn't serve it; it is an option of "
+            f"{', '.join(suites)}: nox -s {suites[0]} -- {name}"
+        )
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, in one sentence."""
@@ -111,7 +114,7 @@ def check(suite: str, arguments: Sequence[str]) -> None:
 
     With --help it shows the suite's own, and ends the process.
     """
-    options = SuiteOptions(suite)
+    options = SuiteOptions(suite, defaults=False)
     if suite == "bench":
         from pytest_benchmark.plugin import pytest_addoption  # noqa: PLC0415 (bench alone needs it)
 

@@ -52,12 +52,13 @@ def kernel_files(options: Namespace) -> tuple[Path, ...]:
 
 
 def selected_kernels(
-    options: Namespace, load: Callable[[], tuple[Kernel, ...]]
+    options: Namespace, load: Callable[[], tuple[Kernel, ...]], *, baselines: bool = True
 ) -> tuple[Kernel, ...]:
     """The kernels to run: all, those of --kernels' files, those named by --kernel, of --op.
 
     load: what registers the files' kernels, wherever they are imported. Two ops may have kernels of
     one name; it means both, unless --op or --case says which.
+    baselines: whether they are among all; else they are run by name alone.
     """
     ops, names = options.op, options.kernel
     _known("--op", ops, OPS)
@@ -70,12 +71,13 @@ def selected_kernels(
         if each.name in names and each.name not in known:
             raise pytest.UsageError(f"--kernel {each.name}: {each.reason}")
     _known("--kernel", names, known)
-    chosen = [
-        each
-        for each in registered
-        if (each.name in names if names else (not from_files or each in from_files))
-        and (not ops or each.op.name in ops)
-    ]
+
+    def wanted(each: Kernel) -> bool:
+        if names:
+            return each.name in names
+        return each in from_files if from_files else baselines or each.origin != "baseline"
+
+    chosen = [each for each in registered if wanted(each) and (not ops or each.op.name in ops)]
     if not chosen:
         raise pytest.UsageError("--op and --kernel together leave no kernel to run")
     return tuple(chosen)

@@ -27,7 +27,7 @@ from reports.phrases import shown
 from reports.record import AccuracyRow, RecordError, RunHeader, read
 from reports.report import print_report
 from suites.run import earlier_run, shards
-from suites.run.descriptions import describe_machine, hashes_of, kernel_info
+from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
 from suites.run.nox_command import nox_command, path_in_command
 from suites.run.options import DEVICE, without
 from suites.run.progress import Progress
@@ -347,12 +347,7 @@ class Session(Generic[PairRow]):
         anything = not whole or any(map(self.suite.counts, record.rows))
         failed = self.also_failed or self._failed > 0
         if whole:
-            now = hashes_of(self._files())
-            self.errors += [
-                f"{path} has changed while the run went on: rows may be of either; run again"
-                for path, told in self.files.items()
-                if now.get(path) != told
-            ]
+            self.errors += edited(self.files)
             failed |= self.suite.fails(record.header.kernels, record.rows)
         if status in (0, 1, 5):
             status = int(failed or not anything or not record.is_whole or bool(self.errors))

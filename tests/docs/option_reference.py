@@ -12,7 +12,6 @@ from pathlib import Path
 from reports.__main__ import _parser as of_report
 from reports.arguments import CommandLine
 from reports.comparison.__main__ import _parser as of_compare
-from suites.compile.__main__ import _parser as of_compile
 from suites.run.options import SuiteOptions
 
 _HEAD = """# Options of every session
@@ -24,12 +23,12 @@ Options go after two dashes: `nox -s accuracy -- --op attention_forward --tier f
 a shortened one. A path begins in the folder where nox is called. `bench` takes pytest-benchmark's
 options too.
 """
-SUITES = ("accuracy", "bench", "profile", "sanitize")
+SUITES = ("accuracy", "bench", "profile", "sanitize", "compile")
 
 
 def parsers() -> dict[str, CommandLine]:
     """What reads the options of each session, by its name."""
-    others = {"compile": of_compile(), "compare": of_compare(), "report": of_report()}
+    others = {"compare": of_compare(), "report": of_report()}
     return {name: SuiteOptions(name) for name in SUITES} | others
 
 

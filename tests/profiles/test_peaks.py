@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.peaks import KIB, LIMITS, PEAKS, Peak, peak_of, peaks_of_sm
-from suites.compile.selection import GENERATIONS
+from suites.compile.cases import GENERATIONS
 
 # Boost clocks as the vendor's data sheets give them, in MHz.
 CLOCKS = {

@@ -133,6 +133,8 @@ class ForkServer:
         """End it, and with it all that its workers left."""
         self.line.close()
         os.close(self.output)
+        if not self.ready:  # it has forked none, and would go on with what it loads
+            self.process.kill()
         try:
             self.process.wait(_END_S)
         except subprocess.TimeoutExpired:

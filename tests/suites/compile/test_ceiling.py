@@ -7,31 +7,38 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.registry import Kernel
+from kernels.registry import Kernel, all_kernels
 from oracles import OPS
 from oracles.op import Case
 from profiles.peaks import Peak, peaks_of_sm
 from reports.record import LoopMix, PredictionRow
+from suites.compile.cases import GENERATIONS
 from suites.compile.ceiling import BenchCase, bench_cases, predictions
-from suites.compile.selection import GENERATIONS, selected_kernels
 from tests.builders.compiled_records import case as row_case
 from tests.builders.compiled_records import mix, row
 
 H200: Peak = peaks_of_sm(90)[0]
 
 
+def ours(op: str) -> dict[str, Kernel]:
+    """Our kernels of an op, by name."""
+    return {
+        each.name: each for each in all_kernels() if each.op.name == op and each.origin == "ours"
+    }
+
+
 @pytest.fixture(scope="module")
 def flash() -> Kernel:
     """Our forward in the halves."""
-    return next(each for each in selected_kernels((), ("flash",), ()))
+    return ours("attention_forward")["flash"]
 
 
 @pytest.fixture(scope="module")
-def long() -> Case:
+def long(flash: Kernel) -> Case:
     """16,384 keys, heads of 128: as `nox -s bench` times it."""
     (found,) = (
         bench.case
-        for bench in bench_cases(selected_kernels((), ("flash",), ()), (90,))
+        for bench in bench_cases([flash], (90,))
         if dict(bench.case.sizes)["s_q"] == 16_384
         and bench.case.size("d") == 128
         and not bench.case.options
@@ -109,7 +116,7 @@ def test_variant_that_wasnt_compiled_gets_the_plain_roofline(flash: Kernel, long
 
 def test_whole_fp32_operands_dont_count_on_tensor_cores(long: Case) -> None:
     """They run on FMA units: without a matrix instruction in the code the peak is fp32's."""
-    whole = next(each for each in selected_kernels((), ("flash_fp32",), ()))
+    whole = ours("attention_forward")["flash_fp32"]
     single = replace(long, dtype=torch.float32, weight_dtype=torch.float32)
     assert whole.variant is not None
     plain = mix(matrix={}, busy_loop=None)
@@ -120,7 +127,7 @@ def test_whole_fp32_operands_dont_count_on_tensor_cores(long: Case) -> None:
 
 def test_rows_bound_by_memory_take_their_bytes_over_the_bandwidth() -> None:
     """Layer norm's least time is its least traffic over the bandwidth, on every model."""
-    kernels = selected_kernels(("layer_norm_backward",), (), ())
+    kernels = [*ours("layer_norm_backward").values()]
     benches = bench_cases(kernels, GENERATIONS)
     assert len(benches) >= 20
     found = list(predictions(benches, []))
@@ -143,7 +150,7 @@ MEASURED = {
 
 def test_nothing_measured_is_faster_than_its_prediction() -> None:
     """What an H200 took is above the least time, and within it by no more than is plausible."""
-    kernels = selected_kernels(("layer_norm_backward",), (), ())
+    kernels = [*ours("layer_norm_backward").values()]
     found = {
         (each.case.sizes["m"], each.case.sizes["n"], each.case.dtype): each.predicted_us
         for each in predictions(bench_cases(kernels, (90,)), [])

@@ -25,7 +25,6 @@ from oracles import LAYER_NORM_BACKWARD
 from reports.__main__ import main as report
 from reports.comparison.__main__ import main as compare
 from suites.accuracy.sanitizer import main as sanitize
-from suites.compile import workers
 from suites.compile.__main__ import main as compile_kernels
 from tests import ROOT
 from tests.builders.accuracy_records import example_rows, write_example
@@ -60,6 +59,9 @@ _FILES = {
     "exits.py": "import os\nos._exit(0)\n",
     "quits.py": "raise SystemExit(0)\n",
     "twice.py": 2 * _KERNEL.format(name="same"),
+    "variants.py": _KERNEL.format(name="varied").replace(
+        "name=", "variants=lambda sm: 1 / 0, name="
+    ),
     "taken.py": _KERNEL.format(name="row_persistent"),
     "empty.jsonl": "",
     "garbage.jsonl": "\x01\x02 no record\n",
@@ -183,17 +185,22 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("profile", "--window nan", "--window: 'nan' isn't a number from 2 to 3,600"),
     ("profile", "--trials 0", "--trials: '0' isn't a whole number from 1 to 1,000"),
     ("profile", "--distribution=ones", "--distribution: invalid choice: 'ones' (choose from"),
-    ("profile", "--jobs 2", "it is an option of accuracy: nox -s accuracy -- --jobs"),
+    ("profile", "--jobs 2", "an option of accuracy, compile: nox -s accuracy -- --jobs"),
+    ("accuracy", "--check-driver", "it is an option of compile: nox -s compile -- --check-driver"),
     ("sanitize", "--sw", "--sw: there is no such option"),
     ("sanitize", "--lf", "--lf: nox -s sanitize doesn't serve it; it is an option of accuracy"),
     ("sanitize", "--device cpu", "--device: nox -s sanitize doesn't serve it"),
     ("compile", "--jobs 0", "--jobs: '0' isn't a whole number from 1 to"),
     ("compile", "flash", "flash: nox -s compile takes options alone"),
+    ("compile", "--tier full", "--tier: nox -s compile doesn't serve it; it is an option of accur"),
+    ("compile", "--against=''", "--against: it names nothing; write what is meant"),
+    ("compile", "--kernels={0}/syntax.py", "raised SyntaxError: invalid syntax (syntax.py, line"),
+    ("compile", "--kernels={0}/variants.py", "its variants for sm 120 raised ZeroDivisionError"),
     ("compile", "--sm=x", "--sm: 'x' isn't a whole number from 1 to 999"),
     ("compile", "--sm 77", "--sm 77: there is no such generation; there are 75, 80, 86"),
     ("compile", "--op=attention_foward", "there is no such op; did you mean attention_forward?"),
     ("compile", "--kernel=flush", "there is no such kernel; did you mean flash?"),
-    ("compile", "--op=attention_delta --kernel=flash", "leave no kernel to compile"),
+    ("compile", "--op=attention_delta --kernel=flash", "leave no kernel to run"),
     ("compile", "--kernels={0}/exits.py", "while it was imported, it ended its process, with"),
     ("compile", "--kernels={0}", "it is a folder; name a Python file"),
     ("compile", "--sm 90 --against={0}/record.jsonl", "a record of nox -s accuracy"),
@@ -247,18 +254,12 @@ def _suite(folder: str) -> Callable[[list[str]], int]:
     return lambda arguments: int(pytest.main([folder, *arguments]))
 
 
-def _compile(arguments: list[str]) -> int:
-    # Its server would import torch once more for each.
-    workers.start_server = lambda: None
-    return compile_kernels(arguments)
-
-
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "accuracy": _suite("suites/accuracy"),
     "bench": _suite("suites/bench"),
     "profile": _suite("suites/profile"),
     "sanitize": sanitize,
-    "compile": _compile,
+    "compile": compile_kernels,
     "report": report,
     "compare": compare,
     "mutants": mutants,

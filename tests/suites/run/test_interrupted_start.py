@@ -18,7 +18,7 @@ from suites.compile import __main__ as command
 
 class Pressed:
     def find_spec(self, name, path=None, target=None):
-        if name == "suites.compile.command":
+        if name == "kernels.layer_norm":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Pressed())

@@ -1,25 +1,25 @@
-"""What `nox -s compile` can't do is told in one sentence, before anything is compiled."""
+"""Which cases stand for all that a kernel compiles to, and what is kept of what was compiled."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
-from suites.compile.__main__ import _parser
+from kernels.registry import Kernel, all_kernels
 from suites.compile.cache import Cache
-from suites.compile.command import asked_for
+from suites.compile.cases import GENERATIONS, alignment_bytes, standing
 from suites.compile.compiler import Measured, unknown_version
-from suites.compile.selection import GENERATIONS, alignment_bytes, selected_kernels, standing
 from suites.compile.session import Session
+from suites.compile.workers import Workers
+from suites.run.options import SuiteOptions
 
 TOOLS = {"triton": "3.7.1", "ptxas": "12.8.93"}
 
 
-def options(*arguments: str) -> argparse.Namespace:
-    """The options of a command line."""
-    return _parser().read(arguments)
+def named(name: str) -> Kernel:
+    """A kernel of ours."""
+    return next(each for each in all_kernels() if each.name == name)
 
 
 def test_unknown_version_of_triton_is_told() -> None:
@@ -62,7 +62,7 @@ def test_cache_that_cant_be_written_keeps_nothing(tmp_path: Path) -> None:
 
 def test_cases_that_stand_for_the_rest_are_few_and_reach_every_dispatch() -> None:
     """Every tile of a half's plain heads on every sm, aligned; a case of unaligned ones too."""
-    flash = next(each for each in selected_kernels((), ("flash",), ()))
+    flash = named("flash")
     few = standing(flash, GENERATIONS)
     every = standing(flash, GENERATIONS, everything=True)
     assert len(few) < len(every) / 4
@@ -85,7 +85,7 @@ def test_cases_that_stand_for_the_rest_are_few_and_reach_every_dispatch() -> Non
 
 def test_kinds_of_tile_of_one_width_stand_beside_one_another() -> None:
     """Heads of 64 have two tiles of `split_keys`: neither hides the other, and labels tell them."""
-    split = next(each for each in selected_kernels((), ("split_keys",), ()))
+    split = named("split_keys")
     found = {each.label: each for each in standing(split, (90,))}
     assert split.variant is not None
     for width in (64, 128, 256):
@@ -96,9 +96,7 @@ def test_kinds_of_tile_of_one_width_stand_beside_one_another() -> None:
 
 def test_case_stands_only_for_a_kernel_that_dispatch_gives_it() -> None:
     """`flash` is stood for by cases that `split_keys`, asked first, leaves to it."""
-    flash, split = (
-        next(each for each in selected_kernels((), (name,), ())) for name in ("flash", "split_keys")
-    )
+    flash, split = named("flash"), named("split_keys")
     plain = [
         each.cases[90]
         for each in standing(flash, (90,), before=(split,))
@@ -113,8 +111,9 @@ def test_kernel_named_alone_stands_for_what_dispatch_gives_it(name: str, tmp_pat
     """The same cases as in a run of all kernels: aligned ones are the twin's, asked for or not."""
     chosen = {}
     for kernels in (("--kernel", name), ("--op", "layer_norm_backward")):
-        session = Session(asked_for(options(*kernels, f"--results={tmp_path}"), ""))
-        chosen[kernels[0]] = [each for each in session._chosen() if each.kernel.name == name]
+        options = SuiteOptions("compile").read([*kernels, f"--results={tmp_path}"])
+        session = Session(options, "", Workers(1, (), tmp_path))
+        chosen[kernels[0]] = [each for each in session.chosen() if each.kernel.name == name]
     assert chosen["--kernel"] == chosen["--op"]
     labels = [each.label for each in chosen["--kernel"]]
     assert labels and not any("aligned" in each.split() for each in labels)
@@ -122,7 +121,7 @@ def test_kernel_named_alone_stands_for_what_dispatch_gives_it(name: str, tmp_pat
 
 def test_generation_without_bfloat16_gets_the_twin_in_float16() -> None:
     """sm 75 is stood for by the float16 case of the same sizes."""
-    flash = next(each for each in selected_kernels((), ("flash",), ()))
+    flash = named("flash")
     for each in standing(flash, GENERATIONS):
         if "bfloat16" in each.label:
             assert str(each.cases[75].dtype) == "torch.float16"
@@ -132,7 +131,7 @@ def test_generation_without_bfloat16_gets_the_twin_in_float16() -> None:
 
 def test_labels_say_how_a_case_is_aligned() -> None:
     """`aligned` stands for rows of whole 16 bytes, and a width for the others."""
-    delta = next(each for each in selected_kernels((), ("delta",), ()))
+    delta = named("delta")
     for each in standing(delta, GENERATIONS, everything=True):
         width = alignment_bytes(each.cases[90])
         assert ("aligned" in each.label.split()) == (width == 16)

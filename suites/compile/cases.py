@@ -1,4 +1,4 @@
-"""Which kernels are compiled, and which cases stand for all that a kernel compiles to.
+"""Which cases stand for all that a kernel compiles to.
 
 Cases that a kernel treats alike on every generation form a class. A kernel that says what dispatch
 takes (`variant`) is asked; of one that doesn't, cases are alike if their dtypes, options, alignment
@@ -17,15 +17,13 @@ All classes are the whole product. These stand for the rest:
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
-from kernels.registry import Kernel, KernelError, all_kernels, load_file, resolved
+from kernels.registry import Kernel, KernelError
 from oracles import OPS
 from oracles.op import Case, Geometry
 
@@ -34,10 +32,6 @@ _LARGEST = 2**28  # bytes from a tensor's first element to its last that a proce
 _QUICK = 1e10  # flops of a case whose inputs are made in a fraction of a second
 _WIDEST_CLASS = 7  # as a power of four: no program holds more columns at a time
 _WHOLE = 16  # bytes of the widest load
-
-
-class SelectionError(Exception):
-    """What was asked for doesn't exist; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,51 +63,12 @@ def _load_bytes(place: Geometry) -> int:
     return math.gcd(_WHOLE, place.offset * size, size * math.gcd(last, *steps))
 
 
-def selected_kernels(
-    ops: Sequence[str], names: Sequence[str], files: Sequence[Path]
-) -> tuple[Kernel, ...]:
-    """Our kernels, those of `files`, those called `names`, of `ops`; baselines only by name.
-
-    Raises SelectionError.
-    """
-    _known("--op", ops, OPS)
-    try:
-        from_files = [
-            each for file in dict.fromkeys(map(resolved, files)) for each in load_file(file)
-        ]
-        registered = all_kernels()
-    except KernelError as error:
-        raise SelectionError(str(error)) from error
-    _known("--kernel", names, {each.name for each in registered})
-
-    def wanted(each: Kernel) -> bool:
-        if ops and each.op.name not in ops:
-            return False
-        if names:
-            return each.name in names
-        return each in from_files if from_files else each.origin == "ours"
-
-    chosen = tuple(filter(wanted, registered))
-    if not chosen:
-        raise SelectionError("--op and --kernel together leave no kernel to compile")
-    return chosen
-
-
-def _known(option: str, wanted: Iterable[str], known: Iterable[str]) -> None:
-    names = sorted(known)
-    for each in wanted:
-        if each not in names:
-            close = difflib.get_close_matches(each, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-            raise SelectionError(f"{option} {each}: there is no such {option[2:]}; {hint}")
-
-
 def standing(
     kernel: Kernel, sms: Sequence[int], *, before: Sequence[Kernel] = (), everything: bool = False
 ) -> tuple[Standing, ...]:
     """The cases that stand for what `kernel` compiles to; with `everything` one of each class.
 
-    before: kernels of the same op that dispatch asks first. Raises SelectionError where a user's
+    before: kernels of the same op that dispatch asks first. Raises KernelError where a user's
     kernel can't say which variant a case takes.
     """
     cases = kernel.op.cases()
@@ -223,7 +178,9 @@ def _never_dispatched(kernel: Kernel, ranked: Sequence[_Class]) -> list[_Class]:
     first = ranked[0]
     if not first.is_half and not kernel.numerics.tf32_operands:
         return []
-    quick = [each for each in first.cases if not each.options and _is_quick(each)]
+    quick = [
+        each for each in first.cases if not each.options and OPS[each.op].flops(each) <= _QUICK
+    ]
     return [replace(first, otherwise=max(quick, key=_intensity, default=None))]
 
 
@@ -241,7 +198,7 @@ def _class(
         )
     except Exception as error:
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise SelectionError(
+        raise KernelError(
             f"kernel {kernel.name} in {kernel.path}: its variant for {case.id()} raised {told}"
         ) from error
     return (*kind, names)
@@ -273,23 +230,18 @@ def _bytes(case: Case) -> int:
     return max(
         (
             place.dtype.itemsize
-            * sum(max(0, length - 1) * abs(step) for length, step in _axes(place))
+            * sum(
+                max(0, length - 1) * abs(step)
+                for length, step in zip(place.shape, place.strides, strict=True)
+            )
             for place in OPS[case.op].geometry(case).values()
         ),
         default=0,
     )
 
 
-def _axes(place: Geometry) -> zip[tuple[int, int]]:
-    return zip(place.shape, place.strides, strict=True)
-
-
 def _is_empty(case: Case) -> bool:
     return any(0 in place.shape for place in OPS[case.op].geometry(case).values())
-
-
-def _is_quick(case: Case) -> bool:
-    return OPS[case.op].flops(case) <= _QUICK
 
 
 def _intensity(case: Case) -> float:

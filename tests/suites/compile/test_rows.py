@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.peaks import KIB, LIMITS
-from suites.compile.occupancy import occupancy_of
+from suites.compile.rows import occupancy_of
 
 
 @pytest.mark.parametrize(
