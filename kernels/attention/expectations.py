@@ -29,9 +29,9 @@ _SPILLED = (
     ("flash", _D256, 40),
     ("flash_fp32", _D256, 40),
     ("split_queries", _D64, 388),
-    ("two_pass", _D64, 48),
-    ("two_pass", _D128, 188),
-    ("two_pass", _D256, 588),
+    ("*two_pass", _D64, 48),
+    ("*two_pass", _D128, 188),
+    ("*two_pass", _D256, 588),
     ("two_pass_fp32", _D64, 580),
     ("two_pass_fp32", _D256, 16_732),
 )

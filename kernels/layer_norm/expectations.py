@@ -20,14 +20,6 @@ EXPECTATIONS = (
         options=_NONE,
     ),
     Expectation(
-        says="partials of wide rows come 16 bytes at a time",
-        claim=Loads(16),
-        functions=("finalize",),
-        aligned=True,
-        options=_NONE,
-        sizes={"n": (1024, 8192)},
-    ),
-    Expectation(
         says="sums of aligned rows come 16 bytes at a time, but for their statistics",
         claim=Loads(16, share=0.65),
         functions=("sums",),

@@ -128,6 +128,18 @@ def test_call_that_hangs_is_one_row(tmp_path: Path) -> None:
     assert "launch no Triton kernel, so nothing of theirs: returning" in done.stdout
 
 
+def test_list_names_what_would_be_compiled_and_begins_no_record(compiled: Compiled) -> None:
+    """Calls are made, to know what they launch; a variant has its generations beside it."""
+    few = ("--kernel", "rows", "--kernel", "dying", "--sm", "86", "--sm", "90")
+    done, record = compiled.run("--kernels", str(FILE), *few, "--list")
+    assert (done.returncode, done.stderr, record) == (0, "", None)
+    assert done.stdout.startswith("1 kernel, and how many times each would be compiled:\n")
+    assert "  attention_delta rows 2\n" in done.stdout
+    (variant,) = (line for line in done.stdout.splitlines() if ", sm " in line and ": rows" in line)
+    assert variant.endswith(", sm 86 90")
+    assert "2 calls with launches that can't be known:\n  on sm " in done.stdout
+
+
 def test_kernels_as_they_should_be_keep_every_expectation(cold: tuple[str, Record]) -> None:
     """What the mutants were made of passes, so what they fail by is what was changed."""
     for name in ("rows", "products"):
