@@ -24,6 +24,7 @@ _ACCURACY, _BENCH, _PROFILE, _COMPILE = ("accuracy",), ("bench",), ("profile",),
 _RUNS = (*_ACCURACY, *_BENCH, *_PROFILE)
 _PYTESTS = (*_RUNS, "sanitize")
 _ALL = (*_PYTESTS, *_COMPILE)
+_IN_PROCESS, _IN_WORKERS = ("accuracy", "sanitize"), ("bench", "profile")
 _REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
@@ -45,8 +46,13 @@ def _of(suites: tuple[str, ...], typed: str, told: str, **settings: Any) -> Opti
     return Option(names, suites, known | {"help": told} | settings)
 
 
-def _of_pytest(typed: str, told: str, **settings: Any) -> Option:  # noqa: ANN401
-    return dataclasses.replace(_of(_PYTESTS, typed, told, **settings), pytests=True)
+def _of_pytest(
+    typed: str,
+    told: str,
+    suites: tuple[str, ...] = _PYTESTS,
+    **settings: Any,  # noqa: ANN401
+) -> Option:
+    return dataclasses.replace(_of(suites, typed, told, **settings), pytests=True)
 
 
 def _seeds(text: str) -> range:
@@ -286,8 +292,10 @@ OPTIONS = (
         (*_RUNS, *_COMPILE), "--list", "show the kernels and cases that would run, and run nothing"
     ),
     _of_pytest("--collect-only --co", "only list the rows"),
-    _of_pytest("--pdb", "a debugger at a failure, for --in-process"),
-    _of_pytest("-s", "show what kernels print, for --in-process"),
+    _of_pytest("--pdb", "a debugger at a failure, for --in-process", _IN_PROCESS),
+    _of_pytest("-s", "show what kernels print, for --in-process", _IN_PROCESS),
+    # What is taken and not told of.
+    *(_of_pytest(each, argparse.SUPPRESS, _IN_WORKERS) for each in ("--pdb", "-s")),
     *(
         _of_pytest(each, argparse.SUPPRESS, action="count")
         for each in ("-q", "-v", "--no-header", "--no-summary")
