@@ -134,8 +134,8 @@ def check(suite: str, arguments: Sequence[str]) -> None:
     for name, needed in _NEEDS.items():
         if name in typed and needed not in typed:
             options.error(f"{name}: it says how {needed} is done, which isn't there; add {needed}")
-    for name, without, why in _EXCLUDES:
-        for each in without:
+    for name, excluded, why in _EXCLUDES:
+        for each in excluded:
             if name in typed and each in typed:
                 options.error(f"{each}: {name} {why}")
     if getattr(given, "benchmark_skip", False):
