@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from suites.interpreter import repairs, strict
 from suites.run.options import DEVICE
+from suites.sandbox.judge_side import worker_process
+from tests.builders.python_server import ForkingPopen
 
 
 def pytest_configure() -> None:
@@ -36,3 +41,13 @@ def _mended_interpreter(device: torch.device) -> None:
         torch.set_num_threads(1)  # as the suite does
         repairs.install()
         strict.install()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_workers(device: torch.device) -> Iterator[None]:
+    """The server of workers is forked from a Python that has torch loaded, and not started anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        if device.type == "cpu":
+            forking = SimpleNamespace(**vars(subprocess) | {"Popen": ForkingPopen})
+            patch.setattr(worker_process, "subprocess", forking)
+        yield

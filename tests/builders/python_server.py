@@ -2,6 +2,7 @@
 
     python -m tests.builders.python_server DESCRIPTOR
 
+There is one where Triton interprets, and one where it compiles: it looks when it is imported.
 A process that imports torch takes four seconds of a core, a fork of one a few hundredths. What is
 forked becomes a child of who asked, with a folder, variables, files and arguments of its own, and
 ends as any Python does. It has a server too, of what it starts itself: the suite's own processes.
@@ -39,26 +40,29 @@ _LONGEST = 2**20  # bytes of a request
 _ROOTS = (ROOT, str(ROOT))
 _STANDARD = 3  # input, output and errors
 # What Python, Triton and a loader read as they start: a fork has it from its server.
-_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TRITON_INTERPRET", "OMP_", "MALLOC_")
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MALLOC_")
+_INTERPRETS = "TRITON_INTERPRET"
 _SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED")
 _MODULE = "tests.builders.python_server"
+_LONE = "suites.sandbox.worker_side.fork_server"  # starts no Python but by forks of its own
 _LOADED = (
     *("pytest", "pytest_benchmark.plugin", "reports.__main__", "reports.comparison.__main__"),
-    *("kernels", "suites.accuracy.suite", "suites.sandbox.worker_side.fork_server"),
-    *("suites.bench.suite", "suites.profile.suite", "numpy.random", "xdist.plugin"),
+    *("kernels", "suites.accuracy.suite", _LONE),
+    *("suites.bench.suite", "suites.profile.suite", "numpy.random", "xdist.plugin", "nox"),
     "triton.experimental.gluon.nvidia.hopper",  # what the interpreter's repairs look at
 )
+_LOADED_TO_COMPILE = ("suites.compile.command", "suites.compile.task", _LONE)
 _PLUGINS = ("pytest_benchmark", "suites.run", "xdist")
-_LONE = "suites.sandbox.worker_side.fork_server"  # starts no Python but by forks of its own
 
 
 class Server:
-    """The server of one process, started when it is first asked."""
+    """A server of one process, started when it is first asked."""
 
     line: socket.socket | None = None
     _process: subprocess.Popen[bytes] | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, interprets: bool = True) -> None:
+        self._interprets = interprets
         self._asking = threading.Lock()  # of threads that find none, one starts it
 
     def fork(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
@@ -101,6 +105,7 @@ class Server:
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
+                env=os.environ | {_INTERPRETS: str(int(self._interprets))},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
@@ -109,8 +114,13 @@ class Server:
         return self.line
 
 
-SERVER = Server()
-atexit.register(SERVER.close)
+def _interprets(variables: Mapping[str, str]) -> bool:
+    return variables.get(_INTERPRETS) == "1"
+
+
+SERVERS = {each: Server(interprets=each) for each in (True, False)}
+for _server in SERVERS.values():
+    atexit.register(_server.close)
 
 
 class Fork:
@@ -130,10 +140,11 @@ class Fork:
     ) -> None:
         self.args = list(map(str, command))
         self.returncode: int | None = None
+        variables = dict(os.environ if env is None else env)
         request = {
             "command": self.args[1:],
             "cwd": str(cwd or Path.cwd()),
-            "variables": dict(os.environ if env is None else env),
+            "variables": variables,
             "passed": list(pass_fds),
             "session": start_new_session,
             "held": list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
@@ -147,7 +158,7 @@ class Fork:
                 elif place == subprocess.STDOUT:
                     place = places[1]
                 places.append(place if isinstance(place, int) else place.fileno())
-            self.pid = SERVER.fork(request, [*places, *pass_fds])
+            self.pid = SERVERS[_interprets(variables)].fork(request, [*places, *pass_fds])
 
     def poll(self) -> int | None:
         """Its status, None while it runs."""
@@ -171,6 +182,11 @@ class Fork:
         assert self.returncode is not None
         return self.returncode
 
+    def communicate(self) -> tuple[None, None]:
+        """Wait for its end; what it prints goes to files."""
+        self.wait()
+        return None, None
+
     def send_signal(self, number: int) -> None:
         """Send a signal, if it hasn't ended."""
         if self.poll() is None:
@@ -185,9 +201,15 @@ def can_fork(
     command: Sequence[str | Path], folder: str | Path | None, variables: Mapping[str, str] | None
 ) -> bool:
     """Whether a fork of the server would be as the process that the command starts."""
-    if command[0] != sys.executable or command[1] not in {"-m", "-c"} or folder not in _ROOTS:
+    if command[0] != sys.executable or command[1] not in {"-m", "-c"}:
         return False
-    return _at_start(os.environ) == _at_start(os.environ if variables is None else variables)
+    # From elsewhere Python would import that folder's modules first; nox imports none of ours.
+    if folder not in _ROOTS and command[2] != "nox":
+        return False
+    variables = os.environ if variables is None else variables
+    if command[2] == "pytest" and not _interprets(variables):  # which it may be told to do
+        return False
+    return _at_start(os.environ) == _at_start(variables)
 
 
 def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
@@ -198,16 +220,18 @@ def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class _Popen(subprocess.Popen[Any]):
-    """In a fork: what the suite starts is forked too, where it can be."""
+class ForkingPopen(subprocess.Popen[Any]):
+    """What the suite starts is forked too, where it can be."""
 
     def __new__(cls, command: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401
         """Fork it, or start it."""
         pipes = subprocess.PIPE in (named.get(each) for each in ("stdin", "stdout", "stderr"))
         if given or pipes or isinstance(command, str):
             return super().__new__(cls)
-        can = can_fork(command, named.get("cwd", Path.cwd()), named.get("env"))
-        return Fork(command, **named) if can else super().__new__(cls)
+        variables = named.get("env") or os.environ
+        can = can_fork(command, named.get("cwd", Path.cwd()), variables)
+        as_here = _interprets(variables) == _interprets(os.environ)  # of which there is a server
+        return Fork(command, **named) if can and as_here else super().__new__(cls)
 
 
 def _serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -248,7 +272,8 @@ def _serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
                 os.close(each)
             return _serve(theirs)
         theirs.close()
-        SERVER.line = socket.socket(fileno=_out_of_the_way(ours.detach()))
+        server = SERVERS[_interprets(os.environ)]
+        server.line = socket.socket(fileno=_out_of_the_way(ours.detach()))
     return request, given
 
 
@@ -284,7 +309,7 @@ def _become(request: dict[str, Any], given: Sequence[int]) -> list[str]:
         os.close(each)
     if "PYTHONUNBUFFERED" in os.environ and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(write_through=True)
-    subprocess.Popen = _Popen  # type: ignore[assignment,misc]
+    subprocess.Popen = ForkingPopen  # type: ignore[assignment,misc]
     if _LONE in request["command"]:
         os.execve = _script  # type: ignore[assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -321,7 +346,7 @@ def main() -> None:
     """Load what most runs need, and serve; in a fork, run what was asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C isn't for the server
     line = socket.socket(fileno=int(sys.argv[1]))
-    for each in _LOADED:
+    for each in _LOADED if _interprets(os.environ) else _LOADED_TO_COMPILE:
         importlib.import_module(each)
     all_kernels()
     for op in OPS.values():

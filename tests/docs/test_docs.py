@@ -20,6 +20,7 @@ from kernels import registry
 from kernels.registry import all_kernels, load_file
 from suites.run.options import check
 from tests import ROOT
+from tests.builders.commands import Running
 from tests.docs import option_reference
 
 _HOW_TO = ROOT / "docs" / "how-to"
@@ -100,17 +101,14 @@ def _block(page: Path, language: str, holds: str = "") -> str:
 
 def _ran(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """What a shell in `folder` makes of it, with this Python's nox and packages."""
-    nox = f"{shlex.quote(sys.executable)} -m nox --no-venv"
+    nox = [sys.executable, "-m", "nox", "--no-venv"]
     if " -f " not in command:
-        nox += f" -f {shlex.quote(str(ROOT / 'noxfile.py'))}"
-    return subprocess.run(
-        ["/bin/sh", "-c", re.sub("^nox(?: --no-venv)?(?= )", nox, command)],
-        cwd=folder,
-        env=os.environ | {"GITHUB_STEP_SUMMARY": str(folder / "summary.md")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        nox += ["-f", str(ROOT / "noxfile.py")]
+    typed = re.sub("^nox(?: --no-venv)? ", "", command)
+    for_a_shell = ["/bin/sh", "-c", f"{shlex.join(nox)} {typed}"]
+    words = for_a_shell if ">" in typed else [*nox, *shlex.split(typed)]
+    variables = os.environ | {"GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+    return Running(*words, folder=folder, variables=variables).ended()
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import torch
 
 from kernels.registry import KernelError, load_file
 from reports.record import Record, latest, read
+from suites.sandbox.judge_side import worker_process
 from tests import ROOT
 from tests.builders.commands import run_python
 from tests.mutants.bench import Bench
@@ -31,7 +32,9 @@ def trial(device: torch.device) -> Iterator[Bench]:
     if device.type == "cuda":
         pytest.skip("cheats are tried under the interpreter")
     made = Bench(device)
-    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "_END_S", 2.0)  # after which what was stopped is killed
+        yield made
     made.close()
 
 
@@ -43,14 +46,16 @@ def test_cheat_fails_for_its_reason(cheat: Mutant, trial: Bench) -> None:
     assert outcome.case in cheat.case_ids
 
 
-def _run(results: Path, *cheats: str, kernels: tuple[str, ...] = ()) -> tuple[int, str]:
+def _run(
+    results: Path, *cheats: str, kernels: tuple[str, ...] = (), started: bool = False
+) -> tuple[int, str]:
     """The exit status of a run of these cheats, and what it prints."""
     command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
     command += [f"--results={results}", "--jobs=1", "--time-limit=3", f"--case={_CASE}"]
     command += [f"--kernels={_CHEATS / name}.py" for name in cheats]
     command += [f"--kernel={name}" for name in kernels]
     variables = os.environ | {"CHEATED_RESULTS": str(results), "PYTEST_ADDOPTS": _QUIET}
-    ran = run_python(*command, variables=variables, started=True)
+    ran = run_python(*command, variables=variables, started=started)
     return ran.returncode, ran.stdout + ran.stderr
 
 
@@ -106,7 +111,7 @@ def test_record_that_was_rewritten_is_not_believed(tmp_path: Path) -> None:
 
 def test_run_whose_judge_is_killed_is_no_pass(tmp_path: Path) -> None:
     """Nothing can go on without it, but nothing can be taken for a success either."""
-    status, _ = _run(tmp_path, "kills_the_judge")
+    status, _ = _run(tmp_path, "kills_the_judge", started=True)  # it is known by its command
     assert status != 0
     assert read(latest(tmp_path)).problem is not None
 

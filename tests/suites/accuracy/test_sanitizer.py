@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from suites.accuracy.sanitizer import judged
-from tests import ROOT
+from tests.builders.commands import run_python
 
 # Stands in the program's place: it runs nothing, and finds something by one of its tools.
 _PROGRAM = """#!/bin/sh
@@ -23,14 +22,12 @@ esac
 
 
 def _run(path: str, log: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "suites.accuracy.sanitizer", "--kernel", "flash"]
     environment = {
         name: value for name, value in os.environ.items() if name not in {"CUDA_HOME", "CUDA_PATH"}
     }
     environment |= {"PATH": path, "WORKBENCH_TEST_LOG": str(log), "COLUMNS": "120"}
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    command = ("-m", "suites.accuracy.sanitizer", "--kernel", "flash")
+    return run_python(*command, variables=environment)
 
 
 def test_each_tool_runs_the_selected_cases_and_one_finding_fails(tmp_path: Path) -> None:

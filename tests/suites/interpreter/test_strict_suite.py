@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +22,8 @@ from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case, Layout, TensorLayout
 from reports.record import AccuracyRow
 from suites.interpreter import repairs, strict
-from tests import ROOT
 from tests.builders.by_hand import kernel_of, run_on
+from tests.builders.commands import run_python
 from tests.builders.wrong_layer_norms import closed_form
 
 Fault = Literal["", "past the end", "no other", "narrow", "twice", "unwritten", "stale count"]
@@ -171,19 +169,9 @@ def far_rows() -> None:
 
 def test_overflow_over_5_gib_is_found_within_1_gib() -> None:
     """In a process of its own, whose memory is its peak: nothing touches the gaps between rows."""
-    root = ROOT
-    told = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from tests.suites.interpreter.test_strict_suite import far_rows; far_rows()",
-        ],
-        cwd=root,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    program = f"from {__name__} import far_rows; far_rows()"
+    told = run_python("-c", program, variables=os.environ | {"TRITON_INTERPRET": "1"})
+    assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout)
     assert found["bytes"] >= 5 * 2**30
     assert found["resident"] <= 2**30

@@ -117,7 +117,7 @@ def test_loads_are_noted_where_the_interpreter_is_not_strict() -> None:
     """By their lines; the lanes read 0."""
     code = f"from {__name__} import loads_of_the_stock_interpreter as run; run()"
     variables = {**os.environ, "TRITON_INTERPRET": "1"}
-    ran = run_python("-c", code, variables=variables, started=True)
+    ran = run_python("-c", code, variables=variables)
     assert ran.returncode == 0, ran.stderr
     told = ran.stdout
     assert told.startswith("[1.0, 1.0, 1.0, 1.0, 1.0] reads zeros in lanes")

@@ -29,9 +29,7 @@ IDLE = Figures(0.0, 4.0, energy_counter_j=400.0)
 def _run(*options: str, results: Path) -> subprocess.CompletedProcess[str]:
     command = ("-m", "pytest", "suites/profile", f"--results={results}", *options)
     quiet = {"PYTEST_ADDOPTS": "--no-header --no-summary --tb=short -qq -p no:cacheprovider"}
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | quiet
-    environment["CUDA_VISIBLE_DEVICES"] = ""
-    return run_python(*command, variables=environment)
+    return run_python(*command, variables=os.environ | quiet | {"CUDA_VISIBLE_DEVICES": ""})
 
 
 @pytest.mark.parametrize("options", [(), ("--device=cpu",)])

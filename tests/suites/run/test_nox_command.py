@@ -15,7 +15,7 @@ import pytest
 from reports.record import latest, read
 from suites.run.nox_command import FOLDER, VARIABLE, nox_command, path_in_command
 from tests import ROOT
-from tests.builders.commands import noxfile
+from tests.builders.commands import Running, noxfile
 from tests.docs.option_reference import parsers
 
 _CASE = "attention_delta-b1-h_q1-s_q0-d_v64-float32-contiguous"
@@ -106,10 +106,7 @@ def test_path_of_a_command_begins_where_nox_was_called(
 
 def _pasted(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     variables = {key: value for key, value in os.environ.items() if key != VARIABLE}
-    shell = ["/bin/sh", "-c", command]
-    return subprocess.run(
-        shell, cwd=folder, env=variables, capture_output=True, text=True, check=False
-    )
+    return Running(*shlex.split(command), folder=folder, variables=variables).ended()
 
 
 def test_command_of_a_row_works_where_nox_was_called(tmp_path: Path) -> None:

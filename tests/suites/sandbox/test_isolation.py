@@ -15,7 +15,7 @@ from tests.builders.commands import Running, run_python, wait_for
 _CRASHING = ROOT / "tests" / "candidates" / "crashing_kernels.py"
 _EXPECTED = {
     (2, 3): ("process ended", "SIGSEGV"),
-    (17, 127): ("time limit", "within 15 s"),
+    (17, 127): ("time limit", "within 4 s"),
     (9, 1023): ("process ended", "with status 0"),
     (9, 1025): ("process ended", "GiB of memory"),
     (3, 3000): ("illegal access", "past the end of x_ptr"),
@@ -29,14 +29,15 @@ def _command(results: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Record]:
-    """What a run of five faults among all cases prints, and its record."""
+    """What a run of five faults among all cases of bfloat16 prints, and its record."""
     results = tmp_path_factory.mktemp("crashed")
-    ran = run_python(*_command(results, "--jobs=1", "--time-limit=15", "--memory-limit=1.2"))
+    limits = ("--time-limit=4", "--memory-limit=1.2")
+    ran = run_python(*_command(results, "--dtype=bfloat16", "--jobs=1", *limits))
     assert ran.returncode == 1, ran.stdout + ran.stderr
     return ran.stdout, read(latest(results))
 
 
-def test_five_faults_among_two_hundred_cases_cost_five_verdicts(
+def test_five_faults_among_a_hundred_cases_cost_five_verdicts(
     crashed: tuple[str, Record],
 ) -> None:
     """A segfault, a hang, os._exit(0), all memory taken, an access of nobody's: the rest passes."""
@@ -44,7 +45,7 @@ def test_five_faults_among_two_hundred_cases_cost_five_verdicts(
     ran = [row for row in record.rows if row.status != "refused"]
     failed = {tuple(row.case.sizes.values()): row for row in ran if row.status == "failed"}
     assert record.problem is None
-    assert len(ran) > 200
+    assert len(ran) >= 100
     assert set(failed) == set(_EXPECTED)
     assert sum(row.status == "passed" for row in ran) == len(ran) - 5
     for sizes, (rule, words) in _EXPECTED.items():
@@ -69,9 +70,9 @@ def _rows_of(results: Path) -> int:
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
 def test_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path, by: signal.Signals) -> None:
     """After Ctrl-C, and after kill -9: a readable record, and --resume tries only the rest."""
-    small = ("--dtype=float16", "--dtype=float32", "--jobs=1")
+    small = ("--dtype=float16", "--jobs=1")
     running = Running(sys.executable, *_command(tmp_path / "first", *small))
-    wait_for(lambda: _rows_of(tmp_path / "first") >= 120, running)
+    wait_for(lambda: _rows_of(tmp_path / "first") >= 60, running)
     running.ended(by=by)
     cut = read(latest(tmp_path / "first"))
     assert cut.problem is not None
