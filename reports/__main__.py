@@ -11,27 +11,17 @@ from __future__ import annotations
 
 import gc
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports.arguments import CommandLine
-from reports.command_line import (
-    columns,
-    rows_uncollected,
-    save,
-    spell_out_streams,
-    terminal_text,
-    until_the_reader_has_enough,
-)
-from reports.document.html import render_html
+from reports.arguments import CommandLine, add_forms, named_forms
 from reports.document.model import Document
 from reports.junit import render_junit
+from reports.output import refuse_to_overwrite, rows_uncollected, save, write_document
 from reports.phrases import shown
 from reports.record import RecordError, latest, read
-from reports.report import markdown_of, part_of, picture_of, print_report, roofline_svg
+from reports.report import part_of, picture_of, roofline_svg
 from reports.views.profile_pictures import Thinning
-from reports.written_files import refuse_to_overwrite
 
 if TYPE_CHECKING:
     import argparse
@@ -43,7 +33,6 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
-    spell_out_streams()
     try:
         with rows_uncollected():
             problems = _shown(options)
@@ -67,15 +56,10 @@ def _parser() -> CommandLine:
         metavar="DIR",
         help="where the latest is looked for (default: results)",
     )
-    parser.add_argument(
-        "--markdown", metavar="PATH", help="also as Markdown; - for stdout, and only that"
-    )
+    add_forms(parser)
     parser.add_argument("--junit", type=Path, metavar="PATH", help="also as JUnit XML")
     parser.add_argument(
         "--svg", type=Path, metavar="PATH", help="also a picture of the report's head"
-    )
-    parser.add_argument(
-        "--html", type=Path, metavar="PATH", help="also as one HTML page, which needs no other file"
     )
     parser.add_argument(
         "--roofline", type=Path, metavar="PATH", help="of timed kernels: also a picture, as SVG"
@@ -99,32 +83,23 @@ def _parser() -> CommandLine:
     parser.add_argument(
         "--details", action="store_true", help="all that a terminal can show, not the summary alone"
     )
-    parser.add_argument("--width", type=columns, metavar="N", help="columns of the terminal report")
     return parser
 
 
 def _shown(options: argparse.Namespace) -> list[str]:
     """Read the records and write what was asked for; what keeps records from being whole."""
-    forms = {"html": "HTML", "markdown": "Markdown", "junit": "JUnit XML", "svg": "SVG"}
-    named = {
-        f"--{name}": (Path(path), form)
-        for name, form in (forms | {"roofline": "SVG"}).items()
-        if (path := getattr(options, name)) is not None and (name, path) != ("markdown", "-")
-    }
-    refuse_to_overwrite(named)
+    refuse_to_overwrite(named_forms(options))
     records = [
         read(path, thinned=Thinning().thinned)
         for path in options.files or [latest(options.results)]
     ]
-    with until_the_reader_has_enough():
+    if not options.check:
         _write(records, options)
     return [record.problem for record in records if record.problem is not None]
 
 
 def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
-    """Write the forms that were asked for; files first, so that a closed pipe loses none."""
-    if options.check:
-        return
+    """Write the forms that were asked for."""
     alone = ("markdown", "junit", "svg", "roofline", "against")
     asked = [name for name in alone if getattr(options, name) is not None]
     if asked and len(records) > 1:
@@ -133,11 +108,8 @@ def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
             "several"
         )
     record = records[0]
-    baseline = options.baseline
     against = None if options.against is None else read(options.against)
-    if options.html is not None:
-        parts = [part_of(each, baseline=baseline, against=against) for each in records]
-        save(options.html, render_html(Document("Kernel workbench", parts)).encode())
+    parts = [part_of(each, baseline=options.baseline, against=against) for each in records]
     if options.junit is not None:
         if record.header.suite != "accuracy":
             raise RecordError(
@@ -146,20 +118,10 @@ def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
             )
         save(options.junit, render_junit(record))
     if options.svg is not None:
-        save(options.svg, picture_of(record, baseline=baseline).encode())
+        save(options.svg, picture_of(record, baseline=options.baseline).encode())
     if options.roofline is not None:
         save(options.roofline, roofline_svg(record).encode())
-    if options.markdown is not None and options.markdown != "-":
-        save(
-            Path(options.markdown), markdown_of(record, baseline=baseline, against=against).encode()
-        )
-    if options.markdown == "-":
-        text = markdown_of(record, baseline=baseline, against=against)
-    else:
-        show = partial(print_report, details=options.details, baseline=baseline, against=against)
-        text = "\n\n".join(terminal_text(partial(show, each), options.width) for each in records)
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    write_document(Document("Kernel workbench", parts), options)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ _WORDS = (
     ),
 )
 _QUOTED = 80
+_FORMS = {
+    "html": "HTML",
+    "markdown": "Markdown",
+    "junit": "JUnit XML",
+    "svg": "SVG",
+    "roofline": "SVG",
+}
 
 
 class CommandLine(argparse.ArgumentParser):
@@ -68,6 +76,28 @@ class CommandLine(argparse.ArgumentParser):
         """Say what is wrong, without a page of what there is, and end the process."""
         print(sentence(message), file=sys.stderr)
         raise SystemExit(2)
+
+
+def add_forms(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that shows a document."""
+    parser.add_argument(
+        "--markdown", metavar="PATH", help="also as Markdown; - for stdout, and only that"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="PATH", help="also as one HTML page, which needs no other file"
+    )
+    parser.add_argument(
+        "--width", type=whole_number(20, 10_000), metavar="N", help="columns of the terminal report"
+    )
+
+
+def named_forms(options: argparse.Namespace) -> dict[str, tuple[Path, str]]:
+    """The files that options name, as `reports.output.refuse_to_overwrite` takes them."""
+    return {
+        f"--{name}": (Path(path), form)
+        for name, form in _FORMS.items()
+        if (path := getattr(options, name, None)) is not None and (name, path) != ("markdown", "-")
+    }
 
 
 def sentence(message: str) -> str:

@@ -60,7 +60,7 @@ def print_report(
 ) -> None:
     """Print the report of a record; the options as of `part_of`. Raises RecordError."""
     part = part_of(record, baseline=baseline, against=against)
-    part = replace(part, title="", notes=(*part.notes, *notes))
+    part = replace(part, notes=(*part.notes, *notes))
     print_document(Document("", (part,)), console, details=details)
 
 

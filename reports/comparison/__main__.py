@@ -8,26 +8,14 @@ with the reason.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports.arguments import CommandLine
-from reports.command_line import (
-    columns,
-    rows_uncollected,
-    save,
-    spell_out_streams,
-    terminal_text,
-    until_the_reader_has_enough,
-)
+from reports.arguments import CommandLine, add_forms, named_forms
 from reports.comparison.report import Comparison, compare
 from reports.comparison.side import read_sides
-from reports.document.html import render_html
-from reports.document.markdown import render_markdown
-from reports.document.terminal import print_document
+from reports.output import refuse_to_overwrite, rows_uncollected, write_document
 from reports.record import RecordError
-from reports.written_files import refuse_to_overwrite
 
 if TYPE_CHECKING:
     import argparse
@@ -37,11 +25,9 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
-    spell_out_streams()
     try:
         found = _compared(options)
-        with until_the_reader_has_enough():
-            _write(found, options)
+        write_document(found.document, options)
     except RecordError as error:
         print(error, file=sys.stderr)
         return 2
@@ -53,10 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _compared(options: argparse.Namespace) -> Comparison:
     """Read all and compare."""
-    named = {} if options.html is None else {"--html": (options.html, "HTML")}
-    if options.markdown not in (None, "-"):
-        named["--markdown"] = (Path(options.markdown), "Markdown")
-    refuse_to_overwrite(named)
+    refuse_to_overwrite(named_forms(options))
     with rows_uncollected():
         return compare([side for path in options.records for side in read_sides(path, options.gpu)])
 
@@ -80,10 +63,7 @@ def _parser() -> CommandLine:
         action="store_true",
         help="exit status 1 where a row is SLOWER or less accurate; baselines don't count",
     )
-    parser.add_argument(
-        "--markdown", metavar="PATH", help="also as Markdown; - for stdout, and only that"
-    )
-    parser.add_argument("--html", type=Path, metavar="PATH", help="also as one HTML page")
+    add_forms(parser)
     parser.add_argument(
         "--gpu",
         action="append",
@@ -94,24 +74,7 @@ def _parser() -> CommandLine:
     parser.add_argument(
         "--details", "--all", action="store_true", help="every row of every table, however many"
     )
-    parser.add_argument("--width", type=columns, metavar="N", help="columns of the terminal report")
     return parser
-
-
-def _write(found: Comparison, options: argparse.Namespace) -> None:
-    """Write the forms that were asked for; files first, so that a closed pipe loses none."""
-    document = found.document
-    if options.html is not None:
-        save(options.html, render_html(document).encode())
-    if options.markdown is not None and options.markdown != "-":
-        save(Path(options.markdown), render_markdown(document).encode())
-    if options.markdown == "-":
-        text = render_markdown(document)
-    else:
-        show = partial(print_document, found.screen, details=options.details)
-        text = terminal_text(show, options.width)
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from reports.comparison.tables import MOST, NAMES, names
-from reports.document.model import Cell, Column, Part, Table
+from reports.comparison.tables import name_fields
+from reports.document.fields import table_of, text
+from reports.document.model import Cell, Part
 from reports.phrases import count, number, ratio
 
 if TYPE_CHECKING:
     from reports.comparison.side import Judged, Key, Side
+    from reports.document.fields import Field
     from reports.document.model import Tone
 
 GROWTH = 1.1
@@ -63,13 +65,20 @@ def accuracy_part(base: Side, other: Side) -> tuple[Part | None, list[AccuracyCh
     if not common:
         return None, []
     of_kind = {kind: [each for each in changes if each.kind == kind] for kind in _TONES}
-    columns = (*NAMES, Column(base.letter), Column(other.letter))
+
+    def fields(tone: Tone) -> list[Field[AccuracyChange]]:
+        return [
+            *name_fields(lambda each: each.key),
+            text(base.letter, lambda each: each.before),
+            text(other.letter, lambda each: Cell(each.after, tone=tone)),
+        ]
+
     tables = [
-        Table(
+        table_of(
             kind.capitalize(),
-            columns,
-            [(*names(each.key), each.before, Cell(each.after, tone=_TONES[kind])) for each in rows],
-            most=MOST,
+            fields(_TONES[kind]),
+            rows,
+            least=3 if kind == "LESS ACCURATE" else 0,
         )
         for kind, rows in of_kind.items()
     ]

@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING
 
 from reports.comparison.pairs import Pairs, pair_energies
 from reports.comparison.tables import (
-    MOST,
-    NAMES,
     dropped_tables,
+    name_fields,
     named,
-    names,
     times,
     weighted_total,
 )
-from reports.document.model import Cell, Column, Part, Table
+from reports.document.fields import table_of
+from reports.document.model import Cell, Column, Part
 from reports.phrases import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from reports.comparison.pairs import Pair
     from reports.comparison.side import Powered, Side
     from reports.comparison.tables import Weighed
+    from reports.document.fields import Field
+    from reports.document.model import Table
 
 BOARDS = 0.07
 
@@ -97,42 +98,40 @@ def energy_part(base: Side, others: Sequence[Side]) -> tuple[Part, int]:
 
 
 def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -> Table:
-    rows = []
-    for pair in pairs.pairs:
-        mine, its = pair.base, pair.other
-        ratio = energy_ratio(mine, its, one_board=one_board)
-        error = "" if ratio.error is None else f" +-{ratio.error:.2f}"
+    def ratio(pair: Pair[Powered]) -> Cell:
+        found = energy_ratio(pair.base, pair.other, one_board=one_board)
+        error = "" if found.error is None else f" +-{found.error:.2f}"
         transient = [
             side.letter
-            for side, each in ((base, mine), (other, its))
+            for side, each in ((base, pair.base), (other, pair.other))
             if each.row.validity == "transient"
         ]
         doubt = f" ({' and '.join(transient)} transient)" if transient else ""
-        rows.append(
-            (
-                *names(pair.key),
-                _joules(mine),
-                _joules(its),
-                Cell(f"{times(ratio.value)}{error} {ratio.told}{doubt}", ratio.value),
-                _both(mine.row.power_w, its.row.power_w),
-                _both(mine.sm_clock_mhz, its.sm_clock_mhz),
-                _both(mine.row.joules_per_tflop, its.row.joules_per_tflop, digits=2),
-            )
-        )
-    return Table(
+        return Cell(f"{times(found.value)}{error} {found.told}{doubt}", found.value)
+
+    def both(
+        title: str, value: Callable[[Powered], float | None], note: str, *, rank: int, digits: int
+    ) -> Field[Pair[Powered]]:
+        def cell(pair: Pair[Powered]) -> str:
+            values = (value(pair.base), value(pair.other))
+            return " / ".join("-" if each is None else f"{each:,.{digits}f}" for each in values)
+
+        return Column(title, "number", note, rank=rank), cell
+
+    fields: list[Field[Pair[Powered]]] = [
+        *name_fields(lambda pair: pair.key),
+        (Column(f"{base.letter} mJ", "number"), lambda pair: _joules(pair.base)),
+        (Column(f"{other.letter} mJ", "number"), lambda pair: _joules(pair.other)),
+        (Column("ratio", "number", "of energy, and of J/TFLOP: the flops are the same"), ratio),
+        both("W", lambda each: each.row.power_w, "power, of either", rank=1, digits=0),
+        both("SM MHz", lambda each: each.sm_clock_mhz, "clock, of either", rank=1, digits=0),
+        both("J/TFLOP", lambda each: each.row.joules_per_tflop, "of either", rank=2, digits=2),
+    ]
+    return table_of(
         f"Energy of a call: {other.letter} beside {base.letter}",
-        (
-            *NAMES,
-            Column(f"{base.letter} mJ", "number"),
-            Column(f"{other.letter} mJ", "number"),
-            Column("ratio", "number", "of energy, and of J/TFLOP: the flops are the same"),
-            Column("W", "number", "power, of either", rank=1),
-            Column("SM MHz", "number", "clock of the SMs, of either", rank=1),
-            Column("J/TFLOP", "number", "of either", rank=2),
-        ),
-        rows,
+        fields,
+        pairs.pairs,
         "Errors are of 95 %; OPEN: the error leaves open which is more.",
-        most=MOST,
     )
 
 
@@ -144,15 +143,11 @@ def _weighed(pair: Pair[Powered]) -> Weighed:
     return key.op, kernel, base.row.weight, other.row.weight, base.joules, other.joules
 
 
-def _millijoules(joules: float) -> Cell:
-    return Cell(f"{1e3 * joules:,.1f}", joules)
+def _millijoules(joules: float) -> str:
+    return f"{1e3 * joules:,.1f}"
 
 
 def _joules(side: Powered) -> Cell:
     error_j = side.row.energy_error_j
     error = "" if error_j is None else f" +-{1e3 * error_j:.2g}"
     return Cell(f"{1e3 * side.joules:.4g}{error}", side.joules)
-
-
-def _both(one: float | None, other: float | None, *, digits: int = 0) -> str:
-    return " / ".join("-" if each is None else f"{each:,.{digits}f}" for each in (one, other))

@@ -11,27 +11,28 @@ import math
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from reports.comparison.pairs import Pairs, pair_speeds
 from reports.comparison.tables import (
-    MOST,
-    NAMES,
+    case_text,
     dropped_tables,
+    name_fields,
     named,
-    names,
     rate_text,
     renamed_notes,
-    time_told,
     times,
 )
-from reports.document.model import Cell, Column, Part, Table
-from reports.phrases import count, figure
+from reports.document.fields import number, table_of, text
+from reports.document.model import Cell, Column, Part
+from reports.phrases import count, figure, microseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from reports.comparison.side import Key, Side, Timed
+    from reports.document.fields import Field
+    from reports.document.model import Table
 
 _OfCase = tuple[str, float]  # a case, and the ratio of a row of it
 _LEVEL = 0.95
@@ -90,8 +91,8 @@ def generations_part(
         notes += renamed_notes(base, side, pairs)
         tables += dropped_tables(pairs, f": {named(side)} beside {base.letter}")
     sentence = (
-        f"{count(len(keys), 'row')} of {named(base)} beside "
-        f"{', '.join(map(named, others))}; ratios, and no verdict"
+        f"{count(len(keys), 'row')} of {', '.join(each.letter for each in others)} beside "
+        f"{named(base)}; ratios, and no verdict"
     )
     part = Part(
         "Speed across machines",
@@ -111,8 +112,16 @@ def _sources(side: Side) -> list[tuple[str, str]]:
     return [(f"{side.letter} is from", each) for each in told if each]
 
 
+class _MeanOf(NamedTuple):
+    """What a mean is of, and the ratios of its rows."""
+
+    side: Side
+    of: str
+    mean: Mean
+
+
 def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -> Table:
-    rows: list[tuple[Cell | str, ...]] = []
+    rows: list[_MeanOf] = []
     for side, pairs in zip(others, paired, strict=True):
         groups: dict[str, list[_OfCase]] = defaultdict(list)
         for pair in pairs.pairs:
@@ -122,66 +131,70 @@ def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -
         means = {"all rows": every} if len(groups) > 1 else {}
         means |= groups
         means["fastest of each case"] = _best_ratios(base, side)
-        rows += [(named(side), of, *_mean_cells(ratios)) for of, ratios in means.items() if ratios]
-    return Table(
-        f"Geometric mean: how many times as fast as {named(base)}",
-        (
-            Column("record", group=True),
-            Column("kernel"),
-            Column("mean", "number"),
-            Column("95 %", "number", "t-interval on the logarithms"),
-            Column("cases", "number", "that both records have"),
-        ),
-        rows,
-    )
+        rows += [_MeanOf(side, of, _mean_of(ratios)) for of, ratios in means.items() if ratios]
+    fields: list[Field[_MeanOf]] = [
+        text("record", lambda each: named(each.side), group=True),
+        text("kernel", lambda each: each.of),
+        number("mean", lambda each: each.mean.value, times),
+        (Column("95 %", "number", "t-interval on the logarithms"), _interval),
+        number("cases", lambda each: each.mean.cases, note="that both records have"),
+    ]
+    title = f"Geometric mean: how many times as fast as {named(base)}"
+    return table_of(title, fields, rows, least=20)
 
 
-def _mean_cells(ratios: Iterable[_OfCase]) -> tuple[Cell, Cell, Cell]:
+def _interval(of: _MeanOf) -> str:
+    return "one case" if of.mean.interval is None else " to ".join(map(times, of.mean.interval))
+
+
+def _mean_of(ratios: Iterable[_OfCase]) -> Mean:
     """Rows of one case, by several kernels or caches, count as one: they aren't independent."""
     of_cases: dict[str, list[float]] = defaultdict(list)
     for case, ratio in ratios:
         of_cases[case].append(ratio)
-    mean = geometric_mean([statistics.geometric_mean(each) for each in of_cases.values()])
-    interval = "one case" if mean.interval is None else " to ".join(map(times, mean.interval))
-    return (
-        Cell(times(mean.value), mean.value),
-        Cell(interval),
-        Cell(f"{mean.cases:,}", mean.cases),
-    )
+    return geometric_mean([statistics.geometric_mean(each) for each in of_cases.values()])
 
 
 def _rows(
     base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]], keys: Iterable[Key]
-) -> tuple[Table, Table]:
+) -> Iterator[Table]:
     """A column for each record: the time of a call; and what a second of it does."""
     found = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]
-    of_time: list[tuple[Cell | str, ...]] = []
-    of_rate: list[tuple[Cell | str, ...]] = []
-    for key in keys:
-        ours, theirs = base.speeds[key], [each.get(key) for each in found]
-        compared = [Cell("-") if each is None else _compared(ours, each) for each in theirs]
-        of_time.append((*names(key), time_told(ours.time_us), *compared))
-        rates = [Cell("-") if each is None else _rate(each) for each in (ours, *theirs)]
-        if any(each.text != "-" for each in rates):
-            of_rate.append((*names(key), *rates))
-    columns = (*NAMES, *(Column(named(each), "number") for each in (base, *others)))
-    return (
-        Table(
-            f"Time of a call in us, and how many times as fast as {base.letter}",
-            columns,
-            of_time,
-            most=MOST,
-        ),
-        Table(
-            "Rate, and shares of each machine's own roofs", columns, of_rate, _SHARES,
-            level="details",
-        ),
-    )  # fmt: skip
+    ours = {key: base.speeds[key] for key in keys}
+
+    def compared(side: Side, rows: dict[Key, Timed]) -> Field[Key]:
+        return (
+            Column(named(side), "number"),
+            lambda key: _compared(ours[key], rows[key]) if key in rows else "-",
+        )
+
+    def rated(side: Side, rows: dict[Key, Timed]) -> Field[Key]:
+        return (
+            Column(named(side), "number"),
+            lambda key: _rate(rows[key]) if key in rows else "-",
+        )
+
+    names = name_fields(lambda key: key)
+    times_us: list[Field[Key]] = [
+        *names,
+        number(named(base), lambda key: ours[key].time_us, microseconds),
+        *map(compared, others, found),
+    ]
+    title = f"Time of a call in us, and how many times as fast as {base.letter}"
+    yield table_of(title, times_us, ours, least=3)
+    rates = list(map(rated, (base, *others), (ours, *found)))
+    having = [key for key in ours if any(_text(cell(key)) != "-" for _, cell in rates)]
+    title = "Rate, and shares of each machine's own roofs"
+    yield table_of(title, [*names, *rates], having, _SHARES, level="details")
+
+
+def _text(cell: Cell | str) -> str:
+    return cell if isinstance(cell, str) else cell.text
 
 
 def _compared(base: Timed, other: Timed) -> Cell:
     ratio = base.time_us / other.time_us
-    return Cell(f"{time_told(other.time_us).text} {times(ratio)}", ratio)
+    return Cell(f"{microseconds(other.time_us)} {times(ratio)}", ratio)
 
 
 def _rate(timed: Timed) -> Cell:
@@ -218,13 +231,16 @@ def _best_ratios(base: Side, other: Side) -> list[_OfCase]:
 
 def _fastest(base: Side, others: Sequence[Side]) -> Table:
     bests = [_best(each) for each in (base, *others)]
-    rows = [
-        (f"{place.op} {names(place)[1]}", *(_fast(each.get(place), row) for each in bests))
-        for place, row in bests[0].items()
-        if any(place in each for each in bests[1:])
+
+    def fastest(side: Side, best: dict[Key, Timed]) -> Field[Key]:
+        return text(named(side), lambda place: _fast(best.get(place), bests[0][place]))
+
+    fields: list[Field[Key]] = [
+        text("case", lambda place: f"{place.op} {case_text(place)}", below=True),
+        *map(fastest, (base, *others), bests),
     ]
-    columns = (Column("case", below=True), *(Column(named(each)) for each in (base, *others)))
-    return Table("The fastest of each record", columns, rows, _FASTEST, level="details")
+    places = [place for place in bests[0] if any(place in each for each in bests[1:])]
+    return table_of("The fastest of each record", fields, places, _FASTEST, level="details")
 
 
 def _fast(timed: Timed | None, base: Timed) -> str:

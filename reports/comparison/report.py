@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
@@ -40,15 +40,8 @@ class Comparison:
 
     @property
     def document(self) -> Document:
-        """All of it, for every form of the report."""
+        """All of it."""
         return Document("Comparison", self.parts)
-
-    @property
-    def screen(self) -> Document:
-        """All of it for a terminal, where the verdict is told again at the end."""
-        closing = "of all, by the tables above; --details shows every row of every table"
-        last = replace(self.parts[0], title="", sentence=closing, notes=(), facts=())
-        return Document("Comparison", (*self.parts, last))
 
     @property
     def broken(self) -> str | None:
@@ -154,7 +147,8 @@ def _refuse(sides: Sequence[Side]) -> None:
 def _head(sides: Sequence[Side], found: Comparison) -> Part:
     """What is compared: the worst verdict, those of all parts, and a line for each side."""
     suites = [each.suite for each in sides]
-    notes = [f"{each.title}: {each.verdict}" for each in found.parts]
+    several = len(found.parts) > 1
+    notes = [f"{each.title}: {each.verdict}" for each in found.parts if several]
     notes += [
         f"{each.letter}, of nox -s {each.header.suite}: no other record of it to hold it against"
         for each in sides
@@ -179,12 +173,14 @@ def _head(sides: Sequence[Side], found: Comparison) -> Part:
     notes += _differing([each for each in sides if each.figures == "measured"])
     worst = min(found.parts, key=lambda each: _WORST.index(each.verdict))
     return Part(
-        "Comparison",
+        "",
         worst.verdict,
         worst.tone,
         f"{count(len(sides), 'record')}, {sides[0].letter} the base",
         notes,
         facts=[(named(each), _described(each)) for each in sides],
+        environment=[(f"{each.letter} began", each.header.started_at) for each in sides],
+        closing="of all; --details shows every row of every table",
     )
 
 
@@ -234,11 +230,4 @@ def _differing(measured: Sequence[Side]) -> list[str]:
 def _described(side: Side) -> str:
     header = side.header
     commit = commit_text(header.environment)
-    parts = (
-        header.suite,
-        "" if side.figures == "measured" else side.figures,
-        header.started_at,
-        f"commit {commit}" if commit else "",
-        str(side.path),
-    )
-    return ", ".join(each for each in parts if each)
+    return f"{side.path}, nox -s {header.suite}" + (f", commit {commit}" if commit else "")

@@ -18,23 +18,22 @@ from reports.comparison.rule import (
     judge,
 )
 from reports.comparison.tables import (
-    MOST,
-    NAMES,
-    changed,
+    change_text,
     dropped_tables,
-    names,
+    name_fields,
     renamed_notes,
-    time_told,
     weighted_total,
 )
-from reports.document.model import Cell, Column, Part, Table
-from reports.phrases import count, figure
+from reports.document.fields import number, table_of, text
+from reports.document.model import Cell, Column, Part
+from reports.phrases import count, figure, microseconds
 
 if TYPE_CHECKING:
     from reports.comparison.pairs import Pair
     from reports.comparison.side import Side, Timed
     from reports.comparison.tables import Weighed
-    from reports.document.model import Tone
+    from reports.document.fields import Field
+    from reports.document.model import Table, Tone
 
 _TONES: dict[Verdict, Tone] = {
     Verdict.SLOWER: "bad",
@@ -106,7 +105,7 @@ def speed_part(base: Side, other: Side, speeds: Speeds) -> Part:
     )
     tables = [
         *(_table(base, other, of_verdict, each) for each, of_verdict in rows.items()),
-        weighted_total(base, other, map(_weighed, speeds.held), "us", time_told),
+        weighted_total(base, other, map(_weighed, speeds.held), "us", microseconds),
         *dropped_tables(speeds.pairs),
     ]
     title = f"Speed: {other.letter} beside {base.letter}, on one model: {base.machine.name}"
@@ -173,34 +172,26 @@ def _timed_by(side: Side, rows: list[Timed]) -> str:
 
 
 def _table(base: Side, other: Side, rows: list[Held], verdict: Verdict) -> Table:
-    columns: list[Column] = [
-        *NAMES,
-        Column(f"{base.letter} us", "number"),
-        Column(f"{other.letter} us", "number"),
-        Column("change", "number"),
-        Column("cycles", "number", "the change in cycles of the SMs"),
-        Column("why", below=True),
+    fields: list[Field[Held]] = [
+        *name_fields(lambda each: each.pair.key),
+        number(f"{base.letter} us", lambda each: each.pair.base.time_us, microseconds),
+        number(f"{other.letter} us", lambda each: each.pair.other.time_us, microseconds),
+        number(
+            "change",
+            lambda each: each.judgement.change,
+            change_text,
+            tone=lambda _: _TONES[verdict],
+        ),
+        (Column("cycles", "number", "the change in cycles of the SMs"), _in_cycles),
+        text("why", lambda each: each.judgement.reason or "", below=True, rank=1),
     ]
-    cells: list[tuple[Cell | str, ...]] = [
-        (
-            *names(each.pair.key),
-            time_told(each.pair.base.time_us),
-            time_told(each.pair.other.time_us),
-            changed(each.judgement.change)._replace(tone=_TONES[verdict]),
-            _in_cycles(each),
-            each.judgement.reason or "",
-        )
-        for each in rows
-    ]
-    if verdict is not Verdict.AMBIGUOUS:  # of which alone there is a reason
-        columns, cells = columns[:-1], [each[:-1] for each in cells]
-    return Table(
+    return table_of(
         f"{verdict}, {other.letter} beside {base.letter}",
-        columns,
-        cells,
+        fields,
+        rows,
         _NOTES.get(verdict, ""),
         folded=verdict is Verdict.SAME,
-        most=3 if verdict is Verdict.AMBIGUOUS else MOST,
+        least=3 if verdict is Verdict.SLOWER else 0,
     )
 
 
@@ -208,7 +199,7 @@ def _in_cycles(held: Held) -> Cell:
     if held.is_unconfirmed:
         return Cell("unconfirmed", tone="doubtful")
     change = held.judgement.cycles_change
-    return Cell("-") if change is None else changed(change)
+    return Cell("-") if change is None else Cell(change_text(change), change)
 
 
 def _weighed(held: Held) -> Weighed:

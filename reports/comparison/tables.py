@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports.document.model import Cell, Column, Table
+from reports.document.fields import number, table_of, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from reports.comparison.pairs import Pairs
+    from reports.comparison.pairs import Dropped, Pairs
     from reports.comparison.side import Key, Side
+    from reports.document.fields import Field
+    from reports.document.model import Table
 
-NAMES = (Column("kernel"), Column("case", below=True))  # of the cells that `names` gives
-MOST = 5  # rows of a table that a screen has room for, of two lines each
 # Op, kernel, its weight in either record, and what a call takes of either side.
 Weighed = tuple[str, str, float | None, float | None, float, float]
 
 
-def names(key: Key) -> tuple[str, str]:
-    """The kernel after its op, and the case without it, with what isn't as usual."""
+def name_fields(key_of: Callable[[Any], Key]) -> list[Field[Any]]:
+    """The kernel after its op, and below it the case."""
+    return [
+        text("kernel", lambda each: f"{key_of(each).op} {key_of(each).kernel}"),
+        text("case", lambda each: case_text(key_of(each)), below=True),
+    ]
+
+
+def case_text(key: Key) -> str:
+    """The case's id without its op, with what isn't as usual."""
     told = [key.case.removeprefix(f"{key.op}-")]
     if key.cache not in ("", "cold"):
         told.append(f"{key.cache} cache")
     if key.distribution != "normal" and key.distribution not in key.case:
         told.append(f"{key.distribution} inputs")
-    return f"{key.op} {key.kernel}", ", ".join(told)
+    return ", ".join(told)
 
 
 def named(side: Side) -> str:
@@ -36,17 +45,11 @@ def named(side: Side) -> str:
     return f"{side.letter}: {model}{kind}"
 
 
-def changed(change: float) -> Cell:
+def change_text(change: float) -> str:
     """`+2.1 %`, `-0.34 %`: two digits, and no more than are meant."""
     percent = 100 * change
     digits = 2 if abs(percent) < 0.995 else 1
-    return Cell(f"{percent:+,.{digits}f} %", change)
-
-
-def time_told(time_us: float) -> Cell:
-    """A time of microseconds in four digits: `5.024`, `47.31`, `1,228`."""
-    digits = 3 if time_us < 10 else 2 if time_us < 100 else 1 if time_us < 1000 else 0
-    return Cell(f"{time_us:,.{digits}f}", time_us)
+    return f"{percent:+,.{digits}f} %"
 
 
 def rate_text(value: float, unit: str) -> str:
@@ -69,43 +72,47 @@ def renamed_notes(base: Side, other: Side, pairs: Pairs[Any]) -> list[str]:
 
 def dropped_tables(pairs: Pairs[Any], of: str = "") -> list[Table]:
     """What isn't compared, with the reason: refused first, then what one side has alone."""
-    refused, unmatched = (
-        [(*names(each.key), each.reason) for each in rows]
-        for rows in (pairs.refused, pairs.unmatched)
-    )
-    columns = (*NAMES, Column("why"))
+    fields: list[Field[Dropped]] = [
+        *name_fields(lambda each: each.key),
+        text("why", lambda each: each.reason),
+    ]
     return [
-        Table(f"Refused{of}", columns, refused, most=3),
-        Table(f"In one record alone{of}", columns, unmatched, folded=True),
+        table_of(f"Refused{of}", fields, pairs.refused, folded=True),
+        table_of(f"In one record alone{of}", fields, pairs.unmatched, folded=True),
     ]
 
 
 def weighted_total(
-    base: Side, other: Side, rows: Iterable[Weighed], unit: str, told: Callable[[float], Cell]
+    base: Side, other: Side, rows: Iterable[Weighed], unit: str, told: Callable[[float], str]
 ) -> Table:
     """What a model's calls take of either side: of the rows that have the same weight in both."""
-    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
     for op, kernel, weight, others, before, after in rows:
         if weight is not None and weight == others:
             total = sums[op, kernel]
-            total[0] += weight * before
-            total[1] += weight * after
-            total[2] += 1
-    return Table(
+            total.before += weight * before
+            total.after += weight * after
+            total.cases += 1
+    fields: list[Field[tuple[tuple[str, str], _Sums]]] = [
+        text("op", lambda each: each[0][0]),
+        text("kernel", lambda each: each[0][1]),
+        number("cases", lambda each: each[1].cases),
+        number(f"{base.letter} {unit}", lambda each: each[1].before, told),
+        number(f"{other.letter} {unit}", lambda each: each[1].after, told),
+        number("change", lambda each: each[1].after / each[1].before - 1, change_text),
+    ]
+    return table_of(
         "Weighted total",
-        (
-            Column("op"),
-            Column("kernel"),
-            Column("cases", "number"),
-            Column(f"{base.letter} {unit}", "number"),
-            Column(f"{other.letter} {unit}", "number"),
-            Column("change", "number"),
-        ),
-        [
-            (op, kernel, Cell(f"{cases:,.0f}", cases), told(before), told(after),
-             changed(after / before - 1))
-            for (op, kernel), (before, after, cases) in sums.items()
-            if before > 0
-        ],
+        fields,
+        [(of, each) for of, each in sums.items() if each.before > 0],
         "Each case as often as its weight says. A sum, not a verdict.",
-    )  # fmt: skip
+    )
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Of a kernel: weight times what a call takes, of either side."""
+
+    before: float = 0.0
+    after: float = 0.0
+    cases: int = 0

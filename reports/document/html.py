@@ -30,6 +30,7 @@ _LONGEST_COMMAND = 10_000  # characters: it is to be copied whole
 _SHORT = 44  # characters that a cell has on one line; a longer text may take several
 _AT_ONCE = 300  # rows: a browser takes seconds to lay out thousands, and sorts them unseen
 _AS_IT_IS = re.compile("[^&<>\"']*").fullmatch  # in HTML
+_TALL = 40  # rows up to which a table isn't scrolled in a box of its own
 _SEARCHED = 12  # rows from which a table is worth searching
 
 
@@ -84,7 +85,8 @@ def _contents(document: Document) -> str:
 
 
 def _part(part: Part, number: int) -> Iterator[str]:
-    yield f'<section id="part{number}">\n<h2>{escaped(part.title)}</h2>\n'
+    yield f'<section id="part{number}">\n'
+    yield f"<h2>{escaped(part.title)}</h2>\n" if part.title else ""
     yield f'<p class="verdict"><strong class="{part.tone}">{escaped(part.verdict)}</strong> '
     yield f"{escaped(part.sentence)}</p>\n"
     if part.notes:
@@ -117,7 +119,9 @@ def _table(table: Table, name: str) -> Iterator[str]:
     if table.note:
         yield f"<p>{escaped(table.note)}</p>\n"
     searched = ' class="searched"' if len(table.rows) >= _SEARCHED else ""
-    yield f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(table.title)}">'
+    tall = " long-table" if len(table.rows) > _TALL else ""
+    about = f'tabindex="0" role="region" aria-label="{escaped(table.title)}"'
+    yield f'<div class="scroll{tall}" {about}>'
     yield f"<table{searched}><thead><tr>"
     places = [place for place in range(len(table.columns)) if not table.is_empty(place)]
     columns = [table.columns[place] for place in places]
@@ -148,7 +152,8 @@ def _cell(cell: Cell | str, kind: Kind) -> str:
             filled = 100 * min(max(value, 0.0), 1.0)
             text = (
                 '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" '
-                f'aria-hidden="true"><rect width="{filled:.1f}" height="6"/></svg>{text}'
+                f'aria-hidden="true"><rect width="{filled:.1f}" height="6"/></svg>'
+                f"<span>{text}</span>"
             )
     if kind == "trend" and trend:
         text = _line(trend) + text

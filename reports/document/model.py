@@ -6,9 +6,9 @@ Texts are as the record has them: each form spells out, escapes and cuts what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 Tone = Literal["", "good", "bad", "doubtful", "dim", "strong"]
 Kind = Literal["text", "number", "share", "trend", "command"]
@@ -64,8 +64,8 @@ class Table:
     level   summary  in every form
             details  in a terminal by --details alone
             page     in the page alone: every row of a record
-    folded  closed in a page until it is opened; in a terminal, rows beyond a few by --details alone
-    most    rows that a terminal shows without --details
+    folded  closed in a page until it is opened; in a terminal shown where it has room for all of it
+    least   rows that a terminal shows without --details even where a screen has no room for them
     """
 
     title: str
@@ -75,7 +75,7 @@ class Table:
     _: KW_ONLY
     level: Level = "summary"
     folded: bool = False
-    most: int = 40
+    least: int = 0
 
     def is_empty(self, place: int) -> bool:
         """Whether a column that may be left out holds nothing, so that no form shows it."""
@@ -101,11 +101,12 @@ class Figure:
 class Part:
     """A record's, or a comparison's, share of a document: the verdict, then what is behind it.
 
+    title        empty of one that its document's title heads
     notes        what a reader must know besides the verdict, always shown
     facts        (label, text), always shown
     environment  (label, text): where and how it was run; in a terminal by --details alone
-    record       the record's path; a terminal names it before its last line
-    closing      what stands beside the verdict in a terminal's last line, as a command to look
+    record       the record's path; a terminal names it before its last lines
+    closing      what stands beside the verdict in a terminal's last lines, as a command to look
                  closer; without it the verdict isn't repeated
     """
 
@@ -128,23 +129,3 @@ class Document:
 
     title: str
     parts: Sequence[Part]
-
-
-Item = TypeVar("Item")
-Field = tuple[Column, Callable[[Item], Cell | str]]
-
-
-def table_of(
-    title: str,
-    items: Iterable[Item],
-    fields: Sequence[Field[Item]],
-    note: str = "",
-    *,
-    level: Level = "summary",
-    folded: bool = False,
-    most: int = 40,
-) -> Table:
-    """A table with a row for each item; a field is a column, and what its cell shows of an item."""
-    rows = [[show(item) for _, show in fields] for item in items]
-    columns = [column for column, _ in fields]
-    return Table(title, columns, rows, note, level=level, folded=folded, most=most)

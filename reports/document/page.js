@@ -2,6 +2,8 @@
 // Makes each table's heads buttons that sort it. A long table gets a field to search it, and one
 // that is longer than what is shown at once a button to show it all. On a narrow screen rows are
 // cards, whose cells say their column. A command gets a button that copies it.
+const narrow = matchMedia("(max-width: 40rem)").matches;
+const AT_ONCE = 12;  // cards of a table: a row of twenty fields is half a phone's screen
 const natural = new Intl.Collator("en", { numeric: true });
 
 function sorted(rows, column, head, down) {
@@ -36,11 +38,12 @@ function copying(code) {
 }
 
 function prepare(table) {
-  const [first, rest] = table.tBodies;
+  const [first] = table.tBodies;
+  const rest = table.tBodies[1] ?? table.createTBody();
   const heads = [...table.tHead.rows[0].cells];
   const titles = heads.map((head) => head.textContent);
   let rows = [...table.tBodies].flatMap((body) => [...body.rows]);
-  let most = rest ? first.rows.length : rows.length;
+  let most = narrow ? Math.min(first.rows.length, AT_ONCE) : first.rows.length;
   let words = [];
   const told = document.createElement("output");
   const all = document.createElement("button");
@@ -51,7 +54,7 @@ function prepare(table) {
       return words.every((word) => text.includes(word));
     });
     first.replaceChildren(...found.slice(0, most));
-    if (rest) rest.replaceChildren(...found.slice(most));
+    rest.replaceChildren(...found.slice(most));
     dress();
     tell(found.length);
   }
@@ -94,7 +97,8 @@ function prepare(table) {
     head.replaceChildren(button);
   });
   table.classList.add("cards");
-  dress();
+  rest.hidden = true;
+  show();
   if (!table.classList.contains("searched")) return;
   const line = document.createElement("div");
   const label = document.createElement("label");
@@ -120,7 +124,7 @@ function prepare(table) {
 document.querySelectorAll("table").forEach(prepare);
 
 const contents = document.querySelector("nav details");
-if (contents && matchMedia("(max-width: 40rem)").matches) contents.open = false;
+if (contents && narrow) contents.open = false;
 
 // A link to a folded table opens it.
 function unfold() {

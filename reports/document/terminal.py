@@ -20,7 +20,7 @@ from reports.document.model import Cell, Table
 from reports.phrases import count, cut, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -40,11 +40,12 @@ _VERDICTS: dict[Tone, str] = {
     "bad": "bold #ffffff on #b42318",
     "doubtful": "bold #000000 on #d0b344",
 }
+_SCREEN = 38  # lines of a report without --details
 _GAP = "  "
 _INDENT = "  "
-_MOST_FOLDED = 12  # rows up to which a folded table is shown all the same
 _NAME = 19  # columns in which a folded text still reads
 _TITLE = 12  # up to which a figure's title isn't wrapped, however narrow its figures
+_HEAD = 16  # up to which one is on one line where there is room
 _TREND = (12, 60)  # columns of a line, at the least and at the most
 _SHARE = 7  # columns of a share beside its bar
 _BARS = " ▏▎▍▌▋▊▉█"
@@ -55,56 +56,114 @@ _STEADY = 0.1  # of the highest value: a line that moves less looks level
 
 def print_document(document: Document, console: Console, *, details: bool = False) -> None:
     """Print the document; details: all but what only a page has, and every row."""
-    for number, part in enumerate(document.parts):
-        if number:
-            console.print()
-        _print_part(part, console, details=details)
+    tables = [
+        [
+            each
+            for each in part.items
+            if isinstance(each, Table)
+            and each.rows
+            and (each.level == "summary" or (details and each.level == "details"))
+        ]
+        for part in document.parts
+    ]
+    titled = len(document.parts) > 1
+    heads = [_head(part, console, titled=titled, details=details) for part in document.parts]
+    ends = [line for part in document.parts for line in _end(part)]
+    room = _SCREEN - sum(map(len, heads)) - len(ends)
+    layouts = (
+        [[_Layout(table, console, len(table.rows)) for table in of_part] for of_part in tables]
+        if details
+        else _fitted(tables, console, room)
+    )
+    for number, (head, of_part) in enumerate(zip(heads, layouts, strict=True)):
+        lines = [Text()] * bool(number) + head
+        for layout in of_part:
+            lines += layout.lines
+        lines += _closed([cut(each.table.title) for each in of_part if not each.lines], console)
+        for line in lines:
+            # As it is: a terminal may wrap it, and what is copied is one line.
+            console.print(line, soft_wrap=True)
+    for line in ends:
+        console.print(line, soft_wrap=True)
 
 
-def _print_part(part: Part, console: Console, *, details: bool) -> None:
-    verdict = f" {part.verdict} ", _VERDICTS.get(part.tone, "bold reverse")
-    if part.title:
-        _print(console, part.title, "bold")
-    console.print(Text.assemble(verdict, f" {shown(part.sentence)}"))
+def _closed(titles: Sequence[str], console: Console) -> list[Text]:
+    """A line that says which tables a screen has no room for."""
+    for named in range(len(titles), 0, -1):
+        more = f"; {count(len(titles) - named, 'more table')}" if named < len(titles) else ""
+        line = f"By --details: {'; '.join(titles[:named])}{more}"
+        if cell_len(line) <= console.width or named == 1:
+            return _text_lines(line, console.width, "dim")
+    return []
+
+
+def _verdict(part: Part, words: str) -> Text:
+    badge = f" {part.verdict} ", _VERDICTS.get(part.tone, "bold reverse")
+    return Text.assemble(badge, f" {shown(words)}")
+
+
+def _head(part: Part, console: Console, *, titled: bool, details: bool) -> list[Text]:
+    """The verdict, and what always stands below it."""
+    width = console.width
+    lines = _text_lines(part.title, width, "bold") if titled and part.title else []
+    badge = cell_len(part.verdict) + 3
+    first, *others = folded(shown(part.sentence), width - badge)
+    lines += [_verdict(part, first), *(Text(" " * badge + line) for line in others)]
     for note in part.notes:
-        _print(console, cut(note), indent=2)
-    _print_facts((*part.facts, *(part.environment if details else ())), console)
-    shown_levels = {"summary", "details"} if details else {"summary"}
-    for item in part.items:
-        if isinstance(item, Table) and item.rows and item.level in shown_levels:
-            console.print()
-            _TablePrinter(item, console, details=details).print()
-    if part.closing:
-        console.print()
-        if part.record:
-            _print_line(console, Text(f"record: {shown(part.record)}"))
-        _print_line(console, Text.assemble(verdict, f" {shown(part.closing)}"))
-
-
-def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
-    if not facts:
-        return
-    console.print()
+        lines += _text_lines(note, width, indent=2)
+    facts = (*part.facts, *(part.environment if details else ()))
+    lines += [Text()] * bool(facts)
     labels = [shown(label) for label, _ in facts]
-    width = max(map(cell_len, labels)) + len(_GAP)
+    widest = max(map(cell_len, labels), default=0) + len(_GAP)
     for label, (_, text) in zip(labels, facts, strict=True):
-        first, *others = folded(cut(text), console.width - width)
-        console.print(Text.assemble((_padded(label, width), "dim"), first))
-        for line in others:
-            _print_line(console, Text(" " * width + line))
+        first, *others = folded(cut(text), width - widest)
+        lines.append(Text.assemble((_padded(label, widest), "dim"), first))
+        lines += [Text(" " * widest + line) for line in others]
+    return lines
 
 
-class _TablePrinter:
-    """Lays one table out for a console, and prints it."""
+def _end(part: Part) -> list[Text]:
+    if not part.closing:
+        return []
+    record = [Text(f"record: {shown(part.record)}")] if part.record else []
+    return [Text(), *record, _verdict(part, part.closing)]
 
-    def __init__(self, table: Table, console: Console, *, details: bool) -> None:
-        self._table, self._console = table, console
+
+def _fitted(tables: Sequence[Sequence[Table]], console: Console, room: int) -> list[list[_Layout]]:
+    """Each table with as many rows as a screen has room for, the first tables first."""
+    fitted = [[_Layout(each, console, each.least) for each in of_part] for of_part in tables]
+    room -= sum(len(layout.lines) for of_part in fitted for layout in of_part)
+    for of_part in fitted:
+        for place, least in enumerate(of_part):
+            room += len(least.lines)
+            layouts = (_Layout(least.table, console, rows) for rows in _ends(least.table, room))
+            of_part[place] = next((each for each in layouts if len(each.lines) <= room), least)
+            room -= len(of_part[place].lines)
+    return fitted
+
+
+def _ends(table: Table, room: int) -> Iterator[int]:
+    """Numbers of rows after which a table may be cut, the largest first: after a group of rows."""
+    heads = [place for place, each in enumerate(table.columns) if each.group]
+    most = min(len(table.rows), room)
+    for rows in range(most, max(table.least, 0), -1):
+        if rows == len(table.rows):
+            yield rows
+        elif not table.folded:
+            above, below = table.rows[rows - 1], table.rows[rows]
+            if not heads or any(above[place] != below[place] for place in heads):
+                yield rows
+
+
+class _Layout:
+    """A table laid out for a console. `lines` are none where it shows no row."""
+
+    def __init__(self, table: Table, console: Console, rows: int) -> None:
+        self.table = table
         self._width, self._ascii = console.width, console.options.ascii_only
-        closed = table.folded and len(table.rows) > _MOST_FOLDED
-        most = len(table.rows) if details else 0 if closed else table.most
         self._rows = [
             [Cell(each) if isinstance(each, str) else each for each in row]
-            for row in table.rows[:most]
+            for row in table.rows[:rows]
         ]
         self._titles = [self._plain(each.title) for each in table.columns]
         places = range(len(table.columns))
@@ -125,43 +184,44 @@ class _TablePrinter:
             place: max((cell_len(self._plain(row[place].text)) for row in self._rows), default=0)
             for place in self._places
         }
+        self.lines = [*self._all_lines()] if self._rows else []
 
-    def print(self) -> None:
-        table, console = self._table, self._console
-        left = len(table.rows) - len(self._rows)
-        told = f": {count(len(table.rows), 'row')}{'' if self._rows else ', shown by --details'}"
-        title = Text(self._plain(table.title), style="bold")
-        console.print(title.append(told, "not bold dim"))
-        if not self._rows:
-            return
+    def _all_lines(self) -> Iterator[Text]:
+        table, width = self.table, self._width
+        yield Text()
+        *title, last = _text_lines(self._plain(table.title), width, "bold")
+        rows = count(len(table.rows), "row")
+        fits = last.cell_len + len(rows) + 2 <= width
+        yield from [*title, last.append(f": {rows}", "dim")] if fits else [*title, last, Text(rows)]
         columns, dropped = self._fitted()
         for number, places in enumerate(columns):
             if number:
-                console.print()
-            self._print_columns(places, with_below=number == len(columns) - 1)
+                yield Text()
+            yield from self._columns(places, with_below=number == len(columns) - 1)
+        left = len(table.rows) - len(self._rows)
         if left:
-            _print(console, f"{left:,} more not shown; --details shows them", "dim")
+            yield from _text_lines(f"{left:,} more not shown; --details shows them", width, "dim")
         if dropped:
             named = ", ".join(self._titles[place] for place in dropped)
-            _print(console, f"Left out at {self._width} columns: {named}", "dim")
+            yield from _text_lines(f"Left out at {width} columns: {named}", width, "dim")
         if table.note:
-            _print(console, self._plain(table.note), "dim")
+            yield from _text_lines(self._plain(table.note), width, "dim")
 
     def _fitted(self) -> tuple[list[list[int]], list[int]]:
         """The places of the columns of each table that it takes, and those that are left out."""
         kept = list(self._places)
         while self._total(kept) > self._width:
-            ranked = [place for place in kept if self._table.columns[place].rank]
+            ranked = [place for place in kept if self.table.columns[place].rank]
             if self._bars:
                 self._bars = 0
             elif ranked:
-                kept.remove(max(ranked, key=lambda place: (self._table.columns[place].rank, place)))
+                kept.remove(max(ranked, key=lambda place: (self.table.columns[place].rank, place)))
             else:
                 break
         dropped = [place for place in self._places if place not in kept]
         if self._total(kept) <= self._width:
             return [kept], dropped
-        columns = self._table.columns
+        columns = self.table.columns
         names = list(takewhile(lambda place: not columns[place].is_figure, kept))
         if len(names) == len(kept) or self._total(names) > 0.7 * self._width:
             names = kept[:1]
@@ -191,7 +251,7 @@ class _TablePrinter:
 
     def _least(self, place: int) -> int:
         """Columns of the terminal that a column takes at the least."""
-        column, title = self._table.columns[place], self._titles[place]
+        column, title = self.table.columns[place], self._titles[place]
         if column.kind == "trend":
             return _TREND[0]
         widest = self._wide(place)
@@ -203,13 +263,13 @@ class _TablePrinter:
 
     def _wide(self, place: int) -> int:
         """Columns of the widest cell, its bar included."""
-        if self._table.columns[place].kind == "share" and self._bars:
+        if self.table.columns[place].kind == "share" and self._bars:
             return self._bars + 1 + max(self._widest[place], _SHARE)
         return self._widest[place]
 
     def _widths(self, places: Sequence[int]) -> dict[int, int]:
-        """Each column's width: texts get what is left over, the shorter ones first."""
-        columns = self._table.columns
+        """Each column's width: texts and heads get what is left over, the shorter ones first."""
+        columns = self.table.columns
         widths = {place: self._least(place) for place in places}
         spare = self._width - self._total(places)
         wanted = {
@@ -217,7 +277,7 @@ class _TablePrinter:
             if columns[place].kind == "trend"
             else max(cell_len(self._titles[place]), self._widest[place])
             for place in places
-            if not columns[place].is_figure
+            if not columns[place].is_figure or cell_len(self._titles[place]) <= _HEAD
         }
         for place in sorted(wanted, key=lambda each: wanted[each]):
             more = max(0, min(wanted[place] - widths[place], spare))
@@ -225,18 +285,18 @@ class _TablePrinter:
             spare -= more
         return widths
 
-    def _print_columns(self, places: Sequence[int], *, with_below: bool) -> None:
-        columns, widths = self._table.columns, self._widths(places)
+    def _columns(self, places: Sequence[int], *, with_below: bool) -> Iterator[Text]:
+        columns, widths = self.table.columns, self._widths(places)
         head = [folded(self._titles[place], widths[place]) for place in places]
         height = max(map(len, head), default=0)
         head = [[""] * (height - len(lines)) + lines for lines in head]
-        self._print_lines(head, ["italic"] * len(places), places, widths)
+        yield from self._row(head, ["italic"] * len(places), places, widths)
         rule = "-" if self._ascii else "─"
         wide = len(self._indent) + sum(widths.values()) + len(_GAP) * (len(widths) - 1)
-        _print_line(self._console, Text(rule * min(wide, self._width), style="dim"))
+        yield Text(rule * min(wide, self._width), style="dim")
         for heads, rows in groupby(self._rows, key=self._heading):
             if heads:
-                _print(self._console, heads, "bold")
+                yield from _text_lines(heads, self._width, "bold")
             for row in rows:
                 lines = [
                     [self._drawn(row[place], columns[place], widths[place])]
@@ -245,36 +305,37 @@ class _TablePrinter:
                     for place in places
                 ]
                 styles = [_STYLES[row[place].tone] for place in places]
-                self._print_lines(lines, styles, places, widths)
+                yield from self._row(lines, styles, places, widths)
                 for place in self._below if with_below else ():
-                    self._print_below(row[place], columns[place])
+                    yield from self._below_row(row[place], columns[place])
 
-    def _print_lines(
+    def _row(
         self,
         cells: Sequence[Sequence[str]],
         styles: Sequence[str],
         places: Sequence[int],
         widths: dict[int, int],
-    ) -> None:
+    ) -> Iterator[Text]:
         """One row of cells, each of some lines."""
         for number in range(max(map(len, cells), default=0)):
             line = Text(self._indent)
             for place, lines, style in zip(places, cells, styles, strict=True):
                 text = lines[number] if number < len(lines) else ""
-                right = self._table.columns[place].is_figure
+                right = self.table.columns[place].is_figure
                 line.append(_padded(text, widths[place], right=right), style)
                 line.append(_GAP)
             line.rstrip()
-            _print_line(self._console, line)
+            yield line
 
-    def _print_below(self, cell: Cell, column: Column) -> None:
+    def _below_row(self, cell: Cell, column: Column) -> Iterator[Text]:
         if not cell.text:
             return
         indent = len(self._indent) + 2
         if column.kind == "command":  # on one line, so that it can be copied
-            _print_line(self._console, Text(" " * indent + shown(cell.text), style="cyan"))
+            yield Text(" " * indent + shown(cell.text), style="cyan")
         else:
-            _print(self._console, self._plain(cell.text), _STYLES[cell.tone], indent=indent)
+            text, style = self._plain(cell.text), _STYLES[cell.tone]
+            yield from _text_lines(text, self._width, style, indent=indent)
 
     def _heading(self, row: Sequence[Cell]) -> str:
         return ", ".join(filter(None, (cut(row[place].text) for place in self._groups)))
@@ -301,15 +362,10 @@ def _is_below(column: Column) -> bool:
     return column.below or column.kind == "command"
 
 
-def _print(console: Console, text: str, style: str = "", *, indent: int = 0) -> None:
-    """Print a text that may take several lines, each `indent` columns in."""
-    for line in folded(shown(text), console.width - indent):
-        _print_line(console, Text.assemble(" " * indent, (line, style)))
-
-
-def _print_line(console: Console, line: Text) -> None:
-    """Print a line as it is: a terminal may wrap it, and what is copied is one line."""
-    console.print(line, soft_wrap=True)
+def _text_lines(text: str, width: int, style: str = "", *, indent: int = 0) -> list[Text]:
+    """A text in as many lines as it takes, each `indent` columns in."""
+    lines = folded(cut(text), width - indent)
+    return [Text.assemble(" " * indent, (line, style)) for line in lines]
 
 
 def folded(text: str, width: int) -> list[str]:

@@ -11,7 +11,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from reports.document.model import Cell, Column, Part, table_of
+from reports.document.fields import command, number, table_of, text
+from reports.document.model import Cell, Column
 from reports.phrases import count, duration, memory, ratio, share
 from reports.views.accuracy_figures import (
     PROPERTIES,
@@ -38,25 +39,29 @@ from reports.views.accuracy_figures import (
     worst,
 )
 from reports.views.accuracy_verdict import headline
-from reports.views.run import environment_lines, look_closer, total_duration
+from reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reports.document.model import Field, Level, Table, Tone
+    from reports.document.fields import Field
+    from reports.document.model import Level, Part, Table, Tone
     from reports.record import AccuracyRow, Record
     from reports.views.accuracy_figures import (
         FailureGroup,
+        KernelProperties,
         KernelSummary,
         KernelVariants,
+        Key,
         Matrix,
         MatrixCell,
         Property,
+        RefusalGroup,
         UlpShares,
         VariantRows,
+        Workspace,
         Worst,
     )
-    from reports.views.accuracy_verdict import Headline
 
 _VERDICTS: dict[str, Tone] = {
     "PASSED": "good",
@@ -75,34 +80,24 @@ _CELLS = (
     "FAIL p: of the probabilistic bound; FAIL e: of what an emulation's errors allow; no power: "
     "bounds that say nothing; refused: outside what the kernel serves; -: no case."
 )
+_MOST_FAILURES = 10  # of three lines each: so many a terminal shows, however full the screen is
 
 
 def accuracy_part(record: Record) -> Part:
     """The record's part of a document."""
     line = headline(record)
-    environment = environment_lines(record)
-    return Part(
-        title=f"Accuracy: {record.path.name}",
-        verdict=line.verdict,
-        tone=_VERDICTS[line.verdict],
-        sentence=line.sentence,
-        notes=line.notes,
-        facts=[each for each in environment if each[0] == "device"],
-        environment=[each for each in environment if each[0] != "device"],
-        items=tuple(_View(record).tables()),
-        record=str(record.path),
-        closing=_closing(record, line),
-    )
-
-
-def _closing(record: Record, line: Headline) -> str:
-    """What the last line of a terminal says; of a run that failed, how to look closer."""
-    if line.verdict == "PASSED":
-        statuses = Counter(row.status for row in record.rows)
-        return f"{statuses['passed']:,} passed, {statuses['refused']:,} refused"
+    statuses = Counter(row.status for row in record.rows)
     failed = sum(row.status == "failed" and row.gates for row in record.rows)
-    told = f"{count(failed, 'row')} failed; " if failed else ""
-    return f"{told}{look_closer(record)}"
+    passed = f"{statuses['passed']:,} passed, {statuses['refused']:,} refused"
+    return record_part(
+        record,
+        "Accuracy",
+        (line.verdict, _VERDICTS[line.verdict], line.sentence),
+        found=f"{count(failed, 'row')} failed" if failed else passed,
+        notes=line.notes,
+        facts=environment_lines(record),
+        items=_View(record).tables(),
+    )
 
 
 class _View:
@@ -124,14 +119,11 @@ class _View:
             yield self._matrix(matrix)
         yield from self._every_failure()
         yield self._worst_cases()
+        named = self._names(lambda each: (each.op, each.name))
         yield table_of(
             "Declared arithmetic that differs from a plain kernel's",
+            [*named, text("declares", lambda each: each.declares)],
             [each for each in self._summaries if each.declares],
-            (
-                *self._op(lambda each: each.op),
-                (Column("kernel"), lambda each: each.name),
-                (Column("declares"), lambda each: each.declares),
-            ),
             level="details",
         )
         yield self._nearest()
@@ -143,9 +135,10 @@ class _View:
         yield self._slowest()
         yield self._rows()
 
-    def _op(self, op_of: Callable[[Any], str]) -> list[Field[Any]]:
-        """The op's column where a run tried several."""
-        return [(Column("op", group=True), op_of)] if self._several else []
+    def _names(self, key_of: Callable[[Any], Key]) -> list[Field[Any]]:
+        """The kernel's column, below its op's where a run tried several."""
+        op: list[Field[Any]] = [text("op", lambda each: key_of(each)[0], group=True)]
+        return [*(op if self._several else []), text("kernel", lambda each: key_of(each)[1])]
 
     def _kernels(
         self, title: str, kernels: Sequence[KernelSummary], level: Level = "summary"
@@ -160,141 +153,99 @@ class _View:
         shown = {dtype for (*_, dtype), each in cells.items() if each.status != "refused"}
 
         def of_dtype(dtype: str) -> Field[KernelSummary]:
-            title = dtype.replace("_", " ")
-            return (
-                Column(title, "number", rank=int("_" in dtype)),  # mixtures go where it is narrow
-                lambda each: _matrix_cell(cells.get((each.op, each.name, dtype))),
+            return _matrix_field(
+                dtype.replace("_", " "),
+                lambda each: cells.get((each.op, each.name, dtype)),
+                "the largest error / deterministic bound of its cases; at most 1 passes",
+                rank=int("_" in dtype),  # mixtures go where it is narrow
             )
 
-        judged: Field[KernelSummary] = (
-            Column("judged"),
+        judged: Field[KernelSummary] = text(
+            "judged",
             lambda each: Cell(each.judged, tone="" if each.judged == "all" else "doubtful"),
         )
-
-        def counted(
-            title: str, rank: int, of: Callable[[KernelSummary], int]
-        ) -> Field[KernelSummary]:
-            return Column(title, "number", rank=rank), lambda each: _count(of(each))
-
-        return table_of(
-            title,
-            kernels,
-            (
-                *self._op(lambda each: each.op),
-                (Column("kernel"), lambda each: each.name),
-                *([judged] if any(each.judged != "all" for each in kernels) else []),
-                *map(of_dtype, sorted(shown, key=dtype_rank)),
-                counted("ran", 3, lambda each: each.ran),
-                counted("passed", 5, lambda each: each.passed),
-                (Column("failed", "number", rank=2), _failed),
-                (
-                    Column("no power", "number", rank=6),
-                    lambda each: _count(each.powerless) if each.powerless else Cell("-", 0),
-                ),
-                counted("refused", 4, lambda each: each.refused),
-                (Column("origin", rank=7), lambda each: each.origin),
-            ),
-            _CELLS if level == "details" else "",
-            level=level,
-            folded=level == "details",
-            most=60,
-        )
+        fields: list[Field[KernelSummary]] = [
+            *self._names(lambda each: (each.op, each.name)),
+            *([judged] if any(each.judged != "all" for each in kernels) else []),
+            *map(of_dtype, sorted(shown, key=dtype_rank)),
+            number("ran", lambda each: each.ran, rank=3),
+            number("passed", lambda each: each.passed, rank=5),
+            number("failed", lambda each: each.failed, rank=2, tone=_failed_tone),
+            number("no power", lambda each: each.powerless or None, rank=6),
+            number("refused", lambda each: each.refused, rank=4),
+            text("origin", lambda each: each.origin, rank=7),
+        ]
+        is_beside = level == "details"
+        note = _CELLS if is_beside else ""
+        least = 0 if is_beside else 60
+        return table_of(title, fields, kernels, note, level=level, folded=is_beside, least=least)
 
     def _failures(self) -> Iterator[Table]:
         groups = failures(self._record)
-
-        def fields(*, gating: bool) -> tuple[Field[FailureGroup], ...]:
-            return (
-                *self._op(lambda each: each.op),
-                (Column("kernel"), lambda each: each.kernel),
-                (
-                    Column("rule"),
-                    lambda each: Cell(each.rule, tone="bad" if gating else "doubtful"),
-                ),
-                (Column("rows", "number"), lambda each: _count(len(each.rows))),
-                (
-                    Column("worst error / bound", "number"),
-                    lambda each: _ratio(failing_ratio(each.rows[0])),
-                ),
-                (
-                    Column("one case", below=True),
-                    lambda each: f"{each.rows[0].case.id}: {_wrong(each.rows[0])}",
-                ),
-                (Column("command", "command"), lambda each: each.rows[0].reproduce),
-            )
-
-        gating = [each for each in groups if each.gates]
-        yield table_of("Failures", gating, fields(gating=True))
+        gating: list[Field[FailureGroup]] = [
+            *self._names(lambda each: (each.op, each.kernel)),
+            text("rule", lambda each: Cell(each.rule, tone="bad")),
+            number("rows", lambda each: len(each.rows)),
+            _ratio_field("error / bound", lambda each: failing_ratio(each.rows[0]), "the worst"),
+            text(
+                "one case",
+                lambda each: f"{each.rows[0].case.id}: {_wrong(each.rows[0])}",
+                below=True,
+            ),
+            command("command", lambda each: each.rows[0].reproduce),
+        ]
+        failed = [each for each in groups if each.gates]
+        yield table_of("Failures", gating, failed, least=_MOST_FAILURES)
         # One line for a kernel: a baseline's failure is its author's concern.
-        by_rules: dict[tuple[str, str], list[FailureGroup]] = {}
+        by_rules: dict[Key, list[FailureGroup]] = {}
         for each in groups:
             if not each.gates:
                 by_rules.setdefault((each.op, each.kernel), []).append(each)
-        yield table_of(
-            "Failures that don't gate",
-            by_rules.items(),
-            (
-                *self._op(lambda each: each[0][0]),
-                (Column("kernel"), lambda each: each[0][1]),
-                (
-                    Column("rows", "number"),
-                    lambda each: _count(sum(len(group.rows) for group in each[1])),
-                ),
-                (
-                    Column("rules"),
-                    lambda each: ", ".join(f"{len(one.rows):,} {one.rule}" for one in each[1]),
-                ),
+        beside: list[Field[tuple[Key, list[FailureGroup]]]] = [
+            *self._names(lambda each: each[0]),
+            number("rows", lambda each: sum(len(group.rows) for group in each[1])),
+            text(
+                "rules", lambda each: ", ".join(f"{len(one.rows):,} {one.rule}" for one in each[1])
             ),
-            folded=True,
-        )
+        ]
+        yield table_of("Failures that don't gate", beside, by_rules.items(), folded=True)
 
     def _every_failure(self) -> Iterator[Table]:
+        fields: list[Field[tuple[FailureGroup, AccuracyRow]]] = [
+            *self._names(lambda each: (each[0].op, each[0].kernel)),
+            text("rule", lambda each: each[0].rule),
+            _ratio_field("error / bound", lambda each: failing_ratio(each[1])),
+            text("case", lambda each: each[1].case.id, below=True),
+            text("what is wrong", lambda each: _wrong(each[1]), below=True),
+            command("command", lambda each: each[1].reproduce),
+        ]
         groups = failures(self._record)
-        for gates in (True, False):
-            yield table_of(
-                "Every failure" if gates else "Every failure that doesn't gate",
-                [(group, row) for group in groups for row in group.rows if group.gates == gates],
-                (
-                    *self._op(lambda each: each[0].op),
-                    (Column("kernel"), lambda each: each[0].kernel),
-                    (Column("rule"), lambda each: each[0].rule),
-                    (
-                        Column("error / bound", "number"),
-                        lambda each: _ratio(failing_ratio(each[1])),
-                    ),
-                    (Column("case", below=True), lambda each: each[1].case.id),
-                    (Column("what is wrong", below=True), lambda each: _wrong(each[1])),
-                    (Column("command", "command"), lambda each: each[1].reproduce),
-                ),
-                level="details",
-                folded=not gates,
-            )
+        for gates, title in (
+            (True, "Every failure"),
+            (False, "Every failure that doesn't gate"),
+        ):
+            rows = [(group, row) for group in groups for row in group.rows if group.gates == gates]
+            yield table_of(title, fields, rows, level="details", folded=not gates)
 
     def _matrix(self, matrix: Matrix) -> Table:
         alone = all(dtypes == ("",) for _, dtypes in matrix.kernels)
         gates = {each.name for each in self._summaries if each.gates and each.op == matrix.op}
 
         def of_family(family: str) -> Field[tuple[str, str]]:
-            return (
-                Column(family, "number"),
-                lambda each: _matrix_cell(matrix.cells.get((*each, family))),
-            )
+            return _matrix_field(family, lambda each: matrix.cells.get((*each, family)))
 
-        dtype: Field[tuple[str, str]] = (Column("dtype"), lambda each: each[1])
-        return table_of(
-            f"{matrix.op}: {matrix.title}",
-            [(name, dtype) for name, dtypes in matrix.kernels for dtype in dtypes],
-            (
-                (
-                    Column("kernel", group=not alone),
-                    lambda each: each[0] if each[0] in gates else f"{each[0]}, not gating",
-                ),
-                *([] if alone else [dtype]),
-                *map(of_family, matrix.families),
+        dtype: Field[tuple[str, str]] = text("dtype", lambda each: each[1])
+        fields: list[Field[tuple[str, str]]] = [
+            text(
+                "kernel",
+                lambda each: each[0] if each[0] in gates else f"{each[0]}, not gating",
+                group=not alone,
             ),
-            _CELLS,
-            level="details",
-        )
+            *([] if alone else [dtype]),
+            *map(of_family, matrix.families),
+        ]
+        rows = [(name, dtype) for name, dtypes in matrix.kernels for dtype in dtypes]
+        return table_of(f"{matrix.op}: {matrix.title}", fields, rows, _CELLS, level="details")
 
     def _worst_cases(self) -> Table:
         rows = [
@@ -307,95 +258,65 @@ class _View:
             )
             if found is not None
         ]
-        return table_of(
-            "Largest error / bound of each kernel, and block / what an emulation allows",
-            rows,
-            (
-                *self._op(lambda each: each[0].op),
-                (Column("kernel"), lambda each: each[0].name),
-                (Column("rule"), lambda each: each[1]),
-                (Column("ratio", "number"), lambda each: _worst(each[2])),
-                (Column("output"), lambda each: each[2].output),
-                (Column("case"), lambda each: short_case(each[2].row)),
-            ),
-            level="details",
-        )
+        fields: list[Field[tuple[KernelSummary, str, Worst]]] = [
+            *self._names(lambda each: (each[0].op, each[0].name)),
+            text("rule", lambda each: each[1]),
+            _ratio_field("ratio", lambda each: each[2].ratio),
+            text("output", lambda each: each[2].output),
+            text("case", lambda each: short_case(each[2].row)),
+        ]
+        title = "Largest error / bound of each kernel, and block / what an emulation allows"
+        return table_of(title, fields, rows, level="details")
 
     def _nearest(self) -> Table:
-        return table_of(
-            "The worst cases that pass",
-            nearest_passes(self._record),
-            (
-                *self._op(lambda each: each[0].case.op),
-                (Column("kernel"), lambda each: each[0].kernel),
-                (Column("rule"), lambda each: each[1]),
-                (Column("ratio", "number"), lambda each: _worst(each[2])),
-                (Column("output"), lambda each: each[2].output),
-                (Column("case", below=True), lambda each: each[0].case.id),
-                (Column("command", "command"), lambda each: each[0].reproduce),
-            ),
-            level="details",
-        )
+        fields: list[Field[tuple[AccuracyRow, str, Worst]]] = [
+            *self._names(lambda each: (each[0].case.op, each[0].kernel)),
+            text("rule", lambda each: each[1]),
+            _ratio_field("ratio", lambda each: each[2].ratio),
+            text("output", lambda each: each[2].output),
+            text("case", lambda each: each[0].case.id, below=True),
+            command("command", lambda each: each[0].reproduce),
+        ]
+        nearest = nearest_passes(self._record)
+        return table_of("The worst cases that pass", fields, nearest, level="details")
 
     def _ulps(self) -> Table:
         def of_place(place: int) -> Field[UlpShares]:
-            title = ULP_TITLES[place]
-            return (
-                Column(title, "number"),
-                lambda each: Cell(share(each.shares[place]), each.shares[place]),
-            )
+            return number(ULP_TITLES[place], lambda each: each.shares[place], share)
 
-        return table_of(
-            "Errors in units of the last place, by the share of a kernel's elements",
-            ulp_shares(self._record),
-            (
-                *self._op(lambda each: each.op),
-                (Column("kernel"), lambda each: each.kernel),
-                *map(of_place, range(len(ULP_TITLES))),
-            ),
-            level="details",
-        )
+        fields = [
+            *self._names(lambda each: (each.op, each.kernel)),
+            *map(of_place, range(len(ULP_TITLES))),
+        ]
+        title = "Errors in units of the last place, by the share of a kernel's elements"
+        return table_of(title, fields, ulp_shares(self._record), level="details")
 
     def _variants(self) -> Iterator[Table]:
         kernels = kernel_variants(self._record)
+        ran: list[Field[tuple[KernelVariants, VariantRows]]] = [
+            text("kernel", self._variants_of, group=True),
+            text(
+                "variant", lambda each: f"{each[1].name}{'' if each[1].listed else ' (not listed)'}"
+            ),
+            number("cases", lambda each: each[1].ran),
+            number("failed", lambda each: each[1].failed, tone=lambda each: _failed_tone(each[1])),
+            _ratio_field("error / bound", lambda each: each[1].ratio),
+        ]
         yield table_of(
             f"Variants: {variants_counted(self._record) or 'those that ran'}",
+            ran,
             [(kernel, each) for kernel in kernels for each in kernel.ran],
-            (
-                (Column("kernel", group=True), self._variants_of),
-                (
-                    Column("variant"),
-                    lambda each: f"{each[1].name}{'' if each[1].listed else ' (not listed)'}",
-                ),
-                (Column("cases", "number"), lambda each: _count(each[1].ran)),
-                (
-                    Column("failed", "number"),
-                    lambda each: Cell(
-                        f"{each[1].failed:,}",
-                        each[1].failed,
-                        _gating(each[1].failed, gates=each[1].gates),
-                    ),
-                ),
-                (
-                    Column("error / bound", "number"),
-                    lambda each: Cell("-") if each[1].ratio is None else _ratio(each[1].ratio),
-                ),
-            ),
             level="details",
             folded=True,
         )
-        yield table_of(
-            "Variants that no case took",
-            [each for each in kernels if each.not_taken],
-            (
-                *self._op(lambda each: each.op),
-                (Column("kernel"), lambda each: each.kernel),
-                (Column("variants", "number"), lambda each: _count(len(each.not_taken))),
-                (Column("names", below=True), lambda each: ", ".join(each.not_taken)),
-            ),
-            level="details",
-            folded=True,
-        )
+        fields: list[Field[KernelVariants]] = [
+            *self._names(lambda each: (each.op, each.kernel)),
+            number("variants", lambda each: len(each.not_taken)),
+            text("names", lambda each: ", ".join(each.not_taken), below=True),
+        ]
+        not_taken = [each for each in kernels if each.not_taken]
+        title = "Variants that no case took"
+        yield table_of(title, fields, not_taken, level="details", folded=True)
 
     def _variants_of(self, each: tuple[KernelVariants, VariantRows]) -> str:
         kernel = each[0]
@@ -403,158 +324,119 @@ class _View:
         return f"{name}: {kernel.sentence}"
 
     def _workspaces(self) -> Table:
-        return table_of(
-            "Most memory beyond inputs and outputs, of kernels that declare it",
-            workspaces(self._record),
-            (
-                *self._op(lambda each: each.op),
-                (Column("kernel"), lambda each: each.kernel),
-                (
-                    Column("taken", "number"),
-                    lambda each: Cell(
-                        memory(each.taken),
-                        each.taken,
-                        "good" if each.taken <= each.declared else "bad",
-                    ),
-                ),
-                (
-                    Column("declared", "number"),
-                    lambda each: Cell(memory(each.declared), each.declared),
-                ),
-                (Column("case"), lambda each: short_case(each.row)),
+        fields: list[Field[Workspace]] = [
+            *self._names(lambda each: (each.op, each.kernel)),
+            number(
+                "taken",
+                lambda each: each.taken,
+                memory,
+                tone=lambda each: "good" if each.taken <= each.declared else "bad",
             ),
-            level="details",
-        )
+            number("declared", lambda each: each.declared, memory),
+            text("case", lambda each: short_case(each.row)),
+        ]
+        title = "Most memory beyond inputs and outputs, of kernels that declare it"
+        return table_of(title, fields, workspaces(self._record), level="details")
 
     def _properties(self) -> Iterator[Table]:
-        known = kernel_properties(self._record)
+        def of_place(place: int, name: str) -> Field[KernelProperties]:
+            return text(name, lambda each: _property(each.properties[place]))
 
-        yield table_of(
-            "What bits depend on, measured",
-            known,
-            (
-                *self._op(lambda each: each.op),
-                (Column("kernel"), lambda each: each.kernel),
-                *(
-                    (Column(name), lambda each, place=place: _property(each.properties[place]))
-                    for place, name in enumerate(PROPERTIES)
-                ),
-            ),
-            level="details",
-        )
-        yield table_of(
-            "What shows that bits depend on more",
-            [
-                (each, found, text)
-                for each in known
-                for found, text in counterexamples(each)
-                if found.is_broken or found.declared is None
-            ],
-            (
-                *self._op(lambda each: each[0].op),
-                (Column("kernel"), lambda each: each[0].kernel),
-                (Column("property"), lambda each: f"not {each[1].name}"),
-                (Column("one case", below=True), lambda each: each[2]),
-            ),
-            level="details",
-        )
+        known = kernel_properties(self._record)
+        fields = [
+            *self._names(lambda each: (each.op, each.kernel)),
+            *(of_place(place, name) for place, name in enumerate(PROPERTIES)),
+        ]
+        yield table_of("What bits depend on, measured", fields, known, level="details")
+        shown: list[Field[tuple[KernelProperties, Property, str]]] = [
+            *self._names(lambda each: (each[0].op, each[0].kernel)),
+            text("property", lambda each: f"not {each[1].name}"),
+            text("one case", lambda each: each[2], below=True),
+        ]
+        examples = [
+            (each, found, told)
+            for each in known
+            for found, told in counterexamples(each)
+            if found.is_broken or found.declared is None
+        ]
+        yield table_of("What shows that bits depend on more", shown, examples, level="details")
 
     def _refusals(self) -> Table:
+        fields: list[Field[RefusalGroup]] = [
+            *self._names(lambda each: (each.op, each.kernel)),
+            number("rows", lambda each: each.count),
+            text("reason", lambda each: each.reason),
+            text("one case", lambda each: Cell(short_case(each.example), tone="dim"), below=True),
+        ]
         return table_of(
             "Refused: outside what a kernel says it serves",
+            fields,
             refusals(self._record),
-            (
-                *self._op(lambda each: each.op),
-                (Column("kernel"), lambda each: each.kernel),
-                (Column("rows", "number"), lambda each: _count(each.count)),
-                (Column("reason"), lambda each: each.reason),
-                (
-                    Column("one case", below=True),
-                    lambda each: Cell(short_case(each.example), tone="dim"),
-                ),
-            ),
             "N: a number that varies.",
             level="details",
             folded=True,
         )
 
     def _slowest(self) -> Table:
-        return table_of(
-            f"Time taken: {total_duration(self._record)}; the slowest cases",
-            slowest(self._record),
-            (
-                *self._op(lambda row: row.case.op),
-                (Column("kernel"), lambda row: row.kernel),
-                (
-                    Column("took", "number"),
-                    lambda row: Cell(duration(row.duration_s), row.duration_s),
-                ),
-                (Column("first call", "number"), _first_call),
-                (Column("case"), short_case),
-            ),
-            level="details",
-        )
+        fields: list[Field[AccuracyRow]] = [
+            *self._names(lambda row: (row.case.op, row.kernel)),
+            number("took", lambda row: row.duration_s, duration),
+            number("first call", _first_call, duration),
+            text("case", short_case),
+        ]
+        title = f"Time taken: {total_duration(self._record)}; the slowest cases"
+        return table_of(title, fields, slowest(self._record), level="details")
 
     def _rows(self) -> Table:
-        return table_of(
-            "Every row",
-            self._record.rows,
-            (
-                *self._op(lambda row: row.case.op),
-                (Column("kernel"), lambda row: row.kernel),
-                (Column("case"), short_case),
-                (Column("status"), lambda row: Cell(row.status, None, _TONES[row.status])),
-                (
-                    Column("deterministic", "number"),
-                    lambda row: _worst(worst([row], "deterministic bound")),
-                ),
-                (
-                    Column("probabilistic", "number"),
-                    lambda row: _worst(worst([row], "probabilistic bound")),
-                ),
-                (
-                    Column("took", "number"),
-                    lambda row: Cell(duration(row.duration_s), row.duration_s),
-                ),
-                (Column("why"), lambda row: row.reason or ""),
-            ),
-            level="page",
-            folded=True,
-        )
+        def worst_of(rule: str) -> Callable[[AccuracyRow], float | None]:
+            return lambda row: None if (found := worst([row], rule)) is None else found.ratio
+
+        fields: list[Field[AccuracyRow]] = [
+            *self._names(lambda row: (row.case.op, row.kernel)),
+            text("case", short_case),
+            text("status", lambda row: Cell(row.status, tone=_TONES[row.status])),
+            _ratio_field("deterministic", worst_of("deterministic bound")),
+            _ratio_field("probabilistic", worst_of("probabilistic bound")),
+            number("took", lambda row: row.duration_s, duration),
+            text("why", lambda row: row.reason or ""),
+        ]
+        return table_of("Every row", fields, self._record.rows, level="page", folded=True)
 
 
-def _count(number: int) -> Cell:
-    return Cell(f"{number:,}", number)
+def _failed_tone(each: KernelSummary | VariantRows) -> Tone:
+    return "" if not each.failed else "bad" if each.gates else "doubtful"
 
 
-def _gating(number: int, *, gates: bool) -> Tone:
-    return "" if not number else "bad" if gates else "doubtful"
+def _ratio_field(title: str, value: Callable[[Any], float | None], note: str = "") -> Field[Any]:
+    """A field of an error over its bound; infinite of a rule that measures none."""
+
+    def cell(item: object) -> Cell:
+        found = value(item)
+        if found is None or math.isinf(found):
+            return Cell("-")
+        return Cell(ratio(found), found, "good" if found <= 1 else "bad")
+
+    return Column(title, "number", note), cell
 
 
-def _failed(each: KernelSummary) -> Cell:
-    return Cell(f"{each.failed:,}", each.failed, _gating(each.failed, gates=each.gates))
+def _matrix_field(
+    title: str, cell_of: Callable[[Any], MatrixCell | None], note: str = "", *, rank: int = 0
+) -> Field[Any]:
+    """A field of what rows of a kernel come to."""
 
+    def cell(item: object) -> Cell:
+        found = cell_of(item)
+        if found is None:
+            return Cell("-", tone="dim")
+        beside = found.status == "failed" and not found.gates
+        return Cell(found.text, found.ratio, "doubtful" if beside else _TONES[found.status])
 
-def _ratio(value: float) -> Cell:
-    if math.isinf(value):  # a rule that measures none
-        return Cell("-")
-    return Cell(ratio(value), value, "good" if value <= 1 else "bad")
-
-
-def _worst(found: Worst | None) -> Cell:
-    return Cell("-") if found is None else _ratio(found.ratio)
-
-
-def _matrix_cell(cell: MatrixCell | None) -> Cell:
-    if cell is None:
-        return Cell("-", tone="dim")
-    tone = "doubtful" if cell.status == "failed" and not cell.gates else _TONES[cell.status]
-    return Cell(cell.text, cell.ratio, tone)
+    return Column(title, "number", note, rank=rank), cell
 
 
 def _property(found: Property) -> Cell:
-    text = found.text if found.row is None else f"{found.text}: {short_case(found.row)}"
-    return Cell(text, tone="bad" if found.is_broken else "")
+    told = found.text if found.row is None else f"{found.text}: {short_case(found.row)}"
+    return Cell(told, tone="bad" if found.is_broken else "")
 
 
 def _wrong(row: AccuracyRow) -> str:
@@ -563,6 +445,5 @@ def _wrong(row: AccuracyRow) -> str:
     return "; ".join(filter(None, told))
 
 
-def _first_call(row: AccuracyRow) -> Cell:
-    known = row.call_s is not None and not math.isnan(row.call_s)
-    return Cell(duration(row.call_s), row.call_s) if known and row.call_s is not None else Cell("-")
+def _first_call(row: AccuracyRow) -> float | None:
+    return None if row.call_s is None or math.isnan(row.call_s) else row.call_s

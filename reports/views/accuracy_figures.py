@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from reports.phrases import number, numerics_value, ratio
 from reports.record import ULP_EDGES
-from reports.views.run import parts_of
+from reports.views.run import joint_reason, parts_of, reason_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,9 +32,6 @@ _TENSOR = re.compile(
     r"^(?:(?:d?[qkvox]|q?kv|out|lse|delta|dy|d?(?:weight|bias|residual|gamma|beta|sink)|mean|rstd"
     r"|heads|batches)_(?=.))+"
 )
-_NUMBER = re.compile(
-    r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)"
-)  # whole words: not the 16 of float16
 _SHORT_RULE: dict[Rule, str] = {
     "non-finite values": "non-finite",
     "unwritten output": "unwritten",
@@ -240,8 +237,8 @@ def refusals(record: Record) -> tuple[RefusalGroup, ...]:
         for row in rows:
             if row.status == "refused":
                 reason = row.reason or "no reason given"
-                alike = (_UNSERVED,) if reason.startswith(_UNSERVED) else _NUMBER.split(reason)
-                groups.setdefault(tuple(alike), []).append(row)
+                alike = (_UNSERVED,) if reason.startswith(_UNSERVED) else reason_key(reason)
+                groups.setdefault(alike, []).append(row)
         result += [
             RefusalGroup(op, name, _template(group), len(group), group[0])
             for group in sorted(groups.values(), key=len, reverse=True)
@@ -387,9 +384,7 @@ def _template(rows: Sequence[AccuracyRow]) -> str:
     if reasons[0].startswith(_UNSERVED):
         options = {each for reason in reasons for each in reason[len(_UNSERVED) :].split(", ")}
         return _UNSERVED + ", ".join(sorted(options))
-    columns = list(zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True))
-    numbers = iter(column[0] if len(set(column)) == 1 else "N" for column in columns)
-    return _NUMBER.sub(lambda _: next(numbers), reasons[0])
+    return joint_reason(reasons)
 
 
 def _ratio(output: OutputError, rule: str) -> float | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from reports.document.fields import meanings, number, only, table_of, text
 from reports.document.model import Cell, Column
 from reports.phrases import (
     count,
@@ -27,7 +28,6 @@ from reports.phrases import (
 from reports.record import RecordError
 from reports.views.bench_cases import cases_of, kernels_of, roof_of, share_of, short_case
 from reports.views.bench_pictures import roofline, shares
-from reports.views.fields import fitted, listed, meanings, number, only, text, whole
 from reports.views.performance import (
     STATUSES,
     part_of,
@@ -42,7 +42,8 @@ from reports.views.run import total_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reports.document.model import Field, Figure, Part, Table, Tone
+    from reports.document.fields import Field
+    from reports.document.model import Figure, Part, Table, Tone
     from reports.record import BenchRow, Record, Roof, TimedProcess
     from reports.views.bench_cases import CaseRows, KernelRows, Timed
 
@@ -139,9 +140,7 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
     kernels = _kernels(record, cases, baseline)
     by_op = [list(group) for _, group in groupby(cases, key=lambda case: case.op)]
     failed, others = reasons_tables(reasons_of(record.benches, "timed", short_case))
-    others, *of_ops = fitted(
-        (failed, kernels), (others, *(_cases(of_op, roof, baseline) for of_op in by_op))
-    )
+    of_ops = [_cases(of_op, roof, baseline) for of_op in by_op]
     yield from (failed, kernels, others)
     yield from filter(None, (roofline(record),))
     yield from shares(record, cases)
@@ -159,10 +158,10 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
             lambda each: Cell(each.name, tone="" if each.origin == "baseline" else "strong"),
         ),
         number("x best", lambda each: each.to_best, times, tone=_best, rank=1),
-        number(f"x {baseline}", lambda each: each.to_baseline, times, rank=1),
+        *_to_baseline(baseline),
         number(f"of {roof_of(cases)}", lambda each: each.share, part, kind="share", rank=2),
-        number("timed", lambda each: each.timed, whole, "cases"),
-        number("fastest", lambda each: each.fastest, whole, "in so many cases", rank=2),
+        number("timed", lambda each: each.timed, note="cases"),
+        number("fastest", lambda each: each.fastest, note="in so many cases", rank=2),
         number("weighted total", lambda each: each.weighted_us, milliseconds, rank=1),
         text("no figure", lambda each: Cell(each.without, tone="doubtful"), "cases", rank=3),
         text("origin", lambda each: Cell(each.origin, tone="dim"), rank=4),
@@ -175,7 +174,7 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
         "each kernel with a total has a time on"
         for op, having in counted.items()
     )
-    return listed("Kernels", fields, kernels, "; ".join((_MEANS, *notes)))
+    return table_of("Kernels", fields, kernels, "; ".join((_MEANS, *notes)), least=60)
 
 
 def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
@@ -185,6 +184,9 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
         text("kernel", lambda each: Cell(each.name, tone="strong" if each.is_best else "")),
         (Column("us", "number", "median device time"), _median),
     ]
+    of_ceiling: Field[Timed] = number(
+        "of ceiling", lambda each: each.row.share_of_ceiling, part, _CEILING, rank=3
+    )
     figures: list[Field[Timed]] = [
         number(
             "±",
@@ -195,7 +197,7 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
             rank=2,
         ),
         number("x best", lambda each: each.to_best, times, "times as long", tone=_best, rank=1),
-        number(f"x {baseline}", lambda each: each.to_baseline, times, "times as long", rank=1),
+        *_to_baseline(baseline),
         (Column("rate", "number", "of what limits it", rank=1), lambda each: _rate(each.row)),
         number(
             f"of {roof}",
@@ -206,13 +208,7 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
             tone=lambda each: _share_tone(share_of(each.row, roof), roof),
             rank=1,
         ),
-        number(
-            "of ceiling",
-            lambda each: each.row.share_of_ceiling if roof == "peak" else None,
-            part,
-            _CEILING,
-            rank=3,
-        ),
+        *([of_ceiling] if roof == "peak" else []),
         number(
             "at its clock",
             lambda each: each.row.share_of_clocked_peak,
@@ -220,7 +216,7 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
             "of the datasheet's roof at the clock that it ran at",
             rank=8,
         ),
-        number("MHz", lambda each: each.row.clock_mhz, whole, "SM clock, median", rank=4),
+        number("MHz", lambda each: each.row.clock_mhz, note="SM clock, median", rank=4),
         number("host us", lambda each: each.row.host_us, microseconds, "from call to end", rank=5),
         number(
             "enqueue us",
@@ -244,7 +240,7 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
             rank=7,
         ),
         number("workspace", lambda each: each.row.workspace_bytes, memory, rank=9),
-        number("launches", lambda each: each.row.launches, whole, "kernels on the device", rank=12),
+        number("launches", lambda each: each.row.launches, note="kernels on the device", rank=12),
         (Column("samples", "number", rank=11), lambda each: _samples(each.row)),
         number(
             "error / bound", lambda each: each.row.worst_ratio, figure, "of its accuracy", rank=13
@@ -259,7 +255,14 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
     ]
     fields = [*names, *only(lambda each: each.row.status == "timed", figures)]
     rows = [each for case in cases for each in case.rows]
-    return listed(f"{cases[0].op}, {count(len(cases), 'case')}", fields, rows)
+    return table_of(f"{cases[0].op}, {count(len(cases), 'case')}", fields, rows)
+
+
+def _to_baseline(baseline: str | None) -> list[Field[Any]]:
+    """The column of ratios to the baseline, where there is one."""
+    if baseline is None:
+        return []
+    return [number(f"x {baseline}", lambda each: each.to_baseline, times, "times as long", rank=1)]
 
 
 def _median(each: Timed) -> Cell:
@@ -312,16 +315,16 @@ def _roofs(roofs: Sequence[Roof]) -> Table:
         ),
         text("of", lambda roof: "this run" if roof.measured else "the datasheet"),
         text("source", lambda roof: roof.source),
-        number("SM MHz", lambda roof: roof.clock_mhz, whole, rank=1),
+        number("SM MHz", lambda roof: roof.clock_mhz, rank=1),
     ]
-    return listed("Roofs", fields, roofs, level="details", folded=True)
+    return table_of("Roofs", fields, roofs, level="details", folded=True)
 
 
 def _sources(rows: Sequence[BenchRow]) -> Table:
     """What figures that weren't measured here are of."""
     fields: list[Field[tuple[str, int]]] = [
         text("source", lambda each: each[0]),
-        number("rows", lambda each: each[1], whole),
+        number("rows", lambda each: each[1]),
     ]
     found = Counter(row.source for row in rows if row.source is not None)
-    return listed("Sources", fields, found.items(), level="details")
+    return table_of("Sources", fields, found.items(), level="details")

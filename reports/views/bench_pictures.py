@@ -29,7 +29,7 @@ MOST_POINTS = 1500  # a picture of more is slow to show, and no clearer
 MOST_CASES = 40
 _MOST_NAMES = 16
 _MOST_ROOFS = 10  # of a datasheet, and measured
-_LABEL, _LABEL_INCHES = 56, 3.4  # characters of a case's name, and the room that they take
+_LABEL, _LETTER_INCHES = 56, 0.073  # characters of a case's name, and the room that one takes
 _PEAK_WIDTHS = (2.0, 1.2, 0.7)  # of lines that share dashes and colour
 
 Point = tuple[float, float]  # flops a byte, TFLOP/s
@@ -64,12 +64,10 @@ def _draw_roofline(record: Record, prefix: str) -> str:
         right = max(max(x for x, _ in inside) * 3, 1000.0)
         _draw_roofs(axes, record.header.roofs, left, right)
         looks = _looks(record)
-        for place, (kernel, group) in enumerate(points.items()):
+        for place, kernel in enumerate(kernel for kernel in looks if kernel in points):
             axes.plot(
-                *zip(*group[::every], strict=True),
+                *zip(*points[kernel][::every], strict=True),
                 **looks[kernel],
-                markersize=5.5,
-                alpha=0.85,
                 label=label(kernel, 32) if place < _MOST_NAMES else None,
             )
         axes.set_xlim(left, right)
@@ -87,16 +85,27 @@ def _draw_roofline(record: Record, prefix: str) -> str:
 
 
 def _looks(record: Record) -> dict[str, dict[str, Any]]:
-    """Each kernel's colour and mark, the same for all its ops and in all pictures of the record."""
+    """Each kernel's colour and mark, the same for all its ops and in all pictures of the record.
+
+    Ours and a user's come first, filled and over the baselines, which are small and hollow.
+    """
+    baselines = {each.name for each in record.header.kernels if each.origin == "baseline"}
     kernels = dict.fromkeys(row.kernel for row in record.benches)
-    return {kernel: _look(number) for number, kernel in enumerate(kernels)}
+    in_order = sorted(kernels, key=lambda kernel: kernel in baselines)
+    return {
+        kernel: _look(number, is_ours=kernel not in baselines)
+        for number, kernel in enumerate(in_order)
+    }
 
 
-def _look(number: int) -> dict[str, Any]:
+def _look(number: int, *, is_ours: bool) -> dict[str, Any]:
     """The n-th of a hundred that differ: each round of colours has its marks moved on by three."""
     turn, colour = divmod(number, len(COLOURS))
     mark = MARKS[(colour + 3 * turn) % len(MARKS)]
-    return {"linestyle": "none", "marker": mark, "color": COLOURS[colour]}
+    look = {"linestyle": "none", "marker": mark, "color": COLOURS[colour]}
+    if is_ours:
+        return look | {"markersize": 7.5, "zorder": 4}
+    return look | {"markersize": 5, "markerfacecolor": "none", "zorder": 3}
 
 
 def _points(record: Record) -> dict[str, list[Point]]:
@@ -191,7 +200,8 @@ def _draw_shares(
     titles = ["-".join(p for p in case.title.split("-") if p not in common) for case in cases]
 
     def draw(figure: Drawing) -> None:
-        axes = placed(figure, left_inches=_LABEL_INCHES)[0]
+        longest = max(len(label(title, _LABEL)) for title in titles)
+        axes = placed(figure, left_inches=0.3 + _LETTER_INCHES * longest)[0]
         for place, kernel in enumerate(kernels):
             places = [
                 (100 * _share(each, roof), row)
@@ -203,7 +213,6 @@ def _draw_shares(
                 axes.plot(
                     *zip(*places, strict=True),
                     **looks[kernel],
-                    markersize=6,
                     label=label(kernel, 32) if place < _MOST_NAMES else None,
                 )
         axes.set_yticks(range(len(cases)), [label(title, _LABEL) for title in titles], fontsize=8)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from reports.document.model import Cell, Column, Part, table_of
+from reports.document.fields import number, table_of, text
+from reports.document.model import Cell, Column
 from reports.phrases import count, duration, memory, microseconds
-from reports.views.compile_changes import WORSE, changes_between, tools_of
+from reports.views.compile_changes import KINDS, WORSE, changes_between, tools_of
 from reports.views.compile_figures import (
     code_text,
     in_order,
@@ -19,15 +20,16 @@ from reports.views.compile_figures import (
     short_label,
     variant_of,
 )
-from reports.views.fields import number
-from reports.views.run import environment_lines, look_closer, total_duration
+from reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reports.document.model import Field, Level, Table, Tone
+    from reports.document.fields import Field
+    from reports.document.model import Level, Part, Table, Tone
     from reports.record import CompileRow, PredictionRow, Record
     from reports.views.compile_changes import Change, Changes
+    from reports.views.compile_figures import Variant
 
 _Item = TypeVar("_Item")
 _TONES: dict[str, Tone] = {"PASSED": "good", "FAILED": "bad", "INCOMPLETE": "doubtful"}
@@ -57,16 +59,19 @@ def compile_part(record: Record, against: Record | None = None) -> Part:
         )
         notes += [f"{name}: {old} then, {new} now" for name, old, new in changes.tools]
         tables[1:1] = _change_tables(changes)
-    return Part(
-        title=f"Compiled code: {record.path.name}",
-        verdict=verdict,
-        tone=_TONES[verdict],
-        sentence=summary_of(record),
+    failed = sum(row.status == "failed" for row in record.compiled)
+    broken = sum(len(row.broken) for row in record.compiled)
+    return record_part(
+        record,
+        "Compiled code",
+        (verdict, _TONES[verdict], summary_of(record)),
+        found=f"{failed:,} failed to compile, {count(broken, 'expectation')} broken"
+        if failed or broken
+        else f"{len(record.compiled):,} compiled",
         notes=notes,
+        facts=_environment(record),
         items=tables,
-        environment=_environment(record),
-        record=str(record.path),
-        closing=look_closer(record),
+        needed=(),
     )
 
 
@@ -118,35 +123,26 @@ def _tables(record: Record, level: Level) -> Iterator[Table]:
         alike[_kernel(each.row), each.says].append(each)
     for row in rows:
         kernels[_kernel(row)].append(row)
-    broken: Field[Sequence[_Break]] = (
-        Column("kernels", "number", "variants and generations that break it"),
-        lambda each: Cell(f"{len(each):,}", len(each), "bad"),
+    broken: Field[Sequence[_Break]] = number(
+        "kernels", len, note="variants and generations that break it", tone=lambda _: "bad"
     )
-    yield table_of(
-        "What broke, and one case of each",
-        alike.values(),
-        [
-            *map(_of_first, _BREAK[:2]),
-            broken,
-            *map(_of_first, _BREAK[2:]),
-        ],
-        most=8,
-    )
+    fields = [*map(_of_first, _BREAK[:2]), broken, *map(_of_first, _BREAK[2:])]
+    yield table_of("What broke, and one case of each", fields, alike.values(), least=8)
     title = "Kernels, and the most that one of them takes"
-    yield table_of(title, kernels.values(), _KERNEL, level=level)
-    told = Counter(text for row in rows for text in row.unread)
+    yield table_of(title, _KERNEL, kernels.values(), level=level, least=60)
     unread: list[Field[tuple[str, int]]] = [
-        (Column("figure"), lambda each: Cell(each[0], tone="doubtful")),
-        (Column("kernels", "number"), lambda each: Cell(f"{each[1]:,}", each[1])),
+        text("figure", lambda each: Cell(each[0], tone="doubtful")),
+        number("kernels", lambda each: each[1]),
     ]
-    yield table_of("What couldn't be read", told.most_common(), unread, most=4)
+    told = Counter(figure for row in rows for figure in row.unread)
+    yield table_of("What couldn't be read", unread, told.most_common())
     if len(alike) < len(breaks):
-        yield table_of("All that broke", breaks, _BREAK, level="details")
-    yield table_of("Every kernel", rows, _ROW, level="details")
+        yield table_of("All that broke", _BREAK, breaks, level="details")
+    yield table_of("Every kernel", _ROW, rows, level="details")
     yield table_of(
         "Predicted, not measured: the least time of a case",
-        record.predictions,
         _PREDICTION,
+        record.predictions,
         "~: no variant of it was compiled in this run.",
         level="details",
         folded=True,
@@ -180,70 +176,57 @@ def _is_unfit(row: CompileRow) -> bool:
 _UNREAD = "?"  # a figure that couldn't be read, which is never a zero
 
 
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _bytes(value: float) -> str:
-    return memory(int(value))
-
-
-_VARIANT: Field[CompileRow] = (
-    Column("variant"),
-    lambda row: short_label(row.label, row.function),
-)
-_SM: Field[CompileRow] = (Column("sm", "number"), lambda row: Cell(f"{row.sm}", row.sm))
+_VARIANT: Field[CompileRow] = text("variant", lambda row: short_label(row.label, row.function))
+_SM: Field[CompileRow] = number("sm", lambda row: row.sm)
 _REGISTERS: Field[CompileRow] = number(
-    "registers", lambda row: row.registers, _whole, "of a thread", missing=_UNREAD
+    "registers", lambda row: row.registers, note="of a thread", missing=_UNREAD
 )
 _SPILLED: Field[CompileRow] = number(
     "spilled",
     lambda row: row.spill_store_bytes,
-    _bytes,
+    memory,
     "bytes of a thread",
     tone=lambda row: "doubtful" if row.spill_store_bytes else "",
     missing=_UNREAD,
 )
 _SHARED: Field[CompileRow] = number(
-    "shared memory", lambda row: row.shared_bytes, _bytes, "of a block", rank=1, missing=_UNREAD
+    "shared memory", lambda row: row.shared_bytes, memory, "of a block", rank=1, missing=_UNREAD
 )
 _OCCUPANCY: Field[CompileRow] = number(
     "occupancy",
     occupancy,
-    lambda share: f"{share:.0%}" if share else "NO FIT",
+    lambda share: f"{100 * share:.0f} %" if share else "NO FIT",
     "warps resident of those that an SM can hold",
     kind="share",
     tone=lambda row: "bad" if _is_unfit(row) else "",
     missing=_UNREAD,
 )
 _ROW: list[Field[CompileRow]] = [
-    (Column("kernel", group=True), _kernel),
+    text("kernel", _kernel, group=True),
     _VARIANT,
     _SM,
     _REGISTERS,
     _SPILLED,
     _SHARED,
     _OCCUPANCY,
-    (Column("limited by", rank=2), lambda row: row.limited_by or ""),
-    (
-        Column(
-            "loads and instructions",
-            note="the widest loads of a thread, with the share of bytes that come so where it is "
-            "below 90 %; matrix instructions; local: registers spilled, or arrays, in local memory",
-            rank=1,
-        ),
+    text("limited by", lambda row: row.limited_by or "", rank=2),
+    text(
+        "loads and instructions",
         lambda row: Cell(code_text(row), tone="doubtful" if loads_are_narrow(row) else ""),
+        "the widest loads of a thread, with the share of bytes that come so where it is below "
+        "90 %; matrix instructions; local: registers spilled, or arrays, in local memory",
+        rank=1,
     ),
-    number("code", lambda row: row.code_bytes, _bytes, rank=3, missing=_UNREAD),
+    number("code", lambda row: row.code_bytes, memory, rank=3, missing=_UNREAD),
     number("compiling", lambda row: row.compile_s, duration, rank=4, missing=_UNREAD),
 ]
 _BREAK: list[Field[_Break]] = [
-    (Column("kernel"), lambda each: _kernel(each.row)),
-    (Column("expectation"), lambda each: Cell(each.says, tone="bad")),
+    text("kernel", lambda each: _kernel(each.row)),
+    text("expectation", lambda each: Cell(each.says, tone="bad")),
     (_VARIANT[0], lambda each: _VARIANT[1](each.row)),
     (_SM[0], lambda each: _SM[1](each.row)),
-    (Column("why it is broken", below=True), lambda each: each.reason),
-    (Column("instruction", below=True), lambda each: Cell(each.instruction, tone="dim")),
+    text("why it is broken", lambda each: each.reason, below=True),
+    text("instruction", lambda each: Cell(each.instruction, tone="dim"), below=True),
 ]
 
 
@@ -263,16 +246,11 @@ def _rows_that(
     title: str, hold: Callable[[CompileRow], bool], tone: Tone = "", *, rank: int = 0
 ) -> Field[Sequence[CompileRow]]:
     """How many rows of a kernel are so."""
-
-    def show(rows: Sequence[CompileRow]) -> Cell:
-        found = sum(map(hold, rows))
-        return Cell(f"{found:,}" if found else "-", found, tone if found else "")
-
-    return Column(title, "number", rank=rank), show
+    return number(title, lambda rows: sum(map(hold, rows)) or None, rank=rank, tone=lambda _: tone)
 
 
 _KERNEL: list[Field[Sequence[CompileRow]]] = [
-    (Column("kernel"), lambda rows: _kernel(rows[0])),
+    text("kernel", lambda rows: _kernel(rows[0])),
     _rows_that("compiled", lambda row: row.status == "compiled"),
     _rows_that("broken", lambda row: bool(row.broken) or row.status == "failed", "bad", rank=1),
     _rows_that("spill", _spills, "doubtful", rank=1),
@@ -283,17 +261,17 @@ _KERNEL: list[Field[Sequence[CompileRow]]] = [
     _most(_OCCUPANCY, least=True),
 ]
 _PREDICTION: list[Field[PredictionRow]] = [
-    (Column("kernel", group=True), _kernel),
-    (Column("case", group=True), lambda each: each.case.id.removeprefix(f"{each.op}-")),
-    (Column("GPU"), lambda each: each.gpu),
+    text("kernel", _kernel, group=True),
+    text("case", lambda each: each.case.id.removeprefix(f"{each.op}-"), group=True),
+    text("GPU", lambda each: each.gpu),
     (
         Column("us", "number"),
         lambda each: Cell(
             f"{'' if each.from_code else '~'}{microseconds(each.predicted_us)}", each.predicted_us
         ),
     ),
-    (Column("limit"), lambda each: each.limit or ""),
-    (Column("none, since", rank=1), lambda each: each.reason or ""),
+    text("limit", lambda each: each.limit or ""),
+    text("none, since", lambda each: each.reason or "", rank=1),
 ]
 
 
@@ -301,33 +279,28 @@ def _change_tables(found: Changes) -> Iterator[Table]:
     kinds: dict[str, list[Change]] = defaultdict(list)
     for each in found.changes:
         kinds[each.kind].append(each)
-    number: Field[Sequence[Change]] = (
-        Column("kernels", "number"),
-        lambda each: Cell(f"{len(each):,}", len(each)),
-    )
     kind, *others = map(_of_first, _CHANGE)
-    yield table_of("What changed, and the most of each", kinds.values(), [kind, number, *others])
+    fields = [kind, number("kernels", len), *others]
+    title = "What changed, and the most of each"
+    yield table_of(title, fields, kinds.values(), least=len(KINDS))
     if len(kinds) < len(found.changes):
-        yield table_of("All that changed", found.changes, _CHANGE, level="details")
+        yield table_of("All that changed", _CHANGE, found.changes, level="details")
     only = [("new", *each) for each in found.new.items()]
     only += [("not there any more", *each) for each in found.gone.items()]
-    fields: list[Field[tuple[str, tuple[str, str, str, str], int]]] = [
-        (Column("variants", group=True), lambda each: each[0]),
-        (Column("kernel"), lambda each: f"{each[1][0]} {each[1][1]}"),
-        (Column("variant"), lambda each: short_label(*each[1][2:])),
-        (Column("generations", "number"), lambda each: Cell(f"{each[2]:,}", each[2])),
+    of_one: list[Field[tuple[str, Variant, int]]] = [
+        text("variants", lambda each: each[0], group=True),
+        text("kernel", lambda each: " ".join(each[1][:2])),
+        text("variant", lambda each: short_label(*each[1][2:])),
+        number("generations", lambda each: each[2]),
     ]
-    yield table_of("Variants of one record alone", only, fields, most=4)
+    yield table_of("Variants of one record alone", of_one, only)
 
 
 _CHANGE: list[Field[Change]] = [
-    (
-        Column("change"),
-        lambda each: Cell(each.kind, tone="bad" if each.kind in WORSE else "good"),
-    ),
-    (Column("kernel"), lambda each: " ".join(each.variant[:2])),
-    (Column("variant"), lambda each: short_label(*each.variant[2:])),
-    (Column("sm", "number"), lambda each: Cell(f"{each.sm}", each.sm)),
-    (Column("then"), lambda each: each.before),
-    (Column("now"), lambda each: each.after),
+    text("change", lambda each: Cell(each.kind, tone="bad" if each.kind in WORSE else "good")),
+    text("kernel", lambda each: " ".join(each.variant[:2])),
+    text("variant", lambda each: short_label(*each.variant[2:])),
+    number("sm", lambda each: each.sm),
+    text("then", lambda each: each.before),
+    text("now", lambda each: each.after),
 ]

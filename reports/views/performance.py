@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from reports.document.model import Cell, Column, Part
+from reports.document.fields import command, number, table_of, text
+from reports.document.model import Cell
 from reports.phrases import figure
-from reports.views.fields import listed, number, text, whole
-from reports.views.run import environment_lines, part_notes
+from reports.views.run import environment_lines, joint_reason, part_notes, reason_key, record_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from reports.document.model import Field, Figure, Table, Tone
+    from reports.document.fields import Field
+    from reports.document.model import Figure, Part, Table, Tone
     from reports.record import BenchRow, ProfileRow, Record, Roof
 
 Value = TypeVar("Value")
 TimedOrMeasured = TypeVar("TimedOrMeasured", "BenchRow", "ProfileRow")
 
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")  # whole words: not of float16
 _BAD = {"wrong", "failed"}
 STATUSES: dict[str, Tone] = {
     "wrong": "bad",
@@ -87,20 +85,20 @@ def part_of(
 
     tried, found, how: `407 rows (26 kernels)`, `361 timed, 46 refused`, `in 6 min 41 s`
     """
-    facts = machine_facts(record)
     flush = record.header.flush
-    needed = {"device"} | ({"L2 flush"} if flush is not None and not flush.evicts else set())
-    return Part(
-        title=f"{record.header.suite.capitalize()}: {record.path.name}",
-        verdict=verdict,
-        tone=_VERDICTS.get(verdict, "bad"),
-        sentence=f"{tried}: {found}" + (f", {how}" if how else ""),
-        notes=tuple(notes),
-        facts=tuple(fact for fact in facts if fact[0] in needed),
-        items=tuple(items),
-        environment=tuple(fact for fact in facts if fact[0] not in needed),
-        record=str(record.path),
-        closing=f"{found}: nox -s report -- --details {shlex.quote(str(record.path))}",
+    return record_part(
+        record,
+        record.header.suite.capitalize(),
+        (
+            verdict,
+            _VERDICTS.get(verdict, "bad"),
+            f"{tried}: {found}" + (f", {how}" if how else ""),
+        ),
+        found=found,
+        notes=notes,
+        facts=machine_facts(record),
+        items=items,
+        needed={"device"} | ({"L2 flush"} if flush is not None and not flush.evicts else set()),
     )
 
 
@@ -156,10 +154,10 @@ def reasons_of(
     rows: Iterable[TimedOrMeasured], done: str, case_of: Callable[[TimedOrMeasured], str]
 ) -> list[NoFigure]:
     """Why rows have no figure, what gates first; reasons that differ in numbers alone are one."""
-    groups: dict[tuple[str, str, str, bool, str], list[TimedOrMeasured]] = {}
+    groups: dict[tuple[str, str, str, bool, tuple[str, ...]], list[TimedOrMeasured]] = {}
     for row in rows:
         if row.status != done:
-            alike = _NUMBER.sub("N", row.reason or "no reason given")
+            alike = reason_key(row.reason or "no reason given")
             key = (row.op, row.kernel, row.status, row.gates, alike)
             groups.setdefault(key, []).append(row)
     found = [
@@ -168,12 +166,12 @@ def reasons_of(
             kernel=kernel,
             status=status,
             gates=gates,
-            reason=alike if len({row.reason for row in having}) > 1 else having[0].reason or alike,
+            reason=joint_reason([row.reason or "no reason given" for row in having]),
             rows=len(having),
             case=case_of(having[0]),
             reproduce=having[0].reproduce if status in _BAD else "",
         )
-        for (op, kernel, status, gates, alike), having in groups.items()
+        for (op, kernel, status, gates, _), having in groups.items()
     ]
     ops = list(dict.fromkeys(each.op for each in found))
     ranks = list(STATUSES)
@@ -191,16 +189,16 @@ def reasons_tables(reasons: Sequence[NoFigure]) -> tuple[Table, Table]:
         text("op", lambda each: each.op, group=True),
         text("kernel", lambda each: each.kernel),
         text("status", lambda each: Cell(each.status, tone=STATUSES[each.status])),
-        number("rows", lambda each: each.rows, whole),
+        number("rows", lambda each: each.rows),
         text("reason", lambda each: each.reason, "N: a number that varies"),
         text("one case", lambda each: Cell(each.case, tone="dim"), below=True),
-        (Column("reproduce", "command"), lambda each: each.reproduce),
+        command("reproduce", lambda each: each.reproduce),
     ]
     gating = [each for each in reasons if each.is_gating]
     others = [each for each in reasons if not each.is_gating]
     return (
-        listed("Failed", fields, gating),
-        listed("Without a figure, not gating", fields, others, folded=True),
+        table_of("Failed", fields, gating, least=10),
+        table_of("Without a figure, not gating", fields, others, folded=True),
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reports.document.fields import meanings, number, only, table_of, text, whole
 from reports.document.model import Cell, Column
 from reports.phrases import count, duration, figure, microseconds, milliseconds, part, times
-from reports.views.fields import fitted, listed, meanings, number, only, text, whole
 from reports.views.performance import (
     STATUSES,
     part_of,
@@ -45,7 +45,8 @@ from reports.views.run import name_of, parts_of, total_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reports.document.model import Field, Figure, Part, Table, Tone
+    from reports.document.fields import Field
+    from reports.document.model import Figure, Part, Table, Tone
     from reports.record import ProfileRow, Record, Spread, Window
 
 
@@ -139,18 +140,8 @@ def _items(record: Record) -> Iterator[Table | Figure]:
             record.profiles, "measured", lambda row: f"{row.distribution}, {short_case(row)}"
         )
     )
-    totals = _totals(record)
-    rows, others, *tables = fitted(
-        (failed, totals),
-        (
-            _rows(record),
-            others,
-            _validity(record),
-            _beside(record),
-            _held(record),
-            _missing(record),
-        ),
-    )
+    totals, rows = _totals(record), _rows(record)
+    tables = [make(record) for make in (_validity, _beside, _held, _missing)]
     yield from (failed, totals, rows, others)
     yield from timelines(record)
     yield from tables
@@ -183,14 +174,14 @@ def _rows(record: Record) -> Table:
         number("of limit", of_limit, part, "of the power limit in force", kind="share", rank=2),
         number("us", lambda row: row.device_us, microseconds, "of a call in the loop", rank=3),
         (Column("a watt buys", "number", rank=5), _bought),
-        number("SM MHz", lambda row: mean_of(row, "sm_clock_mhz"), whole, "mean", rank=4),
+        number("SM MHz", lambda row: mean_of(row, "sm_clock_mhz"), note="mean", rank=4),
         text(
             "held by",
             _held_longest,
             "what kept the clock down longest, and its share of the windows",
             rank=4,
         ),
-        number("°C", lambda row: highest_of(row, "temperature_c"), whole, "the highest", rank=6),
+        number("°C", lambda row: highest_of(row, "temperature_c"), note="the highest", rank=6),
         number("net", lambda row: row.net_energy_j, energy_text, "energy less idle power", rank=7),
         number("J/TFLOP", lambda row: row.joules_per_tflop, figure, rank=8),
         number(
@@ -208,11 +199,11 @@ def _rows(record: Record) -> Table:
             "by how much it slows a call",
             rank=12,
         ),
-        number("trials", lambda row: len(row.windows), whole, rank=11),
+        number("trials", lambda row: len(row.windows), rank=11),
     ]
     fields = [*names, *only(lambda row: row.status == "measured", figures)]
     rows = [row for of_case in cases_of(record).values() for row in of_case]
-    return listed("Energy, power and clocks", fields, rows)
+    return table_of("Energy, power and clocks", fields, rows)
 
 
 def _state(state: str) -> Cell:
@@ -256,7 +247,9 @@ def _held_longest(row: ProfileRow) -> Cell:
         return Cell("nothing" if known else "-")
     first = held[0]
     share = first.share if first.share is not None else first.polled
-    return Cell(first.reason if share is None else f"{first.reason} {share:.0%}", tone="doubtful")
+    return Cell(
+        first.reason if share is None else f"{first.reason} {100 * share:.0f} %", tone="doubtful"
+    )
 
 
 def _idle(row: ProfileRow) -> Cell:
@@ -282,7 +275,7 @@ def _totals(record: Record) -> Table:
         text("state", lambda each: _state(each.validity), "the worst of the rows", rank=1),
     ]
     note = "Each case as often as its weight says."
-    return listed("Weighted totals", fields, totals_of(record), note)
+    return table_of("Weighted totals", fields, totals_of(record), note)
 
 
 def _beside(record: Record) -> Table:
@@ -300,12 +293,12 @@ def _beside(record: Record) -> Table:
         ratio("time", lambda row: row.device_us),
         number("W", lambda pair: pair[0].power_w, figure, rank=1),
         ratio("power", lambda row: row.power_w),
-        number("SM MHz", lambda pair: mean_of(pair[0], "sm_clock_mhz"), whole, rank=2),
+        number("SM MHz", lambda pair: mean_of(pair[0], "sm_clock_mhz"), rank=2),
         number("a call", lambda pair: pair[0].energy_j, energy_text, "its energy", rank=1),
         ratio("energy", lambda row: row.energy_j),
     ]
     note = "The same kernel and case: what the values alone change, as ratios to the first inputs."
-    return listed("Inputs side by side", fields, pairs, note)
+    return table_of("Inputs side by side", fields, pairs, note)
 
 
 def _held(record: Record) -> Table:
@@ -329,7 +322,7 @@ def _held(record: Record) -> Table:
         ),
     ]
     held = [(row, each) for row in record.profiles for each in held_by(row)]
-    return listed("What held clocks down, over all trials", fields, held)
+    return table_of("What held clocks down, over all trials", fields, held)
 
 
 def _validity(record: Record) -> Table:
@@ -341,17 +334,17 @@ def _validity(record: Record) -> Table:
     ]
     measured = (row for row in record.profiles if row.status == "measured")
     codes = [(row, code) for row in measured for code in codes_of(row)]
-    return listed("Not valid, or less than whole", fields, codes)
+    return table_of("Not valid, or less than whole", fields, codes)
 
 
 def _missing(record: Record) -> Table:
     fields: list[Field[Missing]] = [
         text("figures", lambda each: ", ".join(each.fields)),
-        number("rows", lambda each: each.rows, whole),
+        number("rows", lambda each: each.rows),
         text("reason", lambda each: each.reason),
         text("as", lambda each: _named(each.example), below=True),
     ]
-    return listed("Figures that are missing, and why", fields, missing_of(record))
+    return table_of("Figures that are missing, and why", fields, missing_of(record))
 
 
 def _over_time(record: Record) -> Table:
@@ -364,8 +357,8 @@ def _over_time(record: Record) -> Table:
             Column("over the window", "trend", "from its lowest to its highest"),
             lambda each: Cell("", trend=each.values) if each.known else "not read",
         ),
-        number("lowest", lambda each: min(each.known, default=None), whole),
-        number("highest", lambda each: max(each.known, default=None), whole),
+        number("lowest", lambda each: min(each.known, default=None)),
+        number("highest", lambda each: max(each.known, default=None)),
         text("unit", lambda each: each.unit),
     ]
     lines = [
@@ -374,16 +367,16 @@ def _over_time(record: Record) -> Table:
         if (found := timeline_of(row)) is not None
         for name, field, unit in QUANTITIES
     ]
-    return listed("Over time", fields, lines, level="details", folded=True)
+    return table_of("Over time", fields, lines, level="details", folded=True)
 
 
 def _windows(record: Record) -> Table:
     fields: list[Field[_Numbered]] = [
         *_NAMES,
-        number("trial", lambda each: each.trial, whole),
+        number("trial", lambda each: each.trial),
         text("state", lambda each: _state(each.window.validity)),
         number("seconds", lambda each: each.window.duration_s, _four),
-        number("calls", lambda each: each.window.calls, whole),
+        number("calls", lambda each: each.window.calls),
         number("W", lambda each: _of(each.window.power_w, "mean"), _four),
         number("W, 95th", lambda each: _of(each.window.power_w, "p95"), _four, "95th percentile"),
         number("W, highest", lambda each: _of(each.window.power_w, "highest"), _four),
@@ -394,7 +387,7 @@ def _windows(record: Record) -> Table:
         number(
             "integral", lambda each: each.window.energy_integral_j, energy_text, "of sampled power"
         ),
-        number("samples", lambda each: each.window.samples, whole),
+        number("samples", lambda each: each.window.samples),
         number("period, ms", lambda each: each.window.period_ms, figure),
         number("largest gap, ms", lambda each: each.window.largest_gap_ms, figure),
     ]
@@ -410,7 +403,7 @@ def _windows(record: Record) -> Table:
             f"Of {len(every):,} windows {MOST_WINDOWS:,} are here, those that aren't valid first; "
             "the record has the others."
         )
-    return listed("Windows", fields, every[:MOST_WINDOWS], note, level="page", folded=True)
+    return table_of("Windows", fields, every[:MOST_WINDOWS], note, level="page", folded=True)
 
 
 def _of(spread: Spread | None, name: str) -> float | None:

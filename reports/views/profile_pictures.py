@@ -14,7 +14,7 @@ from reports.record import ProfileRow, Series
 from reports.views.profile_energies import cases_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from matplotlib.figure import Figure as Drawing
 
@@ -35,13 +35,14 @@ def timelines(record: Record) -> tuple[Figure, ...]:
     """A figure for each of the first cases: what its rows did over time."""
     found = []
     groups = _groups(record)
+    baselines = {each.name for each in record.header.kernels if each.origin == "baseline"}
     for op, title, rows in groups[:MOST_CASES]:
         note = "The first trial with a timeline, from the window's begin."
         if len(rows) > MOST_LINES:
             note += f" The first {MOST_LINES} of {len(rows):,} rows."
         if len(groups) > MOST_CASES:
             note += f" Of {len(groups):,} cases the first {MOST_CASES} are drawn."
-        draw = partial(_draw, rows[:MOST_LINES])
+        draw = partial(_draw, rows[:MOST_LINES], baselines)
         found.append(Figure(f"{op}, {title}: over time", draw, note))
     return tuple(found)
 
@@ -94,8 +95,8 @@ def _groups(record: Record) -> list[tuple[str, str, list[ProfileRow]]]:
     ]
 
 
-def _draw(rows: Sequence[ProfileRow], prefix: str) -> str:
-    """Power, SM clock and temperature of the rows over time, as SVG."""
+def _draw(rows: Sequence[ProfileRow], baselines: Collection[str], prefix: str) -> str:
+    """Power, SM clock and temperature of the rows over time, as SVG; ours in wider lines."""
 
     def draw(figure: Drawing) -> None:
         panels = placed(figure, len(QUANTITIES))
@@ -112,7 +113,7 @@ def _draw(rows: Sequence[ProfileRow], prefix: str) -> str:
                     [value if drawable(value) else math.nan for value in values],
                     color=COLOURS[number % len(COLOURS)],
                     linestyle=("-", "--", ":")[number // len(COLOURS)],
-                    linewidth=1.3,
+                    linewidth=1.0 if row.kernel in baselines else 2.0,
                     label=label(f"{row.kernel}, {row.distribution}", 36),
                 )
             limits = [limit for row in rows if drawable(limit := row.power_limit_w)]

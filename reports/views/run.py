@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
+from reports.document.model import Part
 from reports.phrases import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Sequence
 
+    from reports.document.model import Figure, Table, Tone
     from reports.record import Environment, Record, RunHeader
+
+_NUMBER = re.compile(
+    r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)"
+)  # whole words: not the 16 of float16
+
+
+def record_part(
+    record: Record,
+    suite: str,
+    verdict: tuple[str, Tone, str],
+    *,
+    found: str,
+    notes: Iterable[str],
+    facts: Sequence[tuple[str, str]],
+    items: Iterable[Table | Figure],
+    needed: Collection[str] = ("device",),
+) -> Part:
+    """The record's part of a document.
+
+    verdict  with its tone, and the sentence that follows it
+    found    what the last line says beside the verdict: `361 timed, 46 refused`
+    needed   labels of the facts that are always shown
+    """
+    word, tone, sentence = verdict
+    return Part(
+        title=f"{suite}: {record.path.name}",
+        verdict=word,
+        tone=tone,
+        sentence=sentence,
+        notes=tuple(notes),
+        facts=tuple(each for each in facts if each[0] in needed),
+        items=tuple(items),
+        environment=tuple(each for each in facts if each[0] not in needed),
+        record=str(record.path),
+        closing=f"{found}; {_look_closer(record)}",
+    )
 
 
 def total_duration(record: Record) -> str:
@@ -60,7 +99,7 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
     return tuple((label, text) for label, text in lines if text)
 
 
-def look_closer(record: Record) -> str:
+def _look_closer(record: Record) -> str:
     """What a terminal's last line tells of a run: the command that shows all of it."""
     program = record.header.command.partition(" -s ")[0]
     program = program if program.split(" ")[0].endswith("nox") else "nox"
@@ -99,3 +138,15 @@ def part_notes(header: RunHeader, ran: Collection[tuple[str, str]]) -> list[str]
 
 def _joined(names: tuple[str, ...]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def reason_key(reason: str) -> tuple[str, ...]:
+    """Alike of reasons that differ in numbers alone."""
+    return tuple(_NUMBER.split(reason))
+
+
+def joint_reason(reasons: Sequence[str]) -> str:
+    """Reasons that differ in numbers alone as one, with N for the numbers that differ."""
+    columns = list(zip(*map(_NUMBER.findall, reasons), strict=True))
+    numbers = iter(column[0] if len(set(column)) == 1 else "N" for column in columns)
+    return _NUMBER.sub(lambda _: next(numbers), reasons[0])

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.command_line import report_console
+from reports.output import report_console
 from reports.record import BenchRow, Record, RecordError, RunEnd, new_record, read
 from reports.report import print_report
 from suites.bench.processes import Process, given, interrupts_held_back, run_in_turn

@@ -18,7 +18,7 @@ import pytest
 
 from reports.arguments import CommandLine, quoted, sentence
 from reports.record import RecordError
-from reports.written_files import refuse_to_overwrite
+from reports.output import refuse_to_overwrite
 from suites import ROOT
 from suites.run.option_table import OPTIONS
 

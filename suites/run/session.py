@@ -22,7 +22,7 @@ import pytest
 from kernels.registry import KernelError
 from oracles.op import Numerics
 from reports.arguments import quoted
-from reports.command_line import report_console
+from reports.output import report_console
 from reports.phrases import shown
 from reports.record import AccuracyRow, RecordError, RunHeader, read
 from reports.report import print_report

@@ -19,8 +19,8 @@ from rich.console import Console
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 from reports.arguments import CommandLine, whole_number
+from reports.output import refuse_to_overwrite
 from reports.record import RecordError
-from reports.written_files import refuse_to_overwrite
 from suites import MOST_JOBS
 from tests.mutants import catalogue, detection
 from tests.mutants.processes import outcomes_of

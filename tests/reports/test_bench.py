@@ -225,7 +225,7 @@ def test_bench_report_lists_what_has_no_figure_with_reason_and_command(tmp_path:
     found = reasons_of(record.benches, "timed", short_case)
     assert (found[0].status, found[0].gates) == ("wrong", True)
     alike = next(each for each in found if each.rows > 1)
-    assert (alike.kernel, alike.rows, alike.reason) == ("liger", 3, "serves n up to N, got N")
+    assert (alike.kernel, alike.rows, alike.reason) == ("liger", 3, "serves n up to 32,768, got N")
     text = terminal(record)
     assert f"    {found[0].reproduce}" in text.splitlines()
     assert "not installed: liger-kernel" in text

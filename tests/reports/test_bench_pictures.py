@@ -39,8 +39,12 @@ def _marks(svg: str) -> set[tuple[str, str]]:
     for each in ET.fromstring(svg).iter():
         if each.tag.endswith("path") and "id" in each.attrib:
             shapes[each.attrib["id"]] = _of_any_size(each.attrib["d"])
-        elif each.tag.endswith("use") and each.attrib.get("fill", "").startswith("#"):
-            found.add((shapes[each.attrib["href"].removeprefix("#")], each.attrib["fill"]))
+        elif each.tag.endswith("use"):
+            # A baseline's is hollow.
+            colours = (each.attrib.get(name, "") for name in ("fill", "stroke"))
+            colour = next((colour for colour in colours if colour.startswith("#")), None)
+            if colour is not None:
+                found.add((shapes[each.attrib["href"].removeprefix("#")], colour))
     return found
 
 

@@ -104,7 +104,8 @@ def test_report_fits_a_screen_and_ends_with_the_verdict(tmp_path: Path) -> None:
     assert sum("nothing is spilled" in line for line in lines) == 8
     assert lines[0].startswith(" FAILED  420 kernels")
     assert lines[-2] == f"record: {record.path}"
-    assert lines[-1].startswith(" FAILED  to look closer: nox -s report -- --details ")
+    found = "0 failed to compile, 420 expectations broken"
+    assert lines[-1].startswith(f" FAILED  {found}; to look closer: nox -s report -- --details ")
 
 
 def test_report_gives_reason_and_instruction_of_a_broken_expectation(tmp_path: Path) -> None:

@@ -1,17 +1,29 @@
-"""The files that a command is told to write: nothing else that lies there is ever overwritten."""
+"""Where reports go: files, of which no other is ever overwritten, and the terminal."""
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from reports.document.html import render_html
+from reports.document.markdown import render_markdown
+from reports.document.terminal import print_document
 from reports.phrases import shown
 from reports.record import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    import argparse
+    from collections.abc import Iterator, Mapping
 
+    from reports.document.model import Document
+
+_WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
 _LOOKED_AT = 4096  # bytes: a form is told by its head
 # What a file of a form has in its head; it begins with the first character of each.
 _MARKS = {
@@ -20,6 +32,68 @@ _MARKS = {
     "SVG": (b"<svg",),
     "JSON of pytest-benchmark": (b'{\n    "machine_info"',),
 }
+
+
+@contextmanager
+def rows_uncollected() -> Iterator[None]:
+    """Put off the search for cycles: rows are many and hold none, and it would walk them all.
+
+    They are to be let go of inside: at the end the search is made up for.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def report_console(width: int | None = None) -> Console:
+    """Where a report goes: the terminal, or a log that is wide enough; width: in columns."""
+    if width is None and not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+        width = _WIDTH_OF_NO_TERMINAL
+    return Console(width=width)
+
+
+def write_document(document: Document, options: argparse.Namespace) -> None:
+    """Write the forms that --html and --markdown name, and print it, --width columns wide.
+
+    Files first, so that a closed pipe (`| head`), which is no error, loses none. Raises
+    RecordError.
+    """
+    if options.html is not None:
+        save(options.html, render_html(document).encode())
+    if options.markdown is not None:
+        text = render_markdown(document)
+        if options.markdown != "-":
+            save(Path(options.markdown), text.encode())
+    if options.markdown != "-":
+        console = report_console(options.width)
+        # Captured, not printed: rich ends the process with status 1 at a broken pipe.
+        with console.capture() as captured:
+            print_document(document, console, details=options.details)
+        text = captured.get()
+    # Under LC_ALL=C a name that isn't ASCII is spelled out, rather than a traceback.
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more when flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def save(path: Path, data: bytes) -> None:
+    """Write a file, and its folder. Raises RecordError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise RecordError(
+            f"{shown(path)}: the report can't be written ({error.strerror}); name another path"
+        ) from error
 
 
 def refuse_to_overwrite(targets: Mapping[str, tuple[Path, str]]) -> None:

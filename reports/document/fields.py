@@ -1,0 +1,92 @@
+"""A field: a column of a table, and what its cell shows of an item. Every form shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from reports.document.model import Cell, Column, Kind, Level, Table, Tone
+
+Item = TypeVar("Item")
+Number = TypeVar("Number", int, float)
+Field = tuple[Column, Callable[[Item], Cell | str]]
+
+
+def whole(value: float) -> str:
+    """`1,234`."""
+    return f"{value:,.0f}"
+
+
+def text(
+    title: str,
+    cell: Callable[[Item], Cell | str],
+    note: str = "",
+    *,
+    rank: int = 0,
+    group: bool = False,
+    below: bool = False,
+) -> Field[Item]:
+    """A field of words; note, rank, group and below as a column's."""
+    return Column(title, note=note, rank=rank, group=group, below=below), cell
+
+
+def number(
+    title: str,
+    value: Callable[[Item], Number | None],
+    told: Callable[[Number], str] = whole,
+    note: str = "",
+    *,
+    rank: int = 0,
+    kind: Kind = "number",
+    tone: Callable[[Item], Tone] = lambda _: "",
+    missing: str = "-",
+) -> Field[Item]:
+    """A field of a number as `told` puts it; `missing` where there is none."""
+
+    def cell(item: Item) -> Cell:
+        found = value(item)
+        return Cell(missing) if found is None else Cell(told(found), found, tone(item))
+
+    return Column(title, kind, note, rank=rank), cell
+
+
+def command(title: str, of: Callable[[Item], str]) -> Field[Item]:
+    """A field of a command that is to be copied."""
+    return Column(title, "command"), of
+
+
+def only(where: Callable[[Item], bool], fields: Iterable[Field[Item]]) -> list[Field[Item]]:
+    """The fields, empty of an item of which it doesn't hold."""
+
+    def held(cell: Callable[[Item], Cell | str]) -> Callable[[Item], Cell | str]:
+        return lambda item: cell(item) if where(item) else ""
+
+    return [(column, held(cell)) for column, cell in fields]
+
+
+def table_of(
+    title: str,
+    fields: Sequence[Field[Item]],
+    items: Iterable[Item],
+    note: str = "",
+    *,
+    level: Level = "summary",
+    folded: bool = False,
+    least: int = 0,
+) -> Table:
+    """A table with a row for each item."""
+    rows = [[show(item) for _, show in fields] for item in items]
+    columns = [column for column, _ in fields]
+    return Table(title, columns, rows, note, level=level, folded=folded, least=least)
+
+
+def meanings(tables: Iterable[Table]) -> Table:
+    """What the columns of these tables mean, for who can't point at their titles."""
+    notes = {
+        column.title: column.note
+        for table in tables
+        for place, column in enumerate(table.columns)
+        if column.note and not table.is_empty(place)
+    }
+    columns = (Column("column"), Column("meaning"))
+    return Table("What columns mean", columns, [*notes.items()], level="details", folded=True)
