@@ -41,6 +41,7 @@ _VERDICTS: dict[Tone, str] = {
     "doubtful": "bold #000000 on #d0b344",
 }
 _SCREEN = 38  # lines of a report without --details
+_FEWEST = 3  # rows of a table that is cut, so that it is worth its head
 _GAP = "  "
 _INDENT = "  "
 _NAME = 19  # columns in which a folded text still reads
@@ -146,7 +147,8 @@ def _ends(table: Table, room: int) -> Iterator[int]:
     """Numbers of rows after which a table may be cut, the largest first: after a group of rows."""
     heads = [place for place, each in enumerate(table.columns) if each.group]
     most = min(len(table.rows), room)
-    for rows in range(most, max(table.least, 0), -1):
+    fewest = max(table.least, min(_FEWEST, len(table.rows)) - 1)
+    for rows in range(most, fewest, -1):
         if rows == len(table.rows):
             yield rows
         elif not table.folded:
@@ -322,7 +324,10 @@ class _Layout:
             for place, lines, style in zip(places, cells, styles, strict=True):
                 text = lines[number] if number < len(lines) else ""
                 right = self.table.columns[place].is_figure
+                bar = len(text) - len(text.lstrip(_BARS[1:]))
+                at = len(line) + (widths[place] - cell_len(text) if right else 0)
                 line.append(_padded(text, widths[place], right=right), style)
+                line.stylize("cyan", at, at + bar)
                 line.append(_GAP)
             line.rstrip()
             yield line

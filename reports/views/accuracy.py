@@ -15,9 +15,9 @@ from reports.document.fields import command, number, table_of, text
 from reports.document.model import Cell, Column
 from reports.phrases import count, duration, memory, ratio, share
 from reports.views.accuracy_figures import (
+    MEASURED_RULES,
     PROPERTIES,
     ULP_TITLES,
-    by_kernel,
     cell_of,
     counterexamples,
     dtype_rank,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from reports.document.model import Level, Part, Table, Tone
     from reports.record import AccuracyRow, Record
     from reports.views.accuracy_figures import (
-        FailureGroup,
         KernelProperties,
         KernelSummary,
         KernelVariants,
@@ -56,10 +55,9 @@ if TYPE_CHECKING:
         Matrix,
         MatrixCell,
         Property,
-        RefusalGroup,
+        RowGroup,
         UlpShares,
         VariantRows,
-        Workspace,
         Worst,
     )
 
@@ -143,12 +141,10 @@ class _View:
     def _kernels(
         self, title: str, kernels: Sequence[KernelSummary], level: Level = "summary"
     ) -> Table:
-        rows = by_kernel(self._record)
         cells: dict[tuple[str, str, str], MatrixCell] = {}
         for each in kernels:
-            of_kernel = rows[each.op, each.name]
-            for dtype in {row.case.dtype for row in of_kernel}:
-                alike = [row for row in of_kernel if row.case.dtype == dtype]
+            for dtype in {row.case.dtype for row in each.rows}:
+                alike = [row for row in each.rows if row.case.dtype == dtype]
                 cells[each.op, each.name, dtype] = cell_of(alike)
         shown = {dtype for (*_, dtype), each in cells.items() if each.status != "refused"}
 
@@ -168,11 +164,11 @@ class _View:
             *self._names(lambda each: (each.op, each.name)),
             *([judged] if any(each.judged != "all" for each in kernels) else []),
             *map(of_dtype, sorted(shown, key=dtype_rank)),
-            number("ran", lambda each: each.ran, rank=3),
-            number("passed", lambda each: each.passed, rank=5),
+            number("ran", lambda each: each.count("passed", "failed", "no power"), rank=3),
+            number("passed", lambda each: each.count("passed"), rank=5),
             number("failed", lambda each: each.failed, rank=2, tone=_failed_tone),
-            number("no power", lambda each: each.powerless or None, rank=6),
-            number("refused", lambda each: each.refused, rank=4),
+            number("no power", lambda each: each.count("no power") or None, rank=6),
+            number("refused", lambda each: each.count("refused"), rank=4),
             text("origin", lambda each: each.origin, rank=7),
         ]
         is_beside = level == "details"
@@ -182,9 +178,9 @@ class _View:
 
     def _failures(self) -> Iterator[Table]:
         groups = failures(self._record)
-        gating: list[Field[FailureGroup]] = [
+        gating: list[Field[RowGroup]] = [
             *self._names(lambda each: (each.op, each.kernel)),
-            text("rule", lambda each: Cell(each.rule, tone="bad")),
+            text("rule", lambda each: Cell(each.why, tone="bad")),
             number("rows", lambda each: len(each.rows)),
             _ratio_field("error / bound", lambda each: failing_ratio(each.rows[0]), "the worst"),
             text(
@@ -197,23 +193,23 @@ class _View:
         failed = [each for each in groups if each.gates]
         yield table_of("Failures", gating, failed, least=_MOST_FAILURES)
         # One line for a kernel: a baseline's failure is its author's concern.
-        by_rules: dict[Key, list[FailureGroup]] = {}
+        by_rules: dict[Key, list[RowGroup]] = {}
         for each in groups:
             if not each.gates:
                 by_rules.setdefault((each.op, each.kernel), []).append(each)
-        beside: list[Field[tuple[Key, list[FailureGroup]]]] = [
+        beside: list[Field[tuple[Key, list[RowGroup]]]] = [
             *self._names(lambda each: each[0]),
             number("rows", lambda each: sum(len(group.rows) for group in each[1])),
             text(
-                "rules", lambda each: ", ".join(f"{len(one.rows):,} {one.rule}" for one in each[1])
+                "rules", lambda each: ", ".join(f"{len(one.rows):,} {one.why}" for one in each[1])
             ),
         ]
         yield table_of("Failures that don't gate", beside, by_rules.items(), folded=True)
 
     def _every_failure(self) -> Iterator[Table]:
-        fields: list[Field[tuple[FailureGroup, AccuracyRow]]] = [
+        fields: list[Field[tuple[RowGroup, AccuracyRow]]] = [
             *self._names(lambda each: (each[0].op, each[0].kernel)),
-            text("rule", lambda each: each[0].rule),
+            text("rule", lambda each: each[0].why),
             _ratio_field("error / bound", lambda each: failing_ratio(each[1])),
             text("case", lambda each: each[1].case.id, below=True),
             text("what is wrong", lambda each: _wrong(each[1]), below=True),
@@ -251,12 +247,8 @@ class _View:
         rows = [
             (each, rule, found)
             for each in self._summaries
-            for rule, found in (
-                ("deterministic bound", each.deterministic),
-                ("probabilistic bound", each.probabilistic),
-                ("emulation", each.emulation),
-            )
-            if found is not None
+            for rule in MEASURED_RULES
+            if (found := worst(each.rows, rule)) is not None
         ]
         fields: list[Field[tuple[KernelSummary, str, Worst]]] = [
             *self._names(lambda each: (each[0].op, each[0].name)),
@@ -298,9 +290,12 @@ class _View:
             text(
                 "variant", lambda each: f"{each[1].name}{'' if each[1].listed else ' (not listed)'}"
             ),
-            number("cases", lambda each: each[1].ran),
+            number("cases", lambda each: len(each[1].rows)),
             number("failed", lambda each: each[1].failed, tone=lambda each: _failed_tone(each[1])),
-            _ratio_field("error / bound", lambda each: each[1].ratio),
+            _ratio_field(
+                "error / bound",
+                lambda each: _ratio(worst(each[1].rows, "deterministic bound")),
+            ),
         ]
         yield table_of(
             f"Variants: {variants_counted(self._record) or 'those that ran'}",
@@ -324,16 +319,11 @@ class _View:
         return f"{name}: {kernel.sentence}"
 
     def _workspaces(self) -> Table:
-        fields: list[Field[Workspace]] = [
-            *self._names(lambda each: (each.op, each.kernel)),
-            number(
-                "taken",
-                lambda each: each.taken,
-                memory,
-                tone=lambda each: "good" if each.taken <= each.declared else "bad",
-            ),
-            number("declared", lambda each: each.declared, memory),
-            text("case", lambda each: short_case(each.row)),
+        fields: list[Field[AccuracyRow]] = [
+            *self._names(lambda row: (row.case.op, row.kernel)),
+            number("taken", lambda row: row.workspace_bytes, memory, tone=_memory_tone),
+            number("declared", lambda row: row.declared_workspace_bytes, memory),
+            text("case", short_case),
         ]
         title = "Most memory beyond inputs and outputs, of kernels that declare it"
         return table_of(title, fields, workspaces(self._record), level="details")
@@ -362,11 +352,11 @@ class _View:
         yield table_of("What shows that bits depend on more", shown, examples, level="details")
 
     def _refusals(self) -> Table:
-        fields: list[Field[RefusalGroup]] = [
+        fields: list[Field[RowGroup]] = [
             *self._names(lambda each: (each.op, each.kernel)),
-            number("rows", lambda each: each.count),
-            text("reason", lambda each: each.reason),
-            text("one case", lambda each: Cell(short_case(each.example), tone="dim"), below=True),
+            number("rows", lambda each: len(each.rows)),
+            text("reason", lambda each: each.why),
+            text("one case", lambda each: Cell(short_case(each.rows[0]), tone="dim"), below=True),
         ]
         return table_of(
             "Refused: outside what a kernel says it serves",
@@ -389,7 +379,7 @@ class _View:
 
     def _rows(self) -> Table:
         def worst_of(rule: str) -> Callable[[AccuracyRow], float | None]:
-            return lambda row: None if (found := worst([row], rule)) is None else found.ratio
+            return lambda row: _ratio(worst([row], rule))
 
         fields: list[Field[AccuracyRow]] = [
             *self._names(lambda row: (row.case.op, row.kernel)),
@@ -401,6 +391,10 @@ class _View:
             text("why", lambda row: row.reason or ""),
         ]
         return table_of("Every row", fields, self._record.rows, level="page", folded=True)
+
+
+def _ratio(found: Worst | None) -> float | None:
+    return None if found is None else found.ratio
 
 
 def _failed_tone(each: KernelSummary | VariantRows) -> Tone:
@@ -417,6 +411,11 @@ def _ratio_field(title: str, value: Callable[[Any], float | None], note: str = "
         return Cell(ratio(found), found, "good" if found <= 1 else "bad")
 
     return Column(title, "number", note), cell
+
+
+def _memory_tone(row: AccuracyRow) -> Tone:
+    taken, declared = row.workspace_bytes or 0, row.declared_workspace_bytes or 0
+    return "good" if taken <= declared else "bad"
 
 
 def _matrix_field(

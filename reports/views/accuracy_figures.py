@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -26,7 +25,7 @@ NO_OPTION = "no option"
 # How a domain begins its refusal of options; what follows is their names.
 _UNSERVED = "doesn't serve "
 BOUND_RULES = ("deterministic bound", "probabilistic bound")
-_MEASURED_RULES = (*BOUND_RULES, "emulation")
+MEASURED_RULES = (*BOUND_RULES, "emulation")
 # What a layout's name may begin with: the tensors it is of, and an axis.
 _TENSOR = re.compile(
     r"^(?:(?:d?[qkvox]|q?kv|out|lse|delta|dy|d?(?:weight|bias|residual|gamma|beta|sink)|mean|rstd"
@@ -65,7 +64,7 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class KernelSummary:
-    """One kernel's rows, counted, with what it declares beyond the defaults.
+    """One kernel's rows, with what it declares beyond the defaults.
 
     judged: "all" of the op's outputs, or those that it computes, as "dx alone"
     """
@@ -73,21 +72,23 @@ class KernelSummary:
     op: str
     name: str
     origin: str
-    gates: bool
     declares: str
     judged: str
-    passed: int
-    failed: int
-    powerless: int
-    refused: int
-    deterministic: Worst | None
-    probabilistic: Worst | None
-    emulation: Worst | None
+    rows: tuple[AccuracyRow, ...]
 
     @property
-    def ran(self) -> int:
-        """Rows whose kernel was called."""
-        return self.passed + self.failed + self.powerless
+    def gates(self) -> bool:
+        """Whether its failures fail the run."""
+        return any(row.gates for row in self.rows)
+
+    @property
+    def failed(self) -> int:
+        """Rows that failed."""
+        return self.count("failed")
+
+    def count(self, *statuses: Status) -> int:
+        """Rows that ended so."""
+        return sum(row.status in statuses for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,25 +117,21 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusalGroup:
-    """Rows of one kernel refused for one reason, its varying numbers replaced by N."""
+class RowGroup:
+    """Rows of one kernel that failed by one rule, the worst first, or were refused for one reason.
+
+    why: the rule; or the reason, its varying numbers replaced by N
+    """
 
     op: str
     kernel: str
-    reason: str
-    count: int
-    example: AccuracyRow
-
-
-@dataclass(frozen=True, slots=True)
-class FailureGroup:
-    """Rows of one kernel that failed by one rule, the worst first."""
-
-    op: str
-    kernel: str
-    rule: str
-    gates: bool
+    why: str
     rows: tuple[AccuracyRow, ...]
+
+    @property
+    def gates(self) -> bool:
+        """Whether it fails the run."""
+        return self.rows[0].gates
 
 
 def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
@@ -144,24 +141,10 @@ def kernel_summaries(record: Record) -> tuple[KernelSummary, ...]:
     summaries = []
     for key, rows in by_kernel(record).items():
         info = infos.get(key)
-        statuses = Counter(row.status for row in rows)
-        summaries.append(
-            KernelSummary(
-                op=key[0],
-                name=key[1],
-                origin="unknown" if info is None else info.origin,
-                gates=any(row.gates for row in rows),
-                declares="" if info is None else _declares(record, info.numerics),
-                judged=parts.get(key, "all"),
-                passed=statuses["passed"],
-                failed=statuses["failed"],
-                powerless=statuses["no power"],
-                refused=statuses["refused"],
-                deterministic=worst(rows, "deterministic bound"),
-                probabilistic=worst(rows, "probabilistic bound"),
-                emulation=worst(rows, "emulation"),
-            )
-        )
+        origin = "unknown" if info is None else info.origin
+        declares = "" if info is None else _declares(record, info.numerics)
+        judged = parts.get(key, "all")
+        summaries.append(KernelSummary(*key, origin, declares, judged, tuple(rows)))
     return tuple(summaries)
 
 
@@ -229,7 +212,7 @@ def layout_family(layout: str) -> str:
     return first.rstrip("0123456789") or layout
 
 
-def refusals(record: Record) -> tuple[RefusalGroup, ...]:
+def refusals(record: Record) -> tuple[RowGroup, ...]:
     """Refused rows by kernel and reason, the most frequent reason of a kernel first."""
     result = []
     for (op, name), rows in by_kernel(record).items():
@@ -240,13 +223,13 @@ def refusals(record: Record) -> tuple[RefusalGroup, ...]:
                 alike = (_UNSERVED,) if reason.startswith(_UNSERVED) else reason_key(reason)
                 groups.setdefault(alike, []).append(row)
         result += [
-            RefusalGroup(op, name, _template(group), len(group), group[0])
+            RowGroup(op, name, _template(group), tuple(group))
             for group in sorted(groups.values(), key=len, reverse=True)
         ]
     return tuple(result)
 
 
-def failures(record: Record) -> tuple[FailureGroup, ...]:
+def failures(record: Record) -> tuple[RowGroup, ...]:
     """Failed rows by kernel and rule, those that gate first, the worst of each group first."""
     groups: dict[tuple[str, str, str, bool], list[AccuracyRow]] = {}
     for (op, name), rows in by_kernel(record).items():
@@ -255,9 +238,9 @@ def failures(record: Record) -> tuple[FailureGroup, ...]:
                 key = (op, name, row.rule or "no rule given", row.gates)
                 groups.setdefault(key, []).append(row)
     result = []
-    for (op, name, rule, gates), rows in sorted(groups.items(), key=lambda item: not item[0][3]):
+    for (op, name, rule, _), rows in sorted(groups.items(), key=lambda item: not item[0][3]):
         rows.sort(key=lambda row: _rank(failing_ratio(row)), reverse=True)
-        result.append(FailureGroup(op, name, rule, gates, tuple(rows)))
+        result.append(RowGroup(op, name, rule, tuple(rows)))
     return tuple(result)
 
 
@@ -301,7 +284,7 @@ def worst(rows: Iterable[AccuracyRow], rule: str) -> Worst | None:
 
 def failing_ratio(row: AccuracyRow) -> float:
     """The ratio that a failed row is ranked by; infinite where its rule measures none."""
-    if row.rule not in _MEASURED_RULES:
+    if row.rule not in MEASURED_RULES:
         return math.inf
     found = worst([row], row.rule)
     return math.inf if found is None else found.ratio
@@ -309,7 +292,7 @@ def failing_ratio(row: AccuracyRow) -> float:
 
 def failing_output(row: AccuracyRow) -> str | None:
     """What the worst output of a failed row got and should have got, on one line."""
-    rule = row.rule if row.rule in _MEASURED_RULES else "deterministic bound"
+    rule = row.rule if row.rule in MEASURED_RULES else "deterministic bound"
     found = worst([row], rule) or worst([row], "deterministic bound")
     if found is None:
         return None
@@ -371,7 +354,7 @@ def _failed_text(failed: Sequence[AccuracyRow]) -> str:
     for rule, short in _SHORT_RULE.items():
         if any(row.rule == rule for row in failed):
             return f"FAIL {short}"
-    for measured, mark in zip(_MEASURED_RULES, ("", "p ", "e "), strict=True):
+    for measured, mark in zip(MEASURED_RULES, ("", "p ", "e "), strict=True):
         found = worst((row for row in failed if row.rule == measured), measured)
         if found is not None:
             return f"FAIL {mark}{ratio(found.ratio)}"
@@ -400,17 +383,21 @@ def _rank(value: float) -> tuple[bool, float]:
 
 @dataclass(frozen=True, slots=True)
 class VariantRows:
-    """The rows that ran one variant. ratio: the largest error / bound, None where none is known.
-
-    listed: the kernel's own list has it, or the kernel lists none.
-    """
+    """The rows that ran one variant. listed: in the kernel's own list, or the kernel has none."""
 
     name: str
-    ran: int
-    failed: int
-    gates: bool
-    ratio: float | None
+    rows: tuple[AccuracyRow, ...]
     listed: bool
+
+    @property
+    def failed(self) -> int:
+        """Rows that failed."""
+        return sum(row.status == "failed" for row in self.rows)
+
+    @property
+    def gates(self) -> bool:
+        """Whether a row that failed fails the run."""
+        return any(row.gates for row in self.rows if row.status == "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,17 +423,6 @@ class KernelVariants:
         return f"{text}, and {unlisted:,} that it doesn't list" if unlisted else text
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """The row for which a kernel took most memory beyond inputs and outputs, in bytes."""
-
-    op: str
-    kernel: str
-    taken: int
-    declared: int
-    row: AccuracyRow
-
-
 def kernel_variants(record: Record) -> tuple[KernelVariants, ...]:
     """The variants of each kernel that ran and lists or names any."""
     listed_by = {(info.op, info.name): info.variants for info in record.header.kernels}
@@ -463,23 +439,13 @@ def kernel_variants(record: Record) -> tuple[KernelVariants, ...]:
         names = [each for each in listed if each in taken]
         names += [each for each in taken if each not in listed]
         if listed or taken:
-            ran = tuple(_variant(each, taken[each], listed) for each in names)
+            ran = tuple(
+                VariantRows(each, tuple(taken[each]), not listed or each in listed)
+                for each in names
+            )
             missing = tuple(each for each in listed if each not in taken)
             result.append(KernelVariants(op, kernel, len(listed), ran, missing))
     return tuple(result)
-
-
-def _variant(name: str, rows: Sequence[AccuracyRow], listed: Sequence[str]) -> VariantRows:
-    failed = [row for row in rows if row.status == "failed"]
-    found = worst(rows, "deterministic bound")
-    return VariantRows(
-        name=name,
-        ran=len(rows),
-        failed=len(failed),
-        gates=any(row.gates for row in failed),
-        ratio=None if found is None else found.ratio,
-        listed=not listed or name in listed,
-    )
 
 
 def variants_counted(record: Record) -> str | None:
@@ -490,18 +456,17 @@ def variants_counted(record: Record) -> str | None:
     return f"{ran:,} of {every:,} variants ran" if kernels else None
 
 
-def workspaces(record: Record) -> tuple[Workspace, ...]:
-    """The most memory that each kernel took, of the kernels that declare how much that may be."""
-    result = []
-    for (op, kernel), rows in by_kernel(record).items():
+def workspaces(record: Record) -> list[AccuracyRow]:
+    """Of each kernel that declares how much memory it may take, the row that took the most."""
+    found = []
+    for rows in by_kernel(record).values():
         known = [
-            Workspace(op, kernel, row.workspace_bytes, row.declared_workspace_bytes, row)
+            row
             for row in rows
             if row.workspace_bytes is not None and row.declared_workspace_bytes is not None
         ]
-        if known:
-            result.append(max(known, key=lambda each: each.taken))
-    return tuple(result)
+        found += [max(known, key=lambda row: row.workspace_bytes or 0)] if known else []
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,7 +237,7 @@ def served_notes(record: Record) -> list[str]:
 def _reasons(record: Record, of: Served) -> str:
     """Its most frequent refusals."""
     groups = [each for each in refusals(record) if (each.op, each.kernel) == (of.op, of.name)]
-    told = [f"{each.reason} ({count(each.count, 'row')})" for each in groups[:_MOST_REASONS]]
+    told = [f"{each.why} ({count(len(each.rows), 'row')})" for each in groups[:_MOST_REASONS]]
     more: Sequence[object] = groups[_MOST_REASONS:]
     return "; ".join(told) + f"; and {count(len(more), 'more reason')}" * bool(more)
 

@@ -156,10 +156,19 @@ def _named(row: ProfileRow) -> Cell:
 
 def _rows(record: Record) -> Table:
     parts = parts_of(record.header)
+    baselines = {
+        (each.op, each.name) for each in record.header.kernels if each.origin == "baseline"
+    }
     names: list[Field[ProfileRow]] = [
         text("op", lambda row: row.op, group=True),
         text("case", short_case, group=True),
-        text("kernel", lambda row: name_of(row.kernel, parts.get((row.op, row.kernel)))),
+        text(
+            "kernel",
+            lambda row: Cell(
+                name_of(row.kernel, parts.get((row.op, row.kernel))),
+                tone="" if (row.op, row.kernel) in baselines else "strong",
+            ),
+        ),
         text("inputs", lambda row: row.distribution, rank=1),
         text(
             "state",

@@ -112,6 +112,11 @@ def commit_text(machine: Environment) -> str:
     return f"{machine.git_commit[:12]}{changed}" if machine.git_commit else ""
 
 
+def baselines_of(header: RunHeader) -> set[tuple[str, str]]:
+    """The kernels, by op and name, that others' kernels are held against."""
+    return {(each.op, each.name) for each in header.kernels if each.origin == "baseline"}
+
+
 def parts_of(header: RunHeader) -> dict[tuple[str, str], str]:
     """By op and kernel what it computes, `dx alone`, of kernels that don't compute all of it."""
     return {

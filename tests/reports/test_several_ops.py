@@ -134,7 +134,7 @@ def test_variants_that_no_case_took_are_told(several: Record) -> None:
         taken = [variant.name for variant in each.ran]
         assert taken == [name for name in VARIANTS if "rf" in name]
         assert each.not_taken == tuple(name for name in VARIANTS if "gmem" in name)
-        assert sum(variant.ran for variant in each.ran) == 36
+        assert sum(len(variant.rows) for variant in each.ran) == 36
         assert each.sentence == "12 of 18 ran"
     assert variants_counted(several) == "24 of 36 variants ran"
     for text in (terminal(several, 80), markdown_of(several)):
@@ -180,7 +180,10 @@ def test_variants_of_a_kernel_that_lists_none_are_shown(tmp_path: Path) -> None:
 
 def test_memory_is_shown_at_its_largest_with_what_was_declared(several: Record) -> None:
     """Of the kernels that declare it, once for each op."""
-    found = {each.op: (each.kernel, each.taken, each.declared) for each in workspaces(several)}
+    found = {
+        row.case.op: (row.kernel, row.workspace_bytes, row.declared_workspace_bytes)
+        for row in workspaces(several)
+    }
     assert found == {
         "attention_forward": ("flash", 2**20, 256),
         "attention_backward": ("flash", 140, 256),

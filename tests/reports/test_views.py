@@ -248,7 +248,7 @@ def test_refusals_are_grouped_by_sentence(tmp_path: Path) -> None:
     reasons = [f"needs 16-byte rows, got n = {n} float16 elements" for n in (1, 4095)]
     rows = [example_row(m=m, refusal=reason) for m, reason in enumerate([*reasons, "got N"])]
     groups = refusals(record_of(tmp_path, rows))
-    assert [(group.count, group.reason) for group in groups] == [
+    assert [(len(group.rows), group.why) for group in groups] == [
         (2, "needs 16-byte rows, got n = N float16 elements"),
         (1, "got N"),
     ]
