@@ -6,7 +6,7 @@ import math
 
 _COUNTED = 1e10  # a figure above it is shown by its power of ten
 _DEFAULT_DIGITS = 7  # a float32 has 7.2 decimal digits
-_LONGEST = 600  # characters of a text: a name is whole, a damaged record's megabyte is cut
+LONGEST = 600  # characters of a text: a name is whole, a damaged record's megabyte is cut
 
 
 def count(number: int, noun: str) -> str:
@@ -130,7 +130,7 @@ def shown(text: object) -> str:
     )
 
 
-def cut(text: str, longest: int = _LONGEST) -> str:
+def cut(text: str, longest: int = LONGEST) -> str:
     """`text` shown literally, cut where no name is as long."""
     if len(text) <= longest:
         return shown(text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reports.document.markdown import render_markdown
 from reports.document.model import Document
 from reports.document.svg import standing_alone, terminal_picture
 from reports.document.terminal import print_document
@@ -62,13 +61,6 @@ def print_report(
     part = part_of(record, baseline=baseline, against=against)
     part = replace(part, notes=(*part.notes, *notes))
     print_document(Document("", (part,)), console, details=details)
-
-
-def markdown_of(
-    record: Record, *, baseline: str | None = None, against: Record | None = None
-) -> str:
-    """The report as Markdown. Raises RecordError."""
-    return render_markdown(Document("", (part_of(record, baseline=baseline, against=against),)))
 
 
 def picture_of(record: Record, *, baseline: str | None = None) -> str:

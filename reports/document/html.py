@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.document.model import Figure, Table
-from reports.phrases import count, cut
+from reports.phrases import LONGEST, count, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _STYLE = Path(__file__).with_name("page.css")
 _SCRIPT = Path(__file__).with_name("page.js")
-_LONGEST = 600  # characters of a text: a name is whole, a damaged record's megabyte is cut
 _LONGEST_COMMAND = 10_000  # characters: it is to be copied whole
 _SHORT = 44  # characters that a cell has on one line; a longer text may take several
 _AT_ONCE = 300  # rows: a browser takes seconds to lay out thousands, and sorts them unseen
@@ -56,7 +55,7 @@ def render_html(document: Document) -> str:
     )
 
 
-def escaped(text: str, longest: int = _LONGEST) -> str:
+def escaped(text: str, longest: int = LONGEST) -> str:
     """`text` as HTML shows it literally, cut where it is longer than anyone reads."""
     if len(text) <= longest and text.isprintable():  # as nearly all are
         return text if _AS_IT_IS(text) else html.escape(text)
@@ -139,7 +138,7 @@ def _table(table: Table, name: str) -> Iterator[str]:
 
 def _cell(cell: Cell | str, kind: Kind) -> str:
     text, value, tone, trend = (cell, None, "", ()) if isinstance(cell, str) else cell
-    text = escaped(text, _LONGEST_COMMAND if kind == "command" else _LONGEST)
+    text = escaped(text, _LONGEST_COMMAND if kind == "command" else LONGEST)
     if kind == "command":
         return f'<td class="long"><code>{text}</code></td>' if text else "<td></td>"
     width = "n" if kind != "text" else "long" if len(text) > _SHORT else ""

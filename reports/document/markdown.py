@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from reports.document.model import Cell, Table
-from reports.phrases import shown
+from reports.phrases import cut, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # An underscore inside a word, as in row_persistent, means nothing to GitHub and stays readable.
 _SPECIAL = re.compile(r"[\\`*{}\[\]<>#|~@&$!]|:(?=//)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _CLOSING_BYTES = 600  # the sentence that says what was left out, at most
-_LONGEST = 1_000  # characters of a cell, so that a damaged record's megabyte is no row's end
 
 
 def render_markdown(document: Document, budget_bytes: int = 1_000_000) -> str:
@@ -62,15 +61,15 @@ def render_markdown(document: Document, budget_bytes: int = 1_000_000) -> str:
 
 
 def _head(part: Part) -> Iterator[str]:
-    yield f"## {escaped(part.verdict)}: {escaped(part.sentence[:_LONGEST])}\n\n"
+    yield f"## {escaped(part.verdict)}: {escaped(part.sentence)}\n\n"
     for note in part.notes:
-        yield f"- {escaped(note[:_LONGEST])}\n"
+        yield f"- {escaped(note)}\n"
     yield "\n"
     facts = (*part.facts, *part.environment)
     if facts:
         yield "| run | |\n| --- | --- |\n"
         for label, text in facts:
-            yield f"| {escaped(label)} | {escaped(text[:_LONGEST])} |\n"
+            yield f"| {escaped(label)} | {escaped(text)} |\n"
         yield "\n"
 
 
@@ -92,7 +91,7 @@ def _rows(table: Table) -> Iterator[str]:
         for column, cell in ((table.columns[place], row[place]) for place in places):
             text = cell.text if isinstance(cell, Cell) else cell
             as_code = column.kind == "command" and text
-            cells.append(_code(text) if as_code else escaped(text[:_LONGEST]))
+            cells.append(_code(text) if as_code else escaped(text))
         yield f"| {' | '.join(cells)} |\n"
 
 
@@ -108,5 +107,5 @@ def _code(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` with each character that Markdown or HTML gives a meaning as an entity."""
-    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", shown(text))
+    """`text`, cut, with each character that Markdown or HTML gives a meaning as an entity."""
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", cut(text))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from reports.phrases import count, shown
 from reports.views.accuracy_figures import BOUND_RULES, refusals, short_case, variants_counted
-from reports.views.run import part_notes, total_duration
+from reports.views.run import baselines_of, part_notes, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,7 +113,7 @@ def _all_refused(rows: int) -> str:
 
 
 def _beside(record: Record, rows: Sequence[AccuracyRow]) -> str:
-    baselines = {(k.op, k.name) for k in record.header.kernels if k.origin == "baseline"}
+    baselines = baselines_of(record.header)
     whose = "baselines"
     if any((row.case.op, row.kernel) not in baselines for row in rows):
         whose = "kernels that don't gate"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from reports.document.model import Figure
 from reports.document.svg import COLOURS, INK, MARKS, drawable, drawn, label, legend, placed
 from reports.views.bench_cases import roof_of, share_of, time_us
+from reports.views.run import baselines_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -89,7 +90,7 @@ def _looks(record: Record) -> dict[str, dict[str, Any]]:
 
     Ours and a user's come first, filled and over the baselines, which are small and hollow.
     """
-    baselines = {each.name for each in record.header.kernels if each.origin == "baseline"}
+    baselines = {name for _, name in baselines_of(record.header)}
     kernels = dict.fromkeys(row.kernel for row in record.benches)
     in_order = sorted(kernels, key=lambda kernel: kernel in baselines)
     return {

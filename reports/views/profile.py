@@ -40,7 +40,7 @@ from reports.views.profile_energies import (
     totals_of,
 )
 from reports.views.profile_pictures import QUANTITIES, drawn_rows, timeline_of, timelines
-from reports.views.run import name_of, parts_of, total_duration
+from reports.views.run import baselines_of, name_of, parts_of, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -156,9 +156,7 @@ def _named(row: ProfileRow) -> Cell:
 
 def _rows(record: Record) -> Table:
     parts = parts_of(record.header)
-    baselines = {
-        (each.op, each.name) for each in record.header.kernels if each.origin == "baseline"
-    }
+    baselines = baselines_of(record.header)
     names: list[Field[ProfileRow]] = [
         text("op", lambda row: row.op, group=True),
         text("case", short_case, group=True),

@@ -12,6 +12,7 @@ from reports.document.model import Figure
 from reports.document.svg import COLOURS, drawable, drawn, label, legend, placed
 from reports.record import ProfileRow, Series
 from reports.views.profile_energies import cases_of
+from reports.views.run import baselines_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -35,7 +36,7 @@ def timelines(record: Record) -> tuple[Figure, ...]:
     """A figure for each of the first cases: what its rows did over time."""
     found = []
     groups = _groups(record)
-    baselines = {each.name for each in record.header.kernels if each.origin == "baseline"}
+    baselines = baselines_of(record.header)
     for op, title, rows in groups[:MOST_CASES]:
         note = "The first trial with a timeline, from the window's begin."
         if len(rows) > MOST_LINES:
@@ -95,7 +96,7 @@ def _groups(record: Record) -> list[tuple[str, str, list[ProfileRow]]]:
     ]
 
 
-def _draw(rows: Sequence[ProfileRow], baselines: Collection[str], prefix: str) -> str:
+def _draw(rows: Sequence[ProfileRow], baselines: Collection[tuple[str, str]], prefix: str) -> str:
     """Power, SM clock and temperature of the rows over time, as SVG; ours in wider lines."""
 
     def draw(figure: Drawing) -> None:
@@ -113,7 +114,7 @@ def _draw(rows: Sequence[ProfileRow], baselines: Collection[str], prefix: str) -
                     [value if drawable(value) else math.nan for value in values],
                     color=COLOURS[number % len(COLOURS)],
                     linestyle=("-", "--", ":")[number // len(COLOURS)],
-                    linewidth=1.0 if row.kernel in baselines else 2.0,
+                    linewidth=1.0 if (row.op, row.kernel) in baselines else 2.0,
                     label=label(f"{row.kernel}, {row.distribution}", 36),
                 )
             limits = [limit for row in rows if drawable(limit := row.power_limit_w)]

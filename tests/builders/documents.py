@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from reports.document.model import Cell, Part, Table
+from reports.document.markdown import render_markdown
+from reports.document.model import Cell, Document, Part, Table
+from reports.record import Record
+from reports.report import part_of
+
+
+def markdown_of(record: Record) -> str:
+    """The report as Markdown."""
+    return render_markdown(Document("", (part_of(record),)))
 
 
 def tables_of(part: Part) -> dict[str, Table]:

@@ -17,7 +17,7 @@ from reports.document.markdown import render_markdown
 from reports.document.model import Cell, Document, Table
 from reports.phrases import figure, microseconds, part, times
 from reports.record import BenchRow, FlushProbe, Record, RecordError, RunHeader, TimedProcess, read
-from reports.report import markdown_of, part_of, picture_of, print_report
+from reports.report import part_of, picture_of, print_report
 from reports.views.bench import bench_part
 from reports.views.bench_cases import cases_of, kernels_of, short_case
 from reports.views.performance import reasons_of
@@ -31,7 +31,7 @@ from tests.builders.bench_records import (
     write_bench,
     wrong_row,
 )
-from tests.builders.documents import rows_of, tables_of
+from tests.builders.documents import markdown_of, rows_of, tables_of
 
 GALLERY = ROOT / "docs" / "gallery"
 

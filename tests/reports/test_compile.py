@@ -12,11 +12,12 @@ from rich.console import Console
 
 from reports.__main__ import main
 from reports.record import BrokenExpectation, Record, RecordError, read
-from reports.report import markdown_of, print_report
+from reports.report import print_report
 from reports.views.compile import verdict_of
 from reports.views.compile_changes import WORSE, changes_between
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.compiled_records import SMS, mix, prediction, record_of, row
+from tests.builders.documents import markdown_of
 
 
 def shown(

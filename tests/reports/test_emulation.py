@@ -12,7 +12,7 @@ from rich.console import Console
 from reports.junit import render_junit
 from reports.phrases import share
 from reports.record import ULP_EDGES, AccuracyRow, Record, read
-from reports.report import markdown_of, print_report
+from reports.report import print_report
 from reports.views.accuracy_figures import (
     ULP_TITLES,
     failing_output,
@@ -24,6 +24,7 @@ from reports.views.accuracy_figures import (
 )
 from reports.views.accuracy_verdict import headline
 from tests.builders.accuracy_records import example_row, example_rows, write_example
+from tests.builders.documents import markdown_of
 
 
 def _record(tmp_path: Path, rows: list[AccuracyRow]) -> Record:

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from reports.record import AccuracyRow, Record, RunHeader, Tried
-from reports.report import markdown_of, print_report
+from reports.report import print_report
 from reports.views.accuracy_figures import Property, counterexamples, kernel_properties
 from tests.builders.accuracy_records import example_header, example_row
+from tests.builders.documents import markdown_of
 
 HEADER = example_header(planned_rows=4)
 KERNEL, OTHER = HEADER.kernels[0], HEADER.kernels[1]

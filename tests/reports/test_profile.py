@@ -12,7 +12,7 @@ from rich.console import Console
 from reports.document.markdown import render_markdown
 from reports.document.model import Document
 from reports.record import CaseInfo, ProfileRow, Record, read
-from reports.report import markdown_of, print_report
+from reports.report import print_report
 from reports.views.profile import energy_text, profile_part
 from reports.views.profile_codes import MEANINGS
 from reports.views.profile_energies import (
@@ -24,7 +24,7 @@ from reports.views.profile_energies import (
     totals_of,
 )
 from tests.builders.bench_records import norm_case
-from tests.builders.documents import rows_of
+from tests.builders.documents import markdown_of, rows_of
 from tests.builders.profile_records import profile_row, profile_rows, write_profile
 
 

@@ -29,9 +29,10 @@ from reports.record import (
     new_path,
     read,
 )
-from reports.report import markdown_of, print_report
+from reports.report import print_report
 from tests import ROOT
 from tests.builders.accuracy_records import example_header, example_row, example_rows, write_example
+from tests.builders.documents import markdown_of
 
 # Writes record after record until it is killed, so that a kill finds it anywhere.
 WRITER = """

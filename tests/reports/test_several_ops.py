@@ -14,7 +14,7 @@ from rich.console import Console
 from reports.junit import render_junit
 from reports.phrases import memory
 from reports.record import AccuracyRow, Record, read
-from reports.report import markdown_of, print_report
+from reports.report import print_report
 from reports.views.accuracy_figures import (
     NO_OPTION,
     kernel_variants,
@@ -30,6 +30,7 @@ from tests.builders.accuracy_records import (
     example_rows,
     write_example,
 )
+from tests.builders.documents import markdown_of
 
 OPS = ("layer_norm_backward", "attention_forward", "attention_backward")
 

@@ -16,7 +16,7 @@ from reports.document.model import Document
 from reports.junit import render_junit
 from reports.phrases import duration, ratio
 from reports.record import AccuracyRow, CaseInfo, Record, read
-from reports.report import markdown_of, part_of, picture_of, print_report
+from reports.report import part_of, picture_of, print_report
 from reports.views.accuracy_figures import (
     failures,
     layout_family,
@@ -26,6 +26,7 @@ from reports.views.accuracy_figures import (
 )
 from reports.views.accuracy_verdict import headline
 from tests.builders.accuracy_records import example_row, example_rows, write_example
+from tests.builders.documents import markdown_of
 
 # Rich markup, an emoji code, HTML, Markdown, a table's pipe, an escape sequence, a line break.
 HOSTILE = "[red]k[/red] [/] :bomb: <b>&amp; | `x` **y** ]]> \x1b[31m\n\u202e\x07"

@@ -20,13 +20,14 @@ from oracles.op import Case, Op
 from reports.document.html import render_html
 from reports.document.model import Document
 from reports.record import latest, read
-from reports.report import markdown_of, print_report
+from reports.report import print_report
 from reports.views.accuracy import accuracy_part
 from suites.run.descriptions import kernel_info
 from tests import ROOT
 from tests.builders.by_hand import run_on
 from tests.builders.commands import run_python
 from tests.builders.compared_records import header, write
+from tests.builders.documents import markdown_of
 
 F32 = torch.float32
 CASE = "m37-n64-float32-contiguous"

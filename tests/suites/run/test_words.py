@@ -10,12 +10,13 @@ from rich.console import Console
 
 from reports.junit import render_junit
 from reports.record import AccuracyRow, Rule, latest, read
-from reports.report import markdown_of, print_report
+from reports.report import print_report
 from reports.views.accuracy_figures import failures
 from suites.accuracy.suite import Accuracy
 from suites.run.session import Session
 from tests.builders.accuracy_records import KERNELS, example_row, write_example
 from tests.builders.commands import run_python
+from tests.builders.documents import markdown_of
 
 _CASE = "layer_norm_backward-m37-n760-float32-contiguous"
 _FILE = """
