@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from reports.arguments import CommandLine, quoted, sentence
-from reports.record import RecordError
 from reports.output import refuse_to_overwrite
+from reports.record import RecordError
 from suites import ROOT
 from suites.run.option_table import OPTIONS
 
