@@ -9,7 +9,6 @@ incomplete, with the problem on stderr; 2 where there is no record to show, with
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from reports.arguments import CommandLine, add_forms, named_forms
 from reports.document.model import Document
 from reports.junit import render_junit
-from reports.output import refuse_to_overwrite, rows_uncollected, save, write_document
+from reports.output import refuse_to_overwrite, run_alone, save, write_document
 from reports.phrases import shown
 from reports.record import RecordError, latest, read
 from reports.report import part_of, picture_of, roofline_svg
@@ -34,8 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
     try:
-        with rows_uncollected():
-            problems = _shown(options)
+        problems = _shown(options)
     except RecordError as error:
         print(error, file=sys.stderr)
         return 2
@@ -125,7 +123,4 @@ def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    gc.disable()  # also at the end, where the system takes all back at once
-    status = main()
-    gc.freeze()
-    sys.exit(status)
+    run_alone(main)

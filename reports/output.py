@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
@@ -19,7 +18,7 @@ from reports.record import RecordError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from reports.document.model import Document
 
@@ -34,19 +33,15 @@ _MARKS = {
 }
 
 
-@contextmanager
-def rows_uncollected() -> Iterator[None]:
-    """Put off the search for cycles: rows are many and hold none, and it would walk them all.
+def run_alone(main: Callable[[], int]) -> NoReturn:
+    """Run the command that this process is for, and end it with the command's status.
 
-    They are to be let go of inside: at the end the search is made up for.
+    Python's search for cycles is off: rows are many and hold none, and it would walk them all.
     """
-    enabled = gc.isenabled()
     gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    status = main()
+    gc.freeze()  # the system takes all back at once
+    sys.exit(status)
 
 
 def report_console(width: int | None = None) -> Console:

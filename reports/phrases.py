@@ -58,6 +58,8 @@ def share(value: float) -> str:
 
     One of a roof that was measured may well be above all of it: `104.0 %`, `1250 %`.
     """
+    if not math.isfinite(value):
+        return number(value)
     if value in (0, 1):
         return f"{100 * value:.0f} %"
     if value > 1:
@@ -84,10 +86,8 @@ def numerics_value(name: str, value: object) -> str:
     return f"{name} {value}"
 
 
-def microseconds(value: float | None) -> str:
-    """A time in about four digits: `4.312`, `47.31`, `146.2`, `2,225.7`, `12,114`; `-` for none."""
-    if value is None:
-        return "-"
+def microseconds(value: float) -> str:
+    """A time in about four digits: `4.312`, `47.31`, `146.2`, `2,225.7`, `12,114`."""
     if not abs(value) < _COUNTED:
         return number(value)
     digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
@@ -99,24 +99,17 @@ def milliseconds(time_us: float) -> str:
     return f"{figure(time_us / 1e3, 4)} ms"
 
 
-def figure(value: float | None, digits: int = 3) -> str:
-    """A figure in so many digits, never cut before its point: `4,390`, `512`, `0.0213`; or `-`."""
-    if value is None:
-        return "-"
+def figure(value: float, digits: int = 3) -> str:
+    """A figure in so many digits, never cut before its point: `4,390`, `512`, `0.0213`."""
     if not 0 < abs(value) < _COUNTED:
         return number(value)
     after = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{after}f}" if after <= 6 else f"{value:.{digits}g}"
 
 
-def part(value: float | None) -> str:
-    """A share in per cent, or `-` where there is none."""
-    return "-" if value is None else share(value) if math.isfinite(value) else number(value)
-
-
-def times(value: float | None) -> str:
-    """How many times as long: `1.00 x`, `12.3 x`; `-` where there is none."""
-    return "-" if value is None else f"{ratio(value) if value >= 100 else f'{value:.2f}'} x"
+def times(value: float) -> str:
+    """How many times as long: `1.00 x`, `12.3 x`."""
+    return f"{ratio(value) if value >= 100 else f'{value:.2f}'} x"
 
 
 def shown(text: object) -> str:

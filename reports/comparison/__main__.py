@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from reports.arguments import CommandLine, add_forms, named_forms
 from reports.comparison.report import Comparison, compare
 from reports.comparison.side import read_sides
-from reports.output import refuse_to_overwrite, rows_uncollected, write_document
+from reports.output import refuse_to_overwrite, run_alone, write_document
 from reports.record import RecordError
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compared(options: argparse.Namespace) -> Comparison:
     """Read all and compare."""
     refuse_to_overwrite(named_forms(options))
-    with rows_uncollected():
-        return compare([side for path in options.records for side in read_sides(path, options.gpu)])
+    return compare([side for path in options.records for side in read_sides(path, options.gpu)])
 
 
 def _parser() -> CommandLine:
@@ -78,4 +77,4 @@ def _parser() -> CommandLine:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_alone(main)

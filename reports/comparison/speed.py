@@ -131,10 +131,11 @@ def _notes(base: Side, other: Side, speeds: Speeds) -> list[str]:
         notes.append(
             "two boards: cards of one model differ by up to 4 % on one kernel, so less is the same"
         )
-    if apart_us:
+    ours_us, its_us = base.empty_call_us, other.empty_call_us
+    if apart_us and ours_us is not None and its_us is not None:
         notes.append(
-            f"an empty call takes {figure(base.empty_call_us)} us on {base.letter}'s machine and "
-            f"{figure(other.empty_call_us)} us on {other.letter}'s: changes are without the "
+            f"an empty call takes {figure(ours_us)} us on {base.letter}'s machine and "
+            f"{figure(its_us)} us on {other.letter}'s: changes are without the "
             "difference, times and totals with it"
         )
     elif apart_us is None and not one_board:

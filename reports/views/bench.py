@@ -20,7 +20,6 @@ from reports.phrases import (
     memory,
     microseconds,
     milliseconds,
-    part,
     share,
     shown,
     times,
@@ -159,7 +158,7 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
         ),
         number("x best", lambda each: each.to_best, times, tone=_best, rank=1),
         *_to_baseline(baseline),
-        number(f"of {roof_of(cases)}", lambda each: each.share, part, kind="share", rank=2),
+        number(f"of {roof_of(cases)}", lambda each: each.share, share, kind="share", rank=2),
         number("timed", lambda each: each.timed, note="cases"),
         number("fastest", lambda each: each.fastest, note="in so many cases", rank=2),
         number("weighted total", lambda each: each.weighted_us, milliseconds, rank=1),
@@ -185,7 +184,7 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
         (Column("us", "number", "median device time"), _median),
     ]
     of_ceiling: Field[Timed] = number(
-        "of ceiling", lambda each: each.row.share_of_ceiling, part, _CEILING, rank=3
+        "of ceiling", lambda each: each.row.share_of_ceiling, share, _CEILING, rank=3
     )
     figures: list[Field[Timed]] = [
         number(
@@ -202,7 +201,7 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
         number(
             f"of {roof}",
             lambda each: share_of(each.row, roof),
-            part,
+            share,
             "of the datasheet's roof" if roof == "peak" else _CEILING,
             kind="share",
             tone=lambda each: _share_tone(share_of(each.row, roof), roof),
@@ -212,7 +211,7 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
         number(
             "at its clock",
             lambda each: each.row.share_of_clocked_peak,
-            part,
+            share,
             "of the datasheet's roof at the clock that it ran at",
             rank=8,
         ),
@@ -269,6 +268,8 @@ def _median(each: Timed) -> Cell:
     row = each.row
     if row.status != "timed":
         return Cell(row.status, None, STATUSES[row.status])
+    if row.median_us is None:
+        return Cell("-")
     return Cell(microseconds(row.median_us), row.median_us, _best(each))
 
 

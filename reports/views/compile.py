@@ -260,16 +260,20 @@ _KERNEL: list[Field[Sequence[CompileRow]]] = [
     _most(_SHARED),
     _most(_OCCUPANCY, least=True),
 ]
+
+
+def _predicted(row: PredictionRow) -> Cell:
+    if row.predicted_us is None:
+        return Cell("-")
+    sign = "" if row.from_code else "~"
+    return Cell(f"{sign}{microseconds(row.predicted_us)}", row.predicted_us)
+
+
 _PREDICTION: list[Field[PredictionRow]] = [
     text("kernel", _kernel, group=True),
     text("case", lambda each: each.case.id.removeprefix(f"{each.op}-"), group=True),
     text("GPU", lambda each: each.gpu),
-    (
-        Column("us", "number"),
-        lambda each: Cell(
-            f"{'' if each.from_code else '~'}{microseconds(each.predicted_us)}", each.predicted_us
-        ),
-    ),
+    (Column("us", "number"), _predicted),
     text("limit", lambda each: each.limit or ""),
     text("none, since", lambda each: each.reason or "", rank=1),
 ]

@@ -39,7 +39,7 @@ _VERDICTS: dict[str, Tone] = {
 
 @dataclass(frozen=True, slots=True)
 class NoFigure:
-    """Rows of one kernel without a figure for one reason, and one of their cases."""
+    """Rows of one kernel without a figure for one reason; case: of the first of them."""
 
     op: str
     kernel: str

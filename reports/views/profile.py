@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reports.document.fields import meanings, number, only, table_of, text, whole
 from reports.document.model import Cell, Column
-from reports.phrases import count, duration, figure, microseconds, milliseconds, part, times
+from reports.phrases import count, duration, figure, microseconds, milliseconds, share, times
 from reports.views.performance import (
     STATUSES,
     part_of,
@@ -178,7 +178,7 @@ def _rows(record: Record) -> Table:
         number("energy", lambda row: row.energy_j, energy_text, _ENERGY),
         number("±", _error, _percent, "95 %, of the trials and the counter", rank=1),
         number("W", lambda row: row.power_w, figure, "mean over the trials", rank=1),
-        number("of limit", of_limit, part, "of the power limit in force", kind="share", rank=2),
+        number("of limit", of_limit, share, "of the power limit in force", kind="share", rank=2),
         number("us", lambda row: row.device_us, microseconds, "of a call in the loop", rank=3),
         (Column("a watt buys", "number", rank=5), _bought),
         number("SM MHz", lambda row: mean_of(row, "sm_clock_mhz"), note="mean", rank=4),
@@ -316,14 +316,14 @@ def _held(record: Record) -> Table:
         number(
             "of the windows",
             lambda each: each[1].share,
-            part,
+            share,
             "by the driver's counter",
             kind="share",
         ),
         number(
             "polled beside",
             lambda each: each[1].polled,
-            part,
+            share,
             "share of the samples that had it",
             rank=1,
         ),
