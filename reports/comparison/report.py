@@ -171,16 +171,17 @@ def _head(sides: Sequence[Side], found: Comparison) -> Part:
         )
     notes += _imported(sides)
     notes += _differing([each for each in sides if each.figures == "measured"])
+    sentence = f"{count(len(sides), 'record')}, {sides[0].letter} the base"
     worst = min(found.parts, key=lambda each: _WORST.index(each.verdict))
     return Part(
         "",
         worst.verdict,
         worst.tone,
-        f"{count(len(sides), 'record')}, {sides[0].letter} the base",
+        sentence,
         notes,
         facts=[(named(each), _described(each)) for each in sides],
         environment=[(f"{each.letter} began", each.header.started_at) for each in sides],
-        closing="of all; --details shows every row of every table",
+        closing=f"{sentence}; --details shows every row of every table",
     )
 
 

@@ -71,11 +71,13 @@ def print_document(document: Document, console: Console, *, details: bool = Fals
     heads = [_head(part, console, titled=titled, details=details) for part in document.parts]
     ends = [line for part in document.parts for line in _end(part)]
     room = _SCREEN - sum(map(len, heads)) - len(ends)
-    layouts = (
-        [[_Layout(table, console, len(table.rows)) for table in of_part] for of_part in tables]
-        if details
-        else _fitted(tables, console, room)
-    )
+    layouts = [[_Layout(table, console) for table in of_part] for of_part in tables]
+    every = [layout for of_part in layouts for layout in of_part]
+    if details:
+        for layout in every:
+            layout.show(len(layout.table.rows))
+    else:
+        _fit(every, room)
     for number, (head, of_part) in enumerate(zip(heads, layouts, strict=True)):
         lines = [Text()] * bool(number) + head
         for layout in of_part:
@@ -130,17 +132,14 @@ def _end(part: Part) -> list[Text]:
     return [Text(), *record, _verdict(part, part.closing)]
 
 
-def _fitted(tables: Sequence[Sequence[Table]], console: Console, room: int) -> list[list[_Layout]]:
-    """Each table with as many rows as a screen has room for, the first tables first."""
-    fitted = [[_Layout(each, console, each.least) for each in of_part] for of_part in tables]
-    room -= sum(len(layout.lines) for of_part in fitted for layout in of_part)
-    for of_part in fitted:
-        for place, least in enumerate(of_part):
-            room += len(least.lines)
-            layouts = (_Layout(least.table, console, rows) for rows in _ends(least.table, room))
-            of_part[place] = next((each for each in layouts if len(each.lines) <= room), least)
-            room -= len(of_part[place].lines)
-    return fitted
+def _fit(layouts: Sequence[_Layout], room: int) -> None:
+    """Show as many rows of each table as a screen has room for, of the first tables first."""
+    room -= sum(layout.show(layout.table.least) for layout in layouts)
+    for layout in layouts:
+        room += len(layout.lines)
+        if not any(layout.show(rows) <= room for rows in _ends(layout.table, room)):
+            layout.show(layout.table.least)
+        room -= len(layout.lines)
 
 
 def _ends(table: Table, room: int) -> Iterator[int]:
@@ -160,13 +159,10 @@ def _ends(table: Table, room: int) -> Iterator[int]:
 class _Layout:
     """A table laid out for a console. `lines` are none where it shows no row."""
 
-    def __init__(self, table: Table, console: Console, rows: int) -> None:
+    def __init__(self, table: Table, console: Console) -> None:
         self.table = table
+        self.lines: list[Text] = []
         self._width, self._ascii = console.width, console.options.ascii_only
-        self._rows = [
-            [Cell(each) if isinstance(each, str) else each for each in row]
-            for row in table.rows[:rows]
-        ]
         self._titles = [self._plain(each.title) for each in table.columns]
         places = range(len(table.columns))
         self._groups = [place for place in places if table.columns[place].group]
@@ -176,17 +172,25 @@ class _Layout:
             if _is_below(table.columns[place]) and place not in self._groups
         ]
         self._indent = _INDENT if self._groups else ""
-        self._bars = 6 if self._width < 110 else 10  # columns of a share's bar; 0: none
         self._places = [
             place
             for place in places
             if place not in {*self._groups, *self._below} and not table.is_empty(place)
         ]
+
+    def show(self, rows: int) -> int:
+        """Lay the first rows out; how many lines they take."""
+        self._bars = 6 if self._width < 110 else 10  # columns of a share's bar; 0: none
+        self._rows = [
+            [Cell(each) if isinstance(each, str) else each for each in row]
+            for row in self.table.rows[:rows]
+        ]
         self._widest = {
             place: max((cell_len(self._plain(row[place].text)) for row in self._rows), default=0)
             for place in self._places
         }
-        self.lines = [*self._all_lines()] if self._rows else []
+        self.lines = [*self._all_lines()] if rows else []
+        return len(self.lines)
 
     def _all_lines(self) -> Iterator[Text]:
         table, width = self.table, self._width
