@@ -19,7 +19,7 @@ import torch
 from kernels.expectation import Claim
 from kernels.registry import Kernel, KernelError, all_kernels, load_file
 from profiles.peaks import LIMITS, peaks_of_sm
-from reports.command_line import report_console
+from reports.output import report_console
 from reports.phrases import count
 from reports.record import (
     BrokenExpectation,
