@@ -46,6 +46,8 @@ from suites.sandbox.judge_side.worker_process import WorkersError
 
 _BATCH = 6  # kernels whose code is disassembled at one time
 
+_Suspect = tuple[CompileRow, Planned, list[Claim]]  # with the claims that it breaks
+
 
 def run(options: Namespace, command: str) -> int:
     """Compile, record and report what the options ask for; return the exit status.
@@ -218,11 +220,11 @@ class Session:
 
     def _compiled(self, launches: Sequence[Planned]) -> Iterator[CompileRow]:
         """The rows of all launches: kept ones first, at last those that break an expectation."""
-        suspects: list[tuple[CompileRow, Planned]] = []
+        suspects: list[_Suspect] = []
         for planned, measured in self._measured(launches):
-            row = self._held(row_of(planned, measured, self.tools[planned.sm]))
-            if row.broken:
-                suspects.append((row, planned))
+            row, claims = self._held(row_of(planned, measured, self.tools[planned.sm]))
+            if claims:
+                suspects.append((row, planned, claims))
             else:
                 yield row
         yield from self._located(suspects)
@@ -247,38 +249,32 @@ class Session:
                     yield missing[sm, key], measured
                     progress.advance(missing[sm, key].kernel.name)
 
-    def _held(self, row: CompileRow) -> CompileRow:
-        """The row with the expectations that it breaks."""
+    def _held(self, row: CompileRow) -> tuple[CompileRow, list[Claim]]:
+        """The row with the expectations that it breaks, and their claims."""
         known = self._expectations[row.op, row.kernel]
         self._met.update(id(each) for each in known if is_about(each, row))
         about = [each for each in counting(known, row) if row.status == "compiled"]
-        failed = tuple(
-            BrokenExpectation(says=each.says, reason=reason, sass=None)
-            for each in about
-            if (reason := broken(each.claim, row)) is not None
+        reasons = [(each, broken(each.claim, row)) for each in about]
+        failed = [(each, reason) for each, reason in reasons if reason is not None]
+        told = tuple(
+            BrokenExpectation(says=each.says, reason=reason, sass=None) for each, reason in failed
         )
-        return row.model_copy(update={"expected": len(about), "broken": failed})
+        row = row.model_copy(update={"expected": len(about), "broken": told})
+        return row, [each.claim for each, _ in failed]
 
-    def _located(self, suspects: Sequence[tuple[CompileRow, Planned]]) -> Iterator[CompileRow]:
+    def _located(self, suspects: Sequence[_Suspect]) -> Iterator[CompileRow]:
         """The rows that break expectations, each with the instruction that does."""
-
-        def claims(row: CompileRow) -> list[Claim]:
-            known = counting(self._expectations[row.op, row.kernel], row)
-            return [each.claim for each in known if broken(each.claim, row) is not None]
-
-        tasks: dict[int, list[Locate]] = {}
-        for row, planned in suspects:
-            tasks.setdefault(row.sm, []).extend(
-                Locate(planned.noted.key, planned.call, claim) for claim in claims(row)
-            )
+        tasks: dict[int, list[Locate]] = defaultdict(list)
+        for row, planned, claims in suspects:
+            tasks[row.sm] += [Locate(planned.noted.key, planned.call, each) for each in claims]
         found: dict[tuple[int, str, Claim], object] = {}
         for sm, task, answer in self.workers.run(tasks):
             assert isinstance(task, Locate)
             found[sm, task.key, task.claim] = answer
-        for row, planned in suspects:
+        for row, planned, claims in suspects:
             told = tuple(
                 each.model_copy(update={"sass": found[row.sm, planned.noted.key, claim]})
-                for each, claim in zip(row.broken, claims(row), strict=True)
+                for each, claim in zip(row.broken, claims, strict=True)
             )
             yield row.model_copy(update={"broken": told})
 
