@@ -23,7 +23,7 @@ from suites.accuracy.run import Run
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox.judge_side.worker_process import ForkServer
 from suites.sandbox.judge_side.workers import Workers
-from tests.mutants.catalogue import ci_cases
+from tests.mutants.catalogue import cases_of
 from tests.mutants.mutant import EditError, Mutant
 
 PLAIN = Path(__file__).with_name("plain_kernels.py")
@@ -126,7 +126,7 @@ class Bench:
         if killed is None:
             wrong = f"it passes all {tried} cases that it was tried on"
             return Outcome(mutant, None, None, None, tried, "-", _since(started), wrong)
-        beside = self._beside(mutant, ci_cases(mutant.op)[killed.case.id])
+        beside = self._beside(mutant, cases_of(mutant)[killed.case.id])
         problem = None
         if killed.rule not in mutant.rules:
             problem = f"killed by {killed.rule}, not by {' or '.join(mutant.rules)}"
@@ -146,7 +146,7 @@ class Bench:
     def _rows(self, mutant: Mutant, workers: Workers) -> Iterator[AccuracyRow]:
         """The mutant on its own cases, and then on the rest of its op's; not those it refuses."""
         kernel = _called(workers.kernels(), mutant.op, mutant.kernel)
-        cases = ci_cases(mutant.op)
+        cases = cases_of(mutant)
         own = [cases[each] for each in mutant.case_ids]
         for case in (*own, *(each for each in cases.values() if each not in own)):
             self.run.workers = workers

@@ -11,13 +11,16 @@ from oracles import OPS
 from oracles.op import Case
 from tests.mutants import (
     attention_backward,
+    attention_backward_pairs,
     attention_delta,
     attention_forward,
+    attention_forward_pairs,
     attention_split,
     cheats,
     declared,
     host,
     layer_norm,
+    layer_norm_pairs,
     layer_norm_steps,
     plain,
 )
@@ -30,6 +33,9 @@ _FILES = (
     attention_split,
     attention_delta,
     attention_backward,
+    layer_norm_pairs,
+    attention_forward_pairs,
+    attention_backward_pairs,
     host,
     plain,
     declared,
@@ -46,6 +52,11 @@ class UnknownMutantError(LookupError):
 def ci_cases(op: str) -> dict[str, Case]:
     """The cases of an op that are tried without a GPU, by id."""
     return {case.id(): case for case in OPS[op].cases() if case.tier == "ci"}
+
+
+def cases_of(mutant: Mutant) -> dict[str, Case]:
+    """What a mutant is tried on, by id: the cases that it is given as they are, and `ci`."""
+    return mutant.own_cases | ci_cases(mutant.op)
 
 
 def chosen(names: Sequence[str], sample: int | None) -> tuple[Mutant, ...]:

@@ -29,7 +29,7 @@ from suites.interpreter import repairs
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox.worker_side.allocations import fresh_memory
 from tests.mutants.bench import PLAIN, Outcome
-from tests.mutants.catalogue import ci_cases
+from tests.mutants.catalogue import cases_of
 from tests.mutants.low_precision import low_precision
 from tests.mutants.mutant import Mutant
 from tests.mutants.rivals import RIVALS, Comparison
@@ -133,7 +133,7 @@ def _compared(work: tuple[Mutant, tuple[str, ...]]) -> tuple[str, Failed, Failed
         return mutant.name, {each: [_ENDED] for each in ids}, {each: [] for each in ids}
     torch.set_num_threads(1)
     repairs.install()
-    cases = [ci_cases(mutant.op)[each] for each in ids]
+    cases = [cases_of(mutant)[each] for each in ids]
     for case in cases:
         _expected(case)  # here, so that both children have it
     known = PLAIN if mutant.sound else None

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from oracles.op import Op
+from oracles.op import Case, Op
 from reports.record import Rule
 from tests import ROOT
 
@@ -41,7 +41,8 @@ class Mutant:
     cheats    numbers of ways to deceive a harness that were seen, in tests/mutants/cheats.py
     edits     what makes it of the kernel called `kernel`
     file      or the user's file that registers it as it is
-    cases     ids, less the op's name, of the cases expected to kill it: tried first, in this order
+    cases     those expected to kill it, tried first, in this order: of `ci` by their ids, less the
+              op's name; others as they are
     rules     any of which may kill it
     why       what it does wrong, in a sentence
     sound     the name of the kernel that it was made of, where that isn't its own
@@ -52,7 +53,7 @@ class Mutant:
     bugs: tuple[int, ...]
     op: str
     kernel: str
-    cases: tuple[str, ...]
+    cases: tuple[str | Case, ...]
     rules: tuple[Rule, ...]
     why: str
     edits: tuple[Edit, ...] = ()
@@ -70,7 +71,14 @@ class Mutant:
     @property
     def case_ids(self) -> tuple[str, ...]:
         """The ids of its cases in full."""
-        return tuple(f"{self.op}-{case}" for case in self.cases)
+        return tuple(
+            each.id() if isinstance(each, Case) else f"{self.op}-{each}" for each in self.cases
+        )
+
+    @property
+    def own_cases(self) -> dict[str, Case]:
+        """Those of its cases that are given as they are, by id."""
+        return {each.id(): each for each in self.cases if isinstance(each, Case)}
 
     def write_overlay(self, folder: Path) -> None:
         """Write a copy of kernels/ with its edits to `folder`.
@@ -105,7 +113,7 @@ class Family:
         name: str,
         bugs: tuple[int, ...],
         why: str,
-        cases: tuple[str, ...],
+        cases: tuple[str | Case, ...],
         rules: tuple[Rule, ...],
         *edits: Edit,
         kernel: str = "",

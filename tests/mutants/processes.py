@@ -25,7 +25,7 @@ def _groups(mutants: Sequence[Mutant]) -> list[tuple[Mutant, ...]]:
     """Mutants whose first case is the same, together: its truth is then computed once."""
 
     def first(mutant: Mutant) -> tuple[str, str]:
-        return mutant.op, mutant.cases[0]
+        return mutant.op, mutant.case_ids[0]
 
     ordered = sorted(mutants, key=first)
     return [tuple(each) for _, each in itertools.groupby(ordered, first)]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from oracles import OPS
 from tests import ROOT
 from tests.mutants import bench, catalogue
 from tests.mutants.bench import Bench
@@ -38,7 +39,7 @@ def test_mutant_of_the_sample_is_killed(mutant: Mutant, trial: Bench) -> None:
     outcome = trial(mutant)
     assert outcome.wrong is None
     assert outcome.case in mutant.case_ids
-    assert outcome.tried <= len(mutant.cases)
+    assert outcome.tried <= len(mutant.case_ids)
 
 
 def test_mutant_that_changes_nothing_survives(
@@ -46,7 +47,7 @@ def test_mutant_that_changes_nothing_survives(
 ) -> None:
     """An edit without an effect passes every case, and that is reported."""
     known = catalogue.ci_cases("attention_delta")
-    monkeypatch.setattr(bench, "ci_cases", lambda _: dict(list(known.items())[:9]))
+    monkeypatch.setattr(bench, "cases_of", lambda _: dict(list(known.items())[:9]))
     alike = next(each for each in _EDITED if each.kernel == "delta")
     comment = Edit("attention/delta.py", "_TILE = 4096  #", "_TILE = 4096  # just")
     outcome = trial(replace(alike, edits=(comment,), cases=()))
@@ -83,17 +84,23 @@ def test_edit_that_no_longer_applies_is_named(tmp_path: Path, trial: Bench) -> N
 
 
 @pytest.mark.parametrize("mutant", catalogue.MUTANTS, ids=lambda each: each.name)
-def test_cases_of_a_mutant_are_of_the_ci_tier(mutant: Mutant) -> None:
-    """Each names a case at least, and all that it names exist and need no GPU."""
+def test_cases_of_a_mutant_need_no_gpu(mutant: Mutant) -> None:
+    """Each has a case at least: those named by their ids are of `ci`, and others there can be."""
     assert mutant.case_ids
-    assert set(mutant.case_ids) <= set(catalogue.ci_cases(mutant.op))
+    named = set(mutant.case_ids) - set(mutant.own_cases)
+    assert named <= set(catalogue.ci_cases(mutant.op))
+    allowed = OPS[mutant.op].allowed
+    for case in mutant.own_cases.values():
+        assert (case.op, case.tier) == (mutant.op, "ci")
+        assert allowed is not None and allowed.objection(case) is None
 
 
 def test_mutants_are_many_and_told_apart() -> None:
-    """75 at least, 60 besides cheats, most of them edits of ours, 15 cheats; no name twice."""
+    """75 at least, most of them edits of ours, 40 where things meet, 15 cheats; no name twice."""
     names = [each.name for each in catalogue.MUTANTS]
     assert len(names) == len(set(names)) >= 75
     assert len(_EDITED) >= 45
+    assert sum(bool(each.own_cases) for each in catalogue.MUTANTS) >= 40
     assert sum(bool(each.cheats) for each in catalogue.MUTANTS) >= 15
 
 
