@@ -22,8 +22,8 @@ from suites import ROOT
 from suites.bench.processes import given
 from suites.bench.rounds import Side, Timed, time_in_turn
 from suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
-from suites.run.nox_command import nox_command
-from suites.run.options import DEVICE, without
+from suites.run.nox_command import nox_command, without
+from suites.run.options import DEVICE
 from suites.run.session import typed
 
 _SUITE = "suites/bench"

@@ -36,8 +36,13 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def _several(config: pytest.Config) -> Callable[[pytest.Config], int] | None:
-    """What makes this run one of several processes, where an option asks for that."""
+    """What makes this run one of several processes, where an option asks for that.
+
+    What would run is listed once, of this tree.
+    """
     options = config.option
+    if options.list or options.collectonly:
+        return None
     if options.gpus is not None:
         return run_on_gpus
     if options.against is not None:

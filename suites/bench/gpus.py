@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from suites.bench.processes import Process, given, run_in_turn
-from suites.run.options import without
+from suites.run.nox_command import without
 
 _LIST = (
     "import torch\n"

@@ -26,8 +26,7 @@ from reports.output import report_console
 from reports.record import BenchRow, Record, RecordError, RunEnd, new_record, read
 from reports.report import print_report
 from suites.bench.processes import Process, given, interrupts_held_back, run_in_turn
-from suites.run.nox_command import nox_command
-from suites.run.options import without
+from suites.run.nox_command import nox_command, without
 from suites.run.session import typed
 
 _OWN = {"--rounds": True, "--results": True}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from suites import ROOT
@@ -24,3 +24,17 @@ def path_in_command(path: Path) -> str:
     """A whole path as a command names it: from where nox was called, where it lies below that."""
     here = Path(os.environ.get(FOLDER, ROOT))
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def without(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:
+    """The arguments less these options, and their values where they take one."""
+    kept = []
+    skip = False
+    for each in arguments:
+        if skip:
+            skip = False
+        elif each in options:
+            skip = options[each]
+        elif each.partition("=")[0] not in options:
+            kept.append(each)
+    return kept

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -146,20 +146,6 @@ def check(suite: str, arguments: Sequence[str]) -> None:
             refuse_to_overwrite({"--benchmark-json": (made, "JSON of pytest-benchmark")})
         except RecordError as error:
             raise pytest.UsageError(str(error)) from error
-
-
-def without(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:
-    """The arguments less these options, and their values where they take one."""
-    kept = []
-    skip = False
-    for each in arguments:
-        if skip:
-            skip = False
-        elif each in options:
-            skip = options[each]
-        elif each.partition("=")[0] not in options:
-            kept.append(each)
-    return kept
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:

@@ -28,8 +28,8 @@ from reports.record import AccuracyRow, RecordError, RunHeader, read
 from reports.report import print_report
 from suites.run import earlier_run, shards
 from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
-from suites.run.nox_command import nox_command, path_in_command
-from suites.run.options import DEVICE, without
+from suites.run.nox_command import nox_command, path_in_command, without
+from suites.run.options import DEVICE
 from suites.run.progress import Progress
 from suites.run.record import INTERRUPTED, RunRecord
 from suites.run.selection import absent_kernels, kernel_files, refusing

@@ -16,7 +16,7 @@ from reports.record import read
 from suites.bench.against import _in_full, in_order, tell, two_sides
 from suites.bench.rounds import time_in_turn
 from suites.bench.worktrees import TreeError, commit_of, tree_of
-from suites.run.options import without
+from suites.run.nox_command import without
 from tests.builders.commands import Running, wait_for
 from tests.builders.compared_records import bench_row, case, header, write
 
