@@ -216,6 +216,13 @@ def accuracy(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
+def search(session: nox.Session) -> None:
+    """Draw cases until one breaks a kernel, and shrink it: `-- --kernel NAME --minutes M`."""
+    quiet = {"PYTEST_ADDOPTS": _QUIET}
+    _run(session, "run", "pytest", "suites/search", *_arguments(session), variables=quiet)
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
 def profile(session: nox.Session) -> None:
     """Measure energy, power and clocks of kernels on a GPU: `-- --op OP --window S --trials N`."""
     _run(

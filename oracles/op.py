@@ -363,20 +363,51 @@ class Geometry:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one level of a factor puts into a case; what isn't given is left to other factors."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    options: frozenset[str] = frozenset()
+    dtypes: tuple[torch.dtype, torch.dtype] | None = None
+    layout: Layout | None = None
+    distribution: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One thing that cases differ in, as "heads" with the levels "one", "grouped" and so on.
+
+    levels   name -> parts, each of which makes a case of that level; the first level is the plain
+             one
+    level    (case) -> the name of its level
+    """
+
+    name: str
+    levels: Mapping[str, tuple[Part, ...]]
+    level: Callable[[Case], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """Which cases an op could have besides its own.
 
-    sizes         those that every case has, in the order of its id
-    option_sizes  those that an option brings, after them in the id
-    implied       (sizes) -> the options that follow from them alone
-    objection     (case) -> why there can be no such case, in one sentence; None where there can
+    sizes          those that every case has, in the order of its id
+    option_sizes   those that an option brings, after them in the id
+    implied        (sizes) -> the options that follow from them alone
+    objection      (case) -> why there can be no such case, in one sentence; None where there can
+    layouts        those that a case can be given by name, alone or joined by "+"
+    distributions  those that fit any sizes
+    factors        what cases differ in: what they are drawn from, and what coverage is counted by
     """
 
     sizes: tuple[str, ...]
     option_sizes: tuple[str, ...]
     implied: Callable[[Mapping[str, int]], frozenset[str]]
     objection: Callable[[Case], str | None]
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    distributions: tuple[str, ...] = ()
+    factors: tuple[Factor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from reports.views.bench import bench_part
 from reports.views.bench_pictures import roofline
 from reports.views.compile import compile_part
 from reports.views.profile import profile_part
+from reports.views.search import search_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,8 @@ def part_of(
         return compile_part(record, against)
     if suite == "profile":
         return profile_part(record)
+    if suite == "search":
+        return search_part(record)
     return bench_part(record, baseline)
 
 

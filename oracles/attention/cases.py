@@ -14,6 +14,7 @@ from functools import cache
 
 import torch
 
+from oracles.attention.factors import factors_of, layouts_of
 from oracles.attention.geometry import ARGUMENTS, BACKWARD, DELTA, FORWARD, GRADIENTS, shapes
 from oracles.attention.layouts import (
     BIAS_STRIDES,
@@ -26,6 +27,7 @@ from oracles.attention.layouts import (
     moves,
 )
 from oracles.attention.probes import NEEDLES
+from oracles.attention.values import DISTRIBUTIONS
 from oracles.cases import DTYPES, collect
 from oracles.cases.distributions import COARSE, INTEGERS, objection
 from oracles.op import CONTIGUOUS, Allowed, Case, Layout, Tier
@@ -863,6 +865,13 @@ def _objection(case: Case) -> str | None:
 
 def allowed(op: str) -> Allowed:
     """What a case of the attention op may be."""
-    if op == DELTA:
-        return Allowed(DELTA_SIZES, (), implied, _objection)
-    return Allowed(SIZES, _WINDOW, implied, _objection)
+    far = (*FAR_QUERIES, *FAR_KEYS, *FAR_HEADS, *FAR_BATCHES)
+    return Allowed(
+        DELTA_SIZES if op == DELTA else SIZES,
+        () if op == DELTA else _WINDOW,
+        implied,
+        _objection,
+        layouts=layouts_of(op) | {each.name: each for each in far if moves(each, _taken(op))},
+        distributions=tuple(DISTRIBUTIONS),
+        factors=factors_of(op, _OWN),
+    )

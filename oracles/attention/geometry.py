@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -152,29 +153,44 @@ def key_ranges(case: Case, s_q: int, s_kv: int) -> tuple[Tensor, Tensor]:
 
     Where the last is below the first the query attends to none.
     """
-    sizes = dict(case.sizes)
-    shift = s_kv - s_q if "bottom_right" in case.options else 0
-    middle = torch.arange(s_q) + shift
+    return _ranges(s_q, s_kv, _mask(case))
+
+
+_Limits = tuple[int | None, int | None, bool, bool]
+
+
+def _mask(case: Case) -> _Limits:
+    """The window's two limits, whether it is causal, and whether its corner is bottom right."""
+    sizes, options = dict(case.sizes), case.options
+    window = sizes.get("window_left"), sizes.get("window_right")
+    return *window, "causal" in options, "bottom_right" in options
+
+
+def _ranges(s_q: int, s_kv: int, limits: _Limits) -> tuple[Tensor, Tensor]:
+    left, right, causal, bottom_right = limits
+    middle = torch.arange(s_q) + (s_kv - s_q if bottom_right else 0)
     first, last = torch.zeros_like(middle), torch.full_like(middle, s_kv - 1)
-    if "window_left" in sizes:
-        first = first.maximum(middle - sizes["window_left"])
-    if "window_right" in sizes:
-        last = last.minimum(middle + sizes["window_right"])
-    if "causal" in case.options:
+    if left is not None:
+        first = first.maximum(middle - left)
+    if right is not None:
+        last = last.minimum(middle + right)
+    if causal:
         last = last.minimum(middle)
     return first, last
 
 
+@lru_cache(2**14)  # asked of thousands of cases that differ in little but their values
+def _attended(s_q: int, s_kv: int, limits: _Limits) -> int:
+    first, last = _ranges(s_q, s_kv, limits)
+    return int((last - first + 1).clamp(min=0).sum())
+
+
 def pairs(case: Case) -> int:
     """How many (query, key) pairs are attended to, over the batch, for one head."""
-
-    def attended(s_q: int, s_kv: int) -> int:
-        first, last = key_ranges(case, s_q, s_kv)
-        return int((last - first + 1).clamp(min=0).sum())
-
+    limits = _mask(case)
     if "varlen" in case.options:
-        return sum(attended(*each) for each in lengths(case))
-    return case.size("b") * attended(case.size("s_q"), case.size("s_kv"))
+        return sum(_attended(*each, limits) for each in lengths(case))
+    return case.size("b") * _attended(case.size("s_q"), case.size("s_kv"), limits)
 
 
 def flops(case: Case) -> int:

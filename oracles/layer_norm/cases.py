@@ -14,6 +14,7 @@ import torch
 from oracles.cases import DTYPES, collect
 from oracles.cases.distributions import COARSE, INTEGERS, objection
 from oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
+from oracles.layer_norm.factors import factors_of
 from oracles.layer_norm.values import DISTRIBUTIONS
 from oracles.op import CONTIGUOUS, Allowed, Case, Layout, TensorLayout, Tier
 
@@ -43,6 +44,15 @@ STRIDES = (
     apart("x_transposed", x=TensorLayout(order="nm")),
     apart("expanded_rows", dy=TensorLayout(expanded="m")),
     apart("expanded_all", dy=TensorLayout(expanded="mn")),
+)
+
+RANK_3 = tuple(
+    Layout(
+        f"rank3_pad{padding}" if padding else "rank3",
+        alike("", _MATRICES, TensorLayout(batch_padding=padding)).tensors,
+        batches=3,
+    )
+    for padding in (0, 8, 5)
 )
 
 FAR = (
@@ -161,9 +171,7 @@ def _strides(tier: Tier) -> Iterator[Case]:
         for m, n in shapes:
             for dtypes in _SAME if tier == "ci" else _ALL:
                 yield layer_norm_case(m, n, dtypes, tier, layout=layout)
-    for padding in (0, 8, 5):
-        apart_by = alike("", _MATRICES, TensorLayout(batch_padding=padding)).tensors
-        layout = Layout(f"rank3_pad{padding}" if padding else "rank3", apart_by, batches=3)
+    for layout in RANK_3:
         for m, n in ((12, 264),) if tier == "ci" else ((138, 768), (21, 8320)):
             for dtypes in _SAME if tier == "ci" else _ALL:
                 yield layer_norm_case(m, n, dtypes, tier, layout=layout)
@@ -325,6 +333,15 @@ def _objection(case: Case) -> str | None:
     return None
 
 
+_LAYOUTS = {each.name: each for each in (*OFFSETS, *STRIDES, *RANK_3, *FAR)}
+_FED = tuple(each for each in DISTRIBUTIONS if each not in _OWN)
+
 ALLOWED = Allowed(
-    sizes=("m", "n"), option_sizes=(), implied=lambda _: frozenset(), objection=_objection
+    sizes=("m", "n"),
+    option_sizes=(),
+    implied=lambda _: frozenset(),
+    objection=_objection,
+    layouts=_LAYOUTS,
+    distributions=tuple(DISTRIBUTIONS),
+    factors=factors_of(_ALL, _LAYOUTS, _FED),
 )

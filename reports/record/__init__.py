@@ -25,6 +25,7 @@ from reports.record.run import (
     RunEnd,
     RunHeader,
 )
+from reports.record.search_row import CoverageRow, FindRow
 from reports.record.writer import RecordWriter, new_path, new_record
 
 __all__ = [
@@ -41,7 +42,9 @@ __all__ = [
     "CaseInfo",
     "CodeMix",
     "CompileRow",
+    "CoverageRow",
     "Environment",
+    "FindRow",
     "FlushProbe",
     "KernelInfo",
     "Line",

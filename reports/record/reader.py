@@ -21,9 +21,12 @@ from reports.record.bench_row import BenchRow
 from reports.record.compile_row import CompileRow, PredictionRow
 from reports.record.profile_row import ProfileRow
 from reports.record.run import SCHEMA_VERSION, RunEnd, RunHeader
+from reports.record.search_row import CoverageRow, FindRow
 
-Row = AccuracyRow | CompileRow | PredictionRow | BenchRow | ProfileRow
-Line = Annotated[RunHeader | AccuracyRow | RunEnd, Field(discriminator="kind")]
+Row = AccuracyRow | CompileRow | PredictionRow | BenchRow | ProfileRow | FindRow | CoverageRow
+Line = Annotated[
+    RunHeader | AccuracyRow | FindRow | CoverageRow | RunEnd, Field(discriminator="kind")
+]
 _Model = TypeVar("_Model", bound=BaseModel)
 _SHOWN = 80  # characters of a value quoted in a message: enough to recognise it
 _MOST_BYTES = 2**29  # of a file: fifty times a long run's, and no device that never ends
@@ -34,6 +37,8 @@ _KINDS: dict[str, type[Row]] = {
     "prediction": PredictionRow,
     "bench": BenchRow,
     "profile": ProfileRow,
+    "find": FindRow,
+    "coverage": CoverageRow,
 }
 # The kinds of row that a suite's record has; of most lines the first, which is tried first.
 _OF_SUITE = {
@@ -41,6 +46,7 @@ _OF_SUITE = {
     "compile": ("resources", "prediction"),
     "bench": ("bench",),
     "profile": ("profile",),
+    "search": ("accuracy", "find", "coverage"),
 }
 STAMP = "%Y%m%dT%H%M%SZ"  # of a record's name
 _STAMP_IN_NAME = re.compile(r"-(\d{8}T\d{6}Z)-")
@@ -54,7 +60,8 @@ class RecordError(Exception):
 class Record:
     """A record as read: of `accuracy` rows, of `compile` resources and predictions, and so on.
 
-    rows, compiled, predictions, benches, profiles    whole rows, in the order they were written
+    rows, compiled, predictions, benches, profiles, finds, coverage    whole rows, in the order they
+             were written
     end      None where the run was cut off
     problem  None for the record of a run that finished all it planned; otherwise one sentence
     """
@@ -68,6 +75,8 @@ class Record:
     predictions: tuple[PredictionRow, ...] = ()
     benches: tuple[BenchRow, ...] = ()
     profiles: tuple[ProfileRow, ...] = ()
+    finds: tuple[FindRow, ...] = ()
+    coverage: tuple[CoverageRow, ...] = ()
 
 
 def read(
@@ -169,6 +178,8 @@ def _record(
         predictions=tuple(row for row in rows if isinstance(row, PredictionRow)),
         benches=tuple(row for row in rows if isinstance(row, BenchRow)),
         profiles=tuple(row for row in rows if isinstance(row, ProfileRow)),
+        finds=tuple(row for row in rows if isinstance(row, FindRow)),
+        coverage=tuple(row for row in rows if isinstance(row, CoverageRow)),
     )
 
 

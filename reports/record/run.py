@@ -136,7 +136,7 @@ class RunHeader(SchemaLine):
     kind: Literal["run"] = "run"
     schema_version: Literal[1] = 1
     protocol: int = PROTOCOL
-    suite: Literal["accuracy", "compile", "bench", "profile"]
+    suite: Literal["accuracy", "compile", "bench", "profile", "search"]
     started_at: str = Field(description="ISO 8601, UTC")
     command: str = Field(description="what would run it again, from the checkout's root")
     environment: Environment

@@ -33,7 +33,7 @@ from suites.sandbox.orphans import end_children
 from suites.sandbox.worker_side.in_process import InProcess, mend
 
 # Cases on which kernels are asked for values drawn from a secret: a share, and so many of few.
-_FURTHER, _FURTHER_CASES = 0.2, 40
+FURTHER, _FURTHER_CASES = 0.2, 40
 
 
 class Accuracy(Suite[AccuracyRow]):
@@ -70,24 +70,20 @@ class Accuracy(Suite[AccuracyRow]):
         with refusing(repairs.InterpreterError):
             return mend(self.device, strictly=self.strict is True)
 
-    def plan(self) -> Sequence[Pair]:
-        """All kernels on all cases of their ops."""
-        options = self.options
+    def selected(self) -> tuple[Kernel, ...]:
+        """The kernels that the options name."""
         if self.workers is None:
             here = InProcess(self.device, self.sm, self.files)
-            kernels = selected_kernels(options, here.kernels)
-        else:
-            with refusing(WorkersError):
-                if options.shard or self.files:
-                    self.workers.prepare()
-                kernels = selected_kernels(options, self.workers.kernels)
-        self.cases = selected_cases(options, self.device, kernels)
-        tried = {case.op for case in self.cases}
-        self.kernels = tuple(each for each in kernels if each.op.name in tried)
-        if options.shard:
-            number, count = map(int, options.shard.split("/"))
-            self.share = shards.share_of(self.cases, number, count, self.device.type)
-        self.judge = Run(
+            return selected_kernels(self.options, here.kernels)
+        with refusing(WorkersError):
+            if self.options.shard or self.files:
+                self.workers.prepare()
+            return selected_kernels(self.options, self.workers.kernels)
+
+    def run_of(self, further: float, *, every_configuration: bool) -> Run:
+        """What judges pairs; further: the share of cases on which fresh values are asked for."""
+        options = self.options
+        return Run(
             device=self.device,
             sm=self.sm,
             gate_baselines=options.gate_baselines,
@@ -95,9 +91,24 @@ class Accuracy(Suite[AccuracyRow]):
             reproduce_options=self._reproduce_options(),
             workers=self.workers,
             signs=options.signs,
-            further=max(_FURTHER, _FURTHER_CASES / max(1, len(self.cases))),
-            every_configuration=options.tier == "full",
+            further=further,
+            every_configuration=every_configuration,
             strict=self.strict is not False,
+        )
+
+    def plan(self) -> Sequence[Pair]:
+        """All kernels on all cases of their ops."""
+        options = self.options
+        kernels = self.selected()
+        self.cases = selected_cases(options, self.device, kernels)
+        tried = {case.op for case in self.cases}
+        self.kernels = tuple(each for each in kernels if each.op.name in tried)
+        if options.shard:
+            number, count = map(int, options.shard.split("/"))
+            self.share = shards.share_of(self.cases, number, count, self.device.type)
+        self.judge = self.run_of(
+            max(FURTHER, _FURTHER_CASES / max(1, len(self.cases))),
+            every_configuration=options.tier == "full",
         )
         alike = alike_together(self.kernels)
         return [(each, case) for case in self.cases for each in alike if each.op.name == case.op]

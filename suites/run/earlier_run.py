@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from reports.phrases import shown
-from reports.record import AccuracyRow, RecordError, RunHeader, latest, read
+from reports.record import AccuracyRow, Record, RecordError, RunHeader, latest, read
 from suites.run.suite import Pair, PairRow, Suite
 
 
@@ -70,13 +70,27 @@ def done_rows(
     """The rows, by kernel and case, that needn't be tried again; none without a record.
 
     whole: the pairs are all of the run's, and not one process's share of them.
-
-    Raises pytest.UsageError where the record is of another run than the one that begins: other
-    options, another commit or machine, files that were edited since. A record of before files were
-    hashed is believed to be of these.
+    Raises pytest.UsageError where the record is of another run than the one that begins.
     """
     if record is None:
         return {}
+    earlier = resumed(record, header)
+    planned = {(kernel.name, case.id()) for kernel, case in pairs}
+    done = {(row.kernel, row.case.id): row for row in earlier.rows if row.status != "refused"}
+    if whole and not done.keys() <= planned:
+        raise pytest.UsageError(
+            f"--resume {shown(record)}: {len(done.keys() - planned):,} of its rows aren't asked "
+            f"for by these options; its own were: {shown(earlier.header.command)}"
+        )
+    return done
+
+
+def resumed(record: str, header: RunHeader) -> Record:
+    """The record of the run that is gone on with.
+
+    Raises pytest.UsageError where it is of other options, of another commit or machine, or where
+    files were edited since. A record of before files were hashed is believed to be of these.
+    """
     try:
         earlier = read(Path(record))
     except RecordError as error:
@@ -104,11 +118,4 @@ def done_rows(
         raise pytest.UsageError(
             f"--resume {shown(record)}: {shown(edited[0])} has changed since; run all of it again"
         )
-    planned = {(kernel.name, case.id()) for kernel, case in pairs}
-    done = {(row.kernel, row.case.id): row for row in earlier.rows if row.status != "refused"}
-    if whole and not done.keys() <= planned:
-        raise pytest.UsageError(
-            f"--resume {shown(record)}: {len(done.keys() - planned):,} of its rows aren't asked "
-            f"for by these options; its own were: {shown(then.command)}"
-        )
-    return done
+    return earlier

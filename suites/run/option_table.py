@@ -18,13 +18,17 @@ DEFAULT_SM = 90  # Hopper, which the kernels are tuned for
 _WEEK_S = 604_800
 _LARGEST_SEED = 2**31 - 1
 _MOST_SEEDS = 1000
+_MOST_MINUTES = 10_000
 _SECRET = 2**63 - 1  # the largest that a row may have
 
 _ACCURACY, _BENCH, _PROFILE, _COMPILE = ("accuracy",), ("bench",), ("profile",), ("compile",)
+_SEARCH = ("search",)
+_JUDGES = (*_ACCURACY, *_SEARCH)
 _RUNS = (*_ACCURACY, *_BENCH, *_PROFILE)
 _PYTESTS = (*_RUNS, "sanitize")
-_ALL = (*_PYTESTS, *_COMPILE)
-_IN_PROCESS, _IN_WORKERS = ("accuracy", "sanitize"), ("bench", "profile")
+_JUDGED = (*_PYTESTS, *_SEARCH)
+_ALL = (*_JUDGED, *_COMPILE)
+_IN_PROCESS, _IN_WORKERS = ("accuracy", "search", "sanitize"), ("bench", "profile")
 _REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
@@ -94,7 +98,7 @@ OPTIONS = (
         **_REPEATED,
     ),
     _of(
-        _PYTESTS,
+        _JUDGED,
         "--dtype NAME",
         "only activations of this dtype (float32, float16, bfloat16); may be repeated",
         **_REPEATED,
@@ -107,7 +111,7 @@ OPTIONS = (
     ),
     _of(_PYTESTS, "--case ID", "only the case of this exact id", **_REPEATED),
     _of(
-        _PYTESTS,
+        _JUDGED,
         "--cases FILE",
         "cases of your own, a JSON object a line; they run alone; may be repeated",
         type=not_empty,
@@ -137,34 +141,34 @@ OPTIONS = (
         type=not_empty,
     ),
     _of(
-        _ACCURACY,
+        _JUDGES,
         "--resume RECORD",
         "go on with a run that was cut off, given its options",
         type=not_empty,
     ),
     # Of a process that another one started: which share of the cases it tries.
-    _of(_ACCURACY, "--shard N/M", argparse.SUPPRESS, default=""),
+    _of(_JUDGES, "--shard N/M", argparse.SUPPRESS, default=""),
     # Where and how kernels are called.
     _of(
-        _RUNS,
+        (*_RUNS, *_SEARCH),
         "--device cpu|cuda",
         "cuda, or cpu under Triton's interpreter; by default the GPU where there is one",
         default="auto",
     ),
     _of(
-        ("accuracy", "bench"),
+        ("accuracy", "bench", "search"),
         "--sm N",
         f"on a CPU, the sm that domains are asked about (default {DEFAULT_SM})",
         default=DEFAULT_SM,
         type=whole_number(70, 199),
     ),
     _of(
-        _ACCURACY,
+        _JUDGES,
         "--no-strict",
         "on a CPU, don't check each access of a kernel against its arguments",
     ),
     _of(
-        (*_ACCURACY, *_COMPILE),
+        (*_JUDGES, *_COMPILE),
         "--jobs N",
         "processes that share the work; by default as many as the machine is good for",
         type=whole_number(1, MOST_JOBS),
@@ -177,13 +181,13 @@ OPTIONS = (
         type=number(0.1, _WEEK_S),
     ),
     _of(
-        _RUNS,
+        (*_RUNS, *_SEARCH),
         "--memory-limit GIB",
         "memory of the host that a kernel's process may take; by default half of what is free",
         type=_gib,
     ),
     _of(
-        _ACCURACY,
+        _JUDGES,
         "--in-process",
         "call kernels in the suite's own process, for a debugger; one that crashes ends it",
     ),
@@ -193,6 +197,34 @@ OPTIONS = (
         "what second calls' signs, and further values, are drawn from, as a row has it; by "
         "default a secret",
         type=whole_number(0, _SECRET),
+    ),
+    # How cases are searched for.
+    _of(
+        _SEARCH,
+        "--minutes M",
+        "how long to search (default 5)",
+        default=5.0,
+        type=number(0.01, _MOST_MINUTES),
+    ),
+    _of(
+        _SEARCH,
+        "--finds N",
+        "end when a process has found so many",
+        type=whole_number(1, 1_000_000),
+    ),
+    _of(
+        _SEARCH,
+        "--seed N",
+        "what cases are drawn from (default 0)",
+        default=0,
+        type=whole_number(0, _LARGEST_SEED),
+    ),
+    _of(
+        _SEARCH,
+        "--time-limit S",
+        "seconds that one call of a kernel may take (default 60)",
+        default=60.0,
+        type=number(0.1, _WEEK_S),
     ),
     # How a time is measured.
     _of(
@@ -278,7 +310,7 @@ OPTIONS = (
     # When the run fails, what is written, what is shown.
     _of_pytest("-x --exitfirst", "end at the first row that fails"),
     _of_pytest("--maxfail N", "end when so many rows failed", type=whole_number(1, 10**9)),
-    _of(_PYTESTS, "--gate-baselines", "baselines' failures set the exit status too"),
+    _of(_JUDGED, "--gate-baselines", "baselines' failures set the exit status too"),
     _of(
         _ALL,
         "--results DIR",
@@ -286,10 +318,12 @@ OPTIONS = (
         default=str(ROOT / "results"),
         type=not_empty,
     ),
-    _of(_PYTESTS, "--hash-uuid", "keep a hash of the GPU's UUID, not the UUID"),
+    _of(_JUDGED, "--hash-uuid", "keep a hash of the GPU's UUID, not the UUID"),
     _of(_ALL, "--details", "at the end print all of the report, not what fits a screen"),
     _of(
-        (*_RUNS, *_COMPILE), "--list", "show the kernels and cases that would run, and run nothing"
+        (*_RUNS, *_SEARCH, *_COMPILE),
+        "--list",
+        "show the kernels and cases that would run, and run nothing",
     ),
     _of_pytest("--collect-only --co", "only list the rows"),
     _of_pytest("--pdb", "a debugger at a failure, for --in-process", _IN_PROCESS),
@@ -297,8 +331,11 @@ OPTIONS = (
     # What is taken and not told of.
     *(_of_pytest(each, argparse.SUPPRESS, _IN_WORKERS) for each in ("--pdb", "-s")),
     *(
-        _of_pytest(each, argparse.SUPPRESS, action="count")
+        _of_pytest(each, argparse.SUPPRESS, _JUDGED, action="count")
         for each in ("-q", "-v", "--no-header", "--no-summary")
     ),
-    *(_of_pytest(each, argparse.SUPPRESS, action="append") for each in ("-p", "-W", "-o", "--tb")),
+    *(
+        _of_pytest(each, argparse.SUPPRESS, _JUDGED, action="append")
+        for each in ("-p", "-W", "-o", "--tb")
+    ),
 )

@@ -25,7 +25,7 @@ from suites.run.option_table import OPTIONS
 if TYPE_CHECKING:
     import torch
 
-FOLDERS = {"accuracy": "suites/accuracy", "bench": "suites/bench", "profile": "suites/profile"}
+FOLDERS = {each: f"suites/{each}" for each in ("accuracy", "bench", "profile", "search")}
 DEVICE: pytest.StashKey[torch.device] = pytest.StashKey()
 # What is meant for another option only: without that one it would do nothing.
 _NEEDS = {

@@ -20,7 +20,8 @@ class Progress:
 
     def __init__(self, suite: str) -> None:
         self.suite = suite
-        self.done = self.total = 0
+        self.done = 0
+        self.total: int | None = 0
         # pytest captures both streams while a test runs, so the bar is drawn between tests.
         self._bar = Bar(
             TextColumn(suite),
@@ -37,8 +38,8 @@ class Progress:
         self._task = self._bar.add_task("")
         self._shown = time.monotonic()
 
-    def begin(self, total: int, done: int = 0) -> None:
-        """Count from `done` to `total`."""
+    def begin(self, total: int | None, done: int = 0) -> None:
+        """Count from `done` to `total`; None: nobody knows how many there will be."""
         self.total, self.done = total, done
         self._bar.reset(self._task, total=total, completed=done)
 
@@ -53,7 +54,8 @@ class Progress:
         if at_terminal:
             self._bar.refresh()
         else:
-            line = f"{self.suite}: {self.done:,} of {self.total:,}, {label}"
+            of = "" if self.total is None else f" of {self.total:,}"
+            line = f"{self.suite}: {self.done:,}{of}, {label}"
             print(line, file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:

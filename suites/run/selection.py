@@ -18,6 +18,7 @@ from kernels import Kernel, KernelError, all_kernels
 from kernels.declarations import hint
 from kernels.registry import all_absent, resolved
 from oracles import OPS
+from oracles.cases.named import case_named, objection
 from oracles.op import Case, Numerics, dtype_name
 from reports.arguments import quoted
 from reports.record import AbsentKernel
@@ -152,7 +153,7 @@ def _listed(
 
 
 def _case(name: str, known: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
-    """The case called `name`, of any tier; any seed of a known case is known."""
+    """The case called `name`: of any tier, with any seed, or any other that its op allows."""
     if name in known:
         return known[name]
     seed = _SEED.search(name)
@@ -160,7 +161,13 @@ def _case(name: str, known: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
         return dataclasses.replace(base, seed=int(seed.group(1)))
     own = sorted({each.op.name for each in kernels})
     for op in OPS:
-        if op not in own and _unseeded(name, OPS[op].cases()) is not None:
+        drawn = case_named(OPS[op], name)
+        if op in own and drawn is not None:
+            wrong = objection(OPS[op], drawn)
+            if wrong is not None:
+                raise pytest.UsageError(f"--case {quoted(name)}: {wrong}")
+            return drawn
+        if op not in own and (drawn is not None or _unseeded(name, OPS[op].cases()) is not None):
             raise pytest.UsageError(
                 f"--case {quoted(name)}: it is a case of {op}, and the kernels that are asked for "
                 f"are of {', '.join(own)}"

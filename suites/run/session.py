@@ -147,7 +147,7 @@ class Session(Generic[PairRow]):
         jobs, is_huge = self.suite.jobs([self._pair(item) for item in kept])
         if not whole:  # the run that it belongs to writes what isn't tried
             record.planned = sum(self.suite.rows_of(self._pair(item)[1]) for item in kept)
-        self.progress.begin(ran + len(kept), ran)
+        self.progress.begin(None if self.suite.drawn else ran + len(kept), ran)
         if jobs > 1 and whole:
             arguments = list(map(str, self.config.invocation_params.args))
             if self._failed_before is not None:
@@ -196,12 +196,11 @@ class Session(Generic[PairRow]):
             "absent": absent_kernels(options, {case.op for _, case in self.pairs.values()}),
         }
         header |= suite.begin()
-        done = earlier_run.done_rows(
-            vars(options).get("resume"),
-            RunHeader(started_at="", **header),
-            pairs,
-            whole=suite.share is None,
-        )
+        told, begun = vars(options).get("resume"), RunHeader(started_at="", **header)
+        whole = suite.share is None
+        done = {} if suite.drawn else earlier_run.done_rows(told, begun, pairs, whole=whole)
+        if suite.drawn and told is not None:
+            suite.earlier = earlier_run.resumed(told, begun)
         results = Path(options.results)
         try:
             self.record = RunRecord(results, self.started, **header)
@@ -209,6 +208,8 @@ class Session(Generic[PairRow]):
             raise pytest.UsageError(f"--results {results}: {error}") from error
         if note := os.environ.get(shards.RECORD_NOTE):
             Path(note).write_text(str(self.record.path.resolve()))
+        if suite.earlier is not None and whole:
+            self.add((*suite.earlier.rows, *suite.earlier.finds))  # type: ignore[arg-type]
         return self.record, done
 
     def _typed(self) -> list[str]:
@@ -258,12 +259,15 @@ class Session(Generic[PairRow]):
             return (yield)
         self.suite.prepare([self._pair(item) for item in session.items])
         with self.progress:
-            if self.shards is not None:
-                self._follow(self.shards, session)
-            result = yield
-            if not session.shouldstop and not session.shouldfail:
-                for row in self.suite.finish(self.progress):
-                    self.add([row])
+            try:
+                if self.shards is not None:
+                    self._follow(self.shards, session)
+                result = yield
+                if not session.shouldstop and not session.shouldfail:
+                    for row in self.suite.finish(self.progress):
+                        self.add([row])
+            finally:
+                self.add(self.suite.summary(self.record.rows))  # type: ignore[arg-type]
             return result
 
     def _follow(self, processes: shards.Shards, session: pytest.Session) -> None:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from oracles import OPS
 from oracles.op import Case
-from reports.record import AccuracyRow, Line, RunEnd
+from reports.record import AccuracyRow, FindRow, Line, RunEnd
 
 # Names a file that is to hold the record's path: who started the run can then see that it ended,
 # which a status of 0 doesn't show where a candidate ends the process itself.
@@ -103,7 +103,7 @@ class _Process:
     taken: int = 0
     ended: RunEnd | None = None
 
-    def rows(self) -> Iterator[AccuracyRow]:
+    def rows(self) -> Iterator[AccuracyRow | FindRow]:
         """The rows of pairs that ran, written since the last call."""
         for record in self.folder.glob("*.jsonl"):
             with record.open("rb") as file:
@@ -115,7 +115,9 @@ class _Process:
                     read = _LINE.validate_json(line)
                     if isinstance(read, RunEnd):
                         self.ended = read
-                    elif isinstance(read, AccuracyRow) and read.status != "refused":
+                    elif isinstance(read, FindRow) or (
+                        isinstance(read, AccuracyRow) and read.status != "refused"
+                    ):
                         yield read
 
     def problem(self, failures: int) -> str | None:
@@ -141,7 +143,7 @@ class Shards:
     problems: list[str] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
 
-    def rows(self) -> Generator[AccuracyRow, None, None]:
+    def rows(self) -> Generator[AccuracyRow | FindRow, None, None]:
         """Start the processes and yield each row as it is written, until all have ended.
 
         Ctrl-C ends them: what they have by then is yielded before KeyboardInterrupt is raised.
@@ -184,10 +186,10 @@ class Shards:
             )
         return _Process(number, own, process)
 
-    def _written(self, failures: dict[int, int]) -> Iterable[AccuracyRow]:
+    def _written(self, failures: dict[int, int]) -> Iterable[AccuracyRow | FindRow]:
         for each in self._processes:
             for row in each.rows():
-                failures[each.number] += row.status == "failed"
+                failures[each.number] += isinstance(row, FindRow) or row.status == "failed"
                 yield row
 
     def _stop(self) -> None:

@@ -10,7 +10,15 @@ import torch
 
 from kernels.registry import Kernel
 from oracles.op import Case
-from reports.record import AccuracyRow, BenchRow, Environment, KernelInfo, ProfileRow
+from reports.record import (
+    AccuracyRow,
+    BenchRow,
+    Environment,
+    KernelInfo,
+    ProfileRow,
+    Record,
+    Row,
+)
 from suites.run.progress import Progress
 
 Pair = tuple[Kernel, Case]
@@ -30,9 +38,13 @@ class Suite(Generic[PairRow]):
     kernels    those of the pairs
     share      the cases of this process, where another one of the same run started it
     machine    set before `begin`
+    drawn      what is tried is drawn while the run goes on, so that nothing is planned
+    earlier    the record of a drawn run that is gone on with
     """
 
     name: ClassVar[str]
+    drawn: ClassVar[bool] = False
+    earlier: Record | None = None
     strict: bool | None = None
     unchecked: tuple[str, ...] = ()
     share: frozenset[str] | None = None
@@ -87,6 +99,11 @@ class Suite(Generic[PairRow]):
         On Ctrl-C those that there are, and then KeyboardInterrupt.
         """
         del progress
+        return iter(())
+
+    def summary(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """Rows about all rows of the run, which come last; after Ctrl-C too."""
+        del rows
         return iter(())
 
     def wrong(self, row: PairRow) -> str | None:

@@ -2,6 +2,8 @@
 
     {"op": "layer_norm_backward", "sizes": {"m": 4096, "n": 8192}, "dtype": "bfloat16"}
 
+A record of `nox -s search` is such a file, too: its cases are what was found.
+
 A line may also have weight (how often a model makes the call), weight_dtype, options, layout (by
 its name in the op's own cases), distribution and seed. Every wrong line is told of, up to ten.
 """
@@ -14,6 +16,7 @@ import math
 import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +26,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernels.declarations import hint
 from oracles import OPS
+from oracles.cases.named import case_named, layout_named, objection
 from oracles.op import CONTIGUOUS, Allowed, Case, Op
 from reports.phrases import shown
+from reports.record import RecordError, read
 from suites.run.nox_command import path_in_command
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -96,6 +101,9 @@ def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
     lines: dict[str, str] = {}
     wrong: list[str] = []
     for file in files:
+        if (found := _finds(file)) is not None:
+            cases |= {case.id(): case for case in found}
+            continue
         written = [(number, line) for number, line in enumerate(_lines(file), 1) if line.strip()]
         if not written:
             raise CasesError(
@@ -120,6 +128,26 @@ def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
         told = wrong[:_MOST_TOLD] + ([f"and {more:,} more lines"] if more > 0 else [])
         raise CasesError("\n".join(told))
     return tuple(cases.values())
+
+
+def _finds(file: Path) -> list[Case] | None:
+    """The shrunk cases of a record of `nox -s search`; None where the file is no record."""
+    try:
+        with file.expanduser().open("rb") as opened:
+            if not opened.read(20).startswith(b'{"kind":"run"'):
+                return None
+        finds = read(file.expanduser()).finds
+    except (OSError, ValueError, RuntimeError):
+        return None  # said by whoever reads it as cases
+    except RecordError as error:
+        raise CasesError(f"--cases {error}") from error
+    if not finds:
+        raise CasesError(
+            f"--cases {shown(file)}: a record in which nothing was found; give one of nox -s "
+            "search that found something, or a file of JSON lines"
+        )
+    named = (case_named(OPS[each.op], each.case.id) for each in finds if each.op in OPS)
+    return [replace(case, why="found by a search") for case in named if case is not None]
 
 
 def _lines(file: Path) -> list[bytes]:
@@ -156,17 +184,14 @@ def _case(line: bytes, most_bytes: int, why: str) -> Case:
     if said.weight_dtype is not None and "weight" not in op.arguments:
         raise CasesError(f"{op.name} has no weight; leave weight_dtype out")
     _options(said, op)
-    own = op.cases()
-    layouts = {CONTIGUOUS.name: CONTIGUOUS} | {each.layout.name: each.layout for each in own}
-    if said.layout not in layouts:
-        raise CasesError(
-            f"{op.name} has no layout {_quoted(said.layout)}; {_near(said.layout, layouts)}"
-        )
-    distributions = {each.distribution for each in own}
-    if said.distribution not in distributions:
+    layout = layout_named(op, said.layout)
+    if layout is None:
+        near = _near(said.layout, op.allowed.layouts)
+        raise CasesError(f"{op.name} has no layout {_quoted(said.layout)}; {near}")
+    if said.distribution not in op.allowed.distributions:
         raise CasesError(
             f"{op.name} has no distribution {_quoted(said.distribution)}; "
-            f"{hint(said.distribution, distributions)}"
+            f"{hint(said.distribution, op.allowed.distributions)}"
         )
     dtype = getattr(torch, said.dtype)
     case = Case(
@@ -174,17 +199,16 @@ def _case(line: bytes, most_bytes: int, why: str) -> Case:
         sizes=sizes,
         dtype=dtype,
         weight_dtype=getattr(torch, said.weight_dtype or said.dtype),
-        layout=layouts[said.layout],
+        layout=layout,
         distribution=said.distribution,
         options=frozenset(said.options) | op.allowed.implied(dict(sizes)),
         seed=said.seed,
         why=why,
         weight=said.weight,
     )
-    objection = op.allowed.objection(case) or _misplaced(op, case)
-    objection = objection or _too_large(op, case, most_bytes)
-    if objection is not None:
-        raise CasesError(objection)
+    problem = objection(op, case) or too_large(op, case, most_bytes)
+    if problem is not None:
+        raise CasesError(problem)
     return case
 
 
@@ -266,18 +290,7 @@ def _near(word: str, names: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else "leave it out for contiguous tensors"
 
 
-def _misplaced(op: Op, case: Case) -> str | None:
-    """Why the layout can't be this case's: it places a tensor that the case hasn't."""
-    placed = [name for name, _ in case.layout.tensors]
-    alone = [name for name in placed if case.layout.name.startswith(f"{name}_")]
-    present = op.geometry(case)
-    lacking = [name for name in alone or placed if name not in present]
-    if placed and lacking and (alone or len(lacking) == len(placed)):
-        return f"layout {case.layout.name} places {lacking[0]}, and the case has none"
-    return None
-
-
-def _too_large(op: Op, case: Case, most_bytes: int) -> str | None:
+def too_large(op: Op, case: Case, most_bytes: int) -> str | None:
     """Why the case can't be tried: its tensors, or their truth, take more memory than there is."""
     taken = 0
     for each in op.geometry(case).values():

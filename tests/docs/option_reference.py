@@ -23,7 +23,7 @@ Options go after two dashes: `nox -s accuracy -- --op attention_forward --tier f
 a shortened one. A path begins in the folder where nox is called. `bench` takes pytest-benchmark's
 options too.
 """
-SUITES = ("accuracy", "bench", "profile", "sanitize", "compile")
+SUITES = ("accuracy", "search", "bench", "profile", "sanitize", "compile")
 
 
 def parsers() -> dict[str, CommandLine]:

@@ -61,6 +61,7 @@ _RUN = {
 _FAILS = f"nox -s accuracy -- --device cpu --kernels=mine.py --case {_WIDE}"  # by the fixture
 _NETWORK = "it installs packages"
 _GPU = "it needs a GPU"
+_MINUTES = "it takes minutes; tests/suites/search runs shorter ones"
 _NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -q nox && .venv/bin/nox -s accuracy": _NETWORK,
     "python3 -m venv .venv && .venv/bin/pip install -q nox": _NETWORK,
@@ -69,6 +70,9 @@ _NOT_RUN = {
     ".venv/bin/nox -s tests": "this is one of them",
     "nox --no-venv --no-install -s accuracy -- --op attention_delta": "all run so here",
     "nox -f ../kernel-workbench/noxfile.py --no-venv -s accuracy -- --kernels=mine.py": "likewise",
+    "nox -s search -- --kernels=mine.py": _MINUTES,
+    "nox -s search -- --kernels=mine.py --resume=FOUND.jsonl": _MINUTES,
+    "nox -s accuracy -- --kernels=mine.py --cases=FOUND.jsonl": "tests/suites/search does",
     "nox -s bench -- --kernels=mine.py": _GPU,
     "nox -s bench -- --kernels=mine.py --quick": _GPU,
     "nox -s bench -- --kernel flash": _GPU,

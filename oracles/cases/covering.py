@@ -1,0 +1,255 @@
+"""Cases in which every pair of levels meets, and which pairs a set of cases has met.
+
+A kernel serves some of an op's cases. Of the pairs of levels that such a case can have (a causal
+case with a negative zero, a grouped one with an odd head size) each is to meet at least once: a
+defect that needs two things at once is met then, whichever two they are. Of some factors every
+triple is to meet.
+
+A pair is possible where a case that has both was found: by putting both into cases that are served,
+and where that is refused, by changing one factor more, and two. Then cases are made greedily: two
+levels that haven't met are put together, and each other factor takes the level that meets the most
+new ones with those taken before, as long as the case is served.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oracles.cases.factors import as_part, assembled, levels_of
+from oracles.cases.named import objection
+from oracles.op import Case, Op, Part, Tier
+
+_BASES = 6  # served cases that pairs are put into
+_REPAIRS = 36  # of random changes, to find a case that has both levels
+_ALTERNATIVES = 4  # of a level's parts, where the first is refused
+
+Levels = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Coverage:
+    """The levels of an op's factors, and which pairs of them were met by the cases of a kernel.
+
+    serves    whether a case is one of the kernel's, and small enough
+    possible  [levels, levels]: whether a served case has both; found by `search`
+    met       [levels, levels]: whether a case that was added has both
+    """
+
+    op: Op
+    serves: Callable[[Case], bool]
+    seed: int | str = 0
+    possible: NDArray[np.bool_] = field(init=False)
+    met: NDArray[np.bool_] = field(init=False)
+    names: list[tuple[str, str]] = field(default_factory=list)
+    _starts: list[int] = field(default_factory=list)
+    _draw: random.Random = field(init=False)
+    # Each a part that comes first, and then one of each factor.
+    _bases: list[list[Part]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Count the levels."""
+        assert self.op.allowed is not None
+        for factor in self.op.allowed.factors:
+            self._starts.append(len(self.names))
+            self.names += [(factor.name, level) for level in factor.levels]
+        shape = len(self.names), len(self.names)
+        self.possible = np.zeros(shape, dtype=np.bool_)
+        self.met = np.zeros(shape, dtype=np.bool_)
+        self._draw = random.Random(f"{self.op.name} {self.seed}")  # noqa: S311 (no secret)
+        self._places = {name: place for place, name in enumerate(self.names)}
+
+    _places: dict[tuple[str, str], int] = field(init=False)
+
+    def levels(self, case: Case) -> list[int]:
+        """The places of the case's levels; one that no part makes has none."""
+        assert self.op.allowed is not None
+        found = zip(self.op.allowed.factors, levels_of(self.op, case), strict=True)
+        places = (self._places.get((factor.name, level)) for factor, level in found)
+        return [each for each in places if each is not None]
+
+    def add(self, case: Case) -> int:
+        """Note a case as met; how many possible pairs it is the first to meet."""
+        places = self.levels(case)
+        grid = np.ix_(places, places)
+        new = int((~self.met[grid] & self.possible[grid]).sum()) // 2
+        self.met[grid] = True
+        return new
+
+    def new_pairs(self, case: Case) -> int:
+        """How many possible pairs the case would be the first to meet."""
+        places = self.levels(case)
+        grid = np.ix_(places, places)
+        return int((~self.met[grid] & self.possible[grid]).sum()) // 2
+
+    def served(self, case: Case) -> bool:
+        """Whether the op has such a case, and the kernel serves it."""
+        return objection(self.op, case) is None and self.serves(case)
+
+    def _made(self, parts: Iterable[Part]) -> Case | None:
+        case = assembled(self.op, parts)
+        return case if self.served(case) else None
+
+    def _any(self, factor: int, level: str | None = None) -> Part:
+        assert self.op.allowed is not None
+        levels = self.op.allowed.factors[factor].levels
+        name = level if level is not None else self._draw.choice(list(levels))
+        return self._draw.choice(levels[name])
+
+    def _find_bases(self) -> None:
+        """Served cases: the plainest one, what differs from it in one factor, and the op's own."""
+        assert self.op.allowed is not None
+        factors = self.op.allowed.factors
+        plain = [Part(), *(next(iter(each.levels.values()))[0] for each in factors)]
+        tries = [plain]
+        tries += [
+            [*plain[:place], level[0], *plain[place + 1 :]]
+            for place, factor in enumerate(factors, 1)
+            for level in factor.levels.values()
+        ]
+        self._bases += [parts for parts in tries if self._made(parts) is not None][:_BASES]
+        kinds: set[frozenset[str]] = set()
+        for case in self.op.cases():
+            if len(self._bases) < 2 * _BASES and case.options not in kinds and self.served(case):
+                kinds.add(case.options)
+                self._bases.append([as_part(self.op, case), *[Part()] * len(factors)])
+
+    def search(self) -> None:
+        """Find which pairs are possible."""
+        assert self.op.allowed is not None
+        self._find_bases()
+        if not self._bases:
+            return
+        factors = self.op.allowed.factors
+        self._note(case for base in self._bases if (case := self._made(base)) is not None)
+        alone = {
+            (place, level): self._alone(place, level)
+            for place, factor in enumerate(factors)
+            for level in factor.levels
+        }
+        for one, other in combinations(range(len(factors)), 2):
+            for a in factors[one].levels:
+                for b in factors[other].levels:
+                    if not (alone[one, a] and alone[other, b]):
+                        continue
+                    pair = self._place(one, a), self._place(other, b)
+                    if not self.possible[pair]:
+                        self._try_pair((one, a), (other, b))
+
+    def _place(self, factor: int, level: str) -> int:
+        assert self.op.allowed is not None
+        return self._places[self.op.allowed.factors[factor].name, level]
+
+    def _note(self, cases: Iterable[Case]) -> None:
+        for case in cases:
+            places = self.levels(case)
+            self.possible[np.ix_(places, places)] = True
+
+    def _alone(self, factor: int, level: str) -> bool:
+        """Whether a served case has the level at all."""
+        place = self._place(factor, level)
+        return any(place in self.levels(case) for case in self._with(((factor, level),), _REPAIRS))
+
+    def _try_pair(self, one: tuple[int, str], other: tuple[int, str]) -> None:
+        wanted = {self._place(*one), self._place(*other)}
+        for case in self._with((one, other), _REPAIRS):
+            self._note([case])
+            if wanted <= set(self.levels(case)):
+                return
+
+    def _with(self, wanted: Sequence[tuple[int, str]], tries: int) -> Iterator[Case]:
+        """Served cases into which these levels were put: first plain ones, then changed ones."""
+        assert self.op.allowed is not None
+        factors = self.op.allowed.factors
+        for number in range(tries):
+            base = self._bases[number % len(self._bases)]
+            parts = list(base)
+            for place in self._draw.sample(range(len(factors)), min(number // 12, 3)):
+                parts[place + 1] = self._any(place)
+            # Last, so that what they bring along counts.
+            fixed = [self._any(*each) for each in wanted]
+            case = self._made([*parts, *fixed])
+            if case is not None:
+                yield case
+
+    def missing(self) -> NDArray[np.bool_]:
+        """[levels, levels]: possible, and not met."""
+        found: NDArray[np.bool_] = self.possible & ~self.met
+        return found
+
+    def cover(self, tier: Tier, why: str) -> Iterator[Case]:
+        """Cases until each possible pair has met."""
+        while (case := self.one_more()) is not None:
+            self.add(case)
+            yield replace(case, tier=tier, why=why)
+
+    def one_more(self) -> Case | None:
+        """A case with pairs that haven't met, as many as it can have; None where all have.
+
+        A pair that can't be made again is given up.
+        """
+        while (missing := self.missing()).any():
+            one = int(missing.sum(1).argmax())
+            other = self._draw.choice(np.flatnonzero(missing[one]).tolist())
+            case = self._greedy(one, other, missing)
+            if case is not None and self.new_pairs(case):
+                return case
+            self.possible[one, other] = self.possible[other, one] = False
+        return None
+
+    def _greedy(self, one: int, other: int, missing: NDArray[np.bool_]) -> Case | None:
+        """A case with these two levels, and of the others those that meet the most."""
+        assert self.op.allowed is not None
+        factors = self.op.allowed.factors
+        of_level = [place for place, each in enumerate(factors) for _ in each.levels]
+        wanted = [(of_level[each], self.names[each][1]) for each in (one, other)]
+        start = next(
+            (
+                case
+                for case in self._assembled_with(wanted)
+                if {one, other} <= set(self.levels(case[0]))
+            ),
+            None,
+        )
+        if start is None:
+            return None
+        case, parts, fixed = start
+        taken = [one, other]
+        free = [place for place in range(len(factors)) if place not in {each for each, _ in wanted}]
+        self._draw.shuffle(free)
+        for place in free:
+            levels = [self._places[factors[place].name, each] for each in factors[place].levels]
+            self._draw.shuffle(levels)
+            gains = missing[np.ix_(taken, levels)].sum(0).tolist()
+            gain = dict(zip(levels, gains, strict=True))
+            for level in sorted(levels, key=lambda each: -gain[each])[:_ALTERNATIVES]:
+                if not gain[level]:
+                    break
+                changed = list(parts)
+                changed[place + 1] = self._any(place, self.names[level][1])
+                tried = self._made([*changed, *fixed])
+                if tried is not None and {*taken, level} <= set(self.levels(tried)):
+                    case, parts = tried, changed
+                    taken.append(level)
+                    break
+        return case
+
+    def _assembled_with(
+        self, wanted: Sequence[tuple[int, str]]
+    ) -> Iterator[tuple[Case, list[Part], list[Part]]]:
+        """Served cases with these levels put in, and the parts that they are made of."""
+        assert self.op.allowed is not None
+        factors = self.op.allowed.factors
+        for number in range(4 * _REPAIRS):
+            parts = list(self._bases[number % len(self._bases)])
+            for place in self._draw.sample(range(len(factors)), min(number // 12, 4)):
+                parts[place + 1] = self._any(place)
+            fixed = [self._any(*each) for each in wanted]
+            case = self._made([*parts, *fixed])
+            if case is not None:
+                yield case, parts, fixed

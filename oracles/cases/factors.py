@@ -1,0 +1,156 @@
+"""What cases differ in, as factors with levels: the parts of this that all ops share.
+
+A case is put together from one part of each factor's level, and a case's levels are read off the
+case itself. So a part may bring what its level needs (a bias that is large brings the bias), and
+what was asked for in vain shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from oracles.op import CONTIGUOUS, Case, Factor, Layout, Op, Part, TensorLayout, Tier, dtype_name
+
+FAR = "far strides"
+
+
+def option(word: str, *needs: str) -> Factor:
+    """An option that a case has or hasn't; needs: options that it has no meaning without."""
+    parts = tuple(Part(options=frozenset({word, *each.split()})) for each in needs or ("",))
+    return choice(word, {f"no {word}": (Part(),), word: parts}, {word: word})
+
+
+def choice(name: str, levels: Mapping[str, tuple[Part, ...]], told_by: Mapping[str, str]) -> Factor:
+    """Options of which a case has one or none; told_by: option -> level, the first that it has."""
+    plain = next(iter(levels))
+
+    def level(case: Case) -> str:
+        return next((each for word, each in told_by.items() if word in case.options), plain)
+
+    return Factor(name, levels, level)
+
+
+def dtypes(pairs: Iterable[tuple[torch.dtype, torch.dtype]]) -> Factor:
+    """Of activations and weights."""
+
+    def label(kind: torch.dtype, weight: torch.dtype) -> str:
+        name = dtype_name(kind)
+        return name if kind == weight else f"{name}, weight {dtype_name(weight)}"
+
+    levels = {label(*each): (Part(dtypes=each),) for each in pairs}
+    return Factor("dtype", levels, lambda case: label(case.dtype, case.weight_dtype))
+
+
+def distributions(names: Iterable[str], needs: Mapping[str, Part]) -> Factor:
+    """Each distribution; needs: what one has no meaning without."""
+
+    def part(name: str) -> Part:
+        given = needs.get(name, Part())
+        return Part(
+            sizes=given.sizes, options=given.options, dtypes=given.dtypes, distribution=name
+        )
+
+    return Factor(
+        "distribution", {each: (part(each),) for each in names}, lambda case: case.distribution
+    )
+
+
+def layouts(known: Mapping[str, Layout], adjacent: str, needs: Mapping[str, Part]) -> Factor:
+    """Kinds of layouts; adjacent: the letters of the axes that are the fastest ones as a rule.
+
+    needs: argument -> what a case has to have so that it has the argument. Far strides are a level
+    that nothing makes: they take sizes of their own, and so cases of their own.
+    """
+    kinds: dict[str, list[Part]] = {"contiguous": [Part(layout=CONTIGUOUS)]}
+    for each in known.values():
+        kind = layout_kind(each, adjacent)
+        if kind == FAR:
+            continue
+        places = [name for name, _ in each.tensors]
+        given = needs.get(places[0], Part()) if len(places) == 1 else Part()
+        part = Part(sizes=given.sizes, options=given.options, layout=each)
+        kinds.setdefault(kind, []).append(part)
+    levels = {kind: tuple(parts) for kind, parts in kinds.items()}
+    return Factor("layout", levels, lambda case: layout_kind(case.layout, adjacent))
+
+
+def layout_kind(layout: Layout, adjacent: str) -> str:
+    """`offset`, `one tensor's row padding`, `mixed` and so on."""
+    kinds = {_kind(each, adjacent) for _, each in layout.tensors} - {""}
+    if FAR in kinds:
+        return FAR
+    if layout.batches is not None:
+        return "rank 3"
+    if len(kinds) != 1:
+        return "mixed" if kinds else "contiguous"
+    (kind,) = kinds
+    return f"one tensor's {kind}" if len(layout.tensors) == 1 else kind
+
+
+def _kind(layout: TensorLayout, adjacent: str) -> str:
+    moved = bool(layout.order) and layout.order[-1] not in adjacent
+    traits = {
+        FAR: layout.row_stride is not None,
+        "transposition": moved,
+        "order of axes": bool(layout.order) and not moved,
+        "offset": layout.offset > 0,
+        "row padding": layout.row_padding > 0 or layout.batch_padding > 0,
+        "column stride": layout.column_stride != 1,
+        "expansion": bool(layout.expanded),
+        "interleaving": layout.interleaved > 1,
+    }
+    found = [name for name, holds in traits.items() if holds]
+    if FAR in found:
+        return FAR
+    return "mixture" if len(found) > 1 else "".join(found)
+
+
+def levels_of(op: Op, case: Case) -> tuple[str, ...]:
+    """The level of each of the op's factors."""
+    assert op.allowed is not None
+    return tuple(each.level(case) for each in op.allowed.factors)
+
+
+def assembled(
+    op: Op, parts: Iterable[Part], *, seed: int = 0, tier: Tier = "ci", why: str = ""
+) -> Case:
+    """The case that has all of the parts; of what two of them give the later one counts."""
+    assert op.allowed is not None
+    sizes: dict[str, int] = {}
+    options: set[str] = set()
+    kinds, layout, distribution = (torch.float32, torch.float32), CONTIGUOUS, "normal"
+    for part in parts:
+        sizes |= part.sizes
+        options |= part.options
+        kinds = part.dtypes or kinds
+        layout = part.layout or layout
+        distribution = part.distribution or distribution
+    known = (*op.allowed.sizes, *op.allowed.option_sizes)
+    wanted = {name: sizes[name] for name in known if name in sizes}
+    return Case(
+        op=op.name,
+        sizes=tuple(wanted.items()),
+        dtype=kinds[0],
+        weight_dtype=kinds[1],
+        layout=layout,
+        distribution=distribution,
+        options=frozenset(options) | op.allowed.implied(wanted),
+        seed=seed,
+        tier=tier,
+        why=why,
+    )
+
+
+def as_part(op: Op, case: Case) -> Part:
+    """All of a case but its seed."""
+    assert op.allowed is not None
+    sizes = dict(case.sizes)
+    return Part(
+        sizes=sizes,
+        options=case.options - op.allowed.implied(sizes),
+        dtypes=(case.dtype, case.weight_dtype),
+        layout=case.layout,
+        distribution=case.distribution,
+    )

@@ -1,0 +1,13 @@
+"""Plugs the suite into pytest."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.run.session import start
+from suites.search.suite import Search
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start a session: it writes the record, shows the progress and prints the report."""
+    start(config, Search)

@@ -1,0 +1,122 @@
+"""Cases drawn for one kernel, from all that its op allows and its domain holds.
+
+Three ways in turn, since each finds what the others miss:
+
+- Two levels that haven't met are put together, and the rest chosen so that many more meet.
+- Each factor takes any level, few of them at first or nearly all, and sizes are changed at will.
+- A case that was worth a look is changed a little: its error came near the bound, or it was the
+  first to take a variant of the kernel.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from oracles.cases.covering import Coverage
+from oracles.cases.factors import as_part, assembled
+from oracles.cases.named import joined
+from oracles.op import Case, Op, Part
+
+_TRIES = 200  # of one way to draw, until a case is served
+_NEAR_BOUND = 0.5  # of its bound, from which an error is worth a look nearby
+_POOL = 64  # cases worth a look that are kept
+_EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
+_LARGEST_SEED = 10_000
+
+
+@dataclass(slots=True)
+class Draws:
+    """The cases of one kernel. limits: the largest value that a size is given, by its name."""
+
+    op: Op
+    serves: Callable[[Case], bool]
+    seed: str
+    limits: Mapping[str, int]
+    coverage: Coverage = field(init=False)
+    _draw: random.Random = field(init=False)
+    _pool: list[tuple[float, Case]] = field(default_factory=list)
+    _variants: set[str] = field(default_factory=set)
+    _given: set[str] = field(default_factory=set)
+    _turn: int = 0
+
+    def __post_init__(self) -> None:
+        """Find which pairs of levels the kernel's cases can have."""
+        self.coverage = Coverage(self.op, self.serves, seed=self.seed)
+        self.coverage.search()
+        self._draw = random.Random(self.seed)  # noqa: S311 (no secret)
+
+    def next(self) -> Case | None:
+        """A case that wasn't given before; None where no way finds one."""
+        ways = (self._unmet, self._any, self._near)
+        for _ in range(_TRIES):
+            self._turn += 1
+            case = ways[self._turn % len(ways)]()
+            if case is not None and case.id() not in self._given and self.coverage.served(case):
+                self._given.add(case.id())
+                return case
+        return None
+
+    def judged(self, case: Case, ratio: float, variant: str | None) -> None:
+        """Note what came of a case: its largest error over bound, and the variant that it took."""
+        self.coverage.add(case)
+        is_first = variant is not None and variant not in self._variants
+        if variant is not None:
+            self._variants.add(variant)
+        if is_first or ratio >= _NEAR_BOUND:
+            self._pool.append((max(ratio, _NEAR_BOUND) if is_first else ratio, case))
+            self._pool.sort(key=lambda each: -each[0])
+            del self._pool[_POOL:]
+
+    def _unmet(self) -> Case | None:
+        """One that has a pair of levels which haven't met."""
+        case = self.coverage.one_more()
+        return None if case is None else replace(case, seed=self._draw.randrange(_LARGEST_SEED))
+
+    def _any(self) -> Case | None:
+        """One of levels at will."""
+        assert self.op.allowed is not None
+        share = self._draw.choice((0.1, 0.3, 0.6, 1.0))
+        parts = []
+        for factor in self.op.allowed.factors:
+            levels = list(factor.levels.values())
+            level = self._draw.choice(levels) if self._draw.random() < share else levels[0]
+            parts.append(self._draw.choice(level))
+        return self._changed(self._case(parts))
+
+    def _near(self) -> Case | None:
+        """One beside a case that was worth a look."""
+        if not self._pool:
+            return None
+        assert self.op.allowed is not None
+        _, case = self._draw.choice(self._pool)
+        factor = self._draw.choice(self.op.allowed.factors)
+        part = self._draw.choice(self._draw.choice(list(factor.levels.values())))
+        return self._changed(self._case([as_part(self.op, case), part]))
+
+    def _case(self, parts: list[Part]) -> Case:
+        return assembled(self.op, parts, seed=self._draw.randrange(_LARGEST_SEED))
+
+    def _changed(self, case: Case) -> Case:
+        """The case with some sizes changed, and perhaps with several layouts at once."""
+        sizes = tuple(
+            (name, self._size(name, value) if self._draw.random() < 0.3 else value)
+            for name, value in case.sizes
+        )
+        assert self.op.allowed is not None
+        options = case.options - self.op.allowed.implied(dict(case.sizes))
+        changed = replace(case, sizes=sizes, options=options | self.op.allowed.implied(dict(sizes)))
+        if changed.layout.tensors and self._draw.random() < 0.4:
+            other = self._draw.choice(list(self.op.allowed.layouts.values()))
+            layout = joined([changed.layout, other])
+            if layout is not None and other.name != changed.layout.name:
+                return replace(changed, layout=layout)
+        return changed
+
+    def _size(self, name: str, value: int) -> int:
+        edge = self._draw.choice(_EDGES)
+        tried = self._draw.choice(
+            (value - 1, value + 1, 2 * value, value // 2, edge - 1, edge, edge + 1, 3 * edge, 0)
+        )
+        return max(0, min(tried, self.limits.get(name, tried)))

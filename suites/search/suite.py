@@ -1,0 +1,316 @@
+"""`nox -s search`: cases drawn for kernels, judged as accuracy does, shrunk where they break."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from kernels.registry import Kernel
+from oracles.cases.covering import Coverage
+from oracles.cases.named import case_named, objection
+from oracles.op import Case, Op
+from reports.record import AccuracyRow, CoverageRow, FindRow, Row
+from suites.accuracy.suite import FURTHER, Accuracy
+from suites.run import shards
+from suites.run.descriptions import case_info
+from suites.run.progress import Progress
+from suites.run.selection import alike_together
+from suites.run.suite import DeviceLostError, Pair
+from suites.run.user_cases import too_large, user_cases
+from suites.search.draws import Draws
+from suites.search.shrinking import Shrunk, changes, shrink
+
+# Of a case, so that it is judged in about a second: by an interpreter, and on a GPU.
+_MOST_FLOPS = {"cpu": 3e7, "cuda": 3e11}
+_MOST_BYTES = {"cpu": 2**22, "cuda": 2**30}
+_MEMORY = 2**34  # of a case with its strides, which may be far apart
+_SHRINK_S = 60.0
+_SHRINK_TRIES = 1500
+_CONFIRMATIONS = 2
+_EXAMPLES = 5
+# Three measures of one thing: a smaller case may break another of them first.
+_ERROR = frozenset({"deterministic bound", "probabilistic bound", "emulation"})
+
+
+@dataclass(slots=True)
+class _Target:
+    """A kernel, and what is drawn for it."""
+
+    kernel: Kernel
+    draws: Draws
+    finds: list[FindRow] = field(default_factory=list)
+
+
+class Search(Accuracy):
+    """Every kernel on cases that are drawn for it, until the time is up."""
+
+    name = "search"
+    drawn = True
+
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        # What an accuracy run has besides, and a search has no use for.
+        options.case, options.tier, options.signs, options.failed = [], "ci", None, None
+        options.lf = options.failedfirst = False
+        super().__init__(options, device)
+        self.started = time.monotonic()
+        self._spread = False
+
+    def plan(self) -> Sequence[Pair]:
+        """No pair: which there will be is found out."""
+        self.kernels = self.selected()
+        self.judge = self.run_of(FURTHER, every_configuration=False)
+        if self.options.shard:
+            self.share = frozenset()
+        return []
+
+    def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
+        """As many as cores, or as asked for: each draws cases of its own."""
+        del kept
+        count = self.options.jobs or shards.default_jobs(self.device.type, shards.FEWEST_PAIRS)
+        self._spread = count > 1 and not self.options.in_process
+        return (count if self._spread else 1), False
+
+    def finish(self, progress: Progress) -> Iterator[AccuracyRow | FindRow]:  # type: ignore[override]
+        """Draw, judge and shrink until the time is up, or enough was found."""
+        if self._spread:
+            return  # the processes of the run do
+        shard = self.options.shard or "0/1"
+        seed = f"{self.options.seed} {shard}"
+        targets = [
+            _Target(
+                each,
+                Draws(each.op, self._serves(each), f"{seed} {each.name}", self._limits(each.op)),
+            )
+            for each in alike_together(self.kernels)
+        ]
+        targets = [each for each in targets if each.draws.coverage.possible.any()]
+        first = user_cases(self.options, self.device) or ()
+        deadline = time.monotonic() + 60 * self.options.minutes
+        found = 0
+        for target, case in self._turns(targets, first):
+            if time.monotonic() > deadline or (self.options.finds and found >= self.options.finds):
+                return
+            for other in targets:
+                if other.kernel.op.name != case.op or self.judge.refusal(other.kernel, case):
+                    continue
+                row = self._row(other.kernel, case)
+                yield row
+                progress.advance(f"{found:,} found, {target.kernel.name}")
+                other.draws.judged(case, _ratio(row), row.variant)
+                if row.status == "failed" and not self._is_known(other, row, case):
+                    find = self._find(other, row, case)
+                    other.finds.append(find)
+                    found += 1
+                    yield find
+
+    def _turns(
+        self, targets: Sequence[_Target], first: Iterable[Case]
+    ) -> Iterator[tuple[_Target, Case]]:
+        """The user's cases, then one drawn for each kernel in turn, as long as there are any."""
+        for case in first:
+            yield from ((each, case) for each in targets[:1])
+        waiting = list(targets)
+        while waiting:
+            for target in list(waiting):
+                drawn = target.draws.next()
+                if drawn is None:
+                    waiting.remove(target)
+                else:
+                    yield target, drawn
+
+    def _serves(self, kernel: Kernel) -> Callable[[Case], bool]:
+        kind, op = self.device.type, kernel.op
+
+        def serves(case: Case) -> bool:
+            return (
+                self.judge.refusal(kernel, case) is None
+                and op.flops(case) <= _MOST_FLOPS[kind]
+                and op.bytes(case) <= _MOST_BYTES[kind]
+                and too_large(op, case, _MEMORY) is None
+            )
+
+        return serves
+
+    def _limits(self, op: Op) -> dict[str, int]:
+        """The largest value of each size in the op's own cases: of `ci` on a CPU, else of all."""
+        limits: dict[str, int] = {}
+        for case in op.cases():
+            if case.tier == "ci" or self.device.type == "cuda":
+                for name, value in case.sizes:
+                    limits[name] = max(value, limits.get(name, 0))
+        return limits
+
+    def _row(self, kernel: Kernel, case: Case) -> AccuracyRow:
+        try:
+            return self.judge.try_pair(kernel, case)
+        except DeviceLostError as lost:
+            row = lost.args[0]
+            assert isinstance(row, AccuracyRow)
+            return row
+
+    def _is_known(self, target: _Target, row: AccuracyRow, case: Case) -> bool:
+        """Whether the row shows what an earlier find did: the same rule, and all that it needs."""
+        words = set(_words(case))
+        return any(_alike(row, each) and set(each.essence) <= words for each in target.finds)
+
+    def _find(self, target: _Target, row: AccuracyRow, case: Case) -> FindRow:
+        """Shrink a case that failed, and see whether fresh values fail too."""
+        kernel, started = target.kernel, time.monotonic()
+
+        def fails(each: Case) -> bool:
+            if objection(kernel.op, each) or self.judge.refusal(kernel, each):
+                return False
+            tried = self._row(kernel, each)
+            return tried.status == "failed" and _same(tried, row)
+
+        def more(tried: int) -> bool:
+            return tried < _SHRINK_TRIES and time.monotonic() - started < _SHRINK_S
+
+        shrunk = shrink(kernel.op, case, fails, more)
+        last = self._row(kernel, shrunk.case)
+        told = last if last.status == "failed" else row
+        confirmed = sum(
+            fails(replace(shrunk.case, seed=shrunk.case.seed + number + 1))
+            for number in range(_CONFIRMATIONS)
+        )
+        return FindRow(
+            op=case.op,
+            kernel=kernel.name,
+            rule=told.rule or "raised",
+            output=_output(told),
+            reason=told.reason or "",
+            case=case_info(shrunk.case),
+            first_case=case.id(),
+            needs=shrunk.needs,
+            fails_too=self._fails_too(shrunk, fails),
+            essence=_essence(kernel.op, shrunk),
+            confirmed=confirmed,
+            confirmations=_CONFIRMATIONS,
+            tried=shrunk.tried,
+            whole=shrunk.whole,
+            gates=told.gates,
+            reproduce=told.reproduce,
+            duration_s=time.monotonic() - started,
+        )
+
+    def _fails_too(self, shrunk: Shrunk, fails: Callable[[Case], bool]) -> tuple[str, ...]:
+        """Properties beside those of the shrunk case with which the rule is broken all the same."""
+        case, found = shrunk.case, []
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            weight = dtype if case.weight_dtype == case.dtype else case.weight_dtype
+            if dtype != case.dtype and fails(replace(case, dtype=dtype, weight_dtype=weight)):
+                found.append(str(dtype).removeprefix("torch."))
+        for name, value in case.sizes:
+            sizes = tuple((each, size + (each == name)) for each, size in case.sizes)
+            if fails(replace(case, sizes=sizes)):
+                found.append(f"{name} of {value + 1:,}")
+        return tuple(found)
+
+    def summary(self, rows: Sequence[Row]) -> Iterator[CoverageRow]:
+        """Which pairs of levels the run's cases met, kernel by kernel."""
+        if self.options.shard:
+            return
+        for kernel in self.kernels:
+            own = [row for row in rows if isinstance(row, AccuracyRow)]
+            own = [row for row in own if (row.case.op, row.kernel) == (kernel.op.name, kernel.name)]
+            coverage = Coverage(kernel.op, self._serves(kernel))
+            coverage.search()
+            for row in own:
+                case = case_named(kernel.op, row.case.id)
+                if case is not None and row.status != "refused":
+                    coverage.add(case)
+            yield from _coverage_rows(kernel, coverage, len(own))
+
+    def wrong(self, row: Row) -> str | None:
+        """The rule that it broke, and how."""
+        return super().wrong(row) if isinstance(row, AccuracyRow) else None
+
+    def counts(self, row: Row) -> bool:
+        """Whether it ran."""
+        return isinstance(row, AccuracyRow) and super().counts(row)
+
+    def fails(self, *_: object) -> bool:
+        """A kernel that served nothing has no row at all, which fails the run already."""
+        return False
+
+
+def _ratio(row: AccuracyRow) -> float:
+    """The largest error over bound; 0 where there is none, infinite ones included."""
+    ratios = [
+        ratio
+        for each in row.outputs
+        for ratio in (each.worst_deterministic, each.worst_probabilistic, each.worst_emulation)
+        if ratio is not None and math.isfinite(ratio)
+    ]
+    return max(ratios, default=0.0) if row.status == "passed" else 0.0
+
+
+def _output(row: AccuracyRow) -> str | None:
+    """The output that broke the rule, where the reason names one."""
+    start = (row.reason or "").partition("[")[0]
+    return next((each.output for each in row.outputs if start == each.output), None)
+
+
+def _same(row: AccuracyRow, other: AccuracyRow) -> bool:
+    return _kind(row.rule) == _kind(other.rule) and _output(row) == _output(other)
+
+
+def _alike(row: AccuracyRow, find: FindRow) -> bool:
+    return _kind(row.rule) == _kind(find.rule) and _output(row) == find.output
+
+
+def _kind(rule: str | None) -> str | None:
+    return "error" if rule in _ERROR else rule
+
+
+def _words(case: Case) -> Iterator[str]:
+    """What a case has besides sizes."""
+    yield from case.options
+    yield f"values {case.distribution}"
+    yield from (f"layout {each}" for each in case.layout.name.split("+"))
+    yield case.dtype_label
+
+
+def _essence(op: Op, shrunk: Shrunk) -> tuple[str, ...]:
+    """Those of a shrunk case's properties that another case has, too, if it shows the same."""
+    plain = {"values normal", "layout contiguous", "float32"}
+    needed = {change.what for change in changes(op, shrunk.case)}
+    return tuple(each for each in _words(shrunk.case) if each not in plain and each in needed)
+
+
+def _coverage_rows(kernel: Kernel, coverage: Coverage, cases: int) -> Iterator[CoverageRow]:
+    """A row for each pair of factors."""
+    assert kernel.op.allowed is not None
+    names = [each.name for each in kernel.op.allowed.factors]
+    of_factor = {
+        name: [place for place, each in enumerate(coverage.names) if each[0] == name]
+        for name in names
+    }
+    levels = [level for _, level in coverage.names]
+    missing = coverage.missing()
+    for place, one in enumerate(names):
+        for other in names[place + 1 :]:
+            grid = np.ix_(of_factor[one], of_factor[other])
+            possible = int(coverage.possible[grid].sum())
+            if not possible:
+                continue
+            lacking = [
+                " with ".join((levels[of_factor[one][a]], levels[of_factor[other][b]]))
+                for a, b in np.argwhere(missing[grid])[:_EXAMPLES].tolist()
+            ]
+            yield CoverageRow(
+                op=kernel.op.name,
+                kernel=kernel.name,
+                cases=cases,
+                factor=one,
+                other=other,
+                possible=possible,
+                met=possible - int(missing[grid].sum()),
+                missing=tuple(lacking),
+            )

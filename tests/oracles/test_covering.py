@@ -1,0 +1,149 @@
+"""Coverings: each pair of levels that a kernel's cases can have meets, and nothing else is made."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+
+from oracles import OPS
+from oracles.cases.covering import Coverage
+from oracles.cases.factors import levels_of
+from oracles.cases.named import case_named, joined, layout_named, objection
+from oracles.op import Case, Op
+
+_BY_NAME = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+
+
+def _small(case: Case) -> bool:
+    return OPS[case.op].bytes(case) <= 2**21
+
+
+def _narrow(case: Case) -> bool:
+    """What a kernel of few features might serve."""
+    sizes = dict(case.sizes)
+    return (
+        _small(case)
+        and case.dtype == torch.float16
+        and case.options <= {"causal", "rms_norm"}
+        and sizes.get("d", 64) == 64
+        and sizes.get("n", 8) % 8 == 0
+    )
+
+
+@_BY_NAME
+def test_covering_leaves_no_possible_pair_unmet(op: Op) -> None:
+    """Of those that were found possible: each is in one of the cases, whatever counts it."""
+    coverage = Coverage(op, _small)
+    coverage.search()
+    before = coverage.possible.copy()
+    made = list(coverage.cover("ci", "why"))
+    assert not coverage.missing().any()
+    assert (coverage.possible == before).all(), "no pair was given up"
+    met = {pair for case in made for pair in combinations(enumerate(levels_of(op, case)), 2)}
+    assert op.allowed is not None
+    names = [each.name for each in op.allowed.factors]
+    for one, other in combinations(range(len(names)), 2):
+        for a in op.allowed.factors[one].levels:
+            for b in op.allowed.factors[other].levels:
+                place = [
+                    coverage.names.index(each) for each in ((names[one], a), (names[other], b))
+                ]
+                assert not before[place[0], place[1]] or ((one, a), (other, b)) in met, (a, b)
+
+
+@_BY_NAME
+@pytest.mark.parametrize("serves", [_small, _narrow])
+def test_covering_has_only_cases_that_are_served(op: Op, serves: object) -> None:
+    """And each once, also of a kernel that serves little."""
+    assert callable(serves)
+    coverage = Coverage(op, serves)
+    coverage.search()
+    made = list(coverage.cover("ci", "why"))
+    assert len(made) > 10
+    assert all(serves(case) and objection(op, case) is None for case in made)
+    assert len({case.id() for case in made}) == len(made)
+
+
+def test_covering_is_the_same_each_time() -> None:
+    """Every process of a run makes it anew."""
+
+    def ids() -> list[str]:
+        coverage = Coverage(OPS["layer_norm_backward"], _narrow)
+        coverage.search()
+        return [case.id() for case in coverage.cover("ci", "")]
+
+    assert ids() == ids()
+
+
+def test_kernel_that_serves_nothing_has_an_empty_covering() -> None:
+    """It ends, too."""
+    coverage = Coverage(OPS["layer_norm_backward"], lambda _: False)
+    coverage.search()
+    assert list(coverage.cover("ci", "")) == []
+
+
+@_BY_NAME
+def test_each_part_makes_a_case_of_its_level(op: Op) -> None:
+    """So that what is asked for is what a covering counts; but for parts that need another one."""
+    assert op.allowed is not None
+    coverage = Coverage(op, lambda _: True)
+    coverage.search()
+    for factor in op.allowed.factors:
+        for level in factor.levels:
+            place = coverage.names.index((factor.name, level))
+            assert coverage.possible[place].any(), (factor.name, level)
+
+
+@_BY_NAME
+def test_id_says_all_of_a_case(op: Op) -> None:
+    """Of the op's own cases and of those of a covering; why it is there aside."""
+    coverage = Coverage(op, _small)
+    coverage.search()
+    for case in (*op.cases(), *coverage.cover("ci", "")):
+        named = case_named(op, case.id())
+        assert named is not None, case.id()
+        for field in (
+            "sizes",
+            "dtype",
+            "weight_dtype",
+            "layout",
+            "distribution",
+            "options",
+            "seed",
+        ):
+            assert getattr(named, field) == getattr(case, field), (field, case.id())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "layer_norm_backward",
+        "layer_norm_backward-m3-float32-contiguous",
+        "layer_norm_backward-m3-n5-float33-contiguous",
+        "layer_norm_backward-m3-n5-float32-elsewhere",
+        "layer_norm_backward-m3-n5-float32-contiguous-softcap",
+        "layer_norm_backward-n5-m3-float32-contiguous",
+        "layer_norm_backward-m3-n5-float32-contiguous-no_bias-accumulate",
+        "layer_norm_backward-m03-n5-float32-contiguous",
+        "attention_delta-b1-h_q1-s_q5-d_v8-float32-contiguous",
+    ],
+)
+def test_what_is_no_id_names_no_case(name: str) -> None:
+    """Whatever of it is wrong."""
+    assert case_named(OPS["layer_norm_backward"], name) is None
+
+
+def test_joined_layouts_place_each_tensor_as_they_say() -> None:
+    """Two that say different things of one tensor don't go together."""
+    op = OPS["attention_forward"]
+    layout = layout_named(op, "q_offset3+q_rowpad3+v_transposed")
+    assert layout is not None
+    assert (layout.of("q").offset, layout.of("q").row_padding) == (3, 3)
+    assert layout.of("v").order == "bhds"
+    assert layout.of("k").offset == 0
+    offsets = [layout_named(op, f"q_offset{number}") for number in (3, 4)]
+    assert joined([each for each in offsets if each is not None]) is None, "two offsets for one q"
+    assert layout_named(op, "q_offset3+elsewhere") is None
