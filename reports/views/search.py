@@ -7,17 +7,18 @@ runs it. Which pairs of levels no case met stands behind it.
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.document.model import Cell, Column, Part, table_of
+from reports.document.fields import command, number, table_of, text
 from reports.phrases import count, duration, ratio, share
-from reports.views.run import environment_lines, look_closer, total_duration
+from reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reports.document.model import Table, Tone
+    from reports.document.model import Part, Table, Tone
     from reports.record import AccuracyRow, CoverageRow, FindRow, Record
 
 _TONES: dict[str, Tone] = {"FOUND": "bad", "NOTHING FOUND": "good", "NOTHING RAN": "doubtful"}
@@ -30,28 +31,24 @@ def search_part(record: Record) -> Part:
     gating = sum(each.gates for each in finds)
     verdict = "FOUND" if finds else "NOTHING FOUND" if tried else "NOTHING RAN"
     tone: Tone = "doubtful" if finds and not gating else _TONES[verdict]
-    found = f"{count(len(finds), 'find')}" + (
-        f", {len(finds) - gating:,} of baselines" if gating < len(finds) else ""
-    )
+    found = count(len(finds), "find")
+    found += f", {len(finds) - gating:,} of baselines" if gating < len(finds) else ""
     cases = len({row.case.id for row in tried})
     sentence = (
         f"{found} in {count(cases, 'case')}, {count(len(tried), 'row')} of "
         f"{count(len({(row.case.op, row.kernel) for row in tried}), 'kernel')}, in "
         f"{total_duration(record)}"
     )
-    environment = environment_lines(record)
-    again = f"nox -s accuracy -- --cases={shlex.quote(str(record.path))}"
-    return Part(
-        title=f"Search: {record.path.name}",
-        verdict=verdict,
-        tone=tone,
-        sentence=sentence,
-        notes=tuple(_notes(record, finds)),
-        facts=[each for each in environment if each[0] == "device"],
-        environment=[each for each in environment if each[0] != "device"],
-        items=tuple(_tables(record, finds)),
-        record=str(record.path),
-        closing=f"{found}; to run them again: {again}" if finds else look_closer(record),
+    again = f"; all of them again: nox -s accuracy -- --cases={shlex.quote(str(record.path))}"
+    return record_part(
+        record,
+        "Search",
+        (verdict, tone, sentence),
+        found=found + (again if finds else ""),
+        notes=_notes(record, finds),
+        facts=environment_lines(record),
+        items=_tables(record, finds),
+        needed=("device",),
     )
 
 
@@ -77,72 +74,110 @@ def _notes(record: Record, finds: Sequence[FindRow]) -> Iterator[str]:
 def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
     yield table_of(
         "Found, each shrunk until nothing could be left out",
-        finds,
         (
-            (Column("kernel"), lambda each: each.kernel),
-            (Column("rule"), lambda each: each.rule),
-            (Column("output", rank=3), lambda each: each.output or "-"),
-            (Column("needs"), lambda each: ", ".join(each.needs) or "nothing more"),
-            (
-                Column("fails too", rank=4),
+            text("kernel", lambda each: each.kernel),
+            text("rule", lambda each: each.rule),
+            text("output", lambda each: each.output or "-", rank=3),
+            text(
+                "needs",
+                lambda each: ", ".join(each.needs) or "nothing more",
+                "what a case has to have",
+            ),
+            text(
+                "fails too",
                 lambda each: ", ".join(each.fails_too) or "-",
+                "other values of what it needs, with which it fails as well",
+                rank=4,
             ),
-            (
-                Column("fresh values", rank=5),
-                lambda each: f"{each.confirmed} of {each.confirmations}",
-            ),
-            (Column("why", below=True), lambda each: each.reason),
-            (Column("run it", below=True), lambda each: each.reproduce),
+            text("fresh values", _confirmed, "runs on other values that failed", rank=5),
+            text("why", lambda each: each.reason, below=True),
+            command("run it", lambda each: each.reproduce),
         ),
-        "needs: what a case has to have; fails too: other values of it with which it fails as well",
+        finds,
     )
     yield table_of(
         "Kernels",
-        _kernels(record),
         (
-            (Column("op", group=True), lambda each: each[0]),
-            (Column("kernel"), lambda each: each[1]),
-            (Column("cases", "number"), lambda each: Cell(f"{len(each[2]):,}", len(each[2]))),
-            (Column("failed", "number"), lambda each: _failed(each[2])),
-            (Column("largest error / bound", "number"), lambda each: _largest(each[2])),
-            (Column("variants", "number", rank=3), lambda each: _variants(each[2])),
-            (Column("pairs met", "number"), lambda each: _met(each[3])),
+            text("op", lambda each: each.op, group=True),
+            text("kernel", lambda each: each.name),
+            number("cases", lambda each: len(each.rows)),
+            number("failed", lambda each: each.failed, tone=lambda each: each.tone),
+            number("error / bound", lambda each: each.largest, ratio, "largest that passed"),
+            number("variants", lambda each: each.variants, rank=3),
+            number("pairs met", lambda each: each.met, share, "of those that it serves"),
         ),
-        "largest error / bound: of the rows that passed; pairs met: of two factors' levels, of "
-        "those that the kernel serves",
+        _kernels(record),
     )
     yield table_of(
         "Pairs of levels that no case met",
-        [each for each in record.coverage if each.met < each.possible],
         (
-            (Column("op", group=True), lambda each: each.op),
-            (Column("kernel"), lambda each: each.kernel),
-            (Column("factors"), lambda each: f"{each.factor}, {each.other}"),
-            (Column("met", "number"), lambda each: Cell(f"{each.met:,}", each.met)),
-            (Column("possible", "number"), lambda each: Cell(f"{each.possible:,}", each.possible)),
-            (Column("for example", below=True), lambda each: "; ".join(each.missing)),
+            text("op", lambda each: each.op, group=True),
+            text("kernel", lambda each: each.kernel),
+            text("factors", lambda each: f"{each.factor}, {each.other}"),
+            number("met", lambda each: each.met),
+            number("possible", lambda each: each.possible),
+            text("for example", lambda each: "; ".join(each.missing), below=True),
         ),
+        [each for each in record.coverage if each.met < each.possible],
         level="details",
     )
     yield table_of(
         "Shrinking",
-        finds,
         (
-            (Column("kernel"), lambda each: each.kernel),
-            (Column("rule"), lambda each: each.rule),
-            (Column("cases tried", "number"), lambda each: Cell(f"{each.tried:,}", each.tried)),
-            (
-                Column("took", "number"),
-                lambda each: Cell(duration(each.duration_s), each.duration_s),
-            ),
-            (Column("drawn", below=True), lambda each: each.first_case),
-            (Column("shrunk", below=True), lambda each: each.case.id),
+            text("kernel", lambda each: each.kernel),
+            text("rule", lambda each: each.rule),
+            number("cases tried", lambda each: each.tried),
+            number("took", lambda each: each.duration_s, duration),
+            text("drawn", lambda each: each.first_case, below=True),
+            text("shrunk", lambda each: each.case.id, below=True),
         ),
+        finds,
         level="details",
     )
 
 
-_Kernel = tuple[str, str, list["AccuracyRow"], list["CoverageRow"]]
+def _confirmed(find: FindRow) -> str:
+    return f"{find.confirmed} of {find.confirmations}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel's rows that ran, and what they met."""
+
+    op: str
+    name: str
+    rows: Sequence[AccuracyRow]
+    coverage: Sequence[CoverageRow]
+
+    @property
+    def failed(self) -> int:
+        return sum(row.status == "failed" for row in self.rows)
+
+    @property
+    def tone(self) -> Tone:
+        gates = any(row.gates for row in self.rows if row.status == "failed")
+        return "bad" if gates else "doubtful" if self.failed else ""
+
+    @property
+    def largest(self) -> float | None:
+        ratios = [
+            value
+            for row in self.rows
+            if row.status == "passed"
+            for each in row.outputs
+            for value in (each.worst_deterministic, each.worst_probabilistic)
+            if value is not None
+        ]
+        return max(ratios, default=None)
+
+    @property
+    def variants(self) -> int | None:
+        return len({row.variant for row in self.rows if row.variant is not None}) or None
+
+    @property
+    def met(self) -> float | None:
+        possible = sum(each.possible for each in self.coverage)
+        return sum(each.met for each in self.coverage) / possible if possible else None
 
 
 def _kernels(record: Record) -> list[_Kernel]:
@@ -150,43 +185,7 @@ def _kernels(record: Record) -> list[_Kernel]:
     for row in record.rows:
         if row.status != "refused":
             rows[row.case.op, row.kernel].append(row)
-    return [
-        (
-            op,
-            kernel,
-            own,
-            [each for each in record.coverage if (each.op, each.kernel) == (op, kernel)],
-        )
-        for (op, kernel), own in rows.items()
-    ]
-
-
-def _failed(rows: Sequence[AccuracyRow]) -> Cell:
-    failed = [row for row in rows if row.status == "failed"]
-    tone: Tone = "" if not failed else "bad" if any(row.gates for row in failed) else "doubtful"
-    return Cell(f"{len(failed):,}", len(failed), tone)
-
-
-def _largest(rows: Sequence[AccuracyRow]) -> Cell:
-    found = max(
-        (
-            value
-            for row in rows
-            if row.status == "passed"
-            for each in row.outputs
-            for value in (each.worst_deterministic, each.worst_probabilistic)
-            if value is not None
-        ),
-        default=None,
-    )
-    return Cell("-") if found is None else Cell(ratio(found), found)
-
-
-def _variants(rows: Sequence[AccuracyRow]) -> Cell:
-    taken = Counter(row.variant for row in rows if row.variant is not None)
-    return Cell(f"{len(taken):,}" if taken else "-", len(taken))
-
-
-def _met(rows: Sequence[CoverageRow]) -> Cell:
-    possible, met = sum(each.possible for each in rows), sum(each.met for each in rows)
-    return Cell(share(met / possible), met / possible) if possible else Cell("-")
+    met: dict[tuple[str, str], list[CoverageRow]] = defaultdict(list)
+    for each in record.coverage:
+        met[each.op, each.kernel].append(each)
+    return [_Kernel(*name, own, met[name]) for name, own in rows.items()]
