@@ -4,7 +4,7 @@
 whether a pointer or an integer is divisible by 16, integers that are 1, constants, warps, stages)
 and hands that to `triton.compiler.compile`. In the place of that function stands a note-taker: what
 it is handed is what a driver's process would compile, by Triton's own rules of the version at hand,
-and what another process compiles later. Its stand-in for a compiled kernel takes down the grid.
+and what another process compiles later.
 
 What a launch depends on is its key, one word that is the same in every process. Triton's own key of
 a jit function (`cache_key`) isn't: whether it holds the constants that a called function uses
@@ -19,8 +19,7 @@ import hashlib
 import json
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -55,14 +54,12 @@ class Launch:
 
     source, target, options  what `triton.compile` takes
     function                 the jit function's own name
-    grid                     programs in x, y and z
     """
 
     source: Source
     target: object
     options: dict[str, Any]
     function: str
-    grid: tuple[int, ...] = ()
 
     @property
     def warps(self) -> int:
@@ -117,10 +114,9 @@ class _Noted:
     def launch_metadata(self, *_: object) -> None:
         """None: nobody is told of a launch."""
 
-    def run(self, *arguments: object) -> None:
-        """Take down the launch with its grid."""
-        grid = tuple(each for each in arguments[:3] if isinstance(each, int))
-        self._launches.append(replace(self._launch, grid=grid))
+    def run(self, *_: object) -> None:
+        """Take down the launch."""
+        self._launches.append(self._launch)
 
     def result(self) -> _Noted:
         """Itself: some versions wrap a kernel that is compiled in the background."""
@@ -147,12 +143,6 @@ class NoteTaker:
         launch = Launch(src, target, dict(options or {}), src.fn.__name__.strip("_"))
         return _Noted(launch, self._launches)
 
-    @contextmanager
-    def launches(self) -> Iterator[list[Launch]]:
-        """The list that launches made inside are added to."""
-        self._launches.clear()
-        yield self._launches
-
     def of_call(self, kernel: Kernel, case: Case) -> tuple[Launch, ...]:
         """The launches of one call of `kernel` on the inputs of `case`, each kind of launch once.
 
@@ -160,15 +150,13 @@ class NoteTaker:
         """
         inputs = kernel.op.inputs(case, torch.device("cpu"))
         arguments = {name: on_paper(value) for name, value in inputs.items()}
+        self._launches.clear()
         try:
-            with self.launches() as made, Placing():
+            with Placing():
                 kernel.function(**arguments)
         except Exception as error:
             raise CaptureError(_told(error, kernel, case)) from error
-        found: dict[str, Launch] = {}
-        for each in made:
-            found.setdefault(each.key, each)
-        return tuple(found.values())
+        return tuple({each.key: each for each in self._launches}.values())
 
 
 def _told(error: Exception, kernel: Kernel, case: Case) -> str:

@@ -76,8 +76,6 @@ class _Generation:
                 "key": each.key,
                 "function": each.function,
                 "tile": each.tile(),
-                "warps": each.warps,
-                "grid": each.grid,
                 "fp_fusion": each.options.get("enable_fp_fusion"),
             }
             for each in launches

@@ -56,8 +56,6 @@ class Noted:
     key: str
     function: str
     tile: dict[str, int]
-    warps: int
-    grid: tuple[int, ...]
     fp_fusion: bool | None
 
 

@@ -51,7 +51,7 @@ _LOADED = (
     *("suites.bench.suite", "suites.profile.suite", "numpy.random", "xdist.plugin", "nox"),
     "triton.experimental.gluon.nvidia.hopper",  # what the interpreter's repairs look at
 )
-_LOADED_TO_COMPILE = ("suites.compile.command", "suites.compile.task", _LONE)
+_LOADED_TO_COMPILE = ("suites.compile.session", "suites.compile.task", _LONE)
 _PLUGINS = ("pytest_benchmark", "suites.run", "xdist")
 
 
