@@ -237,7 +237,8 @@ def test_right_kernels_of_a_user_pass(runs: Runs, folder: Folder) -> None:
     kernel dispatches for the sm that --sm simulates.
     """
     ran = runs("files")
-    assert (ran.status, ran.err) == (0, "")
+    progress = re.compile(r"accuracy: \d of 2, .*\n")  # of a machine that is slow
+    assert (ran.status, progress.sub("", ran.err)) == (0, "")
     assert ran.out.lstrip().startswith("PASSED")
     for kernel, name in zip(ran.record.header.kernels, ("other", "right"), strict=True):
         assert (kernel.name, kernel.path) == (name, str(folder.path / f"{name}.py"))

@@ -63,7 +63,8 @@ def test_last_failed_runs_those_alone_until_none_fails(folder: _Folder) -> None:
     assert len(record.rows) == 5
     record, said = folder.run("--lf", "--jobs=2")
     assert sorted(_rows(record)) == [(64, "failed"), (128, "failed"), (256, "failed")]
-    assert (record.problem, said) == (None, "")
+    assert record.problem is None
+    assert "runs" not in said
     record, _ = folder.run("--ff", "--maxfail=2")
     assert _rows(record) == [(64, "failed"), (128, "failed")]
     assert record.problem is not None
