@@ -285,7 +285,7 @@ def tests(session: nox.Session) -> None:
 
     File by file in as many processes as there are cores; `-- -n0` keeps them in one.
     """
-    spread = ("-n=auto", "--maxprocesses=8", "--dist=loadfile")
+    spread = ("-n=auto", "--maxprocesses=8", "--dist=loadfile", "--no-loadscope-reorder")
     _run(session, "test", "pytest", "--device=cpu", *spread, *session.posargs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -45,6 +45,8 @@ class Trial:
     case: Case
     inputs: Inputs
     truth: Outputs
+    _kept_bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
+    _emulations: dict[Numerics, Outputs] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -70,6 +72,19 @@ class Trial:
     def bounds(self, numerics: Numerics) -> dict[str, Bound]:
         """The bounds of each output."""
         return self.op.bound(self.case, self.inputs, self.truth, numerics)
+
+    def kept_bounds(self, numerics: Numerics) -> dict[str, Bound]:
+        """The bounds, made once: several ways declare the same."""
+        if numerics not in self._kept_bounds:
+            self._kept_bounds[numerics] = self.bounds(numerics)
+        return self._kept_bounds[numerics]
+
+    def emulation(self, numerics: Numerics) -> Outputs:
+        """What rule 3 compares with, made once."""
+        assert self.op.emulate is not None
+        if numerics not in self._emulations:
+            self._emulations[numerics] = self.op.emulate(self.case, self.inputs, numerics)
+        return self._emulations[numerics]
 
     def outputs(self, way: Way) -> dict[str, Tensor]:
         """What a kernel that computes so returns."""
@@ -99,7 +114,7 @@ class Trial:
 
     def worst(self, way: Way, numerics: Numerics | None = None) -> tuple[float, float]:
         """The largest ratios of all outputs of a kernel that declares `numerics`, or its own."""
-        ratios = self.ratios(self.outputs(way), self.bounds(numerics or way.numerics))
+        ratios = self.ratios(self.outputs(way), self.kept_bounds(numerics or way.numerics))
         return max(each for each, _ in ratios.values()), max(each for _, each in ratios.values())
 
 

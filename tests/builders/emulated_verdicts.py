@@ -17,12 +17,9 @@ def verdict_on(
     trial: Trial, outputs: Mapping[str, Tensor], numerics: Numerics, *, emulation: bool = True
 ) -> Verdict:
     """The verdict on outputs of a kernel with these numerics, with rule 3 or without."""
-    other = None
-    if emulation:
-        assert trial.op.emulate is not None
-        other = trial.op.emulate(trial.case, trial.inputs, numerics)
+    other = trial.emulation(numerics) if emulation else None
     call = Call({name: each.contiguous() for name, each in outputs.items()}, 0.0)
-    bounds = trial.bounds(numerics)
+    bounds = trial.kept_bounds(numerics)
     return judge(call, call, trial.truth, bounds, numerics, emulation=other)
 
 

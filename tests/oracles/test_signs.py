@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ SEED = 3
 OP_NAMES = tuple(OPS)
 
 
+@cache
 def _small(op: str) -> list[Case]:
     """The `ci` cases whose tensors are small, as most are."""
     return [
