@@ -85,7 +85,7 @@ _NOT_RUN = {
     ".nox/environment/bin/python -m studies.timing_agreement": _GPU,
     ".nox/environment/bin/python -m studies.power_check": _GPU,
     "nox -s compile -- --check-driver": _GPU,
-    "nox -s compile -- --kernel flash": "minutes; test_resources_command.py runs some",
+    "nox -s compile -- --kernel flash": "minutes; test_compile.py runs some",
     "nox -s compile -- --kernels=mine.py --sm 80 --sm 90": "minutes, likewise",
 }
 
