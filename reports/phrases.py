@@ -108,8 +108,10 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def times(value: float) -> str:
-    """How many times as long: `1.00 x`, `12.3 x`."""
-    return f"{ratio(value) if value >= 100 else f'{value:.2f}'} x"
+    """How many times as long, as fast, as much: `0.952 x`, `1.00 x`, `12.3 x`, `1234 x`."""
+    if value >= 100:
+        return f"{ratio(value)} x"
+    return f"{value:.{3 if value < 1 else 2 if value < 10 else 1}f} x"
 
 
 def shown(text: object) -> str:

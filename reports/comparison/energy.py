@@ -16,12 +16,11 @@ from reports.comparison.tables import (
     dropped_tables,
     name_fields,
     named,
-    times,
     weighted_total,
 )
 from reports.document.fields import table_of
 from reports.document.model import Cell, Column, Part
-from reports.phrases import count
+from reports.phrases import count, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Records of different GPUs, or of figures that weren't measured here, side by side.
 
 No verdict: another machine is no change of a kernel. Ratios are times of the first record over
-another's, so 2.00x is twice as fast. Their geometric mean over the cases that both have comes with
+another's, so 2.00 x is twice as fast. Their geometric mean over the cases that both have comes with
 a t-interval of 95 % on the logarithms, cases taken as a sample of those that there might be.
 """
 
@@ -21,11 +21,10 @@ from reports.comparison.tables import (
     named,
     rate_text,
     renamed_notes,
-    times,
 )
 from reports.document.fields import number, table_of, text
 from reports.document.model import Cell, Column, Part
-from reports.phrases import count, figure, microseconds
+from reports.phrases import count, figure, microseconds, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

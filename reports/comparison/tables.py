@@ -57,11 +57,6 @@ def rate_text(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2f} {unit}"
 
 
-def times(ratio: float) -> str:
-    """How many times as fast, or as much."""
-    return f"{ratio:.3f}x" if ratio < 1 else f"{ratio:.2f}x" if ratio < 10 else f"{ratio:,.1f}x"
-
-
 def renamed_notes(base: Side, other: Side, pairs: Pairs[Any]) -> list[str]:
     """Which kernels were compared though their names differ."""
     return [

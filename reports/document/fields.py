@@ -8,6 +8,7 @@ from typing import TypeVar
 from reports.document.model import Cell, Column, Kind, Level, Table, Tone
 
 Item = TypeVar("Item")
+Whole = TypeVar("Whole")
 Number = TypeVar("Number", int, float)
 Field = tuple[Column, Callable[[Item], Cell | str]]
 
@@ -55,6 +56,12 @@ def command(title: str, of: Callable[[Item], str]) -> Field[Item]:
     return Column(title, "command"), of
 
 
+def of_part(field: Field[Item], part_of: Callable[[Whole], Item]) -> Field[Whole]:
+    """The field of a part of an item."""
+    column, cell = field
+    return column, lambda item: cell(part_of(item))
+
+
 def only(where: Callable[[Item], bool], fields: Iterable[Field[Item]]) -> list[Field[Item]]:
     """The fields, empty of an item of which it doesn't hold."""
 
@@ -82,11 +89,7 @@ def table_of(
 
 def meanings(tables: Iterable[Table]) -> Table:
     """What the columns of these tables mean, for who can't point at their titles."""
-    notes = {
-        column.title: column.note
-        for table in tables
-        for place, column in enumerate(table.columns)
-        if column.note and not table.is_empty(place)
-    }
+    shown = (table.columns[place] for table in tables for place in table.places)
+    notes = {column.title: column.note for column in shown if column.note}
     columns = (Column("column"), Column("meaning"))
     return Table("What columns mean", columns, [*notes.items()], level="details", folded=True)

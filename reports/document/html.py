@@ -122,7 +122,7 @@ def _table(table: Table, name: str) -> Iterator[str]:
     about = f'tabindex="0" role="region" aria-label="{escaped(table.title)}"'
     yield f'<div class="scroll{tall}" {about}>'
     yield f"<table{searched}><thead><tr>"
-    places = [place for place in range(len(table.columns)) if not table.is_empty(place)]
+    places = table.places
     columns = [table.columns[place] for place in places]
     for column in columns:
         note = f' title="{escaped(column.note)}"' if column.note else ""

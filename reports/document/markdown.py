@@ -78,14 +78,14 @@ def _opening(table: Table) -> str:
     opening = f"<details><summary>{title}</summary>\n\n" if table.folded else f"### {title}\n\n"
     if table.note:
         opening += f"{escaped(table.note)}\n\n"
-    columns = [table.columns[place] for place in _places(table)]
+    columns = [table.columns[place] for place in table.places]
     marks = ("---:" if each.is_figure else "---" for each in columns)
     heads = " | ".join(escaped(each.title) for each in columns)
     return f"{opening}| {heads} |\n| {' | '.join(marks)} |\n"
 
 
 def _rows(table: Table) -> Iterator[str]:
-    places = _places(table)
+    places = table.places
     for row in table.rows:
         cells = []
         for column, cell in ((table.columns[place], row[place]) for place in places):
@@ -93,10 +93,6 @@ def _rows(table: Table) -> Iterator[str]:
             as_code = column.kind == "command" and text
             cells.append(_code(text) if as_code else escaped(text))
         yield f"| {' | '.join(cells)} |\n"
-
-
-def _places(table: Table) -> list[int]:
-    return [place for place in range(len(table.columns)) if not table.is_empty(place)]
 
 
 def _code(text: str) -> str:

@@ -77,12 +77,18 @@ class Table:
     folded: bool = False
     least: int = 0
 
-    def is_empty(self, place: int) -> bool:
-        """Whether a column that may be left out holds nothing, so that no form shows it."""
-        return self.columns[place].rank > 0 and all(
-            (row[place] if isinstance(row[place], str) else row[place][0]) in {"", "-"}
-            for row in self.rows
-        )
+    @property
+    def places(self) -> list[int]:
+        """The columns that a form shows: all but those that may be left out and hold nothing."""
+        return [
+            place
+            for place, column in enumerate(self.columns)
+            if not column.rank
+            or any(
+                (row[place] if isinstance(row[place], str) else row[place][0]) not in {"", "-"}
+                for row in self.rows
+            )
+        ]
 
 
 @dataclass(frozen=True, slots=True)

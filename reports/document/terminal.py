@@ -164,19 +164,12 @@ class _Layout:
         self.lines: list[Text] = []
         self._width, self._ascii = console.width, console.options.ascii_only
         self._titles = [self._plain(each.title) for each in table.columns]
-        places = range(len(table.columns))
-        self._groups = [place for place in places if table.columns[place].group]
-        self._below = [
-            place
-            for place in places
-            if _is_below(table.columns[place]) and place not in self._groups
-        ]
+        columns = table.columns
+        self._groups = [place for place, each in enumerate(columns) if each.group]
+        others = [place for place in table.places if place not in self._groups]
+        self._below = [place for place in others if _is_below(columns[place])]
+        self._places = [place for place in others if place not in self._below]
         self._indent = _INDENT if self._groups else ""
-        self._places = [
-            place
-            for place in places
-            if place not in {*self._groups, *self._below} and not table.is_empty(place)
-        ]
 
     def show(self, rows: int) -> int:
         """Lay the first rows out; how many lines they take."""

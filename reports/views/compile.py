@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from reports.document.fields import number, table_of, text
+from reports.document.fields import number, of_part, table_of, text
 from reports.document.model import Cell, Column
 from reports.phrases import count, duration, memory, microseconds
 from reports.views.compile_changes import KINDS, WORSE, changes_between, tools_of
@@ -151,7 +151,7 @@ def _tables(record: Record, level: Level) -> Iterator[Table]:
 
 def _of_first(field: Field[_Item]) -> Field[Sequence[_Item]]:
     """The field of the first of several items."""
-    return field[0], lambda items: field[1](items[0])
+    return of_part(field, lambda items: items[0])
 
 
 def _breaks(row: CompileRow) -> Iterator[_Break]:
@@ -223,8 +223,8 @@ _ROW: list[Field[CompileRow]] = [
 _BREAK: list[Field[_Break]] = [
     text("kernel", lambda each: _kernel(each.row)),
     text("expectation", lambda each: Cell(each.says, tone="bad")),
-    (_VARIANT[0], lambda each: _VARIANT[1](each.row)),
-    (_SM[0], lambda each: _SM[1](each.row)),
+    of_part(_VARIANT, lambda each: each.row),
+    of_part(_SM, lambda each: each.row),
     text("why it is broken", lambda each: each.reason, below=True),
     text("instruction", lambda each: Cell(each.instruction, tone="dim"), below=True),
 ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from reports.document.fields import command, number, table_of, text
 from reports.document.model import Cell
@@ -37,34 +36,31 @@ _VERDICTS: dict[str, Tone] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NoFigure:
+class NoFigure(NamedTuple):
     """Rows of one kernel without a figure for one reason; case: of the first of them."""
 
-    op: str
-    kernel: str
-    status: str
-    gates: bool
+    rows: Sequence[BenchRow | ProfileRow]
     reason: str
-    rows: int
     case: str
-    reproduce: str
 
     @property
-    def is_gating(self) -> bool:
+    def fails(self) -> bool:
         """Whether it fails the run."""
-        return self.gates and self.status in _BAD
+        return _fails(self.rows[0])
+
+
+def _fails(row: BenchRow | ProfileRow) -> bool:
+    return row.gates and row.status in _BAD
 
 
 def verdict_of(
     record: Record, rows: Sequence[BenchRow | ProfileRow], done: str, *, believed: bool = True
 ) -> str:
     """TIMED or MEASURED, as `done` says, of a whole record with nothing against it."""
-    gated = any(row.status in _BAD and row.gates for row in rows)
     status = 0 if record.end is None else record.end.exit_status
     if record.problem is not None:
         return "INCOMPLETE"
-    if gated or status or not believed:
+    if any(map(_fails, rows)) or status or not believed:
         return "FAILED"
     if not any(row.status == done for row in rows):
         return f"NOTHING {done.upper()}"
@@ -160,46 +156,48 @@ def reasons_of(
             alike = reason_key(row.reason or "no reason given")
             key = (row.op, row.kernel, row.status, row.gates, alike)
             groups.setdefault(key, []).append(row)
-    found = [
-        NoFigure(
-            op=op,
-            kernel=kernel,
-            status=status,
-            gates=gates,
-            reason=joint_reason([row.reason or "no reason given" for row in having]),
-            rows=len(having),
-            case=case_of(having[0]),
-            reproduce=having[0].reproduce if status in _BAD else "",
-        )
-        for (op, kernel, status, gates, _), having in groups.items()
-    ]
-    ops = list(dict.fromkeys(each.op for each in found))
+    ops = list(dict.fromkeys(op for op, *_ in groups))
     ranks = list(STATUSES)
-    found.sort(
-        key=lambda each: (
-            not each.is_gating, ops.index(each.op), ranks.index(each.status), -each.rows,
+
+    def rank(having: Sequence[TimedOrMeasured]) -> tuple[bool, int, int, int]:
+        first = having[0]
+        return not _fails(first), ops.index(first.op), ranks.index(first.status), -len(having)
+
+    return [
+        NoFigure(
+            having,
+            joint_reason([row.reason or "no reason given" for row in having]),
+            case_of(having[0]),
         )
-    )  # fmt: skip
-    return found
+        for having in sorted(groups.values(), key=rank)
+    ]
 
 
 def reasons_tables(reasons: Sequence[NoFigure]) -> tuple[Table, Table]:
     """Rows that failed the run, and the others without a figure."""
     fields: list[Field[NoFigure]] = [
-        text("op", lambda each: each.op, group=True),
-        text("kernel", lambda each: each.kernel),
-        text("status", lambda each: Cell(each.status, tone=STATUSES[each.status])),
-        number("rows", lambda each: each.rows),
+        text("op", lambda each: each.rows[0].op, group=True),
+        text("kernel", lambda each: each.rows[0].kernel),
+        text("status", lambda each: _status(each.rows[0])),
+        number("rows", lambda each: len(each.rows)),
         text("reason", lambda each: each.reason, "N: a number that varies"),
         text("one case", lambda each: Cell(each.case, tone="dim"), below=True),
-        command("reproduce", lambda each: each.reproduce),
+        command("reproduce", lambda each: _command(each.rows[0])),
     ]
-    gating = [each for each in reasons if each.is_gating]
-    others = [each for each in reasons if not each.is_gating]
+    gating = [each for each in reasons if each.fails]
+    others = [each for each in reasons if not each.fails]
     return (
         table_of("Failed", fields, gating, least=10),
         table_of("Without a figure, not gating", fields, others, folded=True),
     )
+
+
+def _status(row: BenchRow | ProfileRow) -> Cell:
+    return Cell(row.status, tone=STATUSES[row.status])
+
+
+def _command(row: BenchRow | ProfileRow) -> str:
+    return row.reproduce if row.status in _BAD else ""
 
 
 def in_common(

@@ -85,7 +85,7 @@ def test_report_fits_the_terminal_and_cuts_no_figure(
     status, shown, _ = run(first, *others, "--width", columns, NO_COLOR="1")
     assert status == 0
     assert max(map(len, shown.splitlines())) <= columns
-    assert shown.count("1,234.5 1.00x") == 2
+    assert shown.count("1,234.5 1.00 x") == 2
     assert "…" not in shown
 
 
@@ -187,7 +187,7 @@ def test_predictions_stand_beside_what_was_measured(
     assert main([str(measured), str(compiled), "--width", "200"]) == 0
     shown = capsys.readouterr().out
     assert "B: H200, predicted" in shown
-    assert "1,111.1 2.00x" in shown
+    assert "1,111.1 2.00 x" in shown
     assert "C: B200, predicted" in shown
     assert "SLOWER" not in shown
     assert main([str(measured), str(compiled), "--gpu", "b200", "--width", "200"]) == 0

@@ -53,8 +53,8 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
     shown = text_of(found)
     assert "B: H100 80GB HBM3" in shown
     assert "C: A100-SXM4-80GB, published" in shown
-    assert "0.800x" in shown
-    assert "0.500x" in shown
+    assert "0.800 x" in shown
+    assert "0.500 x" in shown
     assert "C is from  a paper, table 2" in shown
     assert "not in B" in shown
     assert "70/-/75 %" in shown
@@ -74,7 +74,7 @@ def test_fastest_of_each_record_compares_where_kernels_differ(tmp_path: Path) ->
     )
     shown = text_of(found)
     assert "The fastest of each record: 1 row" in shown
-    assert "b2 2,013 GB/s 0.500x" in shown
+    assert "b2 2,013 GB/s 0.500 x" in shown
 
 
 def test_geometric_mean_has_a_t_interval_over_cases() -> None:
@@ -195,14 +195,14 @@ def test_energy_of_two_boards_is_within_seven_per_cent_at_best(tmp_path: Path) -
     other_board = H200 | {"gpu_uuid": "GPU-9999"}
     rows = [profile_row(0.050)], [profile_row(0.052)]
     one = compared(tmp_path, *((header("profile"), list(each)) for each in rows))
-    assert "1.04x +-0.01 MORE" in text_of(one)
+    assert "1.04 x +-0.01 MORE" in text_of(one)
     assert "one board" in text_of(one)
     two_boards = compared(
         tmp_path / "two",
         (header("profile"), [*rows[0]]),
         (header("profile", machine=other_board), [*rows[1]]),
     )
-    assert "1.04x +-0.07 OPEN" in text_of(two_boards)
+    assert "1.04 x +-0.07 OPEN" in text_of(two_boards)
     assert "+-7 % before" in text_of(two_boards)
 
 
@@ -260,4 +260,4 @@ def test_kernel_of_a_part_is_no_cases_fastest_on_any_machine(tmp_path: Path) -> 
     fastest = shown.partition("The fastest of each record")[2].partition("Time of a call")[0]
     assert "row_persistent" in fastest
     assert "quick" not in fastest
-    assert "layer_norm_backward quick 1.00x" in shown
+    assert "layer_norm_backward quick 1.00 x" in shown
