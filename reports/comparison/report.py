@@ -231,4 +231,5 @@ def _differing(measured: Sequence[Side]) -> list[str]:
 def _described(side: Side) -> str:
     header = side.header
     commit = commit_text(header.environment)
-    return f"{side.path}, nox -s {header.suite}" + (f", commit {commit}" if commit else "")
+    suite = f", nox -s {header.suite}" if side.figures == "measured" else ""
+    return f"{side.path}{suite}" + (f", commit {commit}" if commit else "")

@@ -29,8 +29,8 @@ Draw = Callable[["Figure"], None]
 INK = "#0a0b0c"  # as no other part of a picture is coloured
 # Told apart on white and on black; with the marks also without colour.
 COLOURS = (
-    *("#4f7fc4", "#d0722a", "#3d9a50", "#c44e52", "#8a6fc0", "#a07a4a", "#c06aa8", "#5f9ea0"),
-    *("#7a8594", "#b0a030"),
+    *("#4f7fc4", "#d0722a", "#3d9a50", "#c44e52", "#8a6fc0", "#a07a4a", "#c06aa8", "#3f8a8c"),
+    *("#7a8594", "#948614"),
 )
 MARKS = "os^Dv<>PX*"
 _LEGEND_INCHES = 3.3

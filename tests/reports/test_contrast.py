@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.document.svg import COLOURS
 from reports.record import Record, read
 from reports.report import picture_of
 from tests import ROOT
@@ -19,7 +20,9 @@ from tests.builders.compiled_records import row as compiled_row
 from tests.builders.profile_records import profile_rows, write_profile
 
 _GALLERY = ROOT / "docs" / "gallery"
+_PAGE = ROOT / "reports" / "document" / "page.css"
 _LEAST = 4.5  # to 1: WCAG 2.2, level AA, of text that isn't large
+_LEAST_OF_SHAPES = 3.0  # the same of what isn't text
 _STYLE = re.compile(r"-(r\d+) \{ fill: (#[0-9a-f]{6})")
 _RECTANGLE = re.compile(
     r'<rect fill="(#[0-9a-f]{6})"[^>]*? x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" '
@@ -77,6 +80,20 @@ def _record(kind: str, path: Path) -> Record:
         write_compiled(path, [compiled_row(sm=90), compiled_row(sm=100)])
         return read(path)
     return read(write_example(path, example_rows(failing=kind == "failing"), whole=kind != "cut"))
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_of_a_page_stand_out(scheme: int) -> None:
+    """Texts 4.5 to 1 on the page and on a table's head; a bar, and a picture's marks, 3 to 1."""
+    style = _PAGE.read_text(encoding="utf-8")
+    root = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", root))
+    for name in ("ink", "soft", "good", "bad", "doubtful"):
+        for behind in ("paper", "band"):
+            assert contrast(colours[name], colours[behind]) >= _LEAST, (name, behind)
+    assert contrast(colours["bar"], colours["line"]) >= _LEAST_OF_SHAPES
+    for colour in COLOURS:
+        assert contrast(colour, colours["paper"]) >= _LEAST_OF_SHAPES, colour
 
 
 def test_contrast_is_wcags() -> None:
