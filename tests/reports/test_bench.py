@@ -60,10 +60,10 @@ def line_of(text: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
-@pytest.mark.parametrize("name", ["bench-h200.jsonl.gz", "profile-h200.jsonl.gz"])
-def test_report_of_the_gallery_fits_a_screen(name: str, width: int) -> None:
+@pytest.mark.parametrize("suite", ["accuracy", "bench", "profile"])
+def test_report_of_the_gallery_fits_a_screen(suite: str, width: int) -> None:
     """About 40 lines at 100 columns; the verdict is first and last, its command on one line."""
-    record = read(GALLERY / name)
+    record = read(GALLERY / f"{suite}-h200.jsonl.gz")
     lines = terminal(record, width, details=False).rstrip().splitlines()
     wide = [line for line in lines if cell_len(line.rstrip()) > width]
     assert len(lines) <= (44 if width >= 100 else 48)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
+from reports.comparison.report import compare
 from reports.comparison.rule import FLOOR_APART, LAUNCH_APART_US, Verdict
 from reports.comparison.side import read_sides
 from reports.comparison.speed import Held, hold
+from reports.document.terminal import print_document
 from tests import ROOT
 
 _GALLERY = ROOT / "docs" / "gallery"
@@ -37,6 +42,22 @@ def test_runs_of_the_same_kernels_are_the_same(
     assert len(verdicts) == 361
     assert verdicts.count(Verdict.SAME) >= 0.95 * len(verdicts)
     assert not {Verdict.FASTER, Verdict.SLOWER} & set(verdicts)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_report_of_two_runs_fits_a_screen(width: int) -> None:
+    """The verdict first and last, what can't be told between, and a line of what isn't there."""
+    paths = (_GALLERY / f"{name}.jsonl.gz" for name in (_OF_TWO, _ALONE))
+    document = compare([side for path in paths for side in read_sides(path)]).document
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as captured:
+        print_document(document, console)
+    lines = captured.get().rstrip().splitlines()
+    assert len(lines) <= 42
+    assert lines[0].startswith(" SAME  2 records")
+    assert lines[-1].startswith(" SAME  2 records")
+    assert any(line.startswith("By --details: SAME") for line in lines)
+    assert max(map(cell_len, lines)) <= width
 
 
 def test_machines_whose_empty_calls_differ_are_the_same() -> None:
