@@ -105,7 +105,7 @@ def test_profile_report_lays_inputs_side_by_side(tmp_path: Path) -> None:
     groups = beside(record)
     assert [[row.distribution for row in rows] for rows in groups] == [["normal", "zeros"]] * 2
     text = terminal(record).partition("Inputs side by side")[2]
-    assert "0.64 x" in line_of(text, "zeros", "921.0")
+    assert "0.641 x" in line_of(text, "zeros", "921.0")
 
 
 def test_profile_report_says_why_a_figure_is_missing(tmp_path: Path) -> None:
