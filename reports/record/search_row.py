@@ -30,6 +30,12 @@ class FindRow(SchemaLine):
     essence: tuple[str, ...] = Field(
         default=(), description="what another case has too, if it is taken for the same find"
     )
+    dtypes: tuple[str, ...] = Field(
+        default=(), description="of activations, that the rule is broken with: one of these too"
+    )
+    worst_ratio: float | None = Field(
+        default=None, description="error over bound, of the case that was drawn"
+    )
     confirmed: int = Field(description="of runs on fresh values, those that broke the rule too")
     confirmations: int = Field(description="runs on fresh values")
     tried: int = Field(description="cases tried while it was shrunk")

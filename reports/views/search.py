@@ -53,11 +53,18 @@ def search_part(record: Record) -> Part:
 
 
 def distinct(finds: Sequence[FindRow]) -> list[FindRow]:
-    """The finds, one of those that several processes have: of the same kernel, rule and needs."""
-    kept: dict[object, FindRow] = {}
-    for each in finds:
-        kept.setdefault((each.op, each.kernel, each.rule, each.output, each.essence), each)
-    return list(kept.values())
+    """The finds, one of those that several processes have; those that fresh values show first."""
+    kept: list[FindRow] = []
+    for find in sorted(finds, key=lambda each: -each.confirmed):
+        if not any(_same(find, each) for each in kept):
+            kept.append(find)
+    return kept
+
+
+def _same(one: FindRow, other: FindRow) -> bool:
+    names = ("op", "kernel", "rule", "output", "essence")
+    alike = all(getattr(one, name) == getattr(other, name) for name in names)
+    return alike and not set(one.dtypes).isdisjoint(other.dtypes or one.dtypes)
 
 
 def _notes(record: Record, finds: Sequence[FindRow]) -> Iterator[str]:
@@ -68,7 +75,7 @@ def _notes(record: Record, finds: Sequence[FindRow]) -> Iterator[str]:
         yield f"{count(cut, 'find')} may shrink further: the limit ended it"
     chance = sum(not each.confirmed for each in finds)
     if chance:
-        yield f"{count(chance, 'find')} didn't fail again on fresh values"
+        yield f"{count(chance, 'find')} didn't fail again on fresh values: errors near their bound"
 
 
 def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:

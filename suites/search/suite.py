@@ -14,7 +14,7 @@ import torch
 from kernels.registry import Kernel
 from oracles.cases.covering import Coverage
 from oracles.cases.named import case_named, objection
-from oracles.op import Case, Op
+from oracles.op import Case, Op, dtype_name
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
 from suites.accuracy.suite import FURTHER, Accuracy
 from suites.run import shards
@@ -33,6 +33,7 @@ _MEMORY = 2**34  # of a case with its strides, which may be far apart
 _SHRINK_S = 60.0
 _SHRINK_TRIES = 1500
 _CONFIRMATIONS = 2
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _EXAMPLES = 5
 # Three measures of one thing: a smaller case may break another of them first.
 _ERROR = frozenset({"deterministic bound", "probabilistic bound", "emulation"})
@@ -155,9 +156,20 @@ class Search(Accuracy):
             return row
 
     def _is_known(self, target: _Target, row: AccuracyRow, case: Case) -> bool:
-        """Whether the row shows what an earlier find did: the same rule, and all that it needs."""
-        words = set(_words(case))
-        return any(_alike(row, each) and set(each.essence) <= words for each in target.finds)
+        """Whether the row shows what an earlier find did: the same rule, and all that it needs.
+
+        An error that fresh values don't show again is one near its bound, which has no cause in
+        the case; only one twice as large is another find.
+        """
+        words, ratio = set(_words(case)), _worst(row) or 0.0
+        return any(
+            _alike(row, each)
+            and (
+                (set(each.essence) <= words and dtype_name(case.dtype) in each.dtypes)
+                or (not each.confirmed and ratio <= 2 * (each.worst_ratio or 0.0))
+            )
+            for each in target.finds
+        )
 
     def _find(self, target: _Target, row: AccuracyRow, case: Case) -> FindRow:
         """Shrink a case that failed, and see whether fresh values fail too."""
@@ -179,6 +191,8 @@ class Search(Accuracy):
             fails(replace(shrunk.case, seed=shrunk.case.seed + number + 1))
             for number in range(_CONFIRMATIONS)
         )
+        fails_too = self._fails_too(shrunk, fails)
+        dtypes = [dtype_name(each) for each in _DTYPES]
         return FindRow(
             op=case.op,
             kernel=kernel.name,
@@ -188,8 +202,13 @@ class Search(Accuracy):
             case=case_info(shrunk.case),
             first_case=case.id(),
             needs=shrunk.needs,
-            fails_too=self._fails_too(shrunk, fails),
+            fails_too=fails_too,
             essence=_essence(kernel.op, shrunk),
+            dtypes=(
+                dtype_name(shrunk.case.dtype),
+                *(each for each in fails_too if each in dtypes),
+            ),
+            worst_ratio=_worst(row),
             confirmed=confirmed,
             confirmations=_CONFIRMATIONS,
             tried=shrunk.tried,
@@ -202,10 +221,10 @@ class Search(Accuracy):
     def _fails_too(self, shrunk: Shrunk, fails: Callable[[Case], bool]) -> tuple[str, ...]:
         """Properties beside those of the shrunk case with which the rule is broken all the same."""
         case, found = shrunk.case, []
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for dtype in _DTYPES:
             weight = dtype if case.weight_dtype == case.dtype else case.weight_dtype
             if dtype != case.dtype and fails(replace(case, dtype=dtype, weight_dtype=weight)):
-                found.append(str(dtype).removeprefix("torch."))
+                found.append(dtype_name(dtype))
         for name, value in case.sizes:
             sizes = tuple((each, size + (each == name)) for each, size in case.sizes)
             if fails(replace(case, sizes=sizes)):
@@ -241,14 +260,19 @@ class Search(Accuracy):
 
 
 def _ratio(row: AccuracyRow) -> float:
-    """The largest error over bound; 0 where there is none, infinite ones included."""
+    """The largest error over bound of a row that passed."""
+    return (_worst(row) or 0.0) if row.status == "passed" else 0.0
+
+
+def _worst(row: AccuracyRow) -> float | None:
+    """The largest error over bound; None where none was measured."""
     ratios = [
         ratio
         for each in row.outputs
         for ratio in (each.worst_deterministic, each.worst_probabilistic, each.worst_emulation)
         if ratio is not None and math.isfinite(ratio)
     ]
-    return max(ratios, default=0.0) if row.status == "passed" else 0.0
+    return max(ratios, default=None)
 
 
 def _output(row: AccuracyRow) -> str | None:
@@ -274,12 +298,13 @@ def _words(case: Case) -> Iterator[str]:
     yield from case.options
     yield f"values {case.distribution}"
     yield from (f"layout {each}" for each in case.layout.name.split("+"))
-    yield case.dtype_label
+    if case.weight_dtype != case.dtype:
+        yield f"weights in {dtype_name(case.weight_dtype)}"
 
 
 def _essence(op: Op, shrunk: Shrunk) -> tuple[str, ...]:
     """Those of a shrunk case's properties that another case has, too, if it shows the same."""
-    plain = {"values normal", "layout contiguous", "float32"}
+    plain = {"values normal", "layout contiguous"}
     needed = {change.what for change in changes(op, shrunk.case)}
     return tuple(each for each in _words(shrunk.case) if each not in plain and each in needed)
 
