@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import html.parser
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,10 +18,10 @@ import pytest
 from reports.__main__ import main
 from reports.comparison.__main__ import main as compare
 from reports.record import reader
-from tests import ROOT
 from tests.builders import compiled_records
 from tests.builders.accuracy_records import attention_rows, example_rows, write_example
 from tests.builders.bench_records import bench_rows, write_bench
+from tests.builders.commands import run_python
 from tests.builders.corrupt_records import variants
 from tests.builders.profile_records import profile_rows, write_profile
 
@@ -172,11 +170,10 @@ def test_corrupted_record_ends_a_process_as_it_should(
         file = tmp_path / f"{name}.jsonl"
         file.write_bytes(damaged)
         beside = [str(whole)] if program == "reports.comparison" else []
-        command = [sys.executable, "-m", program, *beside, str(file)]
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-        shown = (ran.stdout.decode(), ran.stderr.decode())
+        ran = run_python("-m", program, *beside, file)
         folder = tmp_path / name
         folder.mkdir()
+        shown = (ran.stdout, ran.stderr)
         _assert_right(ran.returncode, shown, folder, f"{program} of {suite} {name}")
 
 
