@@ -80,16 +80,16 @@ class Mutant:
         """Those of its cases that are given as they are, by id."""
         return {each.id(): each for each in self.cases if isinstance(each, Case)}
 
-    def write_overlay(self, folder: Path) -> None:
-        """Write a copy of kernels/ with its edits to `folder`.
+    @property
+    def edited(self) -> dict[str, str]:
+        """The files of kernels/ that its edits change, and their text after them.
 
         Raises EditError where an edit doesn't apply exactly as often as it says.
         """
-        copy = folder / "kernels"
-        shutil.copytree(ROOT / "kernels", copy)
+        texts: dict[str, str] = {}
         for edit in self.edits:
-            path = copy / edit.file
-            text = path.read_text() if path.is_file() else ""
+            path = ROOT / "kernels" / edit.file
+            text = texts.get(edit.file) or (path.read_text() if path.is_file() else "")
             found = text.count(edit.old)
             if found != edit.times:
                 shown = " ".join(edit.old.split())[:80]
@@ -97,7 +97,15 @@ class Mutant:
                     f"mutant {self.name}: its edit of kernels/{edit.file} applies {found} times, "
                     f"not {edit.times}: {shown!r}; make it fit the kernel as it is now"
                 )
-            path.write_text(text.replace(edit.old, edit.new))
+            texts[edit.file] = text.replace(edit.old, edit.new)
+        return texts
+
+    def write_overlay(self, folder: Path) -> None:
+        """Write a copy of kernels/ with its edits to `folder`. Raises EditError."""
+        texts = self.edited
+        shutil.copytree(ROOT / "kernels", folder / "kernels")
+        for file, text in texts.items():
+            (folder / "kernels" / file).write_text(text)
 
 
 @dataclass(frozen=True, slots=True)
