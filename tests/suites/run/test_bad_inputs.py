@@ -187,7 +187,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("profile", "--window nan", "--window: 'nan' isn't a number from 2 to 3,600"),
     ("profile", "--trials 0", "--trials: '0' isn't a whole number from 1 to 1,000"),
     ("profile", "--distribution=ones", "--distribution: invalid choice: 'ones' (choose from"),
-    ("profile", "--jobs 2", "an option of accuracy, compile: nox -s accuracy -- --jobs"),
+    ("profile", "--jobs 2", "an option of accuracy, search, compile: nox -s accuracy -- --jobs"),
     ("accuracy", "--check-driver", "it is an option of compile: nox -s compile -- --check-driver"),
     ("sanitize", "--sw", "--sw: there is no such option"),
     ("sanitize", "--lf", "--lf: nox -s sanitize doesn't serve it; it is an option of accuracy"),
@@ -272,7 +272,7 @@ _MODULES = {
     "bench": ("pytest", "suites/bench"),
     "compile": ("suites.compile",),
 }
-# Options with which these are refused by workers, or while those start.
+# Options with which these are refused by workers, or while those start, as compile's all do.
 _BY_WORKERS = re.compile(r"--kernels=\{0\}|^--op=attention_delta$| -k zzz")
 
 
@@ -350,7 +350,7 @@ def test_mistake_is_told_in_one_sentence(
         device = [] if command == "compile" or "--device" in options else ["--device=cpu"]
         arguments = [*results, *device, *arguments]
     before = _held(folder)
-    if command in _MODULES and _BY_WORKERS.search(options):
+    if command == "compile" or (command in _MODULES and _BY_WORKERS.search(options)):
         status, told = _run(command, arguments)
     else:
         status, told = _forked(command, arguments, tmp_path / "output")
