@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from oracles import LAYER_NORM_BACKWARD, OPS
 from oracles.op import Case, Inputs
 from reports.record import AccuracyRow
 from suites.accuracy.run import Run
+from suites.sandbox.judge_side import worker_process
 from suites.sandbox.judge_side.workers import Workers
 
 _CPU = torch.device("cpu")
@@ -80,6 +82,14 @@ _FATES = {
     "sends_garbage": ("process ended", "its process hung up"),
     "forges": ("process ended", "its process answered what it wasn't asked"),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _started() -> Iterator[None]:
+    """Workers' servers are started here, not forked: a Python of its own is what is asked about."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_process, "subprocess", subprocess)
+        yield
 
 
 @pytest.fixture(scope="module")
