@@ -129,6 +129,16 @@ def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
         level="details",
     )
     yield table_of(
+        "Notes",
+        (
+            text("kernel", lambda each: each.kernel),
+            text("case", lambda each: each.case.id, below=True),
+            text("note", lambda each: "; ".join(each.notes), below=True),
+        ),
+        [each for each in record.rows if each.notes],
+        level="details",
+    )
+    yield table_of(
         "Shrinking",
         (
             text("kernel", lambda each: each.kernel),

@@ -30,7 +30,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kernels.registry import Kernel
-from oracles.op import CONTIGUOUS, Bound, Case, Inputs
+from oracles.op import CONTIGUOUS, Bound, Case, Inputs, optional
 from reports.record import Rule, Tried
 from suites.accuracy import invariance, relations
 from suites.accuracy.known import Known
@@ -179,13 +179,20 @@ class Trial:
         return None
 
     def _tells_signs(self) -> bool:
-        """Whether outputs of other numbers would be wrong: many are well beyond their bounds."""
+        """Whether outputs of other numbers would be wrong: many are well beyond their bounds.
+
+        An output that is added to in place counts by what is added: a launch that stores what it
+        read there can't be told from one that stored nothing.
+        """
         bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
         telling = 0
         for name in self.first.outputs:
             exact = truth[name]
-            if exact is not None:
-                telling += int((exact.abs() > 4 * bounds[name].deterministic).sum())
+            if exact is None:
+                continue
+            before = optional(self._inputs, name) if name in self.kernel.op.updates else None
+            made = exact if before is None else exact - before.to(exact)
+            telling += int((made.abs() > 4 * bounds[name].deterministic).sum())
         return telling >= _FEWEST_TO_TELL
 
     def _configurations(self) -> Finding | None:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from reports.record import Record, read
+from kernels.registry import Kernel, all_kernels
+from oracles.op import Case
+from reports.record import AccuracyRow, Record, read
+from suites.run.descriptions import case_info
+from suites.search.suite import Search
 from tests.builders.commands import Running, run_python, wait_for
 
 _KERNEL = '''
@@ -135,3 +139,32 @@ def test_kernel_that_ends_its_process_is_a_find_and_the_search_goes_on(tmp_path:
     assert find.rule == "process ended"
     assert find.case.options == ("residual",)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(("fresh", "status"), [(0, "passed"), (1, "failed")])
+def test_rule_of_chance_is_asked_again(
+    fresh: int, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A measure that no fresh draw exceeds is chance, and told as such; else it is a failure."""
+    kernel = next(each for each in all_kernels() if each.name == "column_owning")
+    first = next(each for each in kernel.op.cases() if not each.seed)
+    beyond = {0, *range(3, 3 + fresh)}
+
+    def judged(_: Search, kernel: Kernel, case: Case) -> AccuracyRow:
+        rule: dict[str, str] = {"rule": "emulation", "reason": "dx[0, 0]: too far"}
+        return AccuracyRow.model_validate(
+            {
+                "kernel": kernel.name,
+                "case": case_info(case),
+                "status": "failed" if case.seed in beyond else "passed",
+                **(rule if case.seed in beyond else {}),
+                "gates": True,
+                "reproduce": "",
+                "duration_s": 0.0,
+            }
+        )
+
+    monkeypatch.setattr(Search, "_judged", judged)
+    row = Search._row(Search.__new__(Search), kernel, first)
+    assert row.status == status
+    assert bool(row.notes) == (status == "passed")
