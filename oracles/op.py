@@ -161,6 +161,9 @@ class Numerics:
     batch_invariant           the bits of a row don't depend on the rows beside it; None: not said
     device_independent        no bit depends on the number of the device's SMs; None: not said
 
+    casts                     names of the casts that it makes, with spaces between, of those that
+                              an op's reference marks by `rounds`
+
     Of attention, whose halves cast P and dS to their own type before a product:
     tf32_operands             fp32 operands of every product lose all but 10 bits
     key_tile                  keys between two rescalings of the running softmax
@@ -184,6 +187,7 @@ class Numerics:
     bitwise_repeatable: bool = True
     batch_invariant: bool | None = None
     device_independent: bool | None = None
+    casts: str = ""
     tf32_operands: bool = False
     key_tile: int = 32
     rounds_factors: bool = False

@@ -25,6 +25,10 @@ HALF_SUBNORMAL_SPACING = {
     torch.float16: 2.0**-25,
     torch.bfloat16: 2.0**-134,
 }
+# The approximate functions of a GPU (PTX ISA: ex2.approx and lg2.approx within 2^-22).
+EPS_EXP = 2.0**-21  # relative
+EPS_LOG = 2.0**-22  # relative, absolute below 1
+EPS_TANH = 2.0**-21  # absolute: an exponential, an addition, a division and a subtraction
 # fp32 arithmetic that flushes subnormals loses up to the smallest normal number in each operation.
 FLUSHED = 2.0**-126
 GRADUAL = 2.0**-149

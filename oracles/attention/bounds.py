@@ -10,7 +10,7 @@ m the row's maximum) or S - lse (backward). With x = scale q.k, B the bias and t
 
 docs/derivations/attention.md counts the roundings, form by form of the exponential, and derives
 every term of the bounds. Elementary operations are taken to be within u_a, the approximate
-functions of a GPU within the eps below (PTX ISA: ex2.approx and lg2.approx within 2^-22).
+functions of a GPU within the eps of oracles/rounding.py.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from torch import Tensor
 from oracles.attention.scores import Piece, Scores
 from oracles.attention.values import addends_vary
 from oracles.op import Bound, Case, Numerics
-from oracles.rounding import FLUSHED, GRADUAL, HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF, Gamma
-
-EPS_EXP = 2.0**-21  # relative
-EPS_LOG = 2.0**-22  # relative, absolute below 1
-EPS_TANH = 2.0**-21  # absolute: an exponential, an addition, a division and a subtraction
+from oracles.rounding import (
+    EPS_TANH,
+    FLUSHED,
+    GRADUAL,
+    HALF_SUBNORMAL_SPACING,
+    UNIT_ROUNDOFF,
+    Gamma,
+)
 
 _NEAREST = 2.0**-24  # unit roundoff of fp32 sums that round to nearest
 _TF32 = 2.0**-10, 2.0**-136  # what truncation to 10 bits takes off an operand; of a subnormal one

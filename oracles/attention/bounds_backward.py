@@ -45,7 +45,6 @@ import torch
 from torch import Tensor
 
 from oracles.attention.bounds import (
-    EPS_EXP,
     SINGLE_LARGEST,
     ScoreError,
     Terms,
@@ -66,6 +65,7 @@ from oracles.attention.non_finite import Unjudged, finite_part, unjudged
 from oracles.attention.power import unknown_shares
 from oracles.attention.scores import Piece, Problem
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
+from oracles.rounding import EPS_EXP
 
 _LARGEST_EXPONENT = 88.0  # exp of it is finite in fp32
 

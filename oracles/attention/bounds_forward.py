@@ -26,8 +26,6 @@ import torch
 from torch import Tensor
 
 from oracles.attention.bounds import (
-    EPS_EXP,
-    EPS_LOG,
     ScoreError,
     Terms,
     bound_of,
@@ -38,6 +36,7 @@ from oracles.attention.non_finite import finite_part, unjudged
 from oracles.attention.power import SAYS_NOTHING, UNKNOWN
 from oracles.attention.scores import Piece, Problem
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
+from oracles.rounding import EPS_EXP, EPS_LOG
 
 _LARGEST_EXPONENT = 600.0  # exp of it, squared and times a value's square, is finite in float64
 

@@ -81,7 +81,7 @@ class Told(BaseModel):
     origin: Literal["ours", "baseline", "user"]
     path: str
     priority: int
-    numerics: dict[str, bool | int | float | None]
+    numerics: dict[str, bool | int | float | str | None]
     wraps: str | None
     variants: tuple[str, ...]
     problem: str | None

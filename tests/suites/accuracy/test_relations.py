@@ -55,7 +55,7 @@ def _on(
     case: Case, function: Callable[..., object], device: torch.device, **declared: bool
 ) -> OnCase:
     op = OPS[case.op]
-    numerics = Numerics(**declared)
+    numerics = Numerics(**declared)  # type: ignore[arg-type]  # one of its fields is a str
     return OnCase(kernel_of(function, op=op, features=op.options, numerics=numerics), case, device)
 
 

@@ -1,0 +1,154 @@
+"""Truth, bounds and emulation of a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from oracles.analysis.arithmetic import Arithmetic
+from oracles.analysis.propagation import Pair, Propagation, count_sums
+from oracles.analysis.scales import scales
+from oracles.analysis.trace import ROUNDS, Reference, line_of, run, tensors_of, trace
+from oracles.op import Bound, Numerics
+from oracles.rounding import UNIT_ROUNDOFF
+
+SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
+_UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
+_aten = torch.ops.aten
+_PRODUCTS = {
+    *(_aten.mm.default, _aten.bmm.default, _aten.mv.default, _aten.dot.default),
+    *(_aten.addmm.default, _aten.baddbmm.default, _aten.matmul.default),
+}
+_TF32_KEPT = -(2**13)  # all but the last 13 bits of an fp32 number
+
+
+def truth(reference: Reference, inputs: Mapping[str, object]) -> tuple[Tensor, ...]:
+    """The reference's outputs in float64: casts inside of it run in float64 as well."""
+    return run(reference, inputs, torch.float64)
+
+
+def _activations(inputs: Mapping[str, object]) -> torch.dtype:
+    """The dtype of the first argument in floating point, to which marked casts are."""
+    given = (each.dtype for each in inputs.values() if isinstance(each, Tensor))
+    return next((each for each in given if each.is_floating_point), torch.float32)
+
+
+def bounds(
+    reference: Reference,
+    inputs: Mapping[str, object],
+    numerics: Numerics,
+    out_dtypes: Sequence[torch.dtype],
+) -> tuple[Bound, ...]:
+    """How far a kernel with these numerics may be from the truth, output by output.
+
+    Raises NoRuleError, with the reference's line, where it can't be said.
+    """
+    graph = trace(reference, inputs)
+    sure = Arithmetic.of(numerics, _activations(inputs))
+    likely = sure.probable(count_sums(graph.graph))
+    walk = Propagation(graph.graph, sure, likely, partial(line_of, reference=reference))
+    values = tuple(tensors_of(inputs, torch.float64).values())
+    constants = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
+    constants |= {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
+    with torch.no_grad():
+        pairs = walk(constants, values)
+        sizes: list[Tensor] | None = None
+        if any(map(_suspect, pairs)):
+            sizes = scales(graph.graph, constants, values)
+        made = []
+        for index, (pair, dtype) in enumerate(zip(pairs, out_dtypes, strict=True)):
+            made.append(_bound(pair, dtype, sure, likely, None if sizes is None else sizes[index]))
+        return tuple(made)
+
+
+def _before(pair: Pair) -> Tensor | None:
+    return pair.sure if pair.likely is None else pair.likely
+
+
+def _suspect(pair: Pair) -> bool:
+    """Whether some error is as large as its value."""
+    error = _before(pair)
+    if error is None or not error.is_floating_point():
+        return False
+    return bool((error > SAYS_NOTHING * (pair.value.abs() + _UNDERFLOW)).any())
+
+
+def _bound(
+    pair: Pair, dtype: torch.dtype, sure: Arithmetic, likely: Arithmetic | None, size: Tensor | None
+) -> Bound:
+    powerless = None
+    error = _before(pair)
+    if size is not None and error is not None:
+        silent = error > SAYS_NOTHING * (size + _UNDERFLOW)
+        powerless = silent if bool(silent.any()) else None
+    deterministic = _rounded(pair.value, pair.sure, dtype, sure)
+    if likely is None:
+        return Bound(deterministic, None, powerless)
+    if pair.likely is pair.sure:
+        return Bound(deterministic, deterministic, powerless)
+    return Bound(deterministic, _rounded(pair.value, pair.likely, dtype, sure), powerless)
+
+
+def _rounded(
+    value: Tensor, error: Tensor | None, dtype: torch.dtype, arithmetic: Arithmetic
+) -> Tensor:
+    """After the last cast; NaN where the value isn't finite: no distance can be said there."""
+    if error is not None and error.dtype == torch.bool:
+        error = error.double()
+    wide = value.double()
+    after = arithmetic.cast(wide, error, dtype) if dtype in UNIT_ROUNDOFF else error
+    after = torch.zeros_like(wide) if after is None else after
+    after = after.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return after.masked_fill_(~wide.isfinite() & (after != torch.inf), torch.nan)
+
+
+class _Kernel(TorchDispatchMode):
+    """The casts that a kernel makes, and operands of products as it reads them."""
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.arithmetic = arithmetic
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        """Run an operation of aten's."""
+        del types
+        if func == ROUNDS:
+            x, name, dtype = args
+            to = self.arithmetic.dtype if dtype is None else dtype
+            return x.to(to).to(x.dtype) if self.arithmetic.casts(name) else x.clone()
+        if func in _PRODUCTS and self.arithmetic.numerics.tf32_operands:
+            *rest, a, b = args
+            args = (*rest, _tf32(a), _tf32(b))
+        return func(*args, **(kwargs or {}))
+
+
+def _tf32(x: Tensor) -> Tensor:
+    return (x.contiguous().view(torch.int32) & _TF32_KEPT).view(torch.float32)
+
+
+def emulate(
+    reference: Reference,
+    inputs: Mapping[str, object],
+    numerics: Numerics,
+    out_dtypes: Sequence[torch.dtype],
+) -> tuple[Tensor, ...]:
+    """The reference in fp32 with the casts that the numerics say, each output in its dtype."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # whatever the process chose for others
+    try:
+        with _Kernel(Arithmetic.of(numerics, _activations(inputs))):
+            made = run(reference, inputs, torch.float32)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return tuple(each.detach().to(dtype) for each, dtype in zip(made, out_dtypes, strict=True))

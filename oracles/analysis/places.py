@@ -1,0 +1,138 @@
+"""How errors go through operations that move numbers and change none: as the numbers do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from oracles.analysis.arithmetic import Arithmetic
+from oracles.analysis.rules import Known, number, rule
+from oracles.rounding import UNIT_ROUNDOFF
+
+_aten = torch.ops.aten
+
+MOVES = frozenset(
+    getattr(packet, overload)
+    for packet in (
+        *(_aten.view, _aten._unsafe_view, _aten.reshape, _aten.permute, _aten.transpose),  # noqa: SLF001  # torch's own name
+        *(_aten.t, _aten.expand, _aten.unsqueeze, _aten.squeeze, _aten.slice, _aten.select),
+        *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.unbind),
+        *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.alias, _aten.detach),
+        *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
+        *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),
+        *(_aten.slice_scatter, _aten.copy, _aten.contiguous, _aten.narrow),
+    )
+    for overload in packet.overloads()
+)
+"""Operations whose result's error is the operation done on its arguments' errors."""
+
+MADE = frozenset(
+    getattr(packet, overload)
+    for packet in (
+        *(_aten.zeros, _aten.ones, _aten.full, _aten.arange, _aten.empty, _aten.eye),
+        *(_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like),
+        *(_aten.new_zeros, _aten.new_ones, _aten.new_full, _aten.new_empty, _aten.scalar_tensor),
+        *(_aten.empty_strided, _aten.new_empty_strided, _aten.sym_size, _aten.sym_numel),
+    )
+    for overload in packet.overloads()
+)
+"""Operations that make tensors of constants."""
+
+
+def of_constants(out: Tensor) -> Tensor | None:
+    """The error of what is made of constants: what fp32 makes of them."""
+    if not out.is_floating_point() or bool((out.float().double() == out).all()):
+        return None
+    return out.abs() * UNIT_ROUNDOFF[torch.float32]
+
+
+def _zero(like: Known) -> Tensor:
+    return like.value.new_zeros(()).expand(like.value.shape)
+
+
+@rule("constant_pad_nd")
+def _pad(
+    _: Arithmetic, out: Tensor, a: Known, pad: Sequence[int], value: float = 0
+) -> Tensor | None:
+    del out, value
+    return None if a.error is None else _aten.constant_pad_nd(a.error, pad)
+
+
+@rule("scatter")
+def _scatter(
+    _: Arithmetic, out: Tensor, a: Known, dim: int, index: Known, source: Known | float
+) -> Tensor | None:
+    error = number(source)[1]
+    if a.error is None and error is None:
+        return None
+    if isinstance(source, Known):
+        error = _zero(source) if error is None else error
+    held = _zero(a) if a.error is None else a.error
+    del out
+    made: Tensor = _aten.scatter(held, dim, index.value, 0.0 if error is None else error)
+    return made
+
+
+def _added(
+    arithmetic: Arithmetic, a: Known, source: Known, put: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Of numbers that are added where `put` puts them."""
+    error, held = source.error, a.error
+    ones = put(torch.zeros_like(a.value), torch.ones_like(source.value)) + 1
+    size = put(a.value.abs(), source.value.abs())
+    made = ones * arithmetic.eta
+    if error is not None or held is not None:
+        through = put(
+            torch.zeros_like(a.value) if held is None else held,
+            torch.zeros_like(source.value) if error is None else error,
+        )
+        made += through
+        size += through
+    most = int(ones.amax()) if ones.numel() else 0
+    return made.add_(size, alpha=arithmetic.sure.growth(most - 1))
+
+
+@rule("scatter_add", sums=True)
+def _scatter_add(
+    arithmetic: Arithmetic, out: Tensor, a: Known, dim: int, index: Known, source: Known
+) -> Tensor:
+    del out
+    return _added(
+        arithmetic, a, source, lambda one, other: one.scatter_add(dim, index.value, other)
+    )
+
+
+@rule("index_add", sums=True)
+def _index_add(
+    arithmetic: Arithmetic, out: Tensor, a: Known, dim: int, index: Known, source: Known
+) -> Tensor:
+    del out
+    return _added(arithmetic, a, source, lambda one, other: one.index_add(dim, index.value, other))
+
+
+@rule("index_put", "_unsafe_index_put", sums=True)
+def _index_put(
+    arithmetic: Arithmetic,
+    out: Tensor,
+    a: Known,
+    indices: Sequence[Known | None],
+    source: Known,
+    accumulate: bool = False,  # noqa: FBT001,FBT002  # aten's own
+) -> Tensor | None:
+    places = [None if each is None else each.value for each in indices]
+    if accumulate:
+        whole = Known(source.value.expand(out[places].shape), source.error)
+
+        def put(one: Tensor, other: Tensor) -> Tensor:
+            made: Tensor = _aten.index_put(one, places, other, accumulate=True)
+            return made
+
+        return _added(arithmetic, a, whole, put)
+    if a.error is None and source.error is None:
+        return None
+    errors = (_zero(each) if each.error is None else each.error for each in (a, source))
+    held, error = errors
+    made: Tensor = _aten.index_put(held, places, error)
+    return made

@@ -1,0 +1,237 @@
+"""The walk over a reference's graph: values in float64, and the errors of a kernel beside them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from oracles.analysis import atoms, sums  # noqa: F401  # they register rules
+from oracles.analysis.arithmetic import LARGEST, Arithmetic
+from oracles.analysis.places import MADE, MOVES, of_constants
+from oracles.analysis.rules import POLES, RULES, SUMS, Known, UnknownError
+from oracles.analysis.trace import ROUNDS, NoRuleError
+from oracles.rounding import FLUSHED
+
+Error = Any  # Tensor | None, or a tuple of them where an operation has several results
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A value, its deterministic error and its probable one; the same tensor where they agree."""
+
+    value: Tensor
+    sure: Tensor | None
+    likely: Tensor | None
+
+
+def count_sums(graph: Graph) -> int:
+    """How many sums a graph makes: of so many the probable form holds together."""
+    made = (node.meta["val"] for node in graph.nodes if node.target in SUMS)
+    return sum(each.numel() for each in made if isinstance(each, Tensor))
+
+
+def _last_uses(graph: Graph) -> dict[Node, list[Node]]:
+    """After which node each is done with."""
+    seen: set[Node] = set()
+    made: dict[Node, list[Node]] = {}
+    for node in reversed(graph.nodes):
+        for used in node.all_input_nodes:
+            if used not in seen:
+                seen.add(used)
+                made.setdefault(node, []).append(used)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Propagation:
+    """A graph and the arithmetic of a kernel; where: the line that a node comes from."""
+
+    graph: Graph
+    sure: Arithmetic
+    likely: Arithmetic | None
+    where: Callable[[Node], str]
+
+    def __call__(self, constants: Mapping[str, Tensor], values: Sequence[Tensor]) -> list[Pair]:
+        """The outputs, of values in float64 for the graph's placeholders."""
+        held: dict[Node, Any] = {}
+        given = iter(values)
+        done = _last_uses(self.graph)
+        for node in self.graph.nodes:
+            if node.op == "output":
+                outputs = node.args[0]
+                listed = outputs if isinstance(outputs, list | tuple) else (outputs,)
+                return [held[each] for each in listed]
+            if node.op == "placeholder":
+                held[node] = self._input(next(given))
+            elif node.op == "get_attr":
+                constant = constants[str(node.target)]
+                constant = constant.double() if constant.is_floating_point() else constant
+                error = of_constants(constant)
+                held[node] = Pair(constant, error, error)
+            else:
+                held[node] = self._result(node, held)
+            for each in done.get(node, ()):
+                del held[each]
+        raise AssertionError("a graph has an output")
+
+    def _input(self, value: Tensor) -> Pair:
+        """Exact, but for subnormals that are flushed when they are read."""
+        error = None
+        if not self.sure.numerics.gradual_underflow and value.is_floating_point():
+            size = value.abs()
+            flushed = (size < FLUSHED) & (size > 0)
+            if bool(flushed.any()):
+                error = size.masked_fill_(~flushed, 0)
+        return Pair(value, error, error)
+
+    def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
+        args: Any = map_arg(node.args, lambda each: held[each])
+        kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
+        target = node.target
+        if target is operator.getitem:
+            return args[0][args[1]]
+        pairs = [each for each in _flat((args, kwargs)) if isinstance(each, Pair)]
+        if target == ROUNDS:
+            out = args[0].value
+        else:
+            out = target(  # type: ignore[operator]
+                *_mapped(args, lambda each: each.value), **_mapped(kwargs, lambda each: each.value)
+            )
+        same = target not in SUMS and all(each.likely is each.sure for each in pairs)
+
+        def error(arithmetic: Arithmetic, of: Callable[[Pair], Known]) -> Error:
+            knowns = [of(each) for each in pairs]
+            made = self._error(
+                node, arithmetic, out, _mapped(args, of), _mapped(kwargs, of), knowns
+            )
+            if isinstance(out, Tensor):
+                return self._tidy(node, out, made, knowns)
+            return made
+
+        sure = error(self.sure, lambda each: Known(each.value, each.sure))
+        likely = sure
+        if self.likely is not None and not same:
+            likely = error(self.likely, lambda each: Known(each.value, each.likely))
+        if isinstance(out, Tensor):
+            return Pair(out, sure, likely)
+        if not isinstance(sure, list | tuple):
+            sure, likely = ((each,) * len(out) for each in (sure, likely))
+        return [Pair(*each) for each in zip(out, sure, likely, strict=True)]
+
+    def _error(
+        self,
+        node: Node,
+        arithmetic: Arithmetic,
+        out: Any,  # noqa: ANN401
+        args: Any,  # noqa: ANN401
+        kwargs: Any,  # noqa: ANN401
+        knowns: Sequence[Known],
+    ) -> Error:
+        """What a rule says."""
+        target, exact = node.target, all(each.error is None for each in knowns)
+        if target == ROUNDS:
+            return _marked(arithmetic, *args)
+        if target in MADE:
+            return of_constants(out)
+        if target in MOVES:
+            if exact:
+                return None
+            if any(
+                each.error is not None
+                and not each.value.is_floating_point()
+                and each.value.dtype != torch.bool
+                for each in knowns
+            ):
+                raise NoRuleError(
+                    f"{self.where(node)}: {target} is given indices that depend on rounded values"
+                )
+            return target(*_mapped(args, _moved), **_mapped(kwargs, _moved))  # type: ignore[operator]
+        outs = out if isinstance(out, list | tuple) else (out,)
+        if exact and not any(each.is_floating_point() for each in outs):
+            return None
+        found = RULES.get(target)
+        if found is None:
+            raise NoRuleError(
+                f"{self.where(node)}: the errors of {target} have no rule; write it in operations "
+                "that have one (docs/derivations/analysis.md)"
+            )
+        try:
+            return found(arithmetic, out, *args, **kwargs)
+        except UnknownError as error:
+            raise NoRuleError(f"{self.where(node)}: {target} {error}") from error
+
+    def _tidy(
+        self, node: Node, out: Tensor, error: Tensor | None, knowns: Sequence[Known]
+    ) -> Tensor | None:
+        """The error in the result's shape: 0 of what isn't finite, infinite where it isn't known.
+
+        Nothing is known of what is past fp32's largest number.
+        """
+        if error is None or error.dtype == torch.bool or not out.is_floating_point():
+            return error
+        if error.shape != out.shape:
+            error = error.expand(out.shape)
+        if not out.numel():
+            return error
+        low, high = torch.aminmax(out)
+        largest, worst = float(torch.maximum(-low, high)), float(error.amax())
+        if largest + worst < LARGEST:
+            return error
+        finite = out.isfinite()
+        error = error.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        error = error.masked_fill(out.abs() + error >= LARGEST, torch.inf)
+        unknown: Tensor | float = 0.0
+        if node.target in POLES:
+            may = torch.zeros_like(finite)
+            for each in knowns:
+                if each.error is not None:
+                    may = may | ((each.error > 0) & each.value.isfinite())
+            unknown = torch.where(may, torch.inf, 0.0).double()
+        return torch.where(finite, error, unknown)
+
+
+def _flat(tree: object) -> list[Any]:
+    if isinstance(tree, list | tuple):
+        return [leaf for each in tree for leaf in _flat(each)]
+    if isinstance(tree, dict):
+        return _flat(list(tree.values()))
+    return [tree]
+
+
+def _mapped(tree: Any, change: Callable[[Any], object]) -> Any:  # noqa: ANN401
+    """A tree of arguments with its tensors changed."""
+    if isinstance(tree, Pair | Known):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {name: _mapped(each, change) for name, each in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_mapped(each, change) for each in tree]
+    return tree
+
+
+def _moved(known: Known) -> Tensor:
+    """What stands for an argument where errors are moved; an index is itself."""
+    value = known.value
+    if not value.is_floating_point() and value.dtype != torch.bool:
+        return value
+    return torch.zeros_like(value) if known.error is None else known.error
+
+
+def _marked(
+    arithmetic: Arithmetic, x: Known, name: str, dtype: torch.dtype | None
+) -> Tensor | None:
+    """The error after a marked cast; infinite where the number may be past the type's largest."""
+    if not arithmetic.casts(name):
+        return x.error
+    to = arithmetic.dtype if dtype is None else dtype
+    after = arithmetic.cast(x.value, x.error, to)
+    if after is None or after is x.error:
+        return x.error
+    return after.masked_fill_(x.value.abs() + after >= torch.finfo(to).max, torch.inf)

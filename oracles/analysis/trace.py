@@ -1,0 +1,211 @@
+"""A reference run in another precision, and as a graph of aten operations in float64.
+
+The graph is made without values (on fake tensors), in two steps: the first runs the reference, with
+autograd under it where it asks for gradients; the second takes out operations in place, and lowers
+compositions (`silu`, `native_layer_norm`) to operations that have rules.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import traceback as lines
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+
+Reference = Callable[..., Tensor | tuple[Tensor, ...]]
+_aten = torch.ops.aten
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_HALVES = {Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16}
+_CONVERSIONS = (Tensor.to, Tensor.type)
+
+
+class NoRuleError(ValueError):
+    """A reference that can't be analysed: says which operation, and in which line."""
+
+
+@torch.library.custom_op("workbench::rounds", mutates_args=())
+def _rounds(x: Tensor, name: str, dtype: torch.dtype | None) -> Tensor:
+    """The mark of a cast; `name` "" stands for one that every kernel makes."""
+    del name, dtype
+    return x.clone()
+
+
+@_rounds.register_fake
+def _(x: Tensor, name: str, dtype: torch.dtype | None) -> Tensor:
+    del name, dtype
+    return torch.empty_like(x)
+
+
+_rounds.register_autograd(lambda _, gradient: (gradient, None, None))
+ROUNDS = torch.ops.workbench.rounds.default
+
+
+def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
+    """x, where a kernel may cast it on its way: those do whose `Numerics.casts` names it.
+
+    dtype: what it is cast to; None: the dtype of the op's first argument that is floating-point.
+    """
+    marked: Tensor = _rounds(x, name, dtype)
+    return marked
+
+
+class _Precision(TorchFunctionMode):
+    """Floating-point tensors are made and kept in one dtype, whatever a reference asks for.
+
+    A cast to a half is marked, as one that every kernel makes. `line` is the reference's own that
+    runs, for nodes of a graph to be told by.
+    """
+
+    def __init__(self, dtype: torch.dtype, file: str) -> None:
+        super().__init__()
+        self.dtype, self.file, self.tells = dtype, file, False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        """Run a function of torch's with other dtypes."""
+        del types
+        if self.tells:
+            self._tell()
+        named = dict(kwargs or {})
+        if func in _HALVES:
+            return rounds(args[0].to(self.dtype), "", _HALVES[func])
+        if func in {Tensor.float, Tensor.double}:
+            return args[0].to(self.dtype)
+        if func in _CONVERSIONS:
+            halves = [each for each in (*args[1:], *named.values()) if each in _HALVES.values()]
+            if halves:
+                return rounds(args[0].to(self.dtype), "", halves[0])
+
+        def kept(each: object) -> object:
+            return self.dtype if isinstance(each, torch.dtype) and each in _FLOATS else each
+
+        return func(*map(kept, args), **{name: kept(each) for name, each in named.items()})
+
+    def _tell(self) -> None:
+        frame = sys._getframe(2)  # noqa: SLF001  # the one way to the caller's line
+        while frame is not None:
+            if frame.f_code.co_filename == self.file:
+                lines.set_stack_trace([f"{self.file}:{frame.f_lineno}"])
+                return
+            frame = frame.f_back  # type: ignore[assignment]
+
+
+@contextmanager
+def precision(dtype: torch.dtype, reference: Reference, *, tells: bool = False) -> Iterator[None]:
+    """Everything floating-point is in this dtype, numbers without one included."""
+    mode, before = _Precision(dtype, _place(reference)[0]), torch.get_default_dtype()
+    mode.tells = tells
+    torch.set_default_dtype(dtype)
+    try:
+        with mode:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _place(reference: Reference) -> tuple[str, int]:
+    code = getattr(inspect.unwrap(reference), "__code__", None)
+    return ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
+
+
+def tensors_of(inputs: Mapping[str, object], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The arguments that are tensors, those in floating point as `dtype`."""
+    return {
+        name: each.to(dtype) if each.is_floating_point() else each
+        for name, each in inputs.items()
+        if isinstance(each, Tensor)
+    }
+
+
+def run(
+    reference: Reference, inputs: Mapping[str, object], dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    """The reference's outputs, computed in `dtype`."""
+    with precision(dtype, reference):
+        made = reference(**{**inputs, **tensors_of(inputs, dtype)})
+    return made if isinstance(made, tuple) else (made,)
+
+
+# What is lowered: compositions of operations that have rules. Softmax and its like have their own.
+_LOWERED = (
+    *(_aten.silu, _aten.silu_backward, _aten.gelu, _aten.gelu_backward, _aten.sigmoid_backward),
+    *(_aten.tanh_backward, _aten.threshold_backward, _aten.softplus, _aten.softplus_backward),
+    *(_aten.leaky_relu, _aten.leaky_relu_backward, _aten.elu, _aten.elu_backward),
+    *(_aten.hardtanh, _aten.hardtanh_backward, _aten.hardswish, _aten.hardsigmoid, _aten.mish),
+    *(_aten.log_sigmoid_forward, _aten.log_sigmoid_backward, _aten.glu, _aten.glu_backward),
+    *(_aten.native_layer_norm, _aten.native_layer_norm_backward, _aten.native_group_norm),
+    *(_aten._fused_rms_norm, _aten._fused_rms_norm_backward),  # noqa: SLF001  # torch's own names
+    *(_aten._softmax_backward_data, _aten._log_softmax_backward_data),  # noqa: SLF001
+    *(_aten.nll_loss_forward, _aten.nll_loss_backward, _aten.mse_loss, _aten.mse_loss_backward),
+    *(_aten.std_mean, _aten.linalg_vector_norm, _aten.norm),
+    *(_aten.addcmul, _aten.addcdiv, _aten.lerp, _aten.rsub, _aten.embedding, _aten.addmv),
+    *(_aten.embedding_dense_backward, _aten.select_backward, _aten.slice_backward),
+    *(_aten._scaled_dot_product_flash_attention_for_cpu, _aten._safe_softmax),  # noqa: SLF001
+)
+
+
+def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
+    """The reference in float64 as a graph of aten operations of the tensors in `inputs`.
+
+    Raises NoRuleError, with the line, where it draws random numbers, changes its inputs, or does
+    what depends on values that aren't there.
+    """
+    tensors = tensors_of(inputs, torch.float64)
+    names = tuple(tensors)
+
+    def called(*values: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return reference(**{**inputs, **dict(zip(names, values, strict=True))})
+
+    values = tuple(tensors.values())
+    with lines.preserve_node_meta(), torch.enable_grad():
+        try:
+            with precision(torch.float64, reference, tells=True):
+                first = _graph(called, *values)
+        except Exception as error:
+            data = "DataDependent" in type(error).__name__
+            why = "does what depends on a tensor's values" if data else f"can't be run: {error}"
+            raise NoRuleError(f"{_told(reference)} {why.splitlines()[0]}") from error
+        table = get_decompositions(_LOWERED)
+        lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
+        graph = _graph(lowered, *values, table=table)
+    graph.graph.eliminate_dead_code()
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(
+            node.target, "tags", ()
+        ):
+            raise NoRuleError(f"{line_of(node, reference)}: {node.target} draws random numbers")
+        if node.target == _aten.copy_.default and node.args[0].op == "placeholder":
+            name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
+            raise NoRuleError(f"{_told(reference)} changes its input {name}")
+    return graph
+
+
+def _graph(function: Callable[..., object], *values: Tensor, table: Any = None) -> GraphModule:  # noqa: ANN401
+    made: GraphModule = make_fx(
+        function, decomposition_table=table, tracing_mode="fake", _allow_non_fake_inputs=True
+    )(*values)
+    return made
+
+
+def _told(reference: Reference) -> str:
+    file, line = _place(reference)
+    return f"{file}:{line}: {getattr(reference, '__name__', 'the reference')}"
+
+
+def line_of(node: Node, reference: Reference) -> str:
+    """file:line of the reference's that a node comes from, or that the reference begins in."""
+    return node.stack_trace or ":".join(map(str, _place(reference)))

@@ -1,0 +1,203 @@
+"""Whole references: their truth, their emulation within their bounds, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everywhere
+from torch import Tensor
+
+from oracles.analysis import NoRuleError, Reference, bounds, emulate, rounds, truth
+from oracles.op import Numerics
+
+PLAIN = Numerics()
+ROWS, COLUMNS = 33, 129  # past a power of two by one
+
+
+def _backward_of(reference: Reference) -> Reference:
+    """The gradients of a reference's first output by autograd, of its arguments and dy."""
+
+    def gradients(dy: Tensor, **arguments: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            leaves = {
+                name: each.detach().requires_grad_() if each.is_floating_point() else each
+                for name, each in arguments.items()
+            }
+            y = reference(**leaves)
+            assert isinstance(y, Tensor)
+            wanted = [each for each in leaves.values() if each.requires_grad]
+            return torch.autograd.grad(y, wanted, dy)
+
+    return gradients
+
+
+def _rms_norm(x: Tensor, w: Tensor) -> Tensor:
+    x = x.float()
+    return rounds(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6), "normalised") * w
+
+
+def _layer_norm(x: Tensor, w: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), w, w)
+
+
+def _swiglu(x: Tensor, y: Tensor) -> Tensor:
+    return F.silu(x) * y
+
+
+def _geglu(x: Tensor, y: Tensor) -> Tensor:
+    return F.gelu(x) * y
+
+
+def _geglu_tanh(x: Tensor, y: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh") * y
+
+
+def _softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, -1)
+
+
+def _log_softmax(x: Tensor) -> Tensor:
+    return torch.log_softmax(x, -1)
+
+
+def _cross_entropy(x: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(x, labels, label_smoothing=0.1, ignore_index=2)
+
+
+def _z_loss(x: Tensor, labels: Tensor) -> Tensor:
+    lse = torch.logsumexp(x, -1)
+    loss = lse - x.gather(-1, labels[:, None]).squeeze(-1) + 1e-4 * lse.square()
+    return loss.masked_fill(labels == 2, 0)
+
+
+def _rope(x: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    angles = torch.arange(x.shape[0])[:, None] * 10000.0 ** (-torch.arange(half) / half)
+    a, b = x[:, :half], x[:, half : 2 * half]
+    return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    return x @ y.mT
+
+
+def _attention(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    scores = x @ y.mT / x.shape[-1] ** 0.5
+    scores.masked_fill_(torch.ones(scores.shape, dtype=torch.bool).triu(1), -torch.inf)
+    return rounds(torch.softmax(scores, -1), "p") @ z
+
+
+REFERENCES: dict[Callable[..., Tensor], str] = {
+    _rms_norm: "xw",
+    _layer_norm: "xw",
+    _swiglu: "xy",
+    _geglu: "xy",
+    _geglu_tanh: "xy",
+    _softmax: "x",
+    _log_softmax: "x",
+    _cross_entropy: "x labels",
+    _z_loss: "x labels",
+    _rope: "x",
+    _product: "xy",
+    _attention: "xyz",
+}
+
+
+def _arguments_of(names: str, dtype: torch.dtype, seed: int = 0) -> dict[str, Tensor]:
+    """x, y and z [33, 129], w [129], labels [33]."""
+    draw = torch.Generator().manual_seed(seed)
+    made: dict[str, Tensor] = {}
+    for name in names.replace("labels", "").strip():
+        shape = (COLUMNS,) if name == "w" else (ROWS, COLUMNS)
+        made[name] = torch.randn(shape, generator=draw).to(dtype)
+    if "labels" in names:
+        made["labels"] = torch.randint(0, COLUMNS, (ROWS,), generator=draw)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reference", REFERENCES, ids=lambda each: each.__name__.strip("_"))
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_emulation_is_within_both_bounds(
+    reference: Callable[..., Tensor], dtype: torch.dtype, *, backward: bool
+) -> None:
+    """What fp32 makes of a reference is as near to its truth as the bounds say, and no nearer to 0.
+
+    The bounds have power: an output is wrong where it is 1.1 times as large.
+    """
+    numerics = Numerics(casts="p normalised")
+    arguments: dict[str, Tensor] = _arguments_of(REFERENCES[reference], dtype)
+    function: Reference = reference
+    if backward:
+        (y,) = truth(reference, arguments)
+        arguments = {"dy": torch.randn(y.shape).to(dtype), **arguments}
+        function = _backward_of(reference)
+    exact = truth(function, arguments)
+    dtypes = [dtype] * len(exact)
+    found = bounds(function, arguments, numerics, dtypes)
+    for made, value, bound in zip(
+        emulate(function, arguments, numerics, dtypes), exact, found, strict=True
+    ):
+        assert made.dtype == dtype
+        assert value.dtype == torch.float64
+        error = (made.double() - value).abs()
+        assert bound.probabilistic is not None
+        assert bool((error <= bound.deterministic).all())
+        assert bool((error <= bound.probabilistic).all())
+        assert bool((bound.probabilistic <= bound.deterministic).all())
+        large = value.abs() >= value.abs().median()
+        assert bool((0.1 * value.abs() > bound.deterministic)[large].any())
+
+
+def _draws(x: Tensor) -> Tensor:
+    return F.dropout(x)
+
+
+def _branches(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x
+
+
+def _changes(x: Tensor) -> Tensor:
+    x.add_(1)
+    return x * 2
+
+
+def _sorts(x: Tensor) -> Tensor:
+    y = x * 2
+    return torch.sort(y).values + 1
+
+
+def _digamma(x: Tensor) -> Tensor:
+    return torch.digamma(x)
+
+
+def _picks(x: Tensor) -> Tensor:
+    largest = (x * 3).max(-1, keepdim=True)
+    return x.gather(-1, largest.indices)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        (_draws, "draws random numbers"),
+        (_branches, "depends on a tensor's values"),
+        (_changes, "changes its input x"),
+        (_sorts, "aten.sort"),
+        (_digamma, "aten.digamma"),
+        (_picks, "indices that depend on rounded values"),
+    ],
+)
+def test_what_cannot_be_analysed_is_refused_with_its_line(reference: Reference, words: str) -> None:
+    """One sentence, that names this file, a line of the reference and what is wrong."""
+    code = reference.__code__
+    last = max(line for _, _, line in code.co_lines() if line is not None)
+    with pytest.raises(NoRuleError) as caught:
+        bounds(reference, {"x": torch.randn(5, 7)}, PLAIN, [torch.float32])
+    said = str(caught.value)
+    file, _, rest = said.partition(".py:")
+    assert f"{file}.py" == __file__
+    assert code.co_firstlineno <= int(rest.split(":")[0]) <= last
+    assert words in said
+    assert "\n" not in said
