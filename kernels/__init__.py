@@ -7,6 +7,8 @@ from oracles import (
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
     LAYER_NORM_BACKWARD,
+    RMS_NORM_BACKWARD,
+    RMS_NORM_FORWARD,
 )
 from oracles.op import Numerics
 
@@ -16,6 +18,8 @@ __all__ = [
     "ATTENTION_FORWARD",
     "ATTENTION_GRADIENTS",
     "LAYER_NORM_BACKWARD",
+    "RMS_NORM_BACKWARD",
+    "RMS_NORM_FORWARD",
     "Domain",
     "Kernel",
     "KernelError",

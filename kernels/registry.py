@@ -32,6 +32,7 @@ from kernels.domain import Domain
 from kernels.size_relations import parsed
 from oracles import OPS
 from oracles.op import Case, Numerics, Op
+from oracles.reference import OpError, ReferenceOp
 
 __all__ = [
     "Absent",
@@ -44,8 +45,10 @@ __all__ = [
     "all_absent",
     "all_kernels",
     "choose",
+    "home_of",
     "kernel",
     "load_file",
+    "load_ops",
     "resolved",
 ]
 
@@ -102,6 +105,7 @@ class Absent:
 _registered: dict[tuple[str, str], Kernel] = {}
 _absent: dict[tuple[str, str], Absent] = {}
 _loading: list[Path] = []  # the user's file that is being imported
+_homes: dict[str, Path] = {}  # of a user's ops, the file that defines each
 _HOME = Path(__file__).resolve().parent
 _UNKNOWN_KEYWORD = re.compile(
     r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'"
@@ -160,6 +164,7 @@ def kernel(
         )
         if problem is not None:
             raise KernelError(f"kernel {called} in {path}: {problem}")
+        _adopt(op)
         earlier = _registered.get((op.name, called))
         if earlier is not None:
             raise KernelError(
@@ -185,6 +190,29 @@ def kernel(
         return function
 
     return register
+
+
+def _adopt(op: Op) -> None:
+    """Make an op of the file that is being imported known. Raises KernelError if its name is taken.
+
+    A file that is imported a second time defines its ops anew.
+    """
+    known = OPS.get(op.name)
+    if known is op or not _loading:
+        return
+    file = _loading[-1]
+    if known is not None and _homes.get(op.name) != file:
+        where = _homes.get(op.name, "the workbench")
+        raise KernelError(
+            f"two ops are called {op.name}: one of {where}, one of {file}; "
+            "give the second another name"
+        )
+    OPS[op.name], _homes[op.name] = op, file
+
+
+def home_of(op: str) -> Path | None:
+    """The user's file that defines an op; None of the workbench's own."""
+    return _homes.get(op)
 
 
 def _wrong_op(op: object) -> str | None:
@@ -255,30 +283,67 @@ def all_kernels() -> tuple[Kernel, ...]:
     )
 
 
-def resolved(path: Path) -> Path:
+def resolved(path: Path, option: str = "--kernels") -> Path:
     """The absolute path of a user's file. Raises KernelError where there is no such file."""
     try:
         file = path.expanduser().resolve()
         exists = file.is_file()
     except (OSError, RuntimeError) as error:  # a name too long, nobody's ~home, a circle of links
-        raise KernelError(f"--kernels {path}: there is no such file ({error})") from error
+        raise KernelError(f"{option} {path}: there is no such file ({error})") from error
     if not exists:
         told = "it is a folder; name a Python file" if path.is_dir() else "there is no such file"
-        raise KernelError(f"--kernels {path}: {told}")
+        raise KernelError(f"{option} {path}: {told}")
     return file
 
 
 def load_file(path: Path) -> tuple[Kernel, ...]:
-    """Import a user's file and return the kernels it registers.
+    """Import a user's file and return the kernels it registers; none, where it defines ops alone.
 
     Raises KernelError, in one sentence, where the file doesn't exist, isn't Python, fails to
     import, registers nothing, or registers a name that is taken.
     """
-    file = resolved(path)
-    if file.suffix != ".py":
-        raise KernelError(f"--kernels {path}: not a Python file (its name must end in .py)")
     all_kernels()
     before = set(_registered)
+    file = _imported(path, "--kernels")
+    added = tuple(value for key, value in _registered.items() if key not in before)
+    if not added and file not in _homes.values():
+        raise KernelError(
+            f"--kernels {path}: it registers no kernel; decorate a function with "
+            "@kernel(LAYER_NORM_BACKWARD, Domain(...)) from the package `kernels`"
+        )
+    return added
+
+
+def load_ops(path: Path, option: str = "--ops") -> tuple[Op, ...]:
+    """Import a user's file for its ops alone, check them, and return them.
+
+    Its kernels stay unknown here: they are called elsewhere. Raises KernelError as `load_file`
+    does, and where the file defines no op, or one whose reference can't be one.
+    """
+    before = dict(_registered)
+    file = _imported(path, option)
+    _registered.clear()
+    _registered.update(before)
+    found = tuple(OPS[name] for name, home in _homes.items() if home == file)
+    if not found:
+        raise KernelError(
+            f"{option} {path}: it defines no op; decorate a function with @op(sizes=...) from "
+            "`oracles.reference`"
+        )
+    for each in found:
+        if isinstance(each, ReferenceOp):
+            try:
+                each.check()
+            except OpError as error:
+                raise KernelError(f"{option} {path}: {each.name}: {error}") from error
+    return found
+
+
+def _imported(path: Path, option: str) -> Path:
+    """Import a user's file, and know its ops and kernels from then on. Raises KernelError."""
+    file = resolved(path, option)
+    if file.suffix != ".py":
+        raise KernelError(f"{option} {path}: not a Python file (its name must end in .py)")
     module_name = f"user_kernels_{abs(hash(str(file))):x}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None and spec.loader is not None  # a .py file always has both
@@ -287,19 +352,18 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
     _loading.append(file)
     try:
         spec.loader.exec_module(module)
+        for each in tuple(vars(module).values()):
+            if isinstance(each, Op):
+                _adopt(each)
+    except OpError as error:
+        raise KernelError(f"{option} {path}: {error}") from error
     except KernelError as error:
-        raise KernelError(f"--kernels {path}: {error}{_line(error, file)}") from error
+        raise KernelError(f"{option} {path}: {error}{_line(error, file)}") from error
     except (Exception, SystemExit) as error:
-        raise KernelError(f"--kernels {path}: importing it raised {_where(error, file)}") from error
+        raise KernelError(f"{option} {path}: importing it raised {_where(error, file)}") from error
     finally:
         _loading.pop()
-    added = tuple(value for key, value in _registered.items() if key not in before)
-    if not added:
-        raise KernelError(
-            f"--kernels {path}: it registers no kernel; decorate a function with "
-            "@kernel(LAYER_NORM_BACKWARD, Domain(...)) from the package `kernels`"
-        )
-    return added
+    return file
 
 
 def _where(error: BaseException, file: Path) -> str:

@@ -8,6 +8,7 @@ from oracles.attention import (
 )
 from oracles.layer_norm import LAYER_NORM_BACKWARD
 from oracles.op import Bound, Case, Layout, Numerics, Op, OutputForm, TensorLayout
+from oracles.rms_norm import RMS_NORM_BACKWARD, RMS_NORM_FORWARD
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -17,6 +18,8 @@ OPS: dict[str, Op] = {
         ATTENTION_DELTA,
         ATTENTION_BACKWARD,
         ATTENTION_GRADIENTS,
+        RMS_NORM_FORWARD,
+        RMS_NORM_BACKWARD,
     )
 }
 
@@ -27,6 +30,8 @@ __all__ = [
     "ATTENTION_GRADIENTS",
     "LAYER_NORM_BACKWARD",
     "OPS",
+    "RMS_NORM_BACKWARD",
+    "RMS_NORM_FORWARD",
     "Bound",
     "Case",
     "Layout",

@@ -61,13 +61,13 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
 class _Precision(TorchFunctionMode):
     """Floating-point tensors are made and kept in one dtype, whatever a reference asks for.
 
-    A cast to a half is marked, as one that every kernel makes. Nodes of a graph are told by
-    the line of `file` that runs.
+    A cast to a half is marked, as one that every kernel makes. `line` is the reference's own that
+    runs, for nodes of a graph to be told by.
     """
 
-    def __init__(self, dtype: torch.dtype, file: str = "") -> None:
+    def __init__(self, dtype: torch.dtype, file: str) -> None:
         super().__init__()
-        self.dtype, self.file = dtype, file
+        self.dtype, self.file, self.tells = dtype, file, False
 
     def __torch_function__(
         self,
@@ -78,11 +78,9 @@ class _Precision(TorchFunctionMode):
     ) -> object:
         """Run a function of torch's with other dtypes."""
         del types
-        if self.file:
+        if self.tells:
             self._tell()
         named = dict(kwargs or {})
-        if getattr(func, "namespace", "") == ROUNDS.namespace:
-            return func(*args, **named)
         if func in _HALVES:
             return rounds(args[0].to(self.dtype), "", _HALVES[func])
         if func in {Tensor.float, Tensor.double}:
@@ -107,12 +105,14 @@ class _Precision(TorchFunctionMode):
 
 
 @contextmanager
-def made_in(dtype: torch.dtype) -> Iterator[None]:
-    """Floating-point tensors are made in this dtype where none is asked for."""
-    before = torch.get_default_dtype()
+def precision(dtype: torch.dtype, reference: Reference, *, tells: bool = False) -> Iterator[None]:
+    """Everything floating-point is in this dtype, numbers without one included."""
+    mode, before = _Precision(dtype, _place(reference)[0]), torch.get_default_dtype()
+    mode.tells = tells
     torch.set_default_dtype(dtype)
     try:
-        yield
+        with mode:
+            yield
     finally:
         torch.set_default_dtype(before)
 
@@ -135,7 +135,7 @@ def run(
     reference: Reference, inputs: Mapping[str, object], dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
     """The reference's outputs, computed in `dtype`."""
-    with made_in(dtype), _Precision(dtype):
+    with precision(dtype, reference):
         made = reference(**{**inputs, **tensors_of(inputs, dtype)})
     return made if isinstance(made, tuple) else (made,)
 
@@ -158,11 +158,33 @@ _LOWERED = (
 )
 
 
+_MOST_KEPT = 256  # graphs
+_kept: dict[object, GraphModule] = {}
+
+
 def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     """The reference in float64 as a graph of aten operations of the tensors in `inputs`.
 
-    Raises NoRuleError, with the line, where it draws random numbers, changes its inputs, or does
-    what depends on values that aren't there.
+    It is kept for other inputs of the same shapes: to make one takes longer than a small case.
+    """
+    forms = (
+        (each.shape, each.stride(), each.dtype.is_floating_point or each.dtype)
+        if isinstance(each, Tensor)
+        else each
+        for each in inputs.values()
+    )
+    key = reference, tuple(inputs), *forms
+    if key not in _kept:
+        if len(_kept) == _MOST_KEPT:
+            del _kept[next(iter(_kept))]
+        _kept[key] = _traced(reference, inputs)
+    return _kept[key]
+
+
+def _traced(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
+    """Raises NoRuleError, with the line, where it can't be done.
+
+    It draws random numbers then, changes its inputs, or does what depends on values.
     """
     tensors = tensors_of(inputs, torch.float64)
     names = tuple(tensors)
@@ -171,14 +193,14 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
         return reference(**{**inputs, **dict(zip(names, values, strict=True))})
 
     values = tuple(tensors.values())
-    with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad():
+    with lines.preserve_node_meta(), torch.enable_grad():
         try:
-            with _Precision(torch.float64, _place(reference)[0]):
+            with precision(torch.float64, reference, tells=True):
                 first = _graph(called, *values)
         except Exception as error:
             data = "DataDependent" in type(error).__name__
             why = "does what depends on a tensor's values" if data else f"can't be run: {error}"
-            raise NoRuleError(f"{told(reference)} {why.splitlines()[0]}") from error
+            raise NoRuleError(f"{_told(reference)} {why.splitlines()[0]}") from error
         table = get_decompositions(_LOWERED)
         lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
         graph = _graph(lowered, *values, table=table)
@@ -190,7 +212,7 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
             raise NoRuleError(f"{line_of(node, reference)}: {node.target} draws random numbers")
         if node.target == _aten.copy_.default and node.args[0].op == "placeholder":
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
-            raise NoRuleError(f"{told(reference)} changes its input {name}")
+            raise NoRuleError(f"{_told(reference)} changes its input {name}")
     return graph
 
 
@@ -201,8 +223,7 @@ def _graph(function: Callable[..., object], *values: Tensor, table: Any = None) 
     return made
 
 
-def told(reference: Reference) -> str:
-    """A reference's file, line and name, for a sentence that begins with them."""
+def _told(reference: Reference) -> str:
     file, line = _place(reference)
     return f"{file}:{line}: {getattr(reference, '__name__', 'the reference')}"
 

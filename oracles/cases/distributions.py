@@ -120,6 +120,27 @@ def scaled_rows(names: str, axis: int) -> Distribution:
     return changed(names, scale)
 
 
+def one(name: str, row: int, number: float) -> Distribution:
+    """One element, in row `row` (counted round) and the middle of each other axis, is `number`."""
+
+    def place(target: Tensor) -> None:
+        if target.numel():
+            rows, *others = target.shape
+            target[row % rows, *(each // 2 for each in others)] = number
+
+    return changed(name, place)
+
+
+def constant_rows(names: str) -> Distribution:
+    """Every row is one number, from 1 to 2: all that is summed is equal."""
+
+    def flatten(each: Tensor) -> None:
+        if each.numel():
+            each.copy_((each[..., :1].abs() % 1 + 1).clone().expand_as(each))
+
+    return changed(names, flatten)
+
+
 def addends_vary(case: Case, equal: Collection[str]) -> bool:
     """Whether the numbers summed differ, as the probabilistic bound needs.
 

@@ -48,16 +48,6 @@ def _dy_parallel(values: Values) -> None:
         )
 
 
-def _one(name: str, row: int, number: float) -> Distribution:
-    """One element, in row `row` (counted round) and the middle column, is `number`."""
-
-    def place(target: Tensor) -> None:
-        if target.numel():
-            target[row % target.shape[0], target.shape[1] // 2] = number
-
-    return distributions.changed(name, place)
-
-
 def _constant(names: str) -> Distribution:
     """Every row is one number: near 1e4 in x, 1 to 2 in dy."""
 
@@ -94,9 +84,9 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "dy_subnormal": _dy_subnormal,
     "zero_dy": distributions.scaled("dy", 0),
     "negative_zero": distributions.negative_zero("dy"),
-    "nan_x": _one("x", 1, math.nan),
-    "nan_dy": _one("dy", -1, math.nan),
-    "inf_dy": _one("dy", 2, -math.inf),
+    "nan_x": distributions.one("x", 1, math.nan),
+    "nan_dy": distributions.one("dy", -1, math.nan),
+    "inf_dy": distributions.one("dy", 2, -math.inf),
     COARSE: distributions.coarse("x"),
     INTEGERS: integers,
 }

@@ -14,7 +14,7 @@ import torch
 from kernels.registry import Kernel, NoKernelError, choose
 from oracles import OPS
 from oracles.op import Case
-from suites.run.selection import alike_together, selected_cases
+from suites.run.selection import alike_together, of_ops_of_ours, selected_cases
 from suites.run.suite import Pair
 
 
@@ -26,7 +26,12 @@ def planned_pairs(
         op: OPS[op].workloads.timed(device.type)[:: 4 if options.quick else 1]
         for op in dict.fromkeys(each.op.name for each in kernels)
     }
-    timed = [each for each in kernels if options.cases or with_cases[each.op.name]]
+    named = options.kernel or options.kernels or options.op or options.case
+    timed = [
+        each
+        for each in (kernels if named else of_ops_of_ours(kernels))
+        if options.cases or with_cases[each.op.name]
+    ]
     if not timed:
         raise pytest.UsageError(
             f"bench: no case of {', '.join(with_cases)} is timed by default here; bring your "

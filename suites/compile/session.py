@@ -41,7 +41,7 @@ from suites.compile.workers import Compile, Locate, Workers
 from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
 from suites.run.progress import Progress
 from suites.run.record import RunRecord
-from suites.run.selection import kernel_files, refusing, selected_kernels
+from suites.run.selection import kernel_files, known_ops, refusing, selected_kernels
 from suites.sandbox.judge_side.worker_process import WorkersError
 
 _BATCH = 6  # kernels whose code is disassembled at one time
@@ -141,6 +141,7 @@ class Session:
         if self.results.exists() and not self.results.is_dir():
             raise pytest.UsageError(f"--results {self.results}: it is no folder; name one")
         self.files = hashes_of(workers.files)  # as they are before any is read
+        known_ops(options)
         workers.check_files()
         self.kernels = selected_kernels(options, self._load, baselines=False)
         self._infos = tuple(kernel_info(each, max(self.sms)) for each in self.kernels)

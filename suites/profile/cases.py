@@ -12,14 +12,12 @@ import torch
 from kernels.registry import Kernel
 from oracles import OPS
 from oracles.op import Case
-from suites.run.selection import selected_cases
+from suites.run.selection import of_ops_of_ours, selected_cases
 
 Distribution = Literal["normal", "zeros"]
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "zeros")
 # Above it arithmetic draws the power, which the values then change; below, memory does.
 _FLOPS_A_BYTE = 50.0
-
-CASES = tuple(case for op in OPS.values() for case in op.workloads.profiled)
 
 
 def profiled_cases(
@@ -31,10 +29,15 @@ def profiled_cases(
     """
 
     def of_op(op: str) -> tuple[Case, ...]:
-        mine = tuple(case for case in CASES if case.op == op)
+        mine = OPS[op].workloads.profiled
         return (*mine, *OPS[op].workloads.timed("cuda"), *OPS[op].cases()) if options.case else mine
 
-    with_cases = [each for each in kernels if options.cases or of_op(each.op.name)]
+    named = options.kernel or options.kernels or options.op
+    with_cases = [
+        each
+        for each in (kernels if named else of_ops_of_ours(kernels))
+        if options.cases or of_op(each.op.name)
+    ]
     if not with_cases:
         ops = ", ".join(sorted({each.op.name for each in kernels}))
         raise pytest.UsageError(f"no case of {ops} is profiled by default; name one by --case")

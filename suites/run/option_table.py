@@ -98,6 +98,13 @@ OPTIONS = (
         **_REPEATED,
     ),
     _of(
+        _ALL,
+        "--ops FILE",
+        "a Python file that defines ops, for --kernels and --cases; may be repeated",
+        type=not_empty,
+        **_REPEATED,
+    ),
+    _of(
         _JUDGED,
         "--dtype NAME",
         "only activations of this dtype (float32, float16, bfloat16); may be repeated",

@@ -16,7 +16,7 @@ import torch
 
 from kernels import Kernel, KernelError, all_kernels
 from kernels.declarations import hint
-from kernels.registry import all_absent, resolved
+from kernels.registry import all_absent, home_of, load_ops, resolved
 from oracles import OPS
 from oracles.cases.named import case_named, objection
 from oracles.op import Case, Numerics, dtype_name
@@ -47,9 +47,19 @@ def _known(option: str, wanted: Sequence[str], known: Iterable[str]) -> None:
 
 
 def kernel_files(options: Namespace) -> tuple[Path, ...]:
-    """The files that --kernels names; one that is named twice comes once."""
+    """The files that --ops and --kernels name; one that is named twice comes once."""
     with refusing(KernelError):
-        return tuple(dict.fromkeys(resolved(Path(each)) for each in options.kernels))
+        files = [resolved(Path(each), "--ops") for each in options.ops]
+        return tuple(dict.fromkeys([*files, *(resolved(Path(each)) for each in options.kernels)]))
+
+
+def known_ops(options: Namespace) -> None:
+    """Import what --ops names, for its ops; each file once. Raises UsageError."""
+    homes = {home_of(op) for op in OPS}
+    with refusing(KernelError):
+        for each in options.ops:
+            if resolved(Path(each), "--ops") not in homes:
+                load_ops(Path(each))
 
 
 def selected_kernels(
@@ -62,10 +72,10 @@ def selected_kernels(
     baselines: whether they are among all; else they are run by name alone.
     """
     ops, names = options.op, options.kernel
-    _known("--op", ops, OPS)
     with refusing(KernelError):
-        from_files = load() if options.kernels else ()
+        from_files = load() if options.kernels or options.ops else ()
         own = {(each.op.name, each.name): each for each in all_kernels()}
+    _known("--op", ops, OPS)
     registered = (own | {(each.op.name, each.name): each for each in from_files}).values()
     known = {each.name for each in registered}
     for each in all_absent():
@@ -191,3 +201,9 @@ def alike_together(kernels: Iterable[Kernel]) -> list[Kernel]:
     for each in kernels:
         groups.setdefault(each.numerics.of_bounds, []).append(each)
     return [each for alike in groups.values() for each in alike]
+
+
+def of_ops_of_ours(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Those of ops that not peers alone compute: what is measured where nobody names one."""
+    ops = {each.op.name for each in kernels if each.origin != "baseline"}
+    return [each for each in kernels if each.op.name in ops]

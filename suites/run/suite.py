@@ -20,6 +20,7 @@ from reports.record import (
     Row,
 )
 from suites.run.progress import Progress
+from suites.run.selection import known_ops
 
 Pair = tuple[Kernel, Case]
 PairRow = TypeVar("PairRow", bound=AccuracyRow | BenchRow | ProfileRow)
@@ -58,6 +59,7 @@ class Suite(Generic[PairRow]):
         # A case's tensors are too small to share: with two threads oracle, bound and verdict of
         # attention's cases take three times as long.
         torch.set_num_threads(1)
+        known_ops(options)
         self.sm: int = sm or (options.sm if device.type == "cpu" else _sm_of_gpu())
 
     def plan(self) -> Sequence[Pair]:

@@ -82,9 +82,12 @@ def user_cases(options: Namespace, device: torch.device) -> tuple[Case, ...] | N
 
 
 def cases_options(options: Namespace) -> tuple[str, ...]:
-    """The options that a command needs so that it knows the ids of a user's cases."""
+    """The options that a command needs so that it knows a user's ops, and the ids of its cases."""
+    named = [*(("ops", Path(each)) for each in options.ops)]
+    named += [("cases", each) for each in _files(options)]
     return tuple(
-        f"--cases={shlex.quote(path_in_command(each.resolve()))}" for each in _files(options)
+        f"--{option}={shlex.quote(path_in_command(each.expanduser().resolve()))}"
+        for option, each in named
     )
 
 

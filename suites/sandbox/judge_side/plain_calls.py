@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from kernels.registry import Kernel
+from kernels.registry import Kernel, home_of
 from oracles.op import Case, Inputs, OutputForm, dtype_name
 from suites.sandbox.call import Call
 from suites.sandbox.judge_side.worker_process import EndedError, ForkServer, WorkerProcess
@@ -89,10 +89,15 @@ class UsersProcess:
             self._process = None
 
     def _files_of(self, kernel: Kernel) -> list[str]:
-        """The kernel's own; all where it registers what another module defines."""
+        """The kernel's own, after the one that defines its op.
+
+        All where it registers what another module defines.
+        """
         if kernel.origin != "user":
             return []
-        return [kernel.path] if kernel.path in self.files else list(self.files)
+        home = home_of(kernel.op.name)
+        own = [kernel.path] if home is None else list(dict.fromkeys([str(home), kernel.path]))
+        return own if kernel.path in self.files else list(self.files)
 
     def call(
         self,

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
-from kernels.registry import Domain, Kernel, KernelError
+from kernels.registry import Domain, Kernel, KernelError, load_ops
 from oracles import OPS
 from oracles.op import Case, Inputs, Numerics
 from reports.record import Rule
@@ -429,6 +429,7 @@ class Workers:
             return
         try:
             told = [Told.model_validate(each) for each in loaded["kernels"]]
+            self._know_ops(told)
             # A user's file doesn't say whose it is: a baseline's failures don't count.
             made = [told_kernel(each, user=self.overlay is None) for each in told]
         except (ValueError, LookupError, TypeError) as error:
@@ -437,6 +438,24 @@ class Workers:
             if each.problem is not None:
                 raise KernelError(f"kernel {each.name} in {each.path}: {each.problem}")
         self._remote = {(each.op.name, each.name): each for each in made}
+
+    def _know_ops(self, told: Sequence[Told]) -> None:
+        """Import the ops that the files define beside their kernels: what is right, they say.
+
+        Only of a file whose kernels are all of such ops is any code run here, where others' are
+        judged. Raises KernelError.
+        """
+        for file in self.files:
+            own = [each for each in told if each.path == str(file)]
+            if all(each.op in OPS for each in own):
+                continue
+            known = sorted({each.op for each in own if each.op in OPS})
+            if known:
+                raise KernelError(
+                    f"--kernels {file}: it defines an op, and has kernels of {', '.join(known)} "
+                    "too; give those a file of their own"
+                )
+            load_ops(file, "--kernels")
 
 
 def _sizes(kernel: Kernel, case: Case) -> dict[str, int]:

@@ -1,0 +1,97 @@
+"""What a size of an op is tried at: small levels that an interpreter runs, and large ones.
+
+A size is a row's length, or how many rows there are, or another count that cases differ in. Its
+levels are a factor (factors.py): cases meet each of them, with each level of every other factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from oracles.op import Case, Factor, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One size of an op.
+
+    name     of the factor, as a report shows it
+    levels   name -> values; of the first level the first value is the plain one
+    level    (value) -> the name of its level
+    large    values for a GPU, in tier `full`
+    timed    values for a GPU, in the order of the op's timed cases
+    """
+
+    name: str
+    levels: Mapping[str, tuple[int, ...]]
+    level: Callable[[int], str]
+    large: tuple[int, ...] = ()
+    timed: tuple[int, ...] = ()
+
+    def factor(self, size: str, name: str | None = None) -> Factor:
+        """The levels as a factor of the op's size called `size`; name: another for the factor."""
+
+        def level(case: Case) -> str:
+            return self.level(case.size(size))
+
+        parts = {
+            name: tuple(Part(sizes={size: each}) for each in values)
+            for name, values in self.levels.items()
+        }
+        return Factor(name or self.name, parts, level)
+
+    @property
+    def plain(self) -> int:
+        """The plainest value."""
+        return next(iter(self.levels.values()))[0]
+
+    @property
+    def least(self) -> int:
+        """The smallest value: a smaller one is no size of the op."""
+        return min(min(each) for each in self.levels.values())
+
+
+def _level_of_rows(m: int) -> str:
+    return "none" if not m else "one" if m == 1 else "few" if m < 30 else "many"
+
+
+def _level_of_columns(n: int) -> str:
+    if n < 8:
+        return "under 8"
+    if n > 8192:
+        return "over 8192"
+    if n > 1024:
+        return "over 1024, whole" if n % 8 == 0 else "over 1024, odd"
+    if n & (n - 1) == 0:
+        return "a power of two"
+    return "a multiple of 8" if n % 8 == 0 else "no multiple of 8"
+
+
+ROWS = Sizes(
+    "rows",
+    {
+        "few": (12, 3, 9, 15),
+        "one": (1,),
+        "many": (33, 66, 132),
+        "none": (0,),
+    },
+    _level_of_rows,
+    large=(1, 17, 133, 1151),
+    timed=(4096, 16384, 2048, 262144),
+)
+COLUMNS = Sizes(
+    "columns",
+    {
+        "a multiple of 8": (264, 24, 760, 520),
+        "a power of two": (64, 128, 256, 512, 1024),
+        "no multiple of 8": (77, 127, 129, 229, 513, 1023),
+        "under 8": (1, 3, 5),
+        "over 1024, whole": (2056, 3000, 1536, 2048),
+        "over 1024, odd": (1025, 1537, 3001),
+        "over 8192": (8193, 8200),
+    },
+    _level_of_columns,
+    large=(64, 1023, 4096, 8193, 65536),
+    timed=(4096, 1024, 65536, 256),
+)

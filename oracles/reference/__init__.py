@@ -1,0 +1,374 @@
+"""An op in one file: a torch function with shapes in its annotations, of which the rest follows.
+
+    @op(sizes={"m": ROWS, "n": COLUMNS}, outputs=("y",))
+    def rms_norm(x: Float[Tensor, "m n"], weight: Float[Tensor, "n"], eps: float = 1e-6)
+        -> Float[Tensor, "m n"]:
+        rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        return x * rstd * weight
+
+The function runs in float64 for the truth. Its operations, one by one, give the bound and the
+emulation (oracles/analysis), and are counted (counts.py); its annotations give arguments, outputs
+and cases (signature.py, cases.py); signs that only turn its outputs' are found by trying them
+(symmetries.py). `rms_norm.backward(...)` is the op of its gradients, likewise, by autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial, update_wrapper
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oracles import analysis
+from oracles.cases.distributions import Values, generator
+from oracles.cases.layouts import place_tensor, place_vector, strides_of
+from oracles.cases.sizes import Sizes
+from oracles.op import (
+    Bound,
+    Case,
+    Flips,
+    Geometry,
+    Inputs,
+    Numerics,
+    Op,
+    OutputForm,
+    Outputs,
+    required,
+)
+from oracles.reference import symmetries
+from oracles.reference.cases import (
+    EQUAL,
+    allowed_of,
+    case_of,
+    cases_of,
+    comparable,
+    distributions_of,
+    workloads_of,
+)
+from oracles.reference.checks import check
+from oracles.reference.counts import Counter, meta
+from oracles.reference.signature import Array, Function, OpError, Signature, place_of
+
+__all__ = ["OpError", "ReferenceOp", "op"]
+
+_SINGLE = (torch.float32, torch.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """A function, and what was said of it.
+
+    written    what a user wrote; function computes the op, and is the same or its gradients
+    labels     of arguments that hold whole numbers: the size that they are below
+    gradients  arguments that are gradients of outputs
+    nonzero    as in `Op`
+    """
+
+    name: str
+    written: Function
+    function: Function
+    signature: Signature
+    sizes: Mapping[str, Sizes]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gradients: tuple[str, ...] = ()
+    nonzero: frozenset[str] = frozenset()
+
+    def forms(self, case: Case) -> dict[str, OutputForm]:
+        """Shape and dtype of each output."""
+        sizes = dict(case.sizes)
+        return {
+            each.name: OutputForm(each.shape(sizes), each.dtype(case))
+            for each in self.signature.outputs
+        }
+
+    def geometry(self, case: Case) -> dict[str, Geometry]:
+        """Where each tensor of floating-point numbers lies."""
+        sizes, made = dict(case.sizes), {}
+        for each in self.signature.real:
+            layout, shape = case.layout.of(each.name), each.shape(sizes)
+            strides = (
+                strides_of(layout, each.letters, shape) if len(shape) > 1 else (1,) * len(shape)
+            )
+            made[each.name] = Geometry(shape, strides, layout.offset, each.dtype(case))
+        return made
+
+    def inputs(self, case: Case, device: torch.device) -> Inputs:
+        """Arguments of a kernel: N(0, 1), weights about 1, changed by the distribution, placed."""
+        sizes, real = dict(case.sizes), self.signature.real
+        key = (case.op, case.sizes, case.dtype_label, case.distribution, case.seed)
+        draw = generator(device, *key)
+        drawn = {}
+        for each in real:
+            values = torch.empty(each.shape(sizes), device=device).normal_(generator=draw)
+            drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
+        distributions_of(self.signature)[case.distribution](Values(case, drawn, draw))
+        made: Inputs = {}
+        for each in self.signature.arrays:
+            layout, shape = case.layout.of(each.name), each.shape(sizes)
+            if not each.is_real:
+                most = sizes[self.labels[each.name]]
+                whole = torch.randint(most, shape, generator=draw, device=device)
+                made[each.name] = whole.to(each.dtype(case))
+            elif len(shape) > 1:
+                placed = place_tensor(drawn[each.name], each.dtype(case), layout, each.letters)
+                made[each.name] = placed
+            else:
+                made[each.name] = place_vector(drawn[each.name], each.dtype(case), layout)
+        made.update(self.signature.numbers)
+        return made
+
+    def oracle(self, _case: Case, inputs: Inputs) -> Outputs:
+        """The truth."""
+        return self._named(analysis.truth(self.function, inputs))
+
+    def bound(
+        self, case: Case, inputs: Inputs, _truth: Outputs, numerics: Numerics
+    ) -> dict[str, Bound]:
+        """Derived by running error analysis; probabilistic where addends vary."""
+        found = analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
+        if case.distribution in EQUAL or any(each.expanded for _, each in case.layout.tensors):
+            found = tuple(replace(each, probabilistic=None) for each in found)
+        return {each.name: one for each, one in zip(self.signature.outputs, found, strict=True)}
+
+    def emulate(self, case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
+        """The reference in fp32; nothing where it isn't comparable."""
+        if not comparable(case):
+            return {}
+        return self._named(analysis.emulate(self.function, inputs, numerics, self._dtypes(case)))
+
+    def flops(self, case: Case) -> int:
+        """Operations on elements."""
+        return _counted(self, case.sizes)[0]
+
+    def least_bytes(self, case: Case) -> int:
+        """Every input read once, every output written once."""
+        arrays = (*self.signature.arrays, *self.signature.outputs)
+        sizes = dict(case.sizes)
+        forms = (OutputForm(each.shape(sizes), each.dtype(case)) for each in arrays)
+        return sum(form.nbytes for form in forms)
+
+    def signs(self, case: Case, seed: int) -> Flips:
+        """Signs that turn outputs' alone."""
+        return symmetries.flips(_symmetries(self), self.signature, case, seed)
+
+    def check(self) -> None:
+        """Raises OpError where the function can't be a reference."""
+        sizes = _small(self.sizes)
+        case = case_of(self.name, sizes, _SINGLE, "ci")
+        inputs = self.inputs(case, torch.device("cpu"))
+        check(self.written, self.function, self.signature, sizes, inputs)
+
+    def _dtypes(self, case: Case) -> tuple[torch.dtype, ...]:
+        return tuple(each.dtype(case) for each in self.signature.outputs)
+
+    def _named(self, values: tuple[Tensor, ...]) -> Outputs:
+        pairs = zip(self.signature.outputs, values, strict=True)
+        return {each.name: value for each, value in pairs}
+
+
+def _packed(inputs: Inputs) -> Inputs:
+    """The inputs without their layouts: what a graph is kept for are shapes."""
+    return {
+        name: each.contiguous() if isinstance(each, Tensor) else each
+        for name, each in inputs.items()
+    }
+
+
+def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return returned if isinstance(returned, tuple) else (returned,)
+
+
+def _small(sizes: Mapping[str, Sizes]) -> dict[str, int]:
+    """The smallest values above 1, each another one where there are several."""
+    made: dict[str, int] = {}
+    for name, each in sizes.items():
+        values = sorted(value for values in each.levels.values() for value in values if value > 1)
+        made[name] = next((value for value in values if value not in made.values()), values[0])
+    return made
+
+
+@cache
+def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> tuple[int, bool]:
+    """Flops, and whether some are of matrix products."""
+    signature, named = reference.signature, dict(sizes)
+    given = {each.name: meta(each.shape(named), real=each.is_real) for each in signature.arrays}
+    with Counter() as counter:
+        reference.function(**given, **signature.numbers)
+    return counter.flops, counter.products
+
+
+def _has_products(reference: Reference) -> bool:
+    """Whether it has matrix products; what a wrong reference raises is told by its check."""
+    with suppress(Exception):
+        return _counted(reference, tuple(_small(reference.sizes).items()))[1]
+    return False
+
+
+@cache
+def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
+    sizes, signature = _small(reference.sizes), reference.signature
+
+    def draw(seed: int) -> dict[str, Tensor]:
+        case = replace(case_of(reference.name, sizes, _SINGLE, "ci"), seed=seed)
+        drawn = reference.inputs(case, torch.device("cpu"))
+        tensors = {each.name: required(drawn, each.name) for each in signature.arrays}
+        return {
+            name: each.double() if each.is_floating_point() else each
+            for name, each in tensors.items()
+        }
+
+    def run(tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        return _several(reference.function(**tensors, **signature.numbers))
+
+    return symmetries.symmetries(run, draw, signature, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOp(Op):
+    """An op that follows from a reference."""
+
+    reference: Reference = field(kw_only=True)
+
+    def check(self) -> None:
+        """Raises OpError where the function can't be a reference."""
+        self.reference.check()
+
+    def backward(
+        self, of: tuple[str, ...] | None = None, *, name: str | None = None
+    ) -> ReferenceOp:
+        """The op of its gradients: dy (d and an output's name) and its arguments give d of `of`.
+
+        of: the arguments whose gradients are returned; by default all that hold real numbers.
+        """
+        mine, signature = self.reference, self.reference.signature
+        wanted = of or tuple(each.name for each in signature.real)
+        given = tuple(replace(each, name=f"d{each.name}") for each in signature.outputs)
+        known = {each.name: each for each in signature.arrays}
+        if not set(wanted) <= known.keys():
+            raise OpError(
+                f"{place_of(mine.written)}: backward of {', '.join(wanted)}: no arguments"
+            )
+        made = tuple(replace(known[each], name=f"d{each}") for each in wanted)
+        function = partial(_gradients, mine.function, signature, wanted)
+        update_wrapper(function, mine.written)  # whose lines are told
+        return _made(
+            replace(
+                mine,
+                name=name or f"{mine.name.removesuffix('_forward')}_backward",
+                function=function,
+                signature=Signature((*given, *signature.arrays), signature.numbers, made),
+                gradients=tuple(each.name for each in given),
+            )
+        )
+
+
+def _gradients(
+    function: Function, signature: Signature, wanted: tuple[str, ...], /, **given: Any
+) -> tuple[Tensor, ...]:
+    """The gradients of `wanted`, of the outputs' gradients and the function's arguments."""
+    others = {name: each for name, each in given.items() if name not in wanted}
+    weights = tuple(others.pop(f"d{each.name}") for each in signature.outputs)
+
+    def of_wanted(*values: Tensor) -> tuple[Tensor, ...]:
+        return _several(function(**dict(zip(wanted, values, strict=True)), **others))
+
+    pulled: Any = torch.func.vjp(of_wanted, *(given[each] for each in wanted))
+    gradients: tuple[Tensor, ...] = pulled[1](weights)
+    return gradients
+
+
+def _made(reference: Reference) -> ReferenceOp:
+    """The op of a reference."""
+    signature, sizes = reference.signature, reference.sizes
+    matrices = [each for each in signature.real if len(each.axes) > 1]
+    rank = max((len(each.axes) for each in signature.real), default=0)
+    linear = (*reference.gradients, *(each.name for each in signature.real))[0]
+    made = ReferenceOp(
+        reference=reference,
+        name=reference.name,
+        arguments=(*(each.name for each in signature.arrays), *signature.numbers),
+        outputs=tuple(each.name for each in signature.outputs),
+        options={},
+        inputs=reference.inputs,
+        oracle=reference.oracle,
+        bound=reference.bound,
+        emulate=reference.emulate,
+        forms=reference.forms,
+        geometry=reference.geometry,
+        flops=reference.flops,
+        bytes=reference.least_bytes,
+        cases=tuple,
+        signs=reference.signs,
+        linear=linear,
+        allowed=allowed_of(signature, sizes, reference.gradients),
+        products=_has_products(reference),
+        workloads=workloads_of(reference.name, sizes),
+        widths=tuple(dict.fromkeys(str(each.axes[-1]) for each in matrices)),
+        statistics=frozenset(
+            each.name
+            for each in signature.real
+            if each.kind == torch.float32 and len(each.axes) < rank
+        ),
+        nonzero=reference.nonzero,
+    )
+    return replace(made, cases=cache(partial(cases_of, made, sizes)))
+
+
+def op(
+    *,
+    sizes: Mapping[str, Sizes],
+    outputs: tuple[str, ...] = ("y",),
+    weights: tuple[str, ...] = ("weight", "bias"),
+    labels: Mapping[str, str] | None = None,
+    nonzero: tuple[str, ...] = (),
+    name: str | None = None,
+) -> Callable[[Function], ReferenceOp]:
+    """Make an op of the decorated function, called NAME_forward.
+
+    sizes: what each size in its annotations is tried at. outputs: their names. weights: the
+    arguments whose dtype may differ from the others'. labels: of each argument of whole numbers
+    the size that they are below. nonzero: arguments that may not be zero. Raises OpError.
+    """
+
+    def made(function: Function) -> ReferenceOp:
+        signature = Signature.of(function, outputs, weights)
+        _compare(function, signature, sizes, labels or {})
+        called = name or f"{getattr(function, '__name__', 'op')}_forward"
+        return _made(
+            Reference(
+                name=called,
+                written=function,
+                function=function,
+                signature=signature,
+                sizes=sizes,
+                labels=labels or {},
+                nonzero=frozenset(nonzero),
+            )
+        )
+
+    return made
+
+
+def _compare(
+    function: Function, signature: Signature, sizes: Mapping[str, Sizes], labels: Mapping[str, str]
+) -> None:
+    """Raises OpError where the decorator and the annotations speak of different things."""
+    where = place_of(function)
+    arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
+    used = {axis for each in arrays for axis in each.axes if isinstance(axis, str)}
+    for missing in sorted(used - sizes.keys()):
+        raise OpError(f"{where}: nothing says what size {missing} is tried at; add it to sizes")
+    for idle in sorted(sizes.keys() - used):
+        raise OpError(f"{where}: sizes has {idle}, which no annotation has; leave it out")
+    if not signature.real:
+        raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
+    for each in signature.arrays:
+        if not each.is_real and labels.get(each.name) not in sizes:
+            raise OpError(
+                f"{where}: {each.name} holds whole numbers; say the size that they are below, as "
+                f'labels={{"{each.name}": "n"}}'
+            )

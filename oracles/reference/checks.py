@@ -1,0 +1,104 @@
+"""What a reference must not do: each mistake is one sentence, with the file and the line.
+
+It is a function of its arguments alone, which has one value and a rule for each operation: it draws
+nothing, changes no argument, and takes no branch by a tensor's values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from oracles.analysis import NoRuleError, bounds, truth
+from oracles.op import Argument, Numerics
+from oracles.reference.signature import Function, OpError, Signature, place_of
+
+
+class _Watch(TorchDispatchMode):
+    """Refuses what a reference mustn't do, as it does it."""
+
+    def __init__(self, function: Function, inputs: Mapping[str, Argument]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.function = function
+        self.names = {
+            each.untyped_storage().data_ptr(): name
+            for name, each in inputs.items()
+            if isinstance(each, Tensor)
+        }
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._refuse(f"it draws random numbers ({func}); pass them as an argument")
+        if torch.Tag.data_dependent_output in func.tags:
+            self._refuse(
+                f"it goes by a tensor's values ({func}); write torch.where for a branch by values"
+            )
+        for argument, given in zip(func._schema.arguments, args, strict=False):  # noqa: SLF001
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            if is_written and isinstance(given, Tensor):
+                name = self.names.get(given.untyped_storage().data_ptr())
+                if name is not None:
+                    self._refuse(f"it changes its argument {name}; compute a new tensor")
+        return func(*args, **(kwargs or {}))
+
+    def _refuse(self, told: str) -> None:
+        raise OpError(f"{_line(self.function, traceback.extract_stack())}: {told}")
+
+
+def _line(function: Function, frames: traceback.StackSummary) -> str:
+    """`file:line` of the last frame in the reference's file, else of the reference."""
+    file = inspect.unwrap(function).__code__.co_filename
+    lines = [each.lineno for each in frames if each.filename == file]
+    return f"{file}:{lines[-1]}" if lines else place_of(function)
+
+
+def check(
+    written: Function,
+    function: Callable[..., Any],
+    signature: Signature,
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, Argument],
+) -> None:
+    """Raises OpError for the first mistake of a reference.
+
+    written: what a user wrote. function: what is computed, the same or its gradients. sizes and
+    inputs: of a small case.
+    """
+    wide = {
+        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
+        for name, each in inputs.items()
+    }
+    try:
+        with _Watch(written, wide):
+            function(**wide)
+        exact = truth(function, inputs)
+    except (OpError, NoRuleError) as error:
+        raise OpError(str(error)) from error
+    except Exception as error:
+        where = _line(written, traceback.extract_tb(error.__traceback__))
+        told = " ".join(str(error).split())[:300]
+        raise OpError(f"{where}: it fails in float64: {type(error).__name__}: {told}") from error
+    if len(exact) != len(signature.outputs):
+        told = f"it returns {len(exact)} tensors, and its annotation says {len(signature.outputs)}"
+        raise OpError(f"{place_of(written)}: {told}")
+    for array, value in zip(signature.outputs, exact, strict=True):
+        if value.dtype != torch.float64:
+            raise OpError(
+                f"{place_of(written)}: {array.name} isn't float64 where all arguments are; "
+                "a tensor is made in another dtype: take an argument's"
+            )
+        if tuple(value.shape) != array.shape(sizes):
+            raise OpError(
+                f"{place_of(written)}: {array.name} has shape {tuple(value.shape)} where its "
+                f"annotation says {array.shape(sizes)}"
+            )
+    try:
+        bounds(function, inputs, Numerics(), tuple(torch.float32 for _ in exact))
+    except NoRuleError as error:
+        raise OpError(str(error)) from error

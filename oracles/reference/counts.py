@@ -1,0 +1,49 @@
+"""How much work a reference is: its operations, counted without computing them.
+
+A matrix product has two for each product of elements, as PyTorch's own counter has them; any other
+operation has as many as its largest operand has elements; what only looks at memory another way,
+makes or copies it, has none. Tensors are on the device "meta", which has shapes and no values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+_COPIES = frozenset({"_to_copy", "clone", "copy_", "contiguous", "cat", "stack"})
+
+
+class Counter(TorchDispatchMode):
+    """Counts inside `with`. flops: all operations. products: whether some are matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops, self.products = 0, False
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        packet = func.overloadpacket
+        if packet in flop_registry:
+            self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=made)
+            self.products = True
+        elif packet.__name__ not in _COPIES and not _is_view(func):
+            given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+            returned = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
+            if given:
+                self.flops += max(each.numel() for each in (*given, *returned))
+        return made
+
+
+def _is_view(func: Any) -> bool:
+    returns = func._schema.returns  # noqa: SLF001
+    return any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+
+
+def meta(shape: tuple[int, ...], *, real: bool) -> Tensor:
+    """A tensor of this shape with no values."""
+    return torch.empty(shape, dtype=torch.float64 if real else torch.int64, device="meta")

@@ -1,0 +1,140 @@
+"""What a reference's annotations say of an op: its arguments, its outputs, and their shapes.
+
+    def rms_norm(x: Float[Tensor, "m n"], weight: Float[Tensor, "n"], eps: float = 1e-6)
+        -> Float[Tensor, "m n"]:
+
+`Float` is the case's dtype, of a weight the weights'; `Float32` is fp32 whatever the case. `Int` is
+int64, `Int32` int32. An axis is the name of a size, or a number. What has a default and isn't a
+tensor is a number that the op fixes, and that kernels are passed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import GenericAlias
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from oracles.op import Case
+
+Kind = Literal["activation", "weight"]
+_FIXED = {
+    ("float32",): torch.float32,
+    ("float16",): torch.float16,
+    ("bfloat16",): torch.bfloat16,
+    ("int32",): torch.int32,
+    ("int64",): torch.int64,
+}
+# One letter for each axis, the last one z: what layouts name axes by.
+_LETTERS = "stuvwxyz"
+
+
+class OpError(Exception):
+    """A reference can't be an op; the message is one sentence for the user, with file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A tensor that an op takes or returns. kind: which of a case's dtypes it has, or its own."""
+
+    name: str
+    axes: tuple[str | int, ...]
+    kind: Kind | torch.dtype
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Its shape, of a case with these sizes."""
+        return tuple(sizes[each] if isinstance(each, str) else each for each in self.axes)
+
+    def dtype(self, case: Case) -> torch.dtype:
+        """Its dtype, in a case."""
+        if isinstance(self.kind, torch.dtype):
+            return self.kind
+        return case.weight_dtype if self.kind == "weight" else case.dtype
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it holds floating-point numbers."""
+        return not isinstance(self.kind, torch.dtype) or self.kind.is_floating_point
+
+    @property
+    def letters(self) -> str:
+        """A letter for each axis."""
+        return _LETTERS[len(_LETTERS) - len(self.axes) :]
+
+
+Function = Callable[..., Tensor | tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The arguments that are tensors, the numbers that are passed besides, and the outputs."""
+
+    arrays: tuple[Array, ...]
+    numbers: Mapping[str, float]
+    outputs: tuple[Array, ...]
+
+    @property
+    def real(self) -> tuple[Array, ...]:
+        """The arguments that hold floating-point numbers."""
+        return tuple(each for each in self.arrays if each.is_real)
+
+    @classmethod
+    def of(
+        cls, function: Function, outputs: tuple[str, ...], weights: tuple[str, ...]
+    ) -> Signature:
+        """What a function's annotations say.
+
+        outputs: their names. weights: the arguments that have a dtype of their own. Raises OpError.
+        """
+        where = place_of(function)
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+        except Exception as error:
+            raise OpError(f"{where}: its annotations can't be read ({error})") from error
+        arrays: list[Array] = []
+        numbers: dict[str, float] = {}
+        for name, parameter in inspect.signature(function).parameters.items():
+            if isinstance(parameter.default, bool | int | float):
+                numbers[name] = parameter.default
+            else:
+                arrays.append(_array(where, name, hints.get(name), weights))
+        returned = hints.get("return")
+        several = typing.get_args(returned) if isinstance(returned, GenericAlias) else (returned,)
+        if len(outputs) != len(several):
+            raise OpError(
+                f"{where}: it returns {len(several)} tensors by its annotation, and outputs names "
+                f"{len(outputs)}; name each"
+            )
+        made = tuple(_array(where, *each, ()) for each in zip(outputs, several, strict=True))
+        return cls(tuple(arrays), numbers, made)
+
+
+def place_of(function: Function) -> str:
+    """`file:line` of where a function is written."""
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
+    axes_said, dtypes = getattr(hint, "dim_str", None), getattr(hint, "dtypes", ())
+    if axes_said is None or getattr(hint, "array_type", None) is not Tensor:
+        raise OpError(
+            f'{where}: {name} has no shape; annotate it with its sizes, as Float[Tensor, "m n"]'
+        )
+    axes: list[str | int] = []
+    for each in axes_said.split():
+        if not (each.isidentifier() or each.isdecimal()):
+            raise OpError(f"{where}: {name} has an axis {each!r}; write a size's name, or a number")
+        axes.append(int(each) if each.isdecimal() else each)
+    fixed = _FIXED.get(tuple(dtypes))
+    if fixed is None and "int64" in dtypes:
+        fixed = torch.int64
+    if fixed is None and "float32" not in dtypes:
+        known = "Float, Float32, Int or Int32"
+        raise OpError(f"{where}: {name} is of a type that no case has; write {known}")
+    return Array(name, tuple(axes), fixed or ("weight" if name in weights else "activation"))

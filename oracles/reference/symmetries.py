@@ -1,0 +1,153 @@
+"""Changes of signs that leave the magnitudes of a reference's outputs, found by trying them.
+
+A change is of some arguments, all of their elements or by a vector of signs along one size. It is
+kept where each output of random values in float64 stays as it is, or changes signs likewise, bit
+for bit: sums of the same magnitudes in the same order differ in no bit where it is a symmetry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from oracles.op import Case, Flips
+from oracles.reference.signature import Array, Signature
+from oracles.signs import Signs
+
+_DRAWS = 2
+_ATTEMPTS = 64  # each leaves an output of one element as it is with a probability of a half
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetry:
+    """axis: the size along which signs differ; None: one sign. Which arguments, which outputs."""
+
+    axis: str | None
+    arguments: frozenset[str]
+    outputs: frozenset[str]
+
+
+def symmetries(
+    run: Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]],
+    draw: Callable[[int], dict[str, Tensor]],
+    signature: Signature,
+    sizes: Mapping[str, int],
+) -> tuple[Symmetry, ...]:
+    """Those of a reference, none of which follows from others.
+
+    run: tensors in float64 -> outputs; draw: a seed -> all tensor arguments, of these sizes.
+    """
+    given = [draw(seed) for seed in range(_DRAWS)]
+    plain = [run(each) for each in given]
+    found: list[Symmetry] = []
+    for axis, subset in _candidates(signature):
+        if subset in _follows(each.arguments for each in found if each.axis == axis):
+            continue
+        signs = Signs("symmetries", axis)(1 if axis is None else sizes[axis])
+        outputs: set[frozenset[str] | None] = set()
+        for tensors, before in zip(given, plain, strict=True):
+            changed = {
+                each.name: _flipped(tensors[each.name], each, axis, signs)
+                if each.name in subset
+                else tensors[each.name]
+                for each in signature.arrays
+            }
+            outputs.add(_changed(signature.outputs, before, run(changed), axis, signs))
+        (first, *others) = outputs
+        if first is not None and not others:
+            found.append(Symmetry(axis, subset, first))
+    return tuple(found)
+
+
+def _candidates(signature: Signature) -> Iterator[tuple[str | None, frozenset[str]]]:
+    """The fewest arguments first."""
+    real = signature.real
+    for count in range(1, len(real) + 1):
+        axes = dict.fromkeys(each for array in real for each in array.axes if isinstance(each, str))
+        for axis in (None, *axes):
+            having = [each.name for each in real if axis is None or each.axes.count(axis) == 1]
+            for subset in combinations(having, count):
+                yield axis, frozenset(subset)
+
+
+def _follows(found: Iterator[frozenset[str]]) -> set[frozenset[str]]:
+    """What several symmetries along one axis come to together."""
+    made: set[frozenset[str]] = set()
+    for each in found:
+        made |= {each, *(each ^ other for other in made)}
+    return made
+
+
+def _factor(array: Array, axis: str | None, signs: Tensor) -> Tensor:
+    """Signs in a shape that broadcasts to the array."""
+    return signs.view([-1 if each == axis else 1 for each in array.axes] if axis else ())
+
+
+def _flipped(tensor: Tensor, array: Array, axis: str | None, signs: Tensor) -> Tensor:
+    return torch.where(_factor(array, axis, signs), -tensor, tensor)
+
+
+def _changed(
+    arrays: tuple[Array, ...],
+    before: tuple[Tensor, ...],
+    after: tuple[Tensor, ...],
+    axis: str | None,
+    signs: Tensor,
+) -> frozenset[str] | None:
+    """The outputs that changed signs; None where one of them changed otherwise."""
+    names = set()
+    for array, one, other in zip(arrays, before, after, strict=True):
+        if torch.equal(one, other):
+            continue
+        turns = axis is None or array.axes.count(axis) == 1
+        if not turns or not torch.equal(_flipped(one, array, axis, signs), other):
+            return None
+        names.add(array.name)
+    return frozenset(names)
+
+
+def flips(found: tuple[Symmetry, ...], signature: Signature, case: Case, seed: int) -> Flips:
+    """Signs of a case, drawn from the seed: every output that can change signs does somewhere."""
+    arrays = {each.name: each for each in (*signature.arrays, *signature.outputs)}
+    usable = [
+        each
+        for each in found
+        if not any(_is_expanded(arrays[name], case, each.axis) for name in each.arguments)
+    ]
+    for attempt in range(_ATTEMPTS):
+        made = _drawn(usable, arrays, dict(case.sizes), Signs("signs", seed, attempt))
+        if all(map(_changes, made.of_outputs.values())):
+            break
+    return made
+
+
+def _drawn(
+    usable: list[Symmetry], arrays: Mapping[str, Array], sizes: Mapping[str, int], draw: Signs
+) -> Flips:
+    inputs: dict[str, tuple[Tensor, ...]] = {}
+    outputs: dict[str, tuple[Tensor, ...]] = {}
+    for each in usable:
+        signs = draw.perhaps(1 if each.axis is None else sizes[each.axis])
+        for changed, names in ((inputs, each.arguments), (outputs, each.outputs)):
+            for name in sorted(names):
+                factor = _factor(arrays[name], each.axis, signs)
+                changed[name] = (*changed.get(name, ()), factor)
+    return Flips(inputs, outputs)
+
+
+def _changes(factors: tuple[Tensor, ...]) -> bool:
+    """Whether some sign changes, where there is any element."""
+    total = reduce(torch.logical_xor, factors)
+    return bool(total.any()) or not total.numel()
+
+
+def _is_expanded(array: Array, case: Case, axis: str | None) -> bool:
+    """Whether the array has one sign along the axis, whatever is asked for."""
+    if axis is None:
+        return False
+    return array.letters[array.axes.index(axis)] in case.layout.of(array.name).expanded

@@ -1,0 +1,197 @@
+"""Ops made of references: what follows from a function's annotations, operations and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernels import registry
+from kernels.registry import KernelError, load_ops
+from oracles import OPS, RMS_NORM_BACKWARD, RMS_NORM_FORWARD
+from oracles.cases.covering import Coverage
+from oracles.op import Case, Numerics, OutputForm, required
+from oracles.reference import ReferenceOp
+
+CPU = torch.device("cpu")
+HALF, SINGLE = torch.bfloat16, torch.float32
+DERIVED = [each for each in OPS.values() if isinstance(each, ReferenceOp)]
+_BY_NAME = pytest.mark.parametrize("op", DERIVED, ids=lambda each: each.name)
+CASE = next(
+    each
+    for each in RMS_NORM_BACKWARD.cases()
+    if each.tier == "ci" and (each.dtype, each.weight_dtype) == (HALF, SINGLE) and each.size("m")
+)
+
+
+def _ci(op: ReferenceOp) -> list[Case]:
+    return [case for case in op.cases() if case.tier == "ci"]
+
+
+def test_annotations_give_arguments_and_forms() -> None:
+    """The backward has the outputs' gradients first, and a gradient for each argument."""
+    assert RMS_NORM_FORWARD.arguments == ("x", "weight", "eps")
+    assert RMS_NORM_BACKWARD.arguments == ("dy", "x", "weight", "eps")
+    m, n = CASE.size("m"), CASE.size("n")
+    expected = {"dx": OutputForm((m, n), HALF), "dweight": OutputForm((n,), SINGLE)}
+    assert RMS_NORM_BACKWARD.forms(CASE) == expected
+    inputs = RMS_NORM_BACKWARD.inputs(CASE, CPU)
+    assert tuple(inputs) == RMS_NORM_BACKWARD.arguments
+    assert inputs["eps"] == 1e-6
+    for name, place in RMS_NORM_BACKWARD.geometry(CASE).items():
+        tensor = required(inputs, name)
+        assert (tuple(tensor.shape), tensor.dtype) == (place.shape, place.dtype)
+
+
+def test_gradients_are_those_of_the_closed_form() -> None:
+    """dx = r (g - x^ mean(g x^)), dweight = sum dy x^, with x^ = x r and g = dy weight."""
+    inputs = RMS_NORM_BACKWARD.inputs(CASE, CPU)
+    dy, x, weight = (required(inputs, name).double() for name in ("dy", "x", "weight"))
+    r = (x.square().mean(1, keepdim=True) + 1e-6).rsqrt()
+    x_hat, g = x * r, dy * weight
+    dx = r * (g - x_hat * (g * x_hat).mean(1, keepdim=True))
+    truth = RMS_NORM_BACKWARD.oracle(CASE, inputs)
+    torch.testing.assert_close(truth["dx"], dx, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(truth["dweight"], (dy * x_hat).sum(0), rtol=1e-12, atol=1e-14)
+
+
+def test_work_is_counted_from_operations_and_annotations() -> None:
+    """Four operations on each element of x, two on each row; x, weight and y pass once."""
+    m, n = CASE.size("m"), CASE.size("n")
+    assert RMS_NORM_FORWARD.flops(CASE) == 4 * m * n + 2 * m
+    assert RMS_NORM_FORWARD.bytes(CASE) == 2 * 2 * m * n + 4 * n
+
+
+@_BY_NAME
+def test_cases_are_enough_and_small(op: ReferenceOp) -> None:
+    """At least 60 in `ci`, and more in `full`."""
+    cases = _ci(op)
+    assert 60 <= len(cases) < len(op.cases())
+    assert max(map(op.bytes, cases)) <= 2**20
+
+
+@_BY_NAME
+def test_every_pair_of_levels_that_can_meet_meets(op: ReferenceOp) -> None:
+    """Of those that a search through small cases finds possible."""
+
+    def serves(case: Case) -> bool:
+        return op.bytes(case) <= 2**20 and all(size for _, size in case.sizes)
+
+    coverage = Coverage(op, serves)
+    coverage.search()
+    for case in _ci(op):
+        coverage.add(case)
+    unmet = [coverage.names[each] for each in np.flatnonzero(coverage.missing().any(axis=1))]
+    assert not unmet
+
+
+@_BY_NAME
+def test_linear_signs_and_bounds_are_of_the_op(op: ReferenceOp) -> None:
+    """The bound is finite where the truth is, and far below it for plain numbers in fp32."""
+    case = next(
+        each
+        for each in _ci(op)
+        if each.dtype == SINGLE
+        and each.distribution == "normal"
+        and dict(each.sizes).get("m", 2) > 1
+    )
+    inputs = op.inputs(case, CPU)
+    truth = op.oracle(case, inputs)
+    for name, bound in op.bound(case, inputs, truth, Numerics()).items():
+        value = truth[name]
+        assert value is not None
+        assert (bound.deterministic > 0).all()
+        assert bound.deterministic.max() <= 1e-3 * value.abs().max()
+    assert op.linear in op.arguments
+
+
+def test_signs_of_rows_and_columns_are_found() -> None:
+    """Of RMS norm: x's turn y's by rows and columns, the weight's by columns."""
+    case = next(each for each in _ci(RMS_NORM_FORWARD) if each.size("m") > 2 < each.size("n"))
+    flips = RMS_NORM_FORWARD.signs(case, 5)
+    shapes = {name: [tuple(each.shape) for each in of] for name, of in flips.of_inputs.items()}
+    m, n = case.size("m"), case.size("n")
+    assert shapes == {"x": [(), (m, 1), (1, n)], "weight": [(), (n,)]}
+
+
+_HEAD = """
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from oracles.cases.sizes import COLUMNS, ROWS
+from oracles.reference import op
+
+@op(sizes={"m": ROWS, "n": COLUMNS})
+"""
+_PLAIN = 'def mine(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:\n    '
+# A function, the line that the sentence names, and a part of the sentence.
+_WRONG = {
+    "no shape": ("def mine(x: Tensor) -> Tensor:\n    return x", 8, "x has no shape"),
+    "no annotation": ("def mine(x):\n    return x", 8, "x has no shape"),
+    "no shape of what it returns": (
+        'def mine(x: Float[Tensor, "m n"]):\n    return x',
+        8,
+        "y has no shape",
+    ),
+    "random numbers": (_PLAIN + "return x + torch.randn_like(x)", 10, "draws random numbers"),
+    "an input that is changed": (_PLAIN + "return x.mul_(2)", 10, "changes its argument x"),
+    "a branch by values": (
+        _PLAIN + "return x if x.sum() > 0 else -x",
+        10,
+        "goes by a tensor's values",
+    ),
+    "no rule": (_PLAIN + "return torch.linalg.svd(x)[0] @ x", 10, "svd"),
+    "other dtype": (
+        _PLAIN + "return x @ torch.ones(5, 5, dtype=torch.int32)",
+        10,
+        "it fails in float64",
+    ),
+    "other shape": (_PLAIN + "return x.sum(0)", 8, "has shape (5,) where its annotation says"),
+    "a size that nothing says": (
+        'def mine(x: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:\n    return x',
+        8,
+        "nothing says what size k is tried at",
+    ),
+    "whole numbers": (
+        _PLAIN.replace(")", ', i: Int[Tensor, "m"])', 1) + "return x",
+        8,
+        "i holds whole numbers; say the size",
+    ),
+}
+
+
+@pytest.fixture
+def _known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test defines is gone after it."""
+    before = dict(OPS)
+    monkeypatch.setattr(registry, "_homes", {})
+    yield
+    OPS.clear()
+    OPS.update(before)
+
+
+@pytest.mark.usefixtures("_known_ops_alone")
+@pytest.mark.parametrize("kind", _WRONG)
+def test_wrong_reference_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+    """With the file, the line and what to write."""
+    function, line, part = _WRONG[kind]
+    file = tmp_path / "mine.py"
+    file.write_text(_HEAD + function + "\n")
+    with pytest.raises(KernelError) as refused:
+        load_ops(file)
+    told = str(refused.value)
+    assert f"{file}:{line}: " in told, told
+    assert part in told, told
+    assert "\n" not in told
+
+
+@pytest.mark.usefixtures("_known_ops_alone")
+def test_op_of_a_taken_name_is_refused(tmp_path: Path) -> None:
+    """A user's op can't stand for one of the workbench's."""
+    file = tmp_path / "mine.py"
+    file.write_text(_HEAD + _PLAIN.replace("mine", "rms_norm") + "return x\n")
+    with pytest.raises(KernelError, match="two ops are called rms_norm_forward"):
+        load_ops(file)

@@ -1,0 +1,101 @@
+"""Ops of a user's file, beside the kernels in it: from the command line to the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reports.record import AccuracyRow, latest, read
+from tests import ROOT
+from tests.builders.commands import run_python
+
+_FILE = ROOT / "tests/candidates/own_ops/root_norm.py"
+_OP = "root_norm_forward"
+# The defects, and for each a case that it shows in.
+_SHOWS_IN = {
+    "outer_eps": "m12-n77-float32-contiguous",
+    "last_column": "m12-n77-float32-contiguous",
+    "half_statistics": "m12-n264-float16-contiguous",
+    "padded_mean": "m12-n264-float16-contiguous",
+    "no_weight": "m12-n264-float16-contiguous",
+}
+
+
+def _ran(tmp_path: Path, *options: str, status: int = 0) -> str:
+    """What a run prints."""
+    done = run_python(
+        *("-m", "pytest", "suites/accuracy", f"--results={tmp_path}", "--device=cpu", "--jobs=1"),
+        *("--no-header", "--no-summary", "--tb=short", "-qq", *options),
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def _rows(tmp_path: Path) -> list[AccuracyRow]:
+    return list(read(latest(tmp_path)).rows)
+
+
+def test_op_and_kernels_in_one_file_are_judged(tmp_path: Path) -> None:
+    """The right kernel passes each case, and each defect fails the case that it shows in."""
+    cases = (f"--case={_OP}-{each}" for each in dict.fromkeys(_SHOWS_IN.values()))
+    _ran(tmp_path, f"--kernels={_FILE}", *cases, status=1)
+    found = {(row.kernel, row.case.id): row for row in _rows(tmp_path)}
+    for defect, case in _SHOWS_IN.items():
+        assert found["right", f"{_OP}-{case}"].status == "passed"
+        assert found[defect, f"{_OP}-{case}"].status == "failed", defect
+        assert "own_ops/root_norm.py" in found[defect, f"{_OP}-{case}"].reproduce
+
+
+def test_op_of_one_file_has_kernels_in_another(tmp_path: Path) -> None:
+    """`--ops` names the first one, whose name the reproducing command has too."""
+    ops, kernels = tmp_path / "ops.py", tmp_path / "kernels.py"
+    text = _FILE.read_text()
+    start = text.index("@triton.jit")
+    ops.write_text(text[:start])
+    head = text[:start].split("@op(")[0].replace("from oracles.reference import op", "")
+    kernels.write_text(
+        f'{head}\nfrom oracles import OPS\nroot_norm = OPS["{_OP}"]\n\n{text[start:]}'
+    )
+    options = (f"--kernels={kernels}", f"--ops={ops}", "--kernel=last_column")
+    _ran(tmp_path, *options, f"--case={_OP}-m12-n77-float32-contiguous", status=1)
+    (row,) = _rows(tmp_path)
+    assert row.status == "failed"
+    assert f"--ops={ops}" in row.reproduce
+
+
+def test_how_to_is_right(tmp_path: Path) -> None:
+    """The file of the page passes on rows that it serves, of each dtype."""
+    page = (ROOT / "docs/how-to/own-op.md").read_text()
+    file = tmp_path / "mine.py"
+    file.write_text(page.split("```python\n")[1].split("```")[0])
+    names = ("m12-n77-float32-contiguous", "m12-n264-float16-contiguous-outliers")
+    cases = (f"--case=unit_rows_forward-{each}" for each in names)
+    _ran(tmp_path, f"--kernels={file}", *cases)
+    assert [row.status for row in _rows(tmp_path)] == ["passed", "passed"]
+
+
+@pytest.mark.parametrize(
+    ("change", "option", "told"),
+    [
+        ("", "--ops={0}", "no kernel to run"),
+        ("x = 1\n", "--ops={0}", "it defines no op"),
+        ("import nothing_at_all\n", "--ops={0}", "importing it raised ModuleNotFoundError"),
+    ],
+)
+def test_wrong_file_of_ops_is_refused(change: str, option: str, told: str, tmp_path: Path) -> None:
+    """In one sentence, before anything is run."""
+    file = tmp_path / "mine.py"
+    file.write_text(change or _FILE.read_text().split("@triton.jit")[0])
+    output = _ran(tmp_path, option.format(file), f"--op={_OP}", status=4)
+    assert told in output
+
+
+def test_file_with_an_op_and_a_kernel_of_another_is_refused(tmp_path: Path) -> None:
+    """The judge imports what defines an op: code that it judges otherwise stays out of it."""
+    file = tmp_path / "mine.py"
+    text = _FILE.read_text()
+    file.write_text(
+        f"{text}\nfrom kernels import RMS_NORM_FORWARD as root_norm\n_register('x', '')"
+    )
+    assert "give those a file of their own" in _ran(tmp_path, f"--kernels={file}", status=4)
