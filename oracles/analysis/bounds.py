@@ -13,7 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from oracles.analysis.arithmetic import Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums
 from oracles.analysis.scales import scales
-from oracles.analysis.trace import ROUNDS, Reference, line_of, run, tensors_of, trace
+from oracles.analysis.trace import (
+    ROUNDS,
+    NoRuleError,
+    Reference,
+    line_of,
+    made_in,
+    run,
+    tensors_of,
+    told,
+    trace,
+)
 from oracles.op import Bound, Numerics
 from oracles.rounding import UNIT_ROUNDOFF
 
@@ -55,11 +65,15 @@ def bounds(
     values = tuple(tensors_of(inputs, torch.float64).values())
     constants = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
     constants |= {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
-    with torch.no_grad():
+    with torch.no_grad(), made_in(torch.float64):
         pairs = walk(constants, values)
         sizes: list[Tensor] | None = None
         if any(map(_suspect, pairs)):
             sizes = scales(graph.graph, constants, values)
+        if any(each.sure is not None and not each.value.is_floating_point() for each in pairs):
+            raise NoRuleError(
+                f"{told(reference)} returns truth values or whole numbers of rounded ones"
+            )
         made = []
         for index, (pair, dtype) in enumerate(zip(pairs, out_dtypes, strict=True)):
             made.append(_bound(pair, dtype, sure, likely, None if sizes is None else sizes[index]))
@@ -70,12 +84,15 @@ def _before(pair: Pair) -> Tensor | None:
     return pair.sure if pair.likely is None else pair.likely
 
 
+def _silent(error: Tensor, size: Tensor) -> Tensor:
+    """Where a bound says nothing of what has this size."""
+    return (error > SAYS_NOTHING * (size + _UNDERFLOW)) | error.isinf()
+
+
 def _suspect(pair: Pair) -> bool:
     """Whether some error is as large as its value."""
     error = _before(pair)
-    if error is None or not error.is_floating_point():
-        return False
-    return bool((error > SAYS_NOTHING * (pair.value.abs() + _UNDERFLOW)).any())
+    return error is not None and bool(_silent(error, pair.value.abs()).any())
 
 
 def _bound(
@@ -84,7 +101,7 @@ def _bound(
     powerless = None
     error = _before(pair)
     if size is not None and error is not None:
-        silent = error > SAYS_NOTHING * (size + _UNDERFLOW)
+        silent = _silent(error, size)
         powerless = silent if bool(silent.any()) else None
     deterministic = _rounded(pair.value, pair.sure, dtype, sure)
     if likely is None:
@@ -98,8 +115,6 @@ def _rounded(
     value: Tensor, error: Tensor | None, dtype: torch.dtype, arithmetic: Arithmetic
 ) -> Tensor:
     """After the last cast; NaN where the value isn't finite: no distance can be said there."""
-    if error is not None and error.dtype == torch.bool:
-        error = error.double()
     wide = value.double()
     after = arithmetic.cast(wide, error, dtype) if dtype in UNIT_ROUNDOFF else error
     after = torch.zeros_like(wide) if after is None else after

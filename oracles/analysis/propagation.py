@@ -111,7 +111,7 @@ class Propagation:
             made = self._error(
                 node, arithmetic, out, _mapped(args, of), _mapped(kwargs, of), knowns
             )
-            if isinstance(out, Tensor):
+            if isinstance(out, Tensor) and target not in MOVES:
                 return self._tidy(node, out, made, knowns)
             return made
 
@@ -187,14 +187,18 @@ class Propagation:
         finite = out.isfinite()
         error = error.nan_to_num(nan=torch.inf, posinf=torch.inf)
         error = error.masked_fill(out.abs() + error >= LARGEST, torch.inf)
-        unknown: Tensor | float = 0.0
-        if node.target in POLES:
-            may = torch.zeros_like(finite)
-            for each in knowns:
-                if each.error is not None:
-                    may = may | ((each.error > 0) & each.value.isfinite())
-            unknown = torch.where(may, torch.inf, 0.0).double()
-        return torch.where(finite, error, unknown)
+        unknown = torch.zeros_like(finite)
+        for each in knowns:
+            if each.error is None or each.error.dtype == torch.bool:
+                continue
+            open_ = each.error.isinf()
+            if node.target in POLES:
+                open_ = open_ | ((each.error > 0) & each.value.isfinite())
+            try:
+                unknown = unknown | open_
+            except RuntimeError:  # not an operation element by element
+                unknown = unknown | open_.any()
+        return torch.where(finite, error, torch.where(unknown, torch.inf, 0.0).double())
 
 
 def _flat(tree: object) -> list[Any]:

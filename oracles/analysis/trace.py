@@ -61,13 +61,13 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
 class _Precision(TorchFunctionMode):
     """Floating-point tensors are made and kept in one dtype, whatever a reference asks for.
 
-    A cast to a half is marked, as one that every kernel makes. `line` is the reference's own that
-    runs, for nodes of a graph to be told by.
+    A cast to a half is marked, as one that every kernel makes. Nodes of a graph are told by
+    the line of `file` that runs.
     """
 
-    def __init__(self, dtype: torch.dtype, file: str) -> None:
+    def __init__(self, dtype: torch.dtype, file: str = "") -> None:
         super().__init__()
-        self.dtype, self.file, self.tells = dtype, file, False
+        self.dtype, self.file = dtype, file
 
     def __torch_function__(
         self,
@@ -78,9 +78,11 @@ class _Precision(TorchFunctionMode):
     ) -> object:
         """Run a function of torch's with other dtypes."""
         del types
-        if self.tells:
+        if self.file:
             self._tell()
         named = dict(kwargs or {})
+        if getattr(func, "namespace", "") == ROUNDS.namespace:
+            return func(*args, **named)
         if func in _HALVES:
             return rounds(args[0].to(self.dtype), "", _HALVES[func])
         if func in {Tensor.float, Tensor.double}:
@@ -105,14 +107,12 @@ class _Precision(TorchFunctionMode):
 
 
 @contextmanager
-def precision(dtype: torch.dtype, reference: Reference, *, tells: bool = False) -> Iterator[None]:
-    """Everything floating-point is in this dtype, numbers without one included."""
-    mode, before = _Precision(dtype, _place(reference)[0]), torch.get_default_dtype()
-    mode.tells = tells
+def made_in(dtype: torch.dtype) -> Iterator[None]:
+    """Floating-point tensors are made in this dtype where none is asked for."""
+    before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with mode:
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
 
@@ -135,7 +135,7 @@ def run(
     reference: Reference, inputs: Mapping[str, object], dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
     """The reference's outputs, computed in `dtype`."""
-    with precision(dtype, reference):
+    with made_in(dtype), _Precision(dtype):
         made = reference(**{**inputs, **tensors_of(inputs, dtype)})
     return made if isinstance(made, tuple) else (made,)
 
@@ -193,14 +193,14 @@ def _traced(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
         return reference(**{**inputs, **dict(zip(names, values, strict=True))})
 
     values = tuple(tensors.values())
-    with lines.preserve_node_meta(), torch.enable_grad():
+    with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad():
         try:
-            with precision(torch.float64, reference, tells=True):
+            with _Precision(torch.float64, _place(reference)[0]):
                 first = _graph(called, *values)
         except Exception as error:
             data = "DataDependent" in type(error).__name__
             why = "does what depends on a tensor's values" if data else f"can't be run: {error}"
-            raise NoRuleError(f"{_told(reference)} {why.splitlines()[0]}") from error
+            raise NoRuleError(f"{told(reference)} {why.splitlines()[0]}") from error
         table = get_decompositions(_LOWERED)
         lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
         graph = _graph(lowered, *values, table=table)
@@ -212,7 +212,7 @@ def _traced(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
             raise NoRuleError(f"{line_of(node, reference)}: {node.target} draws random numbers")
         if node.target == _aten.copy_.default and node.args[0].op == "placeholder":
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
-            raise NoRuleError(f"{_told(reference)} changes its input {name}")
+            raise NoRuleError(f"{told(reference)} changes its input {name}")
     return graph
 
 
@@ -223,7 +223,8 @@ def _graph(function: Callable[..., object], *values: Tensor, table: Any = None) 
     return made
 
 
-def _told(reference: Reference) -> str:
+def told(reference: Reference) -> str:
+    """A reference's file, line and name, for a sentence that begins with them."""
     file, line = _place(reference)
     return f"{file}:{line}: {getattr(reference, '__name__', 'the reference')}"
 

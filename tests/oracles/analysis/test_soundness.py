@@ -1,0 +1,348 @@
+"""No sound computation is beyond a bound, and the worst of them come near.
+
+An argument carries an error where it is cast to bfloat16 by a mark: a kernel's may be anything
+within the cast's error, so that the ends of that interval are tried, in fp32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everywhere
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from oracles.analysis import Reference, bounds, rounds, truth
+from oracles.analysis.trace import trace
+from oracles.op import Numerics
+
+_CAST = 2.0**-8  # unit roundoff of bfloat16
+_U = 2.0**-24
+_SINGLE = [torch.float32]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A function of tensors, the values that it is tried on, and how near its worst error comes.
+
+    near: the worst error over its bound, at least
+    """
+
+    function: Callable[..., Tensor]
+    draw: Callable[[Tensor], Tensor] = lambda normal: normal * 3
+    count: int = 1
+    near: float = 0.5
+
+
+def _positive(normal: Tensor) -> Tensor:
+    return normal.abs() + 0.1
+
+
+_ONES = torch.arange(64) % 3 == 0
+
+OPERATIONS = {
+    "add": Operation(lambda a, b: a + b, count=2),
+    "sub with alpha": Operation(lambda a, b: torch.sub(a, b, alpha=3), count=2),
+    "mul": Operation(lambda a, b: a * b, count=2),
+    "mul by a constant": Operation(lambda a: a * 0.1),
+    "div": Operation(lambda a, b: a / b, _positive, count=2),
+    "reciprocal": Operation(torch.reciprocal, _positive),
+    "neg": Operation(torch.neg),
+    "abs": Operation(torch.abs),
+    "square": Operation(torch.square),
+    "cube": Operation(lambda a: a**3),
+    "power of 1.5": Operation(lambda a: a**1.5, _positive),
+    "power of -2": Operation(lambda a: a**-2.0, _positive),
+    "power of a tensor": Operation(lambda a: 3.7**a),
+    "sqrt": Operation(torch.sqrt, _positive),
+    "rsqrt": Operation(torch.rsqrt, _positive),
+    "exp": Operation(torch.exp),
+    "exp2": Operation(torch.exp2),
+    "expm1": Operation(torch.expm1),
+    "log": Operation(torch.log, _positive),
+    "log2": Operation(torch.log2, _positive),
+    "log1p": Operation(torch.log1p, _positive),
+    "sigmoid": Operation(torch.sigmoid, near=0.4),
+    "tanh": Operation(torch.tanh),
+    "erf": Operation(torch.erf),
+    "sin": Operation(torch.sin),
+    "cos": Operation(torch.cos),
+    "silu": Operation(F.silu, near=0.4),
+    "gelu": Operation(F.gelu, near=0.4),
+    "gelu by tanh": Operation(lambda a: F.gelu(a, approximate="tanh"), near=0.4),
+    "softplus": Operation(F.softplus, near=0.4),
+    "relu": Operation(F.relu),
+    "leaky relu": Operation(F.leaky_relu),
+    "sign": Operation(torch.sign, near=0.0),
+    "maximum": Operation(torch.maximum, count=2),
+    "clamp": Operation(lambda a: a.clamp(-1, 2)),
+    "where": Operation(lambda a, b: torch.where(_ONES, a, b), count=2),
+    "where of a comparison": Operation(lambda a, b: torch.where(a > b, a, b), count=2),
+    "masked_fill": Operation(lambda a: a.masked_fill(_ONES, 0.5)),
+    "sum": Operation(lambda a: a.sum(-1)),
+    "mean": Operation(lambda a: a.mean(-1, keepdim=True)),
+    "cumsum": Operation(lambda a: a.cumsum(-1)),
+    "amax": Operation(lambda a: a.amax(-1)),
+    "var": Operation(lambda a: a.var(-1), near=0.2),
+    "std": Operation(lambda a: a.std(-1, correction=0), near=0.2),
+    "product": Operation(lambda a, b: a @ b.mT, count=2, near=0.1),
+    "product with a sum": Operation(
+        lambda a, b: torch.addmm(a[:, :16], a, b.mT, beta=0.3, alpha=1.7), count=2, near=0.1
+    ),
+    "softmax": Operation(lambda a: torch.softmax(a, -1), near=0.1),
+    "log_softmax": Operation(lambda a: torch.log_softmax(a, -1), near=0.1),
+    "logsumexp": Operation(lambda a: a.logsumexp(-1), near=0.1),
+    "gather": Operation(lambda a: a.gather(-1, torch.tensor([[3]] * 16))),
+    "cat and slices": Operation(lambda a, b: torch.cat([a[:, ::2], b[3:, :32]]), count=2),
+    "index_add": Operation(lambda a: torch.zeros(4, 64).index_add(0, torch.arange(16) % 4, a)),
+    "scatter_add": Operation(
+        lambda a: torch.zeros(16, 8).scatter_add(-1, torch.arange(64).expand(16, -1) % 8, a)
+    ),
+    "embedding": Operation(lambda a: F.embedding(torch.tensor([1, 5, 1]), a)),
+    "pad": Operation(lambda a: F.pad(a, (1, 2), value=3.0)),
+}
+
+
+def _marked(operation: Operation) -> Reference:
+    return lambda **given: operation.function(
+        *(rounds(each, "", torch.bfloat16) for each in given.values())
+    )
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operation_on_arguments_with_errors_is_within_its_bound(name: str) -> None:
+    """At the ends of the arguments' intervals, and inside; at the worst, it comes near the bound.
+
+    The ends are those that a cast allows: towards zero, away from it, each way by an element's
+    sign or its neighbour's.
+    """
+    operation, worst = OPERATIONS[name], 0.0
+    for seed in range(4):
+        draw = torch.Generator().manual_seed(seed)
+        given = {
+            f"x{index}": operation.draw(torch.randn(16, 64, generator=draw))
+            for index in range(operation.count)
+        }
+        reference = _marked(operation)
+        (exact,) = truth(reference, given)
+        (bound,) = bounds(reference, given, Numerics(), _SINGLE)
+        for shift in (
+            torch.ones_like,
+            lambda x: -torch.ones_like(x),
+            torch.sign,
+            lambda x: -x.sign(),
+            lambda x: torch.rand(x.shape, generator=draw) * 2 - 1,  # noqa: B023  # used at once
+            lambda x: torch.randint(0, 2, x.shape, generator=draw) * 2.0 - 1,  # noqa: B023
+        ):
+            for other in (1, -1):
+                moved = []
+                for index, x in enumerate(given.values()):
+                    step = shift(x) * (other if index else 1) * _CAST * x.abs()
+                    moved.append((x.double() + step * (1 - 2.0**-15)).float())
+                error = (operation.function(*moved).double() - exact).abs()
+                assert bool((error <= bound.deterministic).all())
+                ratio = torch.where(error > 0, error / bound.deterministic, 0.0)
+                worst = max(worst, float(ratio.max()))
+    assert worst >= operation.near
+
+
+def _in_order(addends: Tensor, dtype: torch.dtype) -> Tensor:
+    total = torch.zeros_like(addends[..., 0])
+    for column in addends.unbind(-1):
+        total = (total + column).to(dtype)
+    return total
+
+
+def _in_pairs(addends: Tensor, dtype: torch.dtype) -> Tensor:
+    while addends.shape[-1] > 1:
+        even, odd = addends[..., ::2], addends[..., 1::2]
+        addends = torch.cat(
+            [(even[..., : odd.shape[-1]] + odd).to(dtype), even[..., odd.shape[-1] :]], -1
+        )
+    return addends.squeeze(-1)
+
+
+@pytest.mark.parametrize("values", ["normal", "uniform", "equal", "cancelling"])
+@pytest.mark.parametrize(
+    ("dtype", "roundoff"), [(torch.float32, _U), (torch.bfloat16, _CAST)], ids=["fp32", "bf16"]
+)
+def test_sum_in_any_order_is_within_its_bounds(
+    values: str, dtype: torch.dtype, roundoff: float
+) -> None:
+    """In order, reversed, sorted and in pairs, accumulated in fp32 or in a half.
+
+    Equal addends round alike: their probable bound is the deterministic one.
+    """
+    numerics = Numerics(accumulation_roundoff=roundoff)
+    n, reference = 300, lambda x: x.sum(-1)
+    for seed in range(5):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.randn(64, n, generator=draw)
+        if values == "uniform":
+            x = torch.rand(64, n, generator=draw)
+        elif values == "equal":
+            x = x[:, :1].abs().expand(-1, n).contiguous()
+        elif values == "cancelling":
+            x = torch.cat([x[:, : n // 2], -x[:, : n // 2].flip(-1)], -1)
+        x = x.to(dtype)
+        (exact,) = truth(reference, {"x": x})
+        (bound,) = bounds(reference, {"x": x}, numerics, [dtype])
+        for ordered in (x, x.flip(-1), x.sort(-1).values, x[..., x[0].abs().argsort()]):
+            for made in (_in_order(ordered, dtype), _in_pairs(ordered, dtype)):
+                error = (made.double() - exact).abs()
+                assert bool((error <= bound.deterministic).all())
+                if bound.probabilistic is not None:
+                    assert bool((error <= bound.probabilistic).all())
+        lost = (x[..., 1:].double().sum(-1) - exact).abs()
+        if dtype == torch.float32:
+            assert bool((lost > bound.deterministic).any()), "an addend that is lost is seen"
+
+
+def test_product_of_cut_operands_is_within_the_bound_of_tf32_alone() -> None:
+    """Operands cut to 10 bits: within the bound of who declares it, beyond the other's."""
+    draw = torch.Generator().manual_seed(0)
+    given = {name: torch.rand(33, 65, generator=draw) for name in "ab"}
+
+    def reference(a: Tensor, b: Tensor) -> Tensor:
+        return a @ b.mT
+
+    cut = [(each.view(torch.int32) & -(2**13)).view(torch.float32) for each in given.values()]
+    error = (reference(*cut).double() - truth(reference, given)[0]).abs()
+    (declared,) = bounds(reference, given, Numerics(tf32_operands=True), _SINGLE)
+    (plain,) = bounds(reference, given, Numerics(), _SINGLE)
+    assert bool((error <= declared.deterministic).all())
+    assert declared.probabilistic is None
+    assert bool((error > plain.deterministic).any())
+
+
+def test_flushed_subnormals_are_within_the_bound_unless_they_are_kept() -> None:
+    """A subnormal that is read as 0 and scaled up again is lost; who keeps it has a bound."""
+    x = torch.arange(1, 65) * 2.0**-149
+
+    def reference(x: Tensor) -> Tensor:
+        return (x * 2.0**40).sum(-1, keepdim=True) + 0.0
+
+    (exact,) = truth(reference, {"x": x})
+    (flushed,) = bounds(reference, {"x": x}, Numerics(), _SINGLE)
+    (kept,) = bounds(reference, {"x": x}, Numerics(gradual_underflow=True), _SINGLE)
+    assert bool((exact.abs() <= flushed.deterministic).all())
+    assert bool((exact.abs() > kept.deterministic).all())
+
+
+class _Roundings(Interpreter):
+    """A graph whose results are each off by some part of a unit roundoff.
+
+    A sum of n is off as n - 1 roundings of each addend, and one more.
+    """
+
+    def __init__(self, graph: GraphModule, factors: dict[str, Tensor]) -> None:
+        super().__init__(graph)
+        self.factors = factors
+
+    def _off(self, name: str, x: Tensor, roundings: float = 1) -> Tensor:
+        factor = self.factors.setdefault(
+            name, torch.zeros(x.shape, dtype=torch.float64, requires_grad=True)
+        )
+        return x * (1 + roundings * _U * factor)
+
+    def run_node(self, n: Node) -> object:
+        """The node's result, rounded."""
+        if n.op != "call_function" or "aten.detach" in str(n.target):
+            return super().run_node(n)
+        if "sum" in str(n.target):
+            source = n.args[0]
+            assert isinstance(source, Node)
+            x = self.env[source]
+            self.env[source] = self._off(f"{n.name} addends", x, x.shape[-1] - 2)
+            made = super().run_node(n)
+            self.env[source] = x
+        else:
+            made = super().run_node(n)
+        assert isinstance(made, Tensor)
+        return self._off(n.name, made)
+
+
+def _polynomial(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return ((a + b) * c - a * b) * (c + 1.5)
+
+
+def _norm(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return ((a - b) * c).sum(-1, keepdim=True) * a + b
+
+
+def _long(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    for _ in range(8):
+        a = a * b + c
+    return a
+
+
+@pytest.mark.parametrize(
+    ("reference", "factor"), [(_polynomial, 1.01), (_norm, 1.1), (_long, 1.01)]
+)
+def test_worst_roundings_of_a_chain_come_near_its_bound(
+    reference: Callable[..., Tensor], factor: float
+) -> None:
+    """Each rounding in the direction that harms an output most: within its bound, and near it.
+
+    The directions are the signs of the output's derivatives. Nothing in these chains cancels
+    twice, so that the bound is the worst case to first order.
+    """
+    draw = torch.Generator().manual_seed(1)
+    given = {name: torch.randn(3, 9, generator=draw) for name in "abc"}
+    (bound,) = bounds(reference, given, Numerics(gradual_underflow=True), _SINGLE)
+    (exact,) = truth(reference, given)
+    graph, values = trace(reference, given), [each.double() for each in given.values()]
+    for row in range(3):
+        place = (row, 2 * row)
+        factors: dict[str, Tensor] = {}
+        out = _Roundings(graph, factors).run(*values)
+        gradients = torch.autograd.grad(out[place], list(factors.values()))
+        worst = {name: each.sign() for name, each in zip(factors, gradients, strict=True)}
+        for sign in (1, -1):
+            moved = {name: sign * each for name, each in worst.items()}
+            error = abs(float(_Roundings(graph, moved).run(*values)[place] - exact[place]))
+            limit = float(bound.deterministic[place])
+            assert error <= limit + 2**-50 * abs(float(exact[place]))  # float64 rounds as well
+            assert limit <= factor * error
+
+
+def test_infinite_and_undefined_numbers_carry_no_distance() -> None:
+    """A bound is NaN where the truth isn't finite, and only there; beside it rows are bounded."""
+    x = torch.randn(5, 17)
+    x[1, 3], x[2, 4] = math.nan, math.inf
+
+    def reference(x: Tensor) -> Tensor:
+        return (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True))
+
+    (exact,) = truth(reference, {"x": x})
+    (bound,) = bounds(reference, {"x": x}, Numerics(), _SINGLE)
+    assert bool((bound.deterministic.isnan() == ~exact.isfinite()).all())
+    assert bool(bound.deterministic[[0, 3, 4]].isfinite().all())
+
+
+def test_what_divides_by_an_unknown_number_is_promised_nothing() -> None:
+    """1 / (a - b) where a - b may be 0 after rounding: the bound is infinite and has no power."""
+    a = torch.tensor([0.1, 0.5, 3.0])
+    b = torch.tensor([0.1, 0.25, 1.0])
+
+    def reference(a: Tensor, b: Tensor) -> Tensor:
+        return 1 / (a * 0.1 - b * 0.1)
+
+    (bound,) = bounds(reference, {"a": a, "b": b}, Numerics(), _SINGLE)
+    assert bound.deterministic.isinf().tolist() == [True, False, False]
+    assert bound.powerless is not None
+    assert bound.powerless.tolist() == [True, False, False]
+
+
+def test_bound_as_wide_as_the_scores_are_open_has_no_power() -> None:
+    """Scores of 1e7 are known to a unit in fp32: their softmax isn't known at all."""
+    x = torch.randn(4, 33) * 1e7
+    (wild,) = bounds(lambda x: torch.softmax(x, -1), {"x": x}, Numerics(), _SINGLE)
+    (tame,) = bounds(lambda x: torch.softmax(x, -1), {"x": x / 1e7}, Numerics(), _SINGLE)
+    assert wild.powerless is not None
+    assert bool(wild.powerless.any())
+    assert tame.powerless is None
