@@ -105,20 +105,25 @@ class Propagation:
                 *_mapped(args, lambda each: each.value), **_mapped(kwargs, lambda each: each.value)
             )
         same = target not in SUMS and all(each.likely is each.sure for each in pairs)
+        largest = _largest(out)
+        knowns = {id(each): Known(each.value, each.sure) for each in pairs}
 
-        def error(arithmetic: Arithmetic, of: Callable[[Pair], Known]) -> Error:
-            knowns = [of(each) for each in pairs]
-            made = self._error(
-                node, arithmetic, out, _mapped(args, of), _mapped(kwargs, of), knowns
-            )
+        def error(arithmetic: Arithmetic) -> Error:
+            def known(pair: Pair) -> Known:
+                return knowns[id(pair)]
+
+            given = _mapped(args, known), _mapped(kwargs, known)
+            made = self._error(node, arithmetic, out, *given, list(knowns.values()))
             if isinstance(out, Tensor) and target not in MOVES:
-                return self._tidy(node, out, made, knowns)
+                return self._tidy(node, out, made, list(knowns.values()), largest)
             return made
 
-        sure = error(self.sure, lambda each: Known(each.value, each.sure))
-        likely = sure
+        sure = likely = error(self.sure)
         if self.likely is not None and not same:
-            likely = error(self.likely, lambda each: Known(each.value, each.likely))
+            for each in pairs:
+                if each.likely is not each.sure:
+                    knowns[id(each)] = Known(each.value, each.likely)
+            likely = error(self.likely)
         if isinstance(out, Tensor):
             return Pair(out, sure, likely)
         if not isinstance(sure, list | tuple):
@@ -168,7 +173,12 @@ class Propagation:
             raise NoRuleError(f"{self.where(node)}: {target} {error}") from error
 
     def _tidy(
-        self, node: Node, out: Tensor, error: Tensor | None, knowns: Sequence[Known]
+        self,
+        node: Node,
+        out: Tensor,
+        error: Tensor | None,
+        knowns: Sequence[Known],
+        largest: float,
     ) -> Tensor | None:
         """The error in the result's shape: 0 of what isn't finite, infinite where it isn't known.
 
@@ -178,11 +188,7 @@ class Propagation:
             return error
         if error.shape != out.shape:
             error = error.expand(out.shape)
-        if not out.numel():
-            return error
-        low, high = torch.aminmax(out)
-        largest, worst = float(torch.maximum(-low, high)), float(error.amax())
-        if largest + worst < LARGEST:
+        if not out.numel() or largest + float(error.amax()) < LARGEST:
             return error
         finite = out.isfinite()
         error = error.nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -199,6 +205,14 @@ class Propagation:
             except RuntimeError:  # not an operation element by element
                 unknown = unknown | open_.any()
         return torch.where(finite, error, torch.where(unknown, torch.inf, 0.0).double())
+
+
+def _largest(out: object) -> float:
+    """The largest magnitude; NaN where some is."""
+    if not isinstance(out, Tensor) or not out.is_floating_point() or not out.numel():
+        return 0.0
+    low, high = torch.aminmax(out)
+    return float(torch.maximum(-low, high))
 
 
 def _flat(tree: object) -> list[Any]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -39,6 +39,8 @@ _EXACT_INTEGERS = 2**24
 _SINGLE = 2.0**-24
 _HALF = 0.5  # the fraction of a power of two
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -49,6 +51,14 @@ class Known:
 
     value: Tensor
     error: Tensor | None = None
+    memory: dict[object, Any] = field(default_factory=dict)
+
+    def once(self, key: object, make: Callable[[], _T]) -> _T:
+        """What `make` returns, made once: both forms of a bound ask for it."""
+        if key not in self.memory:
+            self.memory[key] = make()
+        made: _T = self.memory[key]
+        return made
 
     @property
     def exact(self) -> bool:
@@ -360,7 +370,8 @@ def _compare(_: Arithmetic, out: Tensor, a: Known | float, b: Known | float) -> 
     (x, ea), (y, eb) = number(a), number(b)
     error, apart = added(ea, eb), x - y
     assert error is not None
-    return (apart.abs() <= error) & apart.isfinite()
+    open_ = (apart.abs() <= error) & apart.isfinite()
+    return open_ if bool(open_.any()) else None
 
 
 @rule("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")

@@ -39,7 +39,10 @@ def _axes(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
 
 def _flat(values: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Where all numbers of a sum are all but equal; the axes stay, of size 1."""
-    high, low = values.amax(axes, keepdim=True), values.amin(axes, keepdim=True)
+    if len(axes) == 1:
+        low, high = values.aminmax(dim=axes[0], keepdim=True)
+    else:
+        low, high = values.amin(axes, keepdim=True), values.amax(axes, keepdim=True)
     return high - low <= _EQUAL * torch.maximum(high.abs(), low.abs())
 
 
@@ -67,18 +70,20 @@ def _total(arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], *, keep: boo
         return None if error is None else error.sum(axes, keepdim=keep)
     if not a.value.is_floating_point() and error is None:
         return None
-    size = value.abs()
-    if error is not None:
-        size += error
+
+    def sizes() -> tuple[Tensor, Tensor | None]:
+        size = value.abs()
+        if error is None:
+            return size.sum(axes, keepdim=keep), None
+        return size.add_(error).sum(axes, keepdim=keep), error.sum(axes, keepdim=keep)
+
+    size, through = a.once(("total", axes, keep), sizes)
     flat = None
     if _varies(arithmetic, n - 1):
         flat = _flat(value, axes)
-        flat = flat if keep else flat.sum(axes, dtype=torch.bool)
-    size = size.sum(axes, keepdim=keep)
+        flat = flat if keep else flat.squeeze(axes)
     made = _grown(arithmetic, size, n - 1, flat).add_(n * arithmetic.eta)
-    if error is not None:
-        made += error.sum(axes, keepdim=keep)
-    return _overflowed(made, size)
+    return _overflowed(made if through is None else made.add_(through), size)
 
 
 @rule("sum", sums=True)
@@ -201,13 +206,19 @@ def _product(arithmetic: Arithmetic, out: Tensor, a: Known, b: Known) -> Tensor:
         rows = _flat(x, (x.dim() - 1,))
         flat = (rows if x.dim() > 1 else rows.squeeze(-1)) & columns
         flat = flat.squeeze(-1) if y.dim() == 1 and x.dim() > 1 else flat
+    if flat is not None and not bool(flat.any()):
+        flat = None
     size_a = x.abs() if ea is None else x.abs().add_(ea)
     size_b = y.abs() if eb is None else y.abs().add_(eb)
-    if flat is None and ea is not None:  # what is added up, and a's own error, in one product
-        made = torch.add(ea, size_a, alpha=arithmetic.growth(k)) @ size_b
-        size = None
-    else:
+    size = None
+    if ea is None and eb is None:
+        size = a.once(("product", id(b)), lambda: size_a @ size_b)
+    elif flat is not None or ea is None:
         size = size_a @ size_b
+    if size is None:  # what is added up, and a's own error, in one product
+        assert ea is not None
+        made = torch.add(ea, size_a, alpha=arithmetic.growth(k)) @ size_b
+    else:
         made = _grown(arithmetic, size, k, flat)
         if ea is not None:
             made += ea @ size_b
@@ -215,12 +226,7 @@ def _product(arithmetic: Arithmetic, out: Tensor, a: Known, b: Known) -> Tensor:
         made += x.abs() @ eb
     made += 2 * k * arithmetic.eta
     del out
-    if (
-        float(size_a.amax() if k and size_a.numel() else 0)
-        * k
-        * float(size_b.amax() if k and size_b.numel() else 0)
-        >= LARGEST
-    ):
+    if k and made.numel() and float(size_a.amax()) * k * float(size_b.amax()) >= LARGEST:
         made = _overflowed(made, size_a @ size_b if size is None else size)
     return made
 
@@ -245,3 +251,18 @@ def _added_product(
     if beta not in {0, 1, -1}:
         whole = whole + of_c * (2 * arithmetic.u)
     return arithmetic.rounded(out, whole)
+
+
+@rule("all", "any")
+def _whether(
+    _: Arithmetic,
+    out: Tensor,
+    a: Known,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
+) -> Tensor | None:
+    del out
+    if a.error is None:
+        return None
+    open_ = a.error if a.error.dtype == torch.bool else a.error > 0
+    return open_.any(_axes(a.value, dim), keepdim=keepdim)

@@ -1,0 +1,252 @@
+"""Bounds that derive themselves, beside those derived by hand: docs/derivations/analysis.md.
+
+    python -m studies.analysis [--op NAME ...] [--write docs/derivations/analysis-measured.md]
+
+Layer norm's backward and attention's forward are written in a few lines of torch, and analysed on
+their `ci` cases, for a plain kernel. Element by element the derived bound is divided by the one
+derived by hand: by output and distribution the median, the 5th and 95th percentile and the largest,
+of the cases' elements together. What the op's own emulation is off by is held against the derived
+bound too. Left out are cases with values that aren't finite, and probes on which nothing is
+rounded, whose bounds are of another kind; of attention varlen and dropout, which take a reference
+of more than a few lines. Then the time of the analysis, beside the reference's own in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from oracles.analysis import Reference, bounds, truth
+from oracles.attention.probes import NEEDLES
+from oracles.cases.distributions import INTEGERS
+from oracles.op import Case, Numerics, Op
+
+CPU = torch.device("cpu")
+_NUMERICS = Numerics()
+_LEFT_OUT = {"varlen", "dropout", "torch_dropout"}
+
+
+def layer_norm_backward(  # the op's arguments
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor,
+    *,
+    dresidual: Tensor | None = None,
+    dweight: Tensor | None = None,
+    dbias: Tensor | None = None,
+    has_bias: bool = True,
+    zero_centred: bool = False,
+    **_: object,
+) -> tuple[Tensor, ...]:
+    """dx, and dweight and dbias where there are any."""
+    shape, n = x.shape, x.shape[-1]
+    dy, x, rstd = dy.reshape(-1, n), x.reshape(-1, n), rstd.reshape(-1, 1)
+    x_hat = (x if mean is None else x - mean.reshape(-1, 1)) * rstd
+    g = dy
+    if weight is not None:
+        g = dy * (1 + weight) if zero_centred else dy * weight
+    dx = g - x_hat * (g * x_hat).mean(-1, keepdim=True)
+    if mean is not None:
+        dx = dx - g.mean(-1, keepdim=True)
+    dx = (dx * rstd).view(shape)
+    made = [dx if dresidual is None else dx + dresidual]
+    if weight is not None:
+        total = (dy * x_hat).sum(0)
+        made.append(total if dweight is None else total + dweight)
+        if has_bias:
+            total = dy.sum(0)
+            made.append(total if dbias is None else total + dbias)
+    return tuple(made)
+
+
+def attention_forward(  # noqa: PLR0913  # the op's arguments
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int | None, int | None] = (None, None),
+    corner: str = "top_left",
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    scale: float | None = None,
+    **_: object,
+) -> tuple[Tensor, Tensor]:
+    """out [b, s_q, h_q, d_v] and lse [b, h_q, s_q]."""
+    group, s_q, s_kv = q.shape[2] // k.shape[2], q.shape[1], k.shape[1]
+    k, v = (each.repeat_interleave(group, 2).transpose(1, 2) for each in (k, v))
+    s = q.transpose(1, 2) @ k.mT * (q.shape[3] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        s = softcap * torch.tanh(s / softcap)
+    if bias is not None:
+        s = s + bias
+    shift = s_kv - s_q if corner == "bottom_right" else 0
+    distance = torch.arange(s_kv) - torch.arange(s_q)[:, None] - shift
+    if alibi_slopes is not None:
+        s = s - alibi_slopes[:, None, None] * distance.abs()
+    left, right = window or (None, None)
+    right = (0 if right is None else min(right, 0)) if causal else right
+    hidden = torch.zeros(s_q, s_kv, dtype=torch.bool)
+    hidden = hidden if right is None else hidden | (distance > right)
+    hidden = hidden if left is None else hidden | (distance < -left)
+    s = s.masked_fill(hidden, -torch.inf)
+    if sink is not None:
+        column = sink[None, :, None, None].expand(s.shape[0], -1, s_q, 1)
+        s, v = torch.cat([s, column], -1), torch.nn.functional.pad(v, (0, 0, 0, 1))
+    dead = (s == -torch.inf).all(-1, keepdim=True)
+    p = torch.softmax(s.masked_fill(dead, 0), -1).masked_fill(dead, 0)
+    return (p @ v).transpose(1, 2), torch.logsumexp(s, -1)
+
+
+REFERENCES: dict[str, tuple[Op, Reference]] = {
+    op.name: (op, reference)
+    for op, reference in (
+        (LAYER_NORM_BACKWARD, layer_norm_backward),
+        (ATTENTION_FORWARD, attention_forward),
+    )
+}
+
+
+@dataclass(slots=True)
+class Ratios:
+    """Derived over hand-derived, of elements that both bound, and how often one holds alone."""
+
+    cases: int = 0
+    found: list[Tensor] = field(default_factory=list)
+    wide: int = 0  # elements whose derived bound alone is infinite
+    beyond: int = 0  # elements of the op's emulation beyond the derived bound
+    silent: tuple[int, int] = (0, 0)  # elements without power: derived, by hand
+
+    def cells(self) -> tuple[str, ...]:
+        """Cases, elements, percentiles, what is infinite, what is beyond, what has no power."""
+        every = torch.cat(self.found).sort().values if self.found else torch.zeros(1)
+        at = (every[min(int(q * len(every)), len(every) - 1)] for q in (0.5, 0.05, 0.95, 1.0))
+        figures = (f"{float(each):.3g}" for each in at)
+        counts = (self.wide, self.beyond, *self.silent)
+        return (str(self.cases), str(len(every)), *figures, *map(str, counts))
+
+
+def _cases(op: Op) -> Iterator[Case]:
+    for case in op.cases():
+        finite = not case.distribution.startswith(("nan", "inf", "bias_inf"))
+        plain = finite and case.distribution not in {INTEGERS, NEEDLES}
+        if case.tier == "ci" and plain and not _LEFT_OUT & case.options:
+            yield case
+
+
+def compare(name: str) -> dict[tuple[str, str, str], Ratios]:
+    """By form of the bound, output and distribution; "all" for every distribution's together."""
+    op, reference = REFERENCES[name]
+    made: dict[tuple[str, str, str], Ratios] = defaultdict(Ratios)
+    for case in _cases(op):
+        inputs = op.inputs(case, CPU)
+        exact = op.oracle(case, inputs)
+        forms = op.forms(case)
+        by_hand = op.bound(case, inputs, exact, _NUMERICS)
+        derived = bounds(reference, inputs, _NUMERICS, [each.dtype for each in forms.values()])
+        own = op.emulate(case, inputs, _NUMERICS) if op.emulate is not None else {}
+        for output, bound in zip(forms, derived, strict=True):
+            hand, value, emulated = by_hand[output], exact[output], own.get(output)
+            assert value is not None
+            pairs = [("sure", hand.deterministic, bound.deterministic)]
+            if hand.probabilistic is not None and bound.probabilistic is not None:
+                pairs.append(("likely", hand.probabilistic, bound.probabilistic))
+            for form, one, other in pairs:
+                held = one.isfinite() & (one > 0)
+                ratio = (other / one)[held].flatten()
+                beyond = torch.zeros(())
+                if emulated is not None:
+                    error = (emulated.double() - value).abs()
+                    beyond = (~(error <= other) & value.isfinite() & emulated.isfinite()).sum()
+                silent = [
+                    0 if each is None else int(each.expand(value.shape).sum())
+                    for each in (bound.powerless, hand.powerless)
+                ]
+                for distribution in (case.distribution, "all"):
+                    ratios = made[form, output, distribution]
+                    ratios.cases += 1
+                    ratios.found.append(ratio[ratio.isfinite()])
+                    ratios.wide += int((~ratio.isfinite()).sum())
+                    ratios.beyond += int(beyond)
+                    ratios.silent = (ratios.silent[0] + silent[0], ratios.silent[1] + silent[1])
+    return made
+
+
+_TITLES = (
+    *("bound", "output", "distribution", "cases", "elements", "median", "5 %", "95 %", "largest"),
+    *("infinite", "beyond", "no power", "by hand"),
+)
+
+
+def _rows(name: str) -> Iterator[tuple[str, ...]]:
+    for key, ratios in sorted(compare(name).items()):
+        yield *key, *ratios.cells()
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    best = float("inf")
+    for _ in range(3):
+        began = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def costs() -> Iterator[tuple[str, ...]]:
+    """What the analysis takes: the reference in float64, and bounds over that, with and without."""
+    x, w = torch.randn(1024, 4096), torch.randn(4096)
+    square = torch.randn(1024, 1024)
+    q = torch.randn(1, 512, 8, 64)
+    trials: dict[str, tuple[Reference, dict[str, object]]] = {
+        "RMS norm, 1024 by 4096": (_rms_norm, {"x": x, "weight": w}),
+        "softmax, 1024 by 4096": (lambda x: torch.softmax(x, -1), {"x": x}),
+        "matrix product, 1024 cubed": (lambda a, b: a @ b, {"a": square, "b": square}),
+        "attention, 8 heads, 512 by 512": (attention_forward, {"q": q, "k": q, "v": q}),
+    }
+    for name, (reference, given) in trials.items():
+        outputs = [torch.float32] * len(truth(reference, given))
+        alone = _seconds(lambda: truth(reference, given))  # noqa: B023  # used at once
+        both = _seconds(lambda: bounds(reference, given, _NUMERICS, outputs))  # noqa: B023
+        yield name, f"{alone * 1e3:.0f}", f"{both * 1e3:.0f}", f"{both / alone:.1f}"
+
+
+def _table(titles: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [titles, tuple("---" for _ in titles), *rows]
+    return "".join(f"| {' | '.join(each)} |\n" for each in lines)
+
+
+def main() -> None:
+    """Measure, print, and write where asked."""
+    parser = argparse.ArgumentParser(prog="python -m studies.analysis", description=__doc__)
+    parser.add_argument("--op", action="append", choices=tuple(REFERENCES), help="may be repeated")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the tables in Markdown")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    parts = []
+    titles = ("reference", "float64, ms", "bounds, ms", "bounds over float64")
+    tables = [(name, _TITLES, _rows(name)) for name in arguments.op or REFERENCES]
+    for name, heads, rows in (*tables, ("Cost", titles, costs())):
+        parts.append(f"## {name}\n\n{_table(heads, rows)}")
+        print(parts[-1], flush=True)
+    if arguments.write is not None:
+        arguments.write.write_text("\n".join(parts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
