@@ -3,12 +3,13 @@
     python -m studies.analysis [--op NAME ...] [--write docs/derivations/analysis-measured.md]
 
 Layer norm's backward and attention's forward are written in a few lines of torch, and analysed on
-their `ci` cases, for a plain kernel. Element by element the derived bound is divided by the one
-derived by hand: by output and distribution the median, the 5th and 95th percentile and the largest,
-of the cases' elements together. What the op's own emulation is off by is held against the derived
-bound too. Left out are cases with values that aren't finite, and probes on which nothing is
-rounded, whose bounds are of another kind; of attention varlen and dropout, which take a reference
-of more than a few lines. Then the time of the analysis, beside the reference's own in float64.
+their `ci` cases, for a plain kernel, which casts P of halves. Element by element the derived bound
+is divided by the one derived by hand: by output and distribution the median, the 5th and 95th
+percentile and the largest, of the cases' elements together. What the op's own emulation is off by
+is held against the derived bound too. Left out are cases with values that aren't finite, and probes
+on which nothing is rounded, whose bounds are of another kind; of attention varlen and dropout,
+which take a reference of more than a few lines. Then the time of the analysis, beside the
+reference's own in float64.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ import torch
 from torch import Tensor
 
 from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
-from oracles.analysis import Reference, bounds, truth
+from oracles.analysis import Reference, bounds, rounds, truth
 from oracles.attention.probes import NEEDLES
 from oracles.cases.distributions import INTEGERS
 from oracles.op import Case, Numerics, Op
 
 CPU = torch.device("cpu")
-_NUMERICS = Numerics()
+_NUMERICS = Numerics(casts="p")
 _LEFT_OUT = {"varlen", "dropout", "torch_dropout"}
 
 
@@ -106,7 +107,7 @@ def attention_forward(  # noqa: PLR0913  # the op's arguments
         column = sink[None, :, None, None].expand(s.shape[0], -1, s_q, 1)
         s, v = torch.cat([s, column], -1), torch.nn.functional.pad(v, (0, 0, 0, 1))
     dead = (s == -torch.inf).all(-1, keepdim=True)
-    p = torch.softmax(s.masked_fill(dead, 0), -1).masked_fill(dead, 0)
+    p = rounds(torch.softmax(s.masked_fill(dead, 0), -1), "p").masked_fill(dead, 0)
     return (p @ v).transpose(1, 2), torch.logsumexp(s, -1)
 
 

@@ -62,10 +62,8 @@ class Arithmetic:
 
         A subnormal result may be flushed to zero.
         """
-        size = value.abs()
-        if error is None:
-            return size.mul_(roundings * self.u).add_(self.eta)
-        return size.add_(error).mul_(roundings * self.u).add_(error).add_(self.eta)
+        size = value.abs().mul_(roundings * self.u).add_(self.eta)
+        return size if error is None else size.add_(error, alpha=1 + roundings * self.u)
 
     def cast(self, value: Tensor, error: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         """The error after a cast, of which a type as wide as the arithmetic's needs none."""

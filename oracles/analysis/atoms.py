@@ -27,6 +27,7 @@ from oracles.analysis.rules import EPS_DIVISION, Known, rule
 from oracles.analysis.sums import _axes
 from oracles.rounding import EPS_EXP, EPS_LOG
 
+_HIDDEN = -1e30  # what masks add: fp32's lowest number, or -inf
 _SMALL = 2.0**-7  # of P+: what stands for both sides is then wider by less than that
 
 
@@ -50,8 +51,8 @@ class _Scores:
         d = s.abs().add_(m.abs()).mul_(4 * u).add_(EPS_EXP)
         if a.error is not None:
             d += a.error
-        if not bool(lse.isfinite().all()) or float(s.amin()) == -torch.inf:
-            d = d.masked_fill_(s.isneginf(), 0)
+        if not float(s.amin()) > _HIDDEN:  # its exponential is 0, whatever is added to it
+            d = d.masked_fill_(s <= _HIDDEN, 0)
         log_p = s - lse.masked_fill(~lse.isfinite(), 0)
         p = log_p.exp()
         above = torch.expm1(d).mul_(p).sum(axes, keepdim=True).log1p_()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oracles.analysis.arithmetic import Arithmetic
+from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums
 from oracles.analysis.scales import scales
 from oracles.analysis.trace import (
@@ -86,7 +86,7 @@ def _before(pair: Pair) -> Tensor | None:
 
 def _silent(error: Tensor, size: Tensor) -> Tensor:
     """Where a bound says nothing of what has this size."""
-    return (error > SAYS_NOTHING * (size + _UNDERFLOW)) | error.isinf()
+    return error > size.add(_UNDERFLOW).mul_(SAYS_NOTHING).nan_to_num_(posinf=LARGEST)
 
 
 def _suspect(pair: Pair) -> bool:
@@ -117,9 +117,11 @@ def _rounded(
     """After the last cast; NaN where the value isn't finite: no distance can be said there."""
     wide = value.double()
     after = arithmetic.cast(wide, error, dtype) if dtype in UNIT_ROUNDOFF else error
-    after = torch.zeros_like(wide) if after is None else after
-    after = after.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    return after.masked_fill_(~wide.isfinite() & (after != torch.inf), torch.nan)
+    if after is None:
+        after = torch.zeros_like(wide)
+    if bool(wide.isfinite().all()):
+        return after
+    return after.masked_fill(~wide.isfinite() & (after != torch.inf), torch.nan)
 
 
 class _Kernel(TorchDispatchMode):

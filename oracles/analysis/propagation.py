@@ -86,9 +86,9 @@ class Propagation:
         error = None
         if not self.sure.numerics.gradual_underflow and value.is_floating_point():
             size = value.abs()
-            flushed = (size < FLUSHED) & (size > 0)
-            if bool(flushed.any()):
-                error = size.masked_fill_(~flushed, 0)
+            kept = size >= FLUSHED
+            if not bool(kept.all()) and bool(size.masked_fill_(kept, 0).any()):
+                error = size
         return Pair(value, error, error)
 
     def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
@@ -201,7 +201,7 @@ class Propagation:
             if node.target in POLES:
                 open_ = open_ | ((each.error > 0) & each.value.isfinite())
             try:
-                unknown = unknown | open_
+                unknown = unknown | open_.expand(out.shape)
             except RuntimeError:  # not an operation element by element
                 unknown = unknown | open_.any()
         return torch.where(finite, error, torch.where(unknown, torch.inf, 0.0).double())

@@ -138,9 +138,9 @@ def _add(
 def product(a: Tensor, ea: Tensor | None, b: Tensor, eb: Tensor | None) -> Tensor | None:
     """What errors of both factors do to a product."""
     if eb is None:
-        return None if ea is None else b.abs() * ea
-    through = a.abs() * eb
-    return through if ea is None else through + (b.abs() + eb) * ea
+        return None if ea is None else (b * ea).abs_()
+    through = (a * eb).abs_()
+    return through if ea is None else torch.addcmul(through, b.abs() + eb, ea)
 
 
 @rule("mul")
@@ -207,7 +207,7 @@ def _shrunk(error: Tensor, value: Tensor) -> Tensor:
 @rule("rsqrt", poles=True)
 def _rsqrt(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
     through = None if a.error is None else out * torch.expm1(_shrunk(a.error, a.value) / 2)
-    return arithmetic.rounded(out, through, EPS_DIVISION / arithmetic.u)
+    return arithmetic.rounded(out, through, 1.5 * EPS_DIVISION / arithmetic.u)  # as 1 / sqrt(a)
 
 
 @rule("pow", poles=True)

@@ -338,6 +338,19 @@ def test_what_divides_by_an_unknown_number_is_promised_nothing() -> None:
     assert bound.powerless.tolist() == [True, False, False]
 
 
+@pytest.mark.parametrize("hidden", [-math.inf, torch.finfo(torch.float32).min])
+def test_masked_scores_have_no_weight_and_no_error(hidden: float) -> None:
+    """What a mask hides is 0 in the truth and in every kernel, but for what is flushed."""
+    mask = torch.ones(9, 9, dtype=torch.bool).triu(1)
+
+    def reference(x: Tensor) -> Tensor:
+        return torch.softmax((x * 3.3).masked_fill(mask, hidden) + x, -1)
+
+    (bound,) = bounds(reference, {"x": torch.randn(9, 9)}, Numerics(), _SINGLE)
+    assert bool((bound.deterministic[mask] <= 2.0**-120).all())
+    assert bool((bound.deterministic[~mask] <= 1e-4).all())
+
+
 def test_bound_as_wide_as_the_scores_are_open_has_no_power() -> None:
     """Scores of 1e7 are known to a unit in fp32: their softmax isn't known at all."""
     x = torch.randn(4, 33) * 1e7
