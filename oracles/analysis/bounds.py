@@ -104,11 +104,23 @@ def _bound(
         silent = _silent(error, size)
         powerless = silent if bool(silent.any()) else None
     deterministic = _rounded(pair.value, pair.sure, dtype, sure)
-    if likely is None:
-        return Bound(deterministic, None, powerless)
-    if pair.likely is pair.sure:
-        return Bound(deterministic, deterministic, powerless)
-    return Bound(deterministic, _rounded(pair.value, pair.likely, dtype, sure), powerless)
+    probable = None
+    if likely is not None:
+        same = pair.likely is pair.sure
+        probable = deterministic if same else _rounded(pair.value, pair.likely, dtype, sure)
+    return Bound(_judged(deterministic, probable), probable, powerless)
+
+
+def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:
+    """The deterministic bound, finite where the probable one is: what is infinite isn't judged.
+
+    Nor is all of it infinite: a row of which nothing is judged would pass.
+    """
+    unknown = sure.isinf()
+    judged = unknown if likely is None else unknown & likely.isfinite()
+    if likely is None or not bool(judged.any()):
+        judged = unknown & unknown.all()
+    return sure.masked_fill(judged, LARGEST) if bool(judged.any()) else sure
 
 
 def _rounded(

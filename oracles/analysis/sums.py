@@ -29,7 +29,7 @@ from oracles.analysis.rules import (
     square_root,
 )
 
-_EQUAL = 2.0**-10  # numbers nearer to each other than that, of the largest, are taken for equal
+_EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are taken for equal
 
 
 def _axes(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -351,6 +351,29 @@ def test_masked_scores_have_no_weight_and_no_error(hidden: float) -> None:
     assert bool((bound.deterministic[~mask] <= 1e-4).all())
 
 
+def test_what_the_probable_form_alone_can_bound_is_judged_by_it() -> None:
+    """The variance of numbers near 1e4: at worst nothing is known of it, and most likely enough."""
+    x = torch.randn(3, 1000) + 1e4
+
+    def reference(x: Tensor) -> Tensor:
+        return torch.rsqrt(x.var(-1))
+
+    (exact,) = truth(reference, {"x": x})
+    (bound,) = bounds(reference, {"x": x}, Numerics(), _SINGLE)
+    assert bound.probabilistic is not None
+    assert bool((bound.deterministic > 1e30).all())
+    assert bool(bound.deterministic.isfinite().all())
+    assert bool((bound.probabilistic < exact).all())
+
+
+def test_output_of_which_nothing_is_known_is_judged_without_power() -> None:
+    """Its bound is finite, or nothing of it would be judged, and the row would pass."""
+    (bound,) = bounds(lambda x: 1 / (x * 0.1 - x * 0.1), {"x": torch.ones(3)}, Numerics(), _SINGLE)
+    assert bool(bound.deterministic.isfinite().all())
+    assert bound.powerless is not None
+    assert bool(bound.powerless.all())
+
+
 def test_bound_as_wide_as_the_scores_are_open_has_no_power() -> None:
     """Scores of 1e7 are known to a unit in fp32: their softmax isn't known at all."""
     x = torch.randn(4, 33) * 1e7
