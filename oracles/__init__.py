@@ -6,9 +6,15 @@ from oracles.attention import (
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
 )
+from oracles.cross_entropy import CROSS_ENTROPY_BACKWARD, CROSS_ENTROPY_FORWARD
+from oracles.gated_units import GEGLU_BACKWARD, GEGLU_FORWARD, SWIGLU_BACKWARD, SWIGLU_FORWARD
 from oracles.layer_norm import LAYER_NORM_BACKWARD
+from oracles.layer_norm_forward import LAYER_NORM_FORWARD
+from oracles.matrix_product import MATMUL_FORWARD
 from oracles.op import Bound, Case, Layout, Numerics, Op, OutputForm, TensorLayout
 from oracles.rms_norm import RMS_NORM_BACKWARD, RMS_NORM_FORWARD
+from oracles.rope import ROPE_FORWARD
+from oracles.softmax import SOFTMAX_BACKWARD, SOFTMAX_FORWARD
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -20,6 +26,17 @@ OPS: dict[str, Op] = {
         ATTENTION_GRADIENTS,
         RMS_NORM_FORWARD,
         RMS_NORM_BACKWARD,
+        LAYER_NORM_FORWARD,
+        SOFTMAX_FORWARD,
+        SOFTMAX_BACKWARD,
+        CROSS_ENTROPY_FORWARD,
+        CROSS_ENTROPY_BACKWARD,
+        SWIGLU_FORWARD,
+        SWIGLU_BACKWARD,
+        GEGLU_FORWARD,
+        GEGLU_BACKWARD,
+        ROPE_FORWARD,
+        MATMUL_FORWARD,
     )
 }
 
@@ -28,10 +45,21 @@ __all__ = [
     "ATTENTION_DELTA",
     "ATTENTION_FORWARD",
     "ATTENTION_GRADIENTS",
+    "CROSS_ENTROPY_BACKWARD",
+    "CROSS_ENTROPY_FORWARD",
+    "GEGLU_BACKWARD",
+    "GEGLU_FORWARD",
     "LAYER_NORM_BACKWARD",
+    "LAYER_NORM_FORWARD",
+    "MATMUL_FORWARD",
     "OPS",
     "RMS_NORM_BACKWARD",
     "RMS_NORM_FORWARD",
+    "ROPE_FORWARD",
+    "SOFTMAX_BACKWARD",
+    "SOFTMAX_FORWARD",
+    "SWIGLU_BACKWARD",
+    "SWIGLU_FORWARD",
     "Bound",
     "Case",
     "Layout",

@@ -21,6 +21,7 @@ class Sizes:
     level    (value) -> the name of its level
     large    values for a GPU, in tier `full`
     timed    values for a GPU, in the order of the op's timed cases
+    multiple what every value is a multiple of
     """
 
     name: str
@@ -28,6 +29,7 @@ class Sizes:
     level: Callable[[int], str]
     large: tuple[int, ...] = ()
     timed: tuple[int, ...] = ()
+    multiple: int = 1
 
     def factor(self, size: str, name: str | None = None) -> Factor:
         """The levels as a factor of the op's size called `size`; name: another for the factor."""
@@ -68,6 +70,9 @@ def _level_of_columns(n: int) -> str:
     return "a multiple of 8" if n % 8 == 0 else "no multiple of 8"
 
 
+# COLUMNS' levels that WIDTHS hasn't.
+_WIDER = {"over 1024, whole": "a multiple of 8", "over 1024, odd": "no multiple of 8"}
+
 ROWS = Sizes(
     "rows",
     {
@@ -94,4 +99,18 @@ COLUMNS = Sizes(
     _level_of_columns,
     large=(64, 1023, 4096, 8193, 65536),
     timed=(4096, 1024, 65536, 256),
+)
+# Of rows that no kernel here changes its way for: fewer levels than COLUMNS has.
+WIDTHS = Sizes(
+    "columns",
+    {
+        "a multiple of 8": (264, 24, 760, 2056),
+        "a power of two": (64, 128, 512, 2048),
+        "no multiple of 8": (77, 129, 1025, 3001),
+        "under 8": (3, 1, 5),
+        "over 8192": (8193, 8200),
+    },
+    lambda n: _WIDER.get(_level_of_columns(n), _level_of_columns(n)),
+    large=COLUMNS.large,
+    timed=COLUMNS.timed,
 )

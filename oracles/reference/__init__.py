@@ -66,6 +66,7 @@ class Reference:
     labels     of arguments that hold whole numbers: the size that they are below
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
+    without    distributions on which the op isn't defined
     """
 
     name: str
@@ -76,6 +77,7 @@ class Reference:
     labels: Mapping[str, str] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
 
     def forms(self, case: Case) -> dict[str, OutputForm]:
         """Shape and dtype of each output."""
@@ -273,12 +275,10 @@ def _gradients(
     others = {name: each for name, each in given.items() if name not in wanted}
     weights = tuple(others.pop(f"d{each.name}") for each in signature.outputs)
 
-    def of_wanted(*values: Tensor) -> tuple[Tensor, ...]:
-        return _several(function(**dict(zip(wanted, values, strict=True)), **others))
-
-    pulled: Any = torch.func.vjp(of_wanted, *(given[each] for each in wanted))
-    gradients: tuple[Tensor, ...] = pulled[1](weights)
-    return gradients
+    with torch.enable_grad():
+        leaves = [given[each].detach().requires_grad_() for each in wanted]
+        made = function(**dict(zip(wanted, leaves, strict=True)), **others)
+        return torch.autograd.grad(_several(made), leaves, weights, materialize_grads=True)
 
 
 def _made(reference: Reference) -> ReferenceOp:
@@ -304,7 +304,7 @@ def _made(reference: Reference) -> ReferenceOp:
         cases=tuple,
         signs=reference.signs,
         linear=linear,
-        allowed=allowed_of(signature, sizes, reference.gradients),
+        allowed=allowed_of(signature, sizes, reference.gradients, reference.without),
         products=_has_products(reference),
         workloads=workloads_of(reference.name, sizes),
         widths=tuple(dict.fromkeys(str(each.axes[-1]) for each in matrices)),
@@ -325,13 +325,15 @@ def op(
     weights: tuple[str, ...] = ("weight", "bias"),
     labels: Mapping[str, str] | None = None,
     nonzero: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Callable[[Function], ReferenceOp]:
     """Make an op of the decorated function, called NAME_forward.
 
     sizes: what each size in its annotations is tried at. outputs: their names. weights: the
     arguments whose dtype may differ from the others'. labels: of each argument of whole numbers
-    the size that they are below. nonzero: arguments that may not be zero. Raises OpError.
+    the size that they are below. nonzero: arguments that may not be zero. without: distributions
+    on which it isn't defined. Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
@@ -347,6 +349,7 @@ def op(
                 sizes=sizes,
                 labels=labels or {},
                 nonzero=frozenset(nonzero),
+                without=frozenset(without),
             )
         )
 

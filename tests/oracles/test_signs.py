@@ -106,7 +106,7 @@ def test_each_output_but_lse_and_some_input_change(op: str) -> None:
     for case in _small(op):
         found = OPS[case.op].signs(case, SEED)
         for name, form in OPS[op].forms(case).items():
-            if name != "lse" and 0 not in form.shape:
+            if name in found.of_outputs and name != "lse" and 0 not in form.shape:
                 total = torch.zeros(form.shape, dtype=torch.bool)
                 for factor in found.of_outputs[name]:
                     total = total ^ factor

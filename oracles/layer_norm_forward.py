@@ -1,0 +1,26 @@
+"""Layer norm, forward: y = (x - mean) / sqrt(var + eps) weight + bias (Ba, Kiros & Hinton 2016)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oracles.cases.sizes import ROWS, WIDTHS
+from oracles.reference import op
+
+
+@op(sizes={"m": ROWS, "n": WIDTHS})
+def layer_norm(
+    x: Float[Tensor, "m n"],
+    weight: Float[Tensor, "n"],
+    bias: Float[Tensor, "n"],
+    eps: float = 1e-5,
+) -> Float[Tensor, "m n"]:
+    """Of rows of n; the variance is the mean of squares of what the mean was taken off."""
+    centred = x - x.mean(-1, keepdim=True)
+    rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return centred * rstd * weight + bias
+
+
+LAYER_NORM_FORWARD = layer_norm
