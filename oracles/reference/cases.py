@@ -55,19 +55,18 @@ def distributions_of(signature: Signature) -> dict[str, Distribution]:
         for each in values.some(names):
             each.mul_(2.5e4).clamp_(-6e4, 6e4)
 
-    def zeros(values: known.Values) -> None:
-        known.scaled(names, 0)(values)
-        known.negative_zero(names)(values)
-
     return {
         "normal": known.normal,
+        "uniform": known.uniform(names),
+        "times3": known.scaled(names, 3),
         "outliers": known.outliers(names),
         "mean100": known.shifted(names, 100),
         "scaled_rows": known.scaled_rows(names, 0),
         "constant_rows": known.constant_rows(names),
         "near_overflow": near_overflow,
         "subnormals": known.subnormal(names),
-        "zeros": zeros,
+        "zeros": known.scaled(names, 0),
+        "negative_zero": known.negative_zero(names),
         "nan": known.one(first, 1, math.nan),
         "inf": known.one(first, -1, math.inf),
     }

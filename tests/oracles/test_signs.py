@@ -21,6 +21,8 @@ from suites.sandbox.worker_side.in_process import InProcess
 CPU = torch.device("cpu")
 SEED = 3
 OP_NAMES = tuple(OPS)
+# exp knows signs: no change of them leaves the outputs' magnitudes.
+NO_SIGNS = {"softmax_forward", "cross_entropy_forward"}
 
 
 @cache
@@ -116,9 +118,11 @@ def test_each_output_but_lse_and_some_input_change(op: str) -> None:
 @pytest.mark.parametrize("op", OP_NAMES)
 def test_signs_differ_with_the_seed_and_not_without(op: str) -> None:
     """The same seed gives the same signs; another seed others, where there is room for any."""
-    case = next(
-        each for each in _small(op) if not each.options and math.prod(dict(each.sizes).values()) > 9
-    )
+    plain = [each for each in _small(op) if not each.options and not each.layout.tensors]
+    case = max(plain, key=lambda each: math.prod(dict(each.sizes).values()))
+    if op in NO_SIGNS:
+        assert not OPS[op].signs(case, 1).of_inputs
+        return
 
     def signs(seed: int) -> bytes:
         found = OPS[op].signs(case, seed).of_inputs

@@ -71,7 +71,7 @@ _FILES = {
     "cases/not.jsonl": "{op: 3}\n",
     "cases/nan.jsonl": _NAN,
     "cases/negative.jsonl": json.dumps(_NORM | {"sizes": {"m": -1, "n": 1}}),
-    "cases/op.jsonl": json.dumps(_NORM | {"op": "layernorm"}),
+    "cases/op.jsonl": json.dumps(_NORM | {"op": "layernorm_backward"}),
     "cases/empty.jsonl": "\n",
 }
 _LONG = "n" * 300
@@ -92,7 +92,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("accuracy", "--no-strict=1", "--no-strict takes no value, and has '1'"),
     ("accuracy", "some/path.py", "some/path.py: nox -s accuracy takes no paths and no bare words"),
     ("accuracy", "flash", "flash: nox -s accuracy takes no paths and no bare words"),
-    ("accuracy", "--op=layernorm", f"there is no such op; did you mean {OP}?"),
+    ("accuracy", "--op=layernorm_backward", f"there is no such op; did you mean {OP}?"),
     ("accuracy", "--op=fft", "--op fft: there is no such op; there are attention_backward, "),
     ("accuracy", "--op=''", "there is no such op; there are attention_backward, "),
     ("accuracy", "--kernel=row_presistent", "did you mean row_persistent?"),
@@ -158,7 +158,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("accuracy", "--cases={0}/cases/not.jsonl", "not.jsonl, line 1: not JSON at column 2"),
     ("accuracy", "--cases={0}/cases/nan.jsonl", "nan.jsonl, line 1: sizes.m: input should be a"),
     ("accuracy", "--cases={0}/cases/negative.jsonl", "line 1: m is -1; give a whole number"),
-    ("accuracy", "--cases={0}/cases/op.jsonl", f'"layernorm"; did you mean {OP}?'),
+    ("accuracy", "--cases={0}/cases/op.jsonl", f'"layernorm_backward"; did you mean {OP}?'),
     ("bench", "--tier full", "it is an option of accuracy, sanitize"),
     ("bench", "--in-process", "it is an option of accuracy, search: nox -s accuracy -- --in"),
     ("bench", "--resume=x", "it is an option of accuracy, search: nox -s accuracy -- --resume"),

@@ -88,7 +88,10 @@ _WRONG: dict[str, tuple[object, str]] = {
     "long": (" " * 70_000 + "{}", "70,002 bytes long, and a case takes a few hundred; is it one"),
     "nothing": ({}, "op is missing; every case has op, sizes and dtype (and 2 more mistakes)"),
     "unknown key": (_NORM | {"size": 1}, 'there is no key "size"; did you mean sizes?'),
-    "op": (_NORM | {"op": "layernorm"}, 'there is no op "layernorm"; did you mean layer_norm_b'),
+    "op": (
+        _NORM | {"op": "layernorm_backward"},
+        'there is no op "layernorm_backward"; did you mean layer_norm_b',
+    ),
     "no op like it": (_NORM | {"op": "fft"}, 'there is no op "fft"; there are attention_backward'),
     "escapes": (
         _NORM | {"op": "\x1b[31m<script>"},
