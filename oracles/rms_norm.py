@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oracles.cases.sizes import COLUMNS, ROWS
+from oracles.cases.sizes import ROWS, WIDTHS
 from oracles.reference import op
 
 
-@op(sizes={"m": ROWS, "n": COLUMNS})
+@op(sizes={"m": ROWS, "n": WIDTHS})
 def rms_norm(
     x: Float[Tensor, "m n"], weight: Float[Tensor, "n"], eps: float = 1e-6
 ) -> Float[Tensor, "m n"]:
