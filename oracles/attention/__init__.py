@@ -87,6 +87,7 @@ from oracles.attention.relations import relations
 from oracles.attention.signs import flips
 from oracles.attention.values import inputs
 from oracles.attention.workloads import WORKLOADS
+from oracles.cases import with_coverings
 from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs, Workloads
 
 
@@ -110,7 +111,7 @@ def _op(
     emulate: Callable[[Case, Inputs, Numerics], Outputs],
     options: Mapping[str, str] = OPTIONS,
 ) -> Op:
-    return Op(
+    made: Op = Op(
         name=name,
         arguments=ARGUMENTS[name],
         outputs=outputs,
@@ -122,7 +123,7 @@ def _op(
         geometry=geometry,
         flops=flops,
         bytes=least_bytes,
-        cases=partial(cases, name),
+        cases=with_coverings(partial(cases, name), lambda: made),
         emulate=emulate,
         relations=relations,
         signs=flips,
@@ -138,6 +139,7 @@ def _op(
         unaligned=frozenset({"bias"}),
         gpu_options=frozenset({"torch_dropout"}),
     )
+    return made
 
 
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")

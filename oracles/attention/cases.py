@@ -851,11 +851,17 @@ def _of_options(case: Case) -> str | None:
     return None
 
 
+_IN_SCORES = frozenset({"nan_q", "nan_k", "nan_v", "inf_k"})
+
+
 def _of_tensors(case: Case) -> str | None:
     drawn, present = case.distribution, shapes(case)
     for name in _OPTIONAL:
         if drawn.startswith(f"{name}_") and name not in present:
             return f"distribution {drawn} is about a {name}, and there is none; add {name}"
+    if drawn in _IN_SCORES and "dropout" in case.options:
+        # 0 for a kernel that selects, and NaN for one that multiplies by the mask: both are right.
+        return f"distribution {drawn} and dropout leave open what a dropped pair is; leave one out"
     return None
 
 

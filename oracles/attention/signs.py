@@ -18,6 +18,8 @@ from oracles.attention.geometry import AXES, DELTA, shapes
 from oracles.op import Case, Flips
 from oracles.signs import Signs, expanded
 
+_DRAWS = 64
+
 
 def flips(case: Case, seed: int) -> Flips:
     """The signs of a case of any attention op."""
@@ -60,6 +62,10 @@ def _of_attention(case: Case, draw: Signs) -> Flips:
     over = "b" if case.options & {"bias_over_batch", "sink"} else ""
     over += "h" if "bias_over_heads" in case.options else ""
     whole = of(1, "do", summed=over)
+    for _ in range(_DRAWS):  # the two signs of a gradient must not undo one another everywhere
+        if all(each.numel() == 0 or bool((each ^ whole).any()) for each in (scored, valued)):
+            break
+        whole = of(1, "do", summed=over)
     rows, values = of_queries(whole), of_queries(valued)
     heads = rows.squeeze(3).transpose(1, 2)[..., None]  # [b, h_q, 1, 1]
     inputs: dict[str, tuple[Tensor, ...]]

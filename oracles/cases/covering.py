@@ -2,8 +2,8 @@
 
 A kernel serves some of an op's cases. Of the pairs of levels that such a case can have (a causal
 case with a negative zero, a grouped one with an odd head size) each is to meet at least once: a
-defect that needs two things at once is met then, whichever two they are. Of some factors every
-triple is to meet.
+defect that needs two things at once is met then, whichever two they are. Of options every triple
+is to meet in `full`.
 
 A pair is possible where a case that has both was found: by putting both into cases that are served,
 and where that is refused, by changing one factor more, and two. Then cases are made greedily: two
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from oracles.cases.factors import as_part, assembled, levels_of
 from oracles.cases.named import objection
-from oracles.op import Case, Op, Part, Tier
+from oracles.op import CONTIGUOUS, Case, Op, Part, Tier
 
 _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
@@ -61,10 +61,15 @@ class Coverage:
         shape = len(self.names), len(self.names)
         self.possible = np.zeros(shape, dtype=np.bool_)
         self.met = np.zeros(shape, dtype=np.bool_)
+        self._idle = np.zeros(len(self.names), dtype=np.bool_)
         self._draw = random.Random(f"{self.op.name} {self.seed}")  # noqa: S311 (no secret)
         self._places = {name: place for place, name in enumerate(self.names)}
 
     _places: dict[tuple[str, str], int] = field(init=False)
+    # The case that each pair was found in.
+    _found: dict[tuple[int, int], Case] = field(default_factory=dict)
+    # Levels of which every case has nothing to compute.
+    _idle: NDArray[np.bool_] = field(init=False)
 
     def levels(self, case: Case) -> list[int]:
         """The places of the case's levels; one that no part makes has none."""
@@ -73,19 +78,28 @@ class Coverage:
         places = (self._places.get((factor.name, level)) for factor, level in found)
         return [each for each in places if each is not None]
 
+    def _pairs(self, case: Case) -> NDArray[np.bool_]:
+        """[levels, levels]: the pairs that the case has.
+
+        Where nothing is computed (there are no rows), those with the level that makes it so alone:
+        no other two have met there.
+        """
+        places = self.levels(case)
+        found = np.zeros_like(self.met)
+        found[np.ix_(places, places)] = True
+        if self.op.flops(case) == 0:
+            found &= self._idle[:, None] | self._idle[None, :]
+        return found
+
     def add(self, case: Case) -> int:
         """Note a case as met; how many possible pairs it is the first to meet."""
-        places = self.levels(case)
-        grid = np.ix_(places, places)
-        new = int((~self.met[grid] & self.possible[grid]).sum()) // 2
-        self.met[grid] = True
+        new = self.new_pairs(case)
+        self.met |= self._pairs(case)
         return new
 
     def new_pairs(self, case: Case) -> int:
         """How many possible pairs the case would be the first to meet."""
-        places = self.levels(case)
-        grid = np.ix_(places, places)
-        return int((~self.met[grid] & self.possible[grid]).sum()) // 2
+        return int((self._pairs(case) & ~self.met & self.possible).sum()) // 2
 
     def served(self, case: Case) -> bool:
         """Whether the op has such a case, and the kernel serves it."""
@@ -147,19 +161,27 @@ class Coverage:
 
     def _note(self, cases: Iterable[Case]) -> None:
         for case in cases:
-            places = self.levels(case)
-            self.possible[np.ix_(places, places)] = True
+            new = self._pairs(case) & ~self.possible
+            self._found |= {(int(one), int(other)): case for one, other in np.argwhere(new)}
+            self.possible |= new
 
     def _alone(self, factor: int, level: str) -> bool:
         """Whether a served case has the level at all."""
         place = self._place(factor, level)
-        return any(place in self.levels(case) for case in self._with(((factor, level),), _REPAIRS))
+        is_met = False
+        for case in self._with(((factor, level),), _REPAIRS):
+            if place in self.levels(case):
+                is_met = True
+                if self.op.flops(case):
+                    return True
+        self._idle[place] = is_met
+        return is_met
 
     def _try_pair(self, one: tuple[int, str], other: tuple[int, str]) -> None:
-        wanted = {self._place(*one), self._place(*other)}
+        pair = self._place(*one), self._place(*other)
         for case in self._with((one, other), _REPAIRS):
             self._note([case])
-            if wanted <= set(self.levels(case)):
+            if self.possible[pair]:
                 return
 
     def _with(self, wanted: Sequence[tuple[int, str]], tries: int) -> Iterator[Case]:
@@ -191,13 +213,14 @@ class Coverage:
     def one_more(self) -> Case | None:
         """A case with pairs that haven't met, as many as it can have; None where all have.
 
-        A pair that can't be made again is given up.
+        A pair that can't be made, and that no case was found to have, is given up.
         """
         while (missing := self.missing()).any():
             one = int(missing.sum(1).argmax())
             other = self._draw.choice(np.flatnonzero(missing[one]).tolist())
-            case = self._greedy(one, other, missing)
-            if case is not None and self.new_pairs(case):
+            greedy = self._greedy(one, other, missing)
+            case = greedy if greedy and self.new_pairs(greedy) else self._found.get((one, other))
+            if case is not None:
                 return case
             self.possible[one, other] = self.possible[other, one] = False
         return None
@@ -209,11 +232,7 @@ class Coverage:
         of_level = [place for place, each in enumerate(factors) for _ in each.levels]
         wanted = [(of_level[each], self.names[each][1]) for each in (one, other)]
         start = next(
-            (
-                case
-                for case in self._assembled_with(wanted)
-                if {one, other} <= set(self.levels(case[0]))
-            ),
+            (case for case in self._assembled_with(wanted) if self._pairs(case[0])[one, other]),
             None,
         )
         if start is None:
@@ -233,11 +252,17 @@ class Coverage:
                 changed = list(parts)
                 changed[place + 1] = self._any(place, self.names[level][1])
                 tried = self._made([*changed, *fixed])
-                if tried is not None and {*taken, level} <= set(self.levels(tried)):
+                if tried is not None and self._has(tried, taken, level):
                     case, parts = tried, changed
                     taken.append(level)
                     break
         return case
+
+    def _has(self, case: Case, taken: Sequence[int], level: int) -> bool:
+        """Whether the case still has what was taken, and the level beside some of it."""
+        pairs = self._pairs(case)
+        kept = {*taken, level} <= set(self.levels(case)) and bool(pairs[taken[0], taken[1]])
+        return kept and bool(pairs[level, taken].any())
 
     def _assembled_with(
         self, wanted: Sequence[tuple[int, str]]
@@ -253,3 +278,53 @@ class Coverage:
             case = self._made([*parts, *fixed])
             if case is not None:
                 yield case, parts, fixed
+
+
+def cover_pairs(
+    op: Op, serves: Callable[[Case], bool], known: Iterable[Case], tier: Tier, why: str
+) -> list[Case]:
+    """Cases until each pair that a served one can have has met, in them or in what is known."""
+    coverage = Coverage(op, serves)
+    coverage.search()
+    for case in known:
+        if serves(case):
+            coverage.add(case)
+    return list(coverage.cover(tier, why))
+
+
+def cover_triples(
+    op: Op, serves: Callable[[Case], bool], known: Iterable[Case], tier: Tier, why: str
+) -> Iterator[Case]:
+    """Cases until every three options that some served case can have together have met.
+
+    An option is a word that a case has. Triples are found by putting three words into the op's own
+    served cases; what is refused there isn't tried further.
+    """
+    assert op.allowed is not None
+    draw = random.Random(f"{op.name} triples")  # noqa: S311 (no secret)
+    met: set[tuple[str, ...]] = set()
+    for case in known:
+        if serves(case):
+            met.update(combinations(sorted(case.options), 3))
+    bases: dict[frozenset[str], Case] = {}
+    for case in op.cases():
+        if case.tier == "ci" and case.layout == CONTIGUOUS and serves(case):
+            bases.setdefault(case.options, case)
+    parts = [
+        part
+        for factor in op.allowed.factors
+        for level in factor.levels.values()
+        for part in level
+        if part.options and part.layout is None and part.distribution is None
+    ]
+    for chosen in combinations(range(len(parts)), 3):
+        three = [parts[each] for each in chosen]
+        words = frozenset().union(*(each.options for each in three))
+        if len(words) < 3 or set(combinations(sorted(words), 3)) <= met:
+            continue
+        for base in draw.sample(list(bases.values()), min(len(bases), _BASES)):
+            made = assembled(op, [as_part(op, base), *three])
+            if words <= made.options and objection(op, made) is None and serves(made):
+                met.update(combinations(sorted(made.options), 3))
+                yield replace(made, tier=tier, why=why)
+                break

@@ -6,6 +6,7 @@ Outputs dx like x; dweight, dbias [n] in the weight's dtype (dgamma and dbeta in
 
 from __future__ import annotations
 
+from oracles.cases import with_coverings
 from oracles.layer_norm.bounds import bound
 from oracles.layer_norm.cases import ALLOWED, cases
 from oracles.layer_norm.closed_form import (
@@ -23,7 +24,7 @@ from oracles.layer_norm.values import inputs
 from oracles.layer_norm.workloads import WORKLOADS
 from oracles.op import Op
 
-LAYER_NORM_BACKWARD = Op(
+LAYER_NORM_BACKWARD: Op = Op(
     name="layer_norm_backward",
     arguments=("dy", "x", "weight", "mean", "rstd"),
     outputs=("dx", "dweight", "dbias"),
@@ -35,7 +36,7 @@ LAYER_NORM_BACKWARD = Op(
     geometry=geometry,
     flops=flops,
     bytes=least_bytes,
-    cases=cases,
+    cases=with_coverings(cases, lambda: LAYER_NORM_BACKWARD),
     updates=("dweight", "dbias"),
     emulate=emulate,
     relations=relations,

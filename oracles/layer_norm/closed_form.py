@@ -145,7 +145,7 @@ def geometry(case: Case) -> dict[str, Geometry]:
     for name in (*weight, *gradients):
         made[name] = Geometry((n,), (1,), case.layout.of(name).offset, case.weight_dtype)
     for name in ("rstd",) if "rms_norm" in options else ("mean", "rstd"):
-        steps = (*rows[1:], 1)
+        steps = (*(max(each, 1) for each in rows[1:]), 1)
         made[name] = Geometry(rows, steps, case.layout.of(name).offset, torch.float32)
     return made
 

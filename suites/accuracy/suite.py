@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from kernels.device import SIMULATED_SM_VARIABLE
 from kernels.registry import Kernel
-from oracles.op import Case
+from oracles.op import Case, dtype_name
 from reports.record import ACCURACY_PROTOCOL, AccuracyRow, KernelInfo
 from reports.views.accuracy_verdict import served
+from suites.accuracy.own_cases import own_cases
 from suites.accuracy.run import Run
 from suites.interpreter import repairs
 from suites.run import shards
@@ -101,17 +104,32 @@ class Accuracy(Suite[AccuracyRow]):
         options = self.options
         kernels = self.selected()
         self.cases = selected_cases(options, self.device, kernels)
+        self.judge = self.run_of(FURTHER, every_configuration=options.tier == "full")
+        if not options.case and not options.cases:
+            self.cases += self._own_cases(kernels)
         tried = {case.op for case in self.cases}
         self.kernels = tuple(each for each in kernels if each.op.name in tried)
         if options.shard:
             number, count = map(int, options.shard.split("/"))
             self.share = shards.share_of(self.cases, number, count, self.device.type)
-        self.judge = self.run_of(
-            max(FURTHER, _FURTHER_CASES / max(1, len(self.cases))),
-            every_configuration=options.tier == "full",
-        )
+        self.judge.further = max(FURTHER, _FURTHER_CASES / max(1, len(self.cases)))
         alike = alike_together(self.kernels)
         return [(each, case) for case in self.cases for each in alike if each.op.name == case.op]
+
+    def _own_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
+        """Those of users' kernels, drawn within their domains."""
+        made: dict[str, Case] = {}
+        for kernel in kernels:
+            if kernel.origin != "user":
+                continue
+            beside = [case for case in self.cases if case.op == kernel.op.name]
+            refusal = partial(self.judge.refusal, kernel)
+            for case in own_cases(kernel, refusal, (*beside, *made.values()), self.options.tier):
+                for seed in self.options.seed:
+                    other = replace(case, seed=case.seed + seed)
+                    if not self.options.dtype or dtype_name(case.dtype) in self.options.dtype:
+                        made.setdefault(other.id(), other)
+        return tuple(made.values())
 
     def _reproduce_options(self) -> tuple[str, ...]:
         """What a command has to repeat so that a row comes out as it did in this run."""

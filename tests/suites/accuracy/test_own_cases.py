@@ -1,0 +1,73 @@
+"""A kernel that a user brings is tried on cases drawn within its own domain."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.registry import Kernel, all_kernels
+from oracles.cases.covering import Coverage
+from oracles.op import Case
+from suites.accuracy.own_cases import FEWEST, is_small, own_cases
+
+_KERNELS = {each.name: each for each in all_kernels()}
+
+
+def _narrow(case: Case) -> str | None:
+    """What a kernel of few features would say."""
+    sizes = dict(case.sizes)
+    served = (
+        case.dtype == torch.float16
+        and case.weight_dtype == torch.float16
+        and case.options <= {"causal", "rms_norm"}
+        and case.layout.name == "contiguous"
+        and sizes.get("d", 64) == sizes.get("d_v", 64) == 64
+        and not sizes.get("s_q", 128) % 128
+        and not sizes.get("s_kv", 128) % 128
+        and not sizes.get("n", 256) % 256
+    )
+    return None if served else "it is out of the domain"
+
+
+@pytest.fixture(scope="module", params=["flash", "row_persistent"])
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    """Of which ops the narrow kernel is."""
+    return _KERNELS[request.param]
+
+
+def _quick(kernel: Kernel) -> list[Case]:
+    return [case for case in kernel.op.cases() if case.tier == "ci"]
+
+
+def test_narrow_kernel_meets_no_fewer_than_sixty_cases(kernel: Kernel) -> None:
+    """It serves few of the op's cases, and each that is drawn for it."""
+    beside = _quick(kernel)
+    served = [case for case in beside if _narrow(case) is None]
+    made = own_cases(kernel, _narrow, beside, "ci")
+    assert len(served) < FEWEST <= len(served) + len(made)
+    assert len({case.id() for case in (*served, *made)}) == len(served) + len(made)
+    assert all(_narrow(case) is None for case in made)
+
+
+def test_narrow_kernel_meets_each_pair_that_its_cases_can_have(kernel: Kernel) -> None:
+    """As one that serves all does."""
+    beside = _quick(kernel)
+    made = own_cases(kernel, _narrow, beside, "ci")
+    coverage = Coverage(kernel.op, lambda case: is_small(kernel.op, case) and _narrow(case) is None)
+    coverage.search()
+    for case in (*made, *(each for each in beside if _narrow(each) is None)):
+        coverage.add(case)
+    assert coverage.possible.any()
+    assert not coverage.missing().any()
+
+
+def test_cases_are_the_same_in_each_process(kernel: Kernel) -> None:
+    """The processes of a run each draw them."""
+    beside = _quick(kernel)
+    ids = [[case.id() for case in own_cases(kernel, _narrow, beside, "ci")] for _ in range(2)]
+    assert ids[0] == ids[1]
+
+
+def test_kernel_that_serves_nothing_is_given_nothing(kernel: Kernel) -> None:
+    """The run says that nothing ran."""
+    assert own_cases(kernel, lambda _: "nothing is served", _quick(kernel), "ci") == []
