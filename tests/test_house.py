@@ -151,6 +151,7 @@ def test_top_level_names_shadow_no_standard_module() -> None:
 _ORDINARY = frozenset(
     {
         *("bias", "mean", "out", "scale", "weight", "window"),
+        "target",  # a GPU that is compiled for
         "device_independent",  # a property that any kernel may have, by its name in `Numerics`
         "do",  # what a worker is asked to do
     }
