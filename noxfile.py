@@ -60,6 +60,7 @@ _PATHS = {
         "--junit",
         "--kernels",
         "--markdown",
+        "--ops",
         "--results",
         "--resume",
         "--roofline",

@@ -82,7 +82,7 @@ def _bias_first(number: float | None, count: int) -> Distribution:
 def _bias_inf_row(values: Values) -> None:
     """Every third row of the bias is -inf throughout: its queries attend to nothing."""
     for each in values.some("bias"):
-        each.view(-1, each.shape[3])[1::3] = -math.inf
+        each.flatten(0, 2)[1::3] = -math.inf
 
 
 DISTRIBUTIONS: dict[str, Distribution] = {
