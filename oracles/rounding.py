@@ -25,6 +25,8 @@ HALF_SUBNORMAL_SPACING = {
     torch.float16: 2.0**-25,
     torch.bfloat16: 2.0**-134,
 }
+NEAREST = 2.0**-24  # unit roundoff of fp32 sums that round to nearest
+TF32 = 2.0**-10, 2.0**-136  # what truncation to 10 bits takes off an operand; of a subnormal one
 # The approximate functions of a GPU (PTX ISA: ex2.approx and lg2.approx within 2^-22).
 EPS_EXP = 2.0**-21  # relative
 EPS_LOG = 2.0**-22  # relative, absolute below 1

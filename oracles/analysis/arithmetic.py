@@ -9,10 +9,16 @@ import torch
 from torch import Tensor
 
 from oracles.op import Numerics
-from oracles.rounding import FLUSHED, GRADUAL, HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF, Gamma
+from oracles.rounding import (
+    FLUSHED,
+    GRADUAL,
+    HALF_SUBNORMAL_SPACING,
+    NEAREST,
+    TF32,
+    UNIT_ROUNDOFF,
+    Gamma,
+)
 
-_NEAREST = 2.0**-24  # unit roundoff of fp32 sums that round to nearest
-_TF32 = 2.0**-10, 2.0**-136  # what truncation to 10 bits takes off an operand; of a subnormal one
 LARGEST = torch.finfo(torch.float32).max
 
 
@@ -44,7 +50,7 @@ class Arithmetic:
         It needs roundings to nearest: a truncating accumulation, and truncated operands, err to
         one side.
         """
-        if self.u > _NEAREST or self.numerics.tf32_operands:
+        if self.u > NEAREST or self.numerics.tf32_operands:
             return None
         return replace(self, gamma=Gamma(self.u, results))
 
@@ -82,6 +88,6 @@ class Arithmetic:
         """The error of a number as a product of matrices reads it."""
         if not self.numerics.tf32_operands:
             return error
-        u, least = _TF32
+        u, least = TF32
         cut = value.abs().mul_(u).add_(least)
         return cut if error is None else cut.add_(error, alpha=1 + u)

@@ -30,12 +30,12 @@ from oracles.rounding import (
     FLUSHED,
     GRADUAL,
     HALF_SUBNORMAL_SPACING,
+    NEAREST,
+    TF32,
     UNIT_ROUNDOFF,
     Gamma,
 )
 
-_NEAREST = 2.0**-24  # unit roundoff of fp32 sums that round to nearest
-_TF32 = 2.0**-10, 2.0**-136  # what truncation to 10 bits takes off an operand; of a subnormal one
 SINGLE_LARGEST = torch.finfo(torch.float32).max
 _CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary
 
@@ -66,7 +66,7 @@ class Terms:
     def of(cls, dtype: torch.dtype, numerics: Numerics, compared: int | None) -> Terms:
         """The terms of a kernel; compared as in Gamma."""
         eta = GRADUAL if numerics.gradual_underflow else FLUSHED
-        u_op, eta_op = _TF32 if numerics.tf32_operands else (0.0, 0.0)
+        u_op, eta_op = TF32 if numerics.tf32_operands else (0.0, 0.0)
         u, spacing = UNIT_ROUNDOFF[dtype], HALF_SUBNORMAL_SPACING[dtype]
         casts = dtype != torch.float32
         return cls(
@@ -136,7 +136,7 @@ def terms_of(case: Case, results: int, numerics: Numerics) -> tuple[Terms, ...]:
     errors all have one sign, nor truncated operands.
     """
     made = [Terms.of(case.dtype, numerics, None)]
-    nearest = numerics.accumulation_roundoff <= _NEAREST and not numerics.tf32_operands
+    nearest = numerics.accumulation_roundoff <= NEAREST and not numerics.tf32_operands
     if nearest and addends_vary(case):
         made.append(Terms.of(case.dtype, numerics, results))
     return tuple(made)
