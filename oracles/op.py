@@ -463,7 +463,7 @@ class Op:
     How much work it is:
     flops, bytes    (case) -> arithmetic, and the least memory traffic: every input read once,
                     every output written once
-    products   whether the flops are those of matrix products, which tensor cores do
+    products   (case) -> whether the flops are those of matrix products, which tensor cores do
     whole_work outputs that each take all of the flops, and all of the inputs
     left_out   of a part of an op: the outputs that it hasn't
     workloads  what is timed and profiled
@@ -498,7 +498,7 @@ class Op:
     emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
     relations: Callable[[Case], Relations] | None = None
     allowed: Allowed | None = None
-    products: bool = False
+    products: Callable[[Case], bool] = lambda _: False
     whole_work: frozenset[str] = frozenset()
     left_out: tuple[str, ...] = ()
     workloads: Workloads = field(default_factory=Workloads)

@@ -129,7 +129,7 @@ def _op(
         signs=flips,
         linear="v" if name == FORWARD else "do",
         allowed=allowed(name),
-        products=name != DELTA,
+        products=lambda _: name != DELTA,
         whole_work=frozenset({"out"}),
         workloads=WORKLOADS.get(name, Workloads()),
         sequences=sequences,

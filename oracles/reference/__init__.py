@@ -15,7 +15,6 @@ and cases (signature.py, cases.py); signs that only turn its outputs' are found 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
 from typing import Any
@@ -146,6 +145,10 @@ class Reference:
         """Operations on elements."""
         return _counted(self, case.sizes)[0]
 
+    def products(self, case: Case) -> bool:
+        """Whether some of them are those of matrix products."""
+        return _counted(self, case.sizes)[1]
+
     def least_bytes(self, case: Case) -> int:
         """Every input read once, every output written once."""
         arrays = (*self.signature.arrays, *self.signature.outputs)
@@ -201,13 +204,6 @@ def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> tuple[
     with Counter() as counter:
         reference.function(**given, **signature.numbers)
     return counter.flops, counter.products
-
-
-def _has_products(reference: Reference) -> bool:
-    """Whether it has matrix products; what a wrong reference raises is told by its check."""
-    with suppress(Exception):
-        return _counted(reference, tuple(_small(reference.sizes).items()))[1]
-    return False
 
 
 @cache
@@ -305,7 +301,7 @@ def _made(reference: Reference) -> ReferenceOp:
         signs=reference.signs,
         linear=linear,
         allowed=allowed_of(signature, sizes, reference.gradients, reference.without),
-        products=_has_products(reference),
+        products=reference.products,
         workloads=workloads_of(reference.name, sizes),
         widths=tuple(dict.fromkeys(str(each.axes[-1]) for each in matrices)),
         statistics=frozenset(

@@ -168,7 +168,7 @@ def _product(case: Case, *, tf32: bool) -> str:
 
 def _limit(case: Case, flops: int, least: int, roofs: Roofs, *, tf32: bool) -> Limit:
     """The roof that takes longer; where none is known an op of matrices is under theirs."""
-    matrix = OPS[case.op].products
+    matrix = OPS[case.op].products(case)
     tensor_cores = roofs.device == "cuda" and (tf32 or case.dtype.itemsize == 2)
     compute: Limit = "matrix" if matrix and tensor_cores else "arithmetic"
     gb_s = roofs.memory_gb_s() or roofs.seen("copy", "add")

@@ -298,3 +298,28 @@ def test_new_file_under_kernels_is_a_new_kernel(tmp_path: Path) -> None:
     )
     expected.insert(first, ("newcomer", str(tmp_path / "kernels" / "newcomer.py")))
     assert done.stdout.strip() == " ".join(map(str, expected))
+
+
+def test_no_gradient_is_taken_while_kernels_are_loaded() -> None:
+    """Autograd's engine asks CUDA for its devices, and a process forked after that has none."""
+    program = """
+        import torch
+        from torch.autograd import graph
+
+        def refused(*_, **__):
+            raise AssertionError("a gradient was taken")
+
+        graph._engine_run_backward = torch.autograd._engine_run_backward = refused
+        torch.cuda.is_available = torch.cuda.device_count = torch.cuda.init = refused
+        from kernels import all_kernels
+        print(len(all_kernels()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(all_kernels())

@@ -261,10 +261,14 @@ class WorkerProcess:
 
 
 def _printed(descriptor: int) -> str:
-    """The last line of what a process printed."""
+    """The last line of what a process printed; of an exception that it ended with, its first."""
     size = os.fstat(descriptor).st_size
     text = os.pread(descriptor, _TAIL, max(0, size - _TAIL)).decode(errors="replace")
     lines = [each for each in text.splitlines() if each.strip()]
+    traced = [at for at, each in enumerate(lines) if each == _TRACEBACK]
+    if traced:  # CUDA's errors have lines of general advice below what went wrong
+        raised = (each for each in lines[traced[-1] + 1 :] if not each.startswith(" "))
+        return next(raised, lines[-1]).strip()[:300]
     return lines[-1].strip()[:300] if lines else ""
 
 

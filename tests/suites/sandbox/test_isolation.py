@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from reports.record import Record, latest, read
+from suites.sandbox.judge_side import worker_process
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
 
@@ -60,6 +62,17 @@ def test_report_of_faults_names_each(crashed: tuple[str, Record]) -> None:
     assert "process ended" in printed
     assert "time limit" in printed
     assert "The suite itself failed" not in printed
+
+
+def test_of_an_exception_the_line_that_says_what_it_is_is_quoted() -> None:
+    """CUDA's errors end with advice on how to find out more."""
+    output = os.memfd_create("printed")
+    raised = "torch.AcceleratorError: CUDA error: initialization error"
+    advice = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+    printed = ["so far", "Traceback (most recent call last):", "  File", "    it()", raised, advice]
+    os.write(output, "\n".join(printed).encode())
+    assert worker_process._printed(output) == raised  # noqa: SLF001
+    os.close(output)
 
 
 def _rows_of(results: Path) -> int:
