@@ -71,7 +71,7 @@ def test_of_an_exception_the_line_that_says_what_it_is_is_quoted() -> None:
     advice = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
     printed = ["so far", "Traceback (most recent call last):", "  File", "    it()", raised, advice]
     os.write(output, "\n".join(printed).encode())
-    assert worker_process._printed(output) == raised  # noqa: SLF001
+    assert worker_process._printed(output) == raised
     os.close(output)
 
 
