@@ -6,7 +6,7 @@ The others of ours are timed when --kernel names them. Of a user's file every ke
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -14,16 +14,33 @@ import torch
 from kernels.registry import Kernel, NoKernelError, choose
 from oracles import OPS
 from oracles.op import Case
-from suites.run.selection import alike_together, of_ops_of_ours, selected_cases
+from suites.run.selection import (
+    alike_together,
+    listed_as_served,
+    of_ops_of_ours,
+    selected_cases,
+)
 from suites.run.suite import Pair
 
 
 def planned_pairs(
-    options: Namespace, kernels: Sequence[Kernel], device: torch.device, sm: int
+    options: Namespace,
+    kernels: Sequence[Kernel],
+    device: torch.device,
+    sm: int,
+    refusal: Callable[[Kernel, Case], str | None],
 ) -> list[Pair]:
-    """What the options mean, case by case. Raises UsageError where that is nothing."""
+    """What the options mean, case by case. Raises UsageError where that is nothing.
+
+    refusal: why a kernel's domain doesn't hold a case; None where it does.
+    """
     with_cases = {
-        op: OPS[op].workloads.timed(device.type)[:: 4 if options.quick else 1]
+        op: listed_as_served(
+            OPS[op].workloads.timed(device.type)[:: 4 if options.quick else 1],
+            [each for each in kernels if each.op.name == op],
+            refusal,
+            options.dtype,
+        )
         for op in dict.fromkeys(each.op.name for each in kernels)
     }
     named = options.kernel or options.kernels or options.op or options.case

@@ -63,7 +63,7 @@ class BenchSuite(Suite[BenchRow]):
         with refusing(WorkersError):
             self.workers.prepare()
             kernels = selected_kernels(options, self.workers.kernels)
-        pairs = planned_pairs(options, kernels, self.device, self.sm)
+        pairs = planned_pairs(options, kernels, self.device, self.sm, self.workers.refusal)
         chosen = {(kernel.op.name, kernel.name) for kernel, _ in pairs}
         self.kernels = tuple(each for each in kernels if (each.op.name, each.name) in chosen)
         warm = () if options.cache == "cold" else (f"--cache {options.cache}",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pytest
@@ -12,7 +12,7 @@ import torch
 from kernels.registry import Kernel
 from oracles import OPS
 from oracles.op import Case
-from suites.run.selection import of_ops_of_ours, selected_cases
+from suites.run.selection import listed_as_served, of_ops_of_ours, selected_cases
 
 Distribution = Literal["normal", "zeros"]
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "zeros")
@@ -21,15 +21,21 @@ _FLOPS_A_BYTE = 50.0
 
 
 def profiled_cases(
-    options: Namespace, device: torch.device, kernels: Sequence[Kernel]
+    options: Namespace,
+    device: torch.device,
+    kernels: Sequence[Kernel],
+    refusal: Callable[[Kernel, Case], str | None],
 ) -> tuple[Case, ...]:
     """This list's, of the kernels' ops; with --case any of bench's and of the op's own too.
 
+    refusal: why a kernel's domain doesn't hold a case; None where it does.
     --cases' files take the place of all of these.
     """
 
     def of_op(op: str) -> tuple[Case, ...]:
-        mine = OPS[op].workloads.profiled
+        of_kernels = [each for each in kernels if each.op.name == op]
+        profiled = OPS[op].workloads.profiled
+        mine = listed_as_served(profiled, of_kernels, refusal, options.dtype)
         return (*mine, *OPS[op].workloads.timed("cuda"), *OPS[op].cases()) if options.case else mine
 
     named = options.kernel or options.kernels or options.op

@@ -69,7 +69,7 @@ class Profile(Suite[ProfileRow]):
             two_calls_alone=True,
         )
         self.looping = Looping(self.workers, self.device, self.card.l2_bytes, LOOP)
-        cases = profiled_cases(options, self.device, kernels)
+        cases = profiled_cases(options, self.device, kernels, self.workers.refusal)
         chosen = profiled_kernels(options, kernels, cases, self.sm)
         self.kernels = tuple({each.name: each for of in chosen.values() for each in of}.values())
         return [(kernel, case) for case in cases for kernel in chosen[case.id()]]

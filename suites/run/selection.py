@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -140,7 +141,7 @@ def selected_cases(
             "fewer seeds, or fewer kernels"
         )
     chosen = tuple(
-        dataclasses.replace(case, seed=case.seed + seed)
+        replace(case, seed=case.seed + seed)
         for case in listed
         for seed in seeds
         if not options.dtype or dtype_name(case.dtype) in options.dtype
@@ -168,7 +169,7 @@ def _case(name: str, known: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
         return known[name]
     seed = _SEED.search(name)
     if seed is not None and (base := _unseeded(name, known.values())) is not None:
-        return dataclasses.replace(base, seed=int(seed.group(1)))
+        return replace(base, seed=int(seed.group(1)))
     own = sorted({each.op.name for each in kernels})
     for op in OPS:
         drawn = case_named(OPS[op], name)
@@ -193,6 +194,46 @@ def _unseeded(name: str, known: Iterable[Case]) -> Case | None:
         if _SEED.sub("", case.id()) == stem:
             return case
     return None
+
+
+def listed_as_served(
+    listed: Sequence[Case],
+    kernels: Iterable[Kernel],
+    refusal: Callable[[Kernel, Case], str | None],
+    dtypes: Collection[str],
+) -> tuple[Case, ...]:
+    """A suite's own cases of one op, in dtypes that a user's kernels serve.
+
+    A user's kernel that serves none of them brings their shapes in the first dtypes that it serves;
+    where each does, these stand alone. dtypes: those of --dtype, or none for all.
+    """
+    theirs = [each for each in kernels if each.origin == "user"]
+    brought: list[Case] = []
+    stay = not theirs
+    for kernel in theirs:
+        if any(refusal(kernel, case) is None for case in listed):
+            stay = True
+            continue
+        others = _in_served_dtypes(listed, partial(refusal, kernel), dtypes)
+        brought += others
+        stay = stay or not others
+    return tuple({case.id(): case for case in (*(listed if stay else ()), *brought)}.values())
+
+
+def _in_served_dtypes(
+    listed: Sequence[Case], refusal: Callable[[Case], str | None], named: Collection[str]
+) -> list[Case]:
+    """The cases in the first dtype, and weights' dtype, in which one is served; or none."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        if named and dtype_name(dtype) not in named:
+            continue
+        for weight in (dtype, torch.float32):
+            made = [replace(case, dtype=dtype, weight_dtype=weight) for case in listed]
+            if any(
+                objection(OPS[case.op], case) is None and refusal(case) is None for case in made
+            ):
+                return made
+    return []
 
 
 def alike_together(kernels: Iterable[Kernel]) -> list[Kernel]:

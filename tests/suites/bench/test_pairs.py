@@ -1,0 +1,86 @@
+"""What is timed and profiled of a kernel that doesn't serve the dtypes of its op's shapes."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.registry import Domain, Kernel, all_kernels
+from oracles import OPS
+from oracles.op import Case, dtype_name
+from suites.bench.pairs import planned_pairs
+from suites.profile.cases import profiled_cases
+
+_CUDA = torch.device("cuda")  # by name alone: nothing is called
+_OP = OPS["rms_norm_forward"]
+_PEER = next(each for each in all_kernels() if each.op.name == _OP.name)
+_HALF, _SINGLE = (torch.float16, torch.float32), (torch.float32,)
+
+
+def _mine(name: str, domain: Domain) -> Kernel:
+    return replace(_PEER, name=name, domain=domain, origin="user")
+
+
+def _options(*dtypes: str) -> Namespace:
+    nothing: dict[str, list[str]] = {each: [] for each in ("kernel", "op", "case", "cases")}
+    told = {"kernels": ["mine.py"], "dtype": list(dtypes), "seed": range(1), "tier": "ci"}
+    return Namespace(**nothing, **told, quick=False, no_baselines=False)
+
+
+def _refusal(kernel: Kernel, case: Case) -> str | None:
+    return kernel.domain.reject(case, 90)
+
+
+def _timed(*kernels: Kernel, dtypes: tuple[str, ...] = ()) -> dict[str, set[str]]:
+    """By a kernel's name, the dtypes that it is timed in."""
+    found: dict[str, set[str]] = {}
+    for kernel, case in planned_pairs(_options(*dtypes), kernels, _CUDA, 90, _refusal):
+        found.setdefault(kernel.name, set()).add(case.dtype_label)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("domain", "label"),
+    [
+        (Domain(dtypes=(torch.float32, torch.float16)), "float16"),
+        (Domain(dtypes=_SINGLE), "float32"),
+        (Domain(dtypes=_HALF, weight_dtypes=_SINGLE), "float16_float32weight"),
+        (Domain(dtypes=(torch.bfloat16,), weight_dtypes=_SINGLE), "bfloat16_float32weight"),
+        (Domain(dtypes=(torch.bfloat16, torch.float16)), "bfloat16"),
+    ],
+)
+def test_kernel_is_measured_in_a_dtype_that_it_serves(domain: Domain, label: str) -> None:
+    """On its op's shapes, with its peer beside it."""
+    kernels = (_mine("mine", domain), _PEER)
+    assert _timed(*kernels) == {"mine": {label}, _PEER.name: {label}}
+    shapes = [case.sizes for case in _OP.workloads.timed("cuda")]
+    planned = planned_pairs(_options(), kernels[:1], _CUDA, 90, _refusal)
+    assert [case.sizes for _, case in planned] == shapes
+    profiled = profiled_cases(_options(), _CUDA, kernels, _refusal)
+    assert {case.dtype_label for case in profiled} == {label}
+
+
+def test_kernels_of_several_dtypes_are_measured_side_by_side() -> None:
+    """The listed cases stay where one kernel serves them."""
+    single, half = _mine("single", Domain(dtypes=_SINGLE)), _mine("half", Domain(dtypes=_HALF[:1]))
+    both = {"float16", "float32"}
+    assert _timed(single, half) == {"single": both, "half": both}
+    plain = _mine("plain", Domain(dtypes=(torch.bfloat16,)))
+    assert _timed(single, plain)["plain"] == {"bfloat16", "float32"}
+
+
+def test_dtype_that_is_asked_for_is_taken() -> None:
+    """Of those that a kernel serves."""
+    mine = _mine("mine", Domain(dtypes=_HALF))
+    for dtype in _HALF:
+        assert _timed(mine, dtypes=(dtype_name(dtype),)) == {"mine": {dtype_name(dtype)}}
+
+
+def test_kernel_that_serves_no_dtype_of_these_shapes_is_refused_on_them() -> None:
+    """The refusal is told, of the cases that are listed."""
+    assert _timed(_mine("mine", Domain(dtypes=_SINGLE, sizes={"n": (1, 2)}))) == {
+        "mine": {"bfloat16"}
+    }
