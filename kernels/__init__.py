@@ -2,6 +2,8 @@
 
 from kernels.registry import Domain, Kernel, KernelError, NoKernelError, all_kernels, choose, kernel
 from oracles import (
+    ADD_RMS_NORM_BACKWARD,
+    ADD_RMS_NORM_FORWARD,
     ATTENTION_BACKWARD,
     ATTENTION_DELTA,
     ATTENTION_FORWARD,
@@ -15,7 +17,10 @@ from oracles import (
     MATMUL_FORWARD,
     RMS_NORM_BACKWARD,
     RMS_NORM_FORWARD,
+    ROPE_BACKWARD,
     ROPE_FORWARD,
+    SMOOTHED_CROSS_ENTROPY_BACKWARD,
+    SMOOTHED_CROSS_ENTROPY_FORWARD,
     SOFTMAX_BACKWARD,
     SOFTMAX_FORWARD,
     SWIGLU_BACKWARD,
@@ -24,6 +29,8 @@ from oracles import (
 from oracles.op import Numerics
 
 __all__ = [
+    "ADD_RMS_NORM_BACKWARD",
+    "ADD_RMS_NORM_FORWARD",
     "ATTENTION_BACKWARD",
     "ATTENTION_DELTA",
     "ATTENTION_FORWARD",
@@ -37,7 +44,10 @@ __all__ = [
     "MATMUL_FORWARD",
     "RMS_NORM_BACKWARD",
     "RMS_NORM_FORWARD",
+    "ROPE_BACKWARD",
     "ROPE_FORWARD",
+    "SMOOTHED_CROSS_ENTROPY_BACKWARD",
+    "SMOOTHED_CROSS_ENTROPY_FORWARD",
     "SOFTMAX_BACKWARD",
     "SOFTMAX_FORWARD",
     "SWIGLU_BACKWARD",

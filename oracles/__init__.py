@@ -6,14 +6,24 @@ from oracles.attention import (
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
 )
-from oracles.cross_entropy import CROSS_ENTROPY_BACKWARD, CROSS_ENTROPY_FORWARD
+from oracles.cross_entropy import (
+    CROSS_ENTROPY_BACKWARD,
+    CROSS_ENTROPY_FORWARD,
+    SMOOTHED_CROSS_ENTROPY_BACKWARD,
+    SMOOTHED_CROSS_ENTROPY_FORWARD,
+)
 from oracles.gated_units import GEGLU_BACKWARD, GEGLU_FORWARD, SWIGLU_BACKWARD, SWIGLU_FORWARD
 from oracles.layer_norm import LAYER_NORM_BACKWARD
 from oracles.layer_norm_forward import LAYER_NORM_FORWARD
 from oracles.matrix_product import MATMUL_FORWARD
 from oracles.op import Bound, Case, Layout, Numerics, Op, OutputForm, TensorLayout
-from oracles.rms_norm import RMS_NORM_BACKWARD, RMS_NORM_FORWARD
-from oracles.rope import ROPE_FORWARD
+from oracles.rms_norm import (
+    ADD_RMS_NORM_BACKWARD,
+    ADD_RMS_NORM_FORWARD,
+    RMS_NORM_BACKWARD,
+    RMS_NORM_FORWARD,
+)
+from oracles.rope import ROPE_BACKWARD, ROPE_FORWARD
 from oracles.softmax import SOFTMAX_BACKWARD, SOFTMAX_FORWARD
 
 OPS: dict[str, Op] = {
@@ -26,21 +36,28 @@ OPS: dict[str, Op] = {
         ATTENTION_GRADIENTS,
         RMS_NORM_FORWARD,
         RMS_NORM_BACKWARD,
+        ADD_RMS_NORM_FORWARD,
+        ADD_RMS_NORM_BACKWARD,
         LAYER_NORM_FORWARD,
         SOFTMAX_FORWARD,
         SOFTMAX_BACKWARD,
         CROSS_ENTROPY_FORWARD,
         CROSS_ENTROPY_BACKWARD,
+        SMOOTHED_CROSS_ENTROPY_FORWARD,
+        SMOOTHED_CROSS_ENTROPY_BACKWARD,
         SWIGLU_FORWARD,
         SWIGLU_BACKWARD,
         GEGLU_FORWARD,
         GEGLU_BACKWARD,
         ROPE_FORWARD,
+        ROPE_BACKWARD,
         MATMUL_FORWARD,
     )
 }
 
 __all__ = [
+    "ADD_RMS_NORM_BACKWARD",
+    "ADD_RMS_NORM_FORWARD",
     "ATTENTION_BACKWARD",
     "ATTENTION_DELTA",
     "ATTENTION_FORWARD",
@@ -55,7 +72,10 @@ __all__ = [
     "OPS",
     "RMS_NORM_BACKWARD",
     "RMS_NORM_FORWARD",
+    "ROPE_BACKWARD",
     "ROPE_FORWARD",
+    "SMOOTHED_CROSS_ENTROPY_BACKWARD",
+    "SMOOTHED_CROSS_ENTROPY_FORWARD",
     "SOFTMAX_BACKWARD",
     "SOFTMAX_FORWARD",
     "SWIGLU_BACKWARD",

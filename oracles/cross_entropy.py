@@ -1,5 +1,9 @@
 """Cross entropy of rows of logits: loss_i = log sum_j exp(x_ij) - x_i,target_i.
 
+Smoothed, a part of the target is spread over all n labels (Szegedy et al. 2016, arXiv 1512.00567,
+7), and z (log sum_j exp(x_ij))^2 is added (PaLM, arXiv 2204.02311, 5); a row without a label has
+no loss and no gradient.
+
 Of a logit of infinity nothing is defined: exp(x - max) is NaN of its row, and the formula isn't.
 """
 
@@ -19,5 +23,30 @@ def cross_entropy(x: Float[Tensor, "m n"], target: Int[Tensor, "m"]) -> Float32[
     return torch.logsumexp(x, -1) - x.gather(-1, target[:, None]).squeeze(-1)
 
 
+_NO_LABEL = -100
+
+
+@op(
+    sizes={"m": ROWS, "n": WIDTHS},
+    outputs=("loss",),
+    labels={"target": "n"},
+    ignored={"target": _NO_LABEL},
+    without=("inf",),
+)
+def smoothed_cross_entropy(
+    x: Float[Tensor, "m n"],
+    target: Int[Tensor, "m"],
+    smoothing: float = 0.1,
+    z: float = 1e-4,
+) -> Float32[Tensor, "m"]:
+    """Row by row, in fp32; a target of -100 is none."""
+    lse = torch.logsumexp(x, -1)
+    chosen = x.gather(-1, target.clamp(min=0)[:, None]).squeeze(-1)
+    loss = lse - (1 - smoothing) * chosen - smoothing * x.mean(-1) + z * lse.square()
+    return torch.where(target == _NO_LABEL, 0.0, loss)
+
+
 CROSS_ENTROPY_FORWARD = cross_entropy
 CROSS_ENTROPY_BACKWARD = cross_entropy.backward()
+SMOOTHED_CROSS_ENTROPY_FORWARD = smoothed_cross_entropy
+SMOOTHED_CROSS_ENTROPY_BACKWARD = smoothed_cross_entropy.backward()

@@ -37,3 +37,4 @@ def rope(
 
 
 ROPE_FORWARD = rope
+ROPE_BACKWARD = rope.backward(of=("x",), unread=("x",))

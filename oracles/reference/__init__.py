@@ -55,6 +55,7 @@ from oracles.reference.signature import Array, Function, OpError, Signature, pla
 __all__ = ["OpError", "ReferenceOp", "op"]
 
 _SINGLE = (torch.float32, torch.float32)
+_IGNORED = 0.25  # of labels, where some may be ignored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +64,7 @@ class Reference:
 
     written    what a user wrote; function computes the op, and is the same or its gradients
     labels     of arguments that hold whole numbers: the size that they are below
+    ignored    of some of these another number, which stands for no label at all
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
     without    distributions on which the op isn't defined
@@ -74,6 +76,7 @@ class Reference:
     signature: Signature
     sizes: Mapping[str, Sizes]
     labels: Mapping[str, str] = field(default_factory=dict)
+    ignored: Mapping[str, int] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
@@ -113,6 +116,9 @@ class Reference:
             if not each.is_real:
                 most = sizes[self.labels[each.name]]
                 whole = torch.randint(most, shape, generator=draw, device=device)
+                if each.name in self.ignored:
+                    rare = torch.rand(shape, generator=draw, device=device) < _IGNORED
+                    whole = whole.masked_fill(rare, self.ignored[each.name])
                 made[each.name] = whole.to(each.dtype(case))
             elif len(shape) > 1:
                 placed = place_tensor(drawn[each.name], each.dtype(case), layout, each.letters)
@@ -236,11 +242,16 @@ class ReferenceOp(Op):
         self.reference.check()
 
     def backward(
-        self, of: tuple[str, ...] | None = None, *, name: str | None = None
+        self,
+        of: tuple[str, ...] | None = None,
+        *,
+        unread: tuple[str, ...] = (),
+        name: str | None = None,
     ) -> ReferenceOp:
         """The op of its gradients: dy (d and an output's name) and its arguments give d of `of`.
 
         of: the arguments whose gradients are returned; by default all that hold real numbers.
+        unread: arguments, some of these, that the gradients don't depend on: kernels get none.
         """
         mine, signature = self.reference, self.reference.signature
         wanted = of or tuple(each.name for each in signature.real)
@@ -251,6 +262,7 @@ class ReferenceOp(Op):
                 f"{place_of(mine.written)}: backward of {', '.join(wanted)}: no arguments"
             )
         made = tuple(replace(known[each], name=f"d{each}") for each in wanted)
+        read = tuple(each for each in signature.arrays if each.name not in unread)
         function = partial(_gradients, mine.function, signature, wanted)
         update_wrapper(function, mine.written)  # whose lines are told
         return _made(
@@ -258,7 +270,7 @@ class ReferenceOp(Op):
                 mine,
                 name=name or f"{mine.name.removesuffix('_forward')}_backward",
                 function=function,
-                signature=Signature((*given, *signature.arrays), signature.numbers, made),
+                signature=Signature((*given, *read), signature.numbers, made),
                 gradients=tuple(each.name for each in given),
             )
         )
@@ -270,6 +282,15 @@ def _gradients(
     """The gradients of `wanted`, of the outputs' gradients and the function's arguments."""
     others = {name: each for name, each in given.items() if name not in wanted}
     weights = tuple(others.pop(f"d{each.name}") for each in signature.outputs)
+    missing = [each for each in signature.arrays if each.name not in given]
+    if missing:
+        present = [each for each in signature.arrays if each.name in given]
+        known = (
+            *zip(signature.outputs, weights, strict=True),
+            *((a, given[a.name]) for a in present),
+        )
+        sizes = {str(axis): n for a, it in known for axis, n in zip(a.axes, it.shape, strict=True)}
+        given |= {each.name: weights[0].new_zeros(each.shape(sizes)) for each in missing}
 
     with torch.enable_grad():
         leaves = [given[each].detach().requires_grad_() for each in wanted]
@@ -320,6 +341,7 @@ def op(
     outputs: tuple[str, ...] = ("y",),
     weights: tuple[str, ...] = ("weight", "bias"),
     labels: Mapping[str, str] | None = None,
+    ignored: Mapping[str, int] | None = None,
     nonzero: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
     name: str | None = None,
@@ -328,8 +350,9 @@ def op(
 
     sizes: what each size in its annotations is tried at. outputs: their names. weights: the
     arguments whose dtype may differ from the others'. labels: of each argument of whole numbers
-    the size that they are below. nonzero: arguments that may not be zero. without: distributions
-    on which it isn't defined. Raises OpError.
+    the size that they are below. ignored: of some of these another number, that stands for none.
+    nonzero: arguments that may not be zero. without: distributions on which it isn't defined.
+    Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
@@ -344,6 +367,7 @@ def op(
                 signature=signature,
                 sizes=sizes,
                 labels=labels or {},
+                ignored=ignored or {},
                 nonzero=frozenset(nonzero),
                 without=frozenset(without),
             )

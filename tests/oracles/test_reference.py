@@ -8,10 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from kernels import registry
 from kernels.registry import KernelError, load_ops
-from oracles import OPS, RMS_NORM_BACKWARD, RMS_NORM_FORWARD
+from oracles import (
+    ADD_RMS_NORM_FORWARD,
+    OPS,
+    RMS_NORM_BACKWARD,
+    RMS_NORM_FORWARD,
+    ROPE_BACKWARD,
+    SMOOTHED_CROSS_ENTROPY_BACKWARD,
+    SMOOTHED_CROSS_ENTROPY_FORWARD,
+)
 from oracles.cases.covering import Coverage
 from oracles.cases.named import case_named
 from oracles.op import Case, Numerics, OutputForm, required
@@ -59,6 +68,50 @@ def test_gradients_are_those_of_the_closed_form() -> None:
     torch.testing.assert_close(truth["dweight"], (dy * x_hat).sum(0), rtol=1e-12, atol=1e-14)
 
 
+def test_gradient_that_needs_no_x_is_given_none() -> None:
+    """RoPE's turns dy back: a turn of it, and by the same angles, is dy again."""
+    case = next(each for each in _ci(ROPE_BACKWARD) if min(n for _, n in each.sizes) > 2)
+    inputs = ROPE_BACKWARD.inputs(case, CPU)
+    assert tuple(inputs) == ("dy", "cos", "sin")
+    dy, s, half = required(inputs, "dy").double(), case.size("s"), case.size("d") // 2
+    angle = torch.linspace(0, 3, s * half).double().view(s, half).repeat(1, 2)
+    turned = torch.cat((-dy[..., half:], dy[..., :half]), -1)
+    forward = dy * angle.cos()[:, None] + turned * angle.sin()[:, None]
+    back = ROPE_BACKWARD.oracle(case, {"dy": forward, "cos": angle.cos(), "sin": angle.sin()})
+    torch.testing.assert_close(back["dx"], dy, rtol=1e-12, atol=1e-14)
+
+
+def test_smoothed_loss_is_that_of_pytorch_and_ignored_rows_have_none() -> None:
+    """Beside the z-loss; some rows of every larger case have no label."""
+    case = next(each for each in _ci(SMOOTHED_CROSS_ENTROPY_BACKWARD) if each.size("m") > 30)
+    inputs = SMOOTHED_CROSS_ENTROPY_BACKWARD.inputs(case, CPU)
+    x, target = required(inputs, "x").double().requires_grad_(), required(inputs, "target")
+    ignored = target == -100
+    assert 0 < int(ignored.sum()) < case.size("m")
+    plain = functional.cross_entropy(x, target, label_smoothing=0.1, reduction="none")
+    expected = plain + 1e-4 * x.logsumexp(-1).square().masked_fill(ignored, 0)
+    (dx,) = torch.autograd.grad(expected, x, required(inputs, "dloss").double())
+    inputs_of_forward = {name: inputs[name] for name in SMOOTHED_CROSS_ENTROPY_FORWARD.arguments}
+    loss = SMOOTHED_CROSS_ENTROPY_FORWARD.oracle(case, inputs_of_forward)["loss"]
+    assert loss is not None and not bool(loss[ignored].any())
+    torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=1e-14)
+    made = SMOOTHED_CROSS_ENTROPY_BACKWARD.oracle(case, inputs)["dx"]
+    torch.testing.assert_close(made, dx, rtol=1e-10, atol=1e-14)
+
+
+def test_bound_allows_for_a_cast_of_the_sum_where_it_is_declared() -> None:
+    """RMS norm of a sum: what is normalised after the cast is further from the truth."""
+    case = next(each for each in _ci(ADD_RMS_NORM_FORWARD) if each.dtype == HALF)
+    inputs = ADD_RMS_NORM_FORWARD.inputs(case, CPU)
+    truth = ADD_RMS_NORM_FORWARD.oracle(case, inputs)
+    plain, cast = (
+        ADD_RMS_NORM_FORWARD.bound(case, inputs, truth, Numerics(casts=casts))
+        for casts in ("", "s")
+    )
+    assert torch.equal(plain["s"].deterministic, cast["s"].deterministic)
+    assert bool((cast["y"].deterministic > plain["y"].deterministic).all())
+
+
 def test_work_is_counted_from_operations_and_annotations() -> None:
     """Four operations on each element of x, two on each row; x, weight and y pass once."""
     m, n = CASE.size("m"), CASE.size("n")
@@ -104,7 +157,7 @@ def test_linear_signs_and_bounds_are_of_the_op(op: ReferenceOp) -> None:
     for name, bound in op.bound(case, inputs, truth, Numerics()).items():
         value = truth[name]
         assert value is not None
-        assert (bound.deterministic > 0).all()
+        assert ((bound.deterministic > 0) | (value == 0)).all()
         assert bound.deterministic.max() <= 1e-3 * value.abs().max()
     assert op.linear in op.arguments
 
