@@ -25,7 +25,7 @@ from oracles.analysis.trace import (
     trace,
 )
 from oracles.op import Bound, Numerics
-from oracles.rounding import UNIT_ROUNDOFF
+from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
@@ -33,6 +33,10 @@ _aten = torch.ops.aten
 _PRODUCTS = {
     *(_aten.mm.default, _aten.bmm.default, _aten.mv.default, _aten.dot.default),
     *(_aten.addmm.default, _aten.baddbmm.default, _aten.matmul.default),
+}
+_EXPONENTIALS = {
+    *(_aten.exp.default, _aten.exp2.default, _aten.sigmoid.default, _aten.silu.default),
+    _aten._softmax.default,  # noqa: SLF001
 }
 _TF32_KEPT = -(2**13)  # all but the last 13 bits of an fp32 number
 
@@ -137,7 +141,10 @@ def _rounded(
 
 
 class _Kernel(TorchDispatchMode):
-    """The casts that a kernel makes, and operands of products as it reads them."""
+    """The casts that a kernel makes, and operands of products as it reads them.
+
+    A GPU's fast exponentials have no subnormals.
+    """
 
     def __init__(self, arithmetic: Arithmetic) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -159,7 +166,10 @@ class _Kernel(TorchDispatchMode):
         if func in _PRODUCTS and self.arithmetic.numerics.tf32_operands:
             *rest, a, b = args
             args = (*rest, _tf32(a), _tf32(b))
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        if func in _EXPONENTIALS and not self.arithmetic.numerics.gradual_underflow:
+            made.masked_fill_(made.abs() < FLUSHED, 0)
+        return made
 
 
 def _tf32(x: Tensor) -> Tensor:

@@ -8,12 +8,13 @@ is cast before a product:
     P = exp(S - lse)     dS = P (w dP - D)                     dX = dS (1 - t^2)
     dq = scale [dX] k    dk = scale [dX]^T q                   dv = [w P]^T do
 
-Every operation rounds to fp32. [.] rounds to the halves' own type and leaves fp32 as it is; with
-tf32_operands each operand of a product loses its last 13 bits. A factor (scale, dropout's) comes
-before a cast or after it, whichever leaves less of it above the subnormals. There are no tiles: an
-exponential of S - m', m' a tile's maximum, is cast with the same relative error as that of S - m,
-and what rescaling costs stands in the bound in full, so that it hardly shows in a ratio to it.
-docs/derivations/verdict.md says what the comparison is sound for.
+Every operation rounds to fp32; exponentials below its normal numbers are 0, as a GPU's fast ones
+are, unless the kernel says that it keeps them. [.] rounds to the halves' own type and leaves fp32
+as it is; with tf32_operands each operand of a product loses its last 13 bits. A factor (scale,
+dropout's) comes before a cast or after it, whichever leaves less of it above the subnormals. There
+are no tiles: an exponential of S - m', m' a tile's maximum, is cast with the same relative error as
+that of S - m, and what rescaling costs stands in the bound in full, so that it hardly shows in a
+ratio to it. docs/derivations/verdict.md says what the comparison is sound for.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from oracles.attention.scores import Piece, Problem
 from oracles.attention.values import addends_vary
 from oracles.cases.distributions import INTEGERS
 from oracles.op import Case, Inputs, Numerics, Outputs, optional, required
-from oracles.rounding import UNIT_ROUNDOFF
+from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 # There errors come from underflow, or from the rounding of scores of thousands, which is as large
 # as the halves' casts: few in a block, of very different sizes, and not the same from one order of
@@ -68,6 +69,11 @@ class _Way:
     def cast(self, x: Tensor) -> Tensor:
         """As P and dS are before a product."""
         return x if self.dtype == torch.float32 else x.to(self.dtype).float()
+
+    def exp(self, x: Tensor) -> Tensor:
+        """e to the x; 0 below fp32's normal numbers where fast exponentials have none."""
+        made = torch.exp(x)
+        return made if self.numerics.gradual_underflow else made.masked_fill_(made < FLUSHED, 0)
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """a @ b."""
@@ -150,10 +156,10 @@ class _Tile:
         if z is not None:
             m = m.maximum(z)
         m = m.masked_fill(m == -torch.inf, 0)
-        p = torch.exp(self.s - m)
+        p = way.exp(self.s - m)
         total = p.sum(-1, keepdim=True)
         if z is not None:
-            total = total + torch.exp(z - m)
+            total = total + way.exp(z - m)
         weights = way.cast(p if self.keep is None else p * self.keep)
         out = way.product(weights, self.keys(required(problem.inputs, "v")))
         out = out / total.masked_fill(total == 0, 1)
@@ -208,7 +214,7 @@ class _Gradients:
     def _add(self, tile: _Tile) -> None:
         problem, way, piece = self.problem, self.way, tile.piece
         lse, do = tile.statistic(self.lse), tile.rows(self.do)
-        p = torch.exp(tile.s - lse.masked_fill(lse == -torch.inf, torch.inf))
+        p = way.exp(tile.s - lse.masked_fill(lse == -torch.inf, torch.inf))
         dp, weights, keep_scale = way.product(do, tile.keys(self.v).mT), p, 1.0
         if tile.keep is not None:
             weights, keep_scale = p * tile.keep, problem.keep_scale
@@ -236,7 +242,7 @@ class _Gradients:
             made["dbias"] = self.dbias.to(bias.dtype)
         sink = optional(self.problem.inputs, "sink")
         if sink is not None:
-            share = torch.exp(sink.float()[:, None] - self.lse.float())
+            share = self.way.exp(sink.float()[:, None] - self.lse.float())
             made["dsink"] = -(share * self.d).sum((0, 2))
         return made
 

@@ -165,10 +165,15 @@ class Trial:
     def _without_launches(self) -> Finding | None:
         if self.kernel.origin == "baseline" or not self.first.launches:
             return None
-        truth = self.run.truth(self.known)
-        values = [each for name in self.first.outputs if (each := truth[name]) is not None]
-        if not all(bool(((each != 0) & each.isfinite()).any()) for each in values):
-            return None  # zeros need no kernel, and what memory held may be NaN
+        truth, bounds = self.run.truth(self.known), self.known.bounds_of(self.kernel)
+        # Zeros need no kernel, what memory held may be NaN, and the rest may not be judged.
+        needed = (
+            (exact != 0) & exact.isfinite() & bounds[name].deterministic.isfinite()
+            for name in self.first.outputs
+            if (exact := truth[name]) is not None
+        )
+        if not all(bool(each.any()) for each in needed):
+            return None
         words = sorted(self.known.case.options)
         sets = ((), *((each,) for each in words), *combinations(words, 2))
         if not {each for each in sets if self._first_of("stubbed", each)}:

@@ -18,7 +18,8 @@ from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
 from oracles.attention.probes import NEEDLES
 from oracles.attention.values import DISTRIBUTIONS
 from oracles.cases.distributions import INTEGERS
-from oracles.op import Numerics, Op
+from oracles.cases.named import case_named
+from oracles.op import Numerics, Op, required
 from suites.accuracy.verdict import judge
 from suites.sandbox.call import Call
 from tests.builders.attention_trials import FEATURES, JUDGED, Trial
@@ -207,3 +208,21 @@ def test_emulation_of_several_pieces_is_that_of_one(monkeypatch: pytest.MonkeyPa
         other = parts[name]
         assert each is not None and other is not None
         torch.testing.assert_close(each, other, rtol=2.0**-18, atol=2.0**-20)
+
+
+def test_exponentials_below_normal_numbers_are_zero_unless_they_are_kept() -> None:
+    """A right kernel of a GPU has zeros there, far from what an emulation that keeps them has."""
+    op = OPS[BACKWARD]
+    sizes = "b1-h_q1-h_kv1-s_q37-s_kv41-d64-d_v64"
+    case = case_named(op, f"{BACKWARD}-{sizes}-float32-contiguous-one_hot-bias")
+    assert case is not None
+    inputs = op.inputs(case, torch.device("cpu"))
+    bound = op.bound(case, inputs, op.oracle(case, inputs), Numerics())["dbias"].deterministic
+    assert op.emulate is not None
+    flushed, kept = (
+        required(op.emulate(case, inputs, Numerics(gradual_underflow=keeps)), "dbias").double()
+        for keeps in (False, True)
+    )
+    z = (flushed - kept).abs() / bound
+    assert bool(((flushed == 0) & (kept != 0) & (z > 1 / 4)).any())
+    assert float(z.max()) <= 1

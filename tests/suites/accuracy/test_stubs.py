@@ -30,6 +30,13 @@ _CPU = torch.device("cpu")
             False,
             id="outputs-are-nan",
         ),
+        pytest.param(
+            "flash",
+            "attention_forward-b1-h_q1-h_kv1-s_q41-s_kv37-d16-d_v64-window_left5-window_right3"
+            "-float16-v_transposed-nan_k-bias-bias_over_queries-unequal_d-window",
+            False,
+            id="what-is-finite-is-not-judged",
+        ),
     ],
 )
 def test_right_kernel_is_not_called_stubbed(name: str, case: str, *, is_asked: bool) -> None:
