@@ -95,10 +95,22 @@ def _reject_window(case: Case) -> str | None:
     return f"serves windows under a causal mask alone, got one {ahead}"
 
 
+def _reject_positions(case: Case) -> str | None:
+    """The refusal of rows that aren't on 16 bytes, of which the operators ask even of one alone."""
+    width = _VECTOR_BYTES // case.dtype.itemsize
+    for name in ("q", "k", "v"):
+        stride = geometry(case)[name].strides[1]
+        if stride % width:
+            return f"needs 16-byte strides, got a stride of {stride} along axis 1 of {name}"
+    return None
+
+
 def _reject(case: Case) -> str | None:
     if {"torch_dropout", "varlen"} <= case.options:
         return "draws another mask under varlen than the one for (b, h, s_q, s_kv)"
-    return reject_bias(case) or _reject_window(case) or reject_reach(case, "sh")
+    refusals = (reject_bias, _reject_window, _reject_positions)
+    found = (reason for each in refusals if (reason := each(case)) is not None)
+    return next(found, None) or reject_reach(case, "sh")
 
 
 _DOMAIN = Domain(

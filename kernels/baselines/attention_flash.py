@@ -5,8 +5,10 @@ one after the other as [total, h, d]. Positions count from the bottom right corn
 without keys has lse +inf here, in place of the contract's -inf; where there can be one, that is
 mended, and as little else as possible is added to what is timed.
 
+PyTorch's build leaves ALiBi out.
+
 Sources: pytorch/pytorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (what it
-refuses, dk and dv summed over a group in the half) and alibi.h.
+refuses, dk and dv summed over a group in the half).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from kernels.baselines.attention_call import (
 )
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from oracles.op import Case, Numerics
+from oracles.op import Numerics
 
 _ATEN = torch.ops.aten
 _FORWARD = _ATEN._flash_attention_forward  # noqa: SLF001  (has no public name)
@@ -47,12 +49,6 @@ BACKWARD = Numerics(
 _FEATURES = frozenset({"causal", "bottom_right", "window", "varlen", "gqa", "scale"})
 
 
-def _reject_forward(case: Case) -> str | None:
-    if {"alibi", "causal"} <= case.options:
-        return "leaves the query's part of ALiBi out under a causal mask, and so out of its lse"
-    return reject_corner(case)
-
-
 def _limits(options: Options) -> dict[str, int | None]:
     """The window as the operators name it; they set the right limit of a causal mask themselves."""
     left, right = options.window or (None, None)
@@ -64,12 +60,11 @@ def _limits(options: Options) -> dict[str, int | None]:
     Domain(
         dtypes=HALVES,
         alignment=16,
-        unaligned=frozenset({"alibi_slopes"}),
         sm=SM,
         sizes=SIZES | {"d": (8, 256)},
-        features=_FEATURES | {"alibi"},
+        features=_FEATURES,
         devices=("cuda",),
-        also=_reject_forward,
+        also=reject_corner,
     ),
     numerics=FORWARD,
     priority=-12,
@@ -95,7 +90,6 @@ def torch_flash(
         options.causal,
         return_debug_mask=False,
         scale=options.scale,
-        alibi_slopes=options.alibi_slopes,
         **_limits(options),
     )
     if varlen:

@@ -324,8 +324,9 @@ class Unpacked:
                 tensor.set_(buffer.untyped_storage(), start, place.shape, place.strides)
                 arguments[name] = tensor
                 if each["bytes"] < each["room"]:
-                    tensor.copy_(home.view(place.dtype).view(place.shape))
-                    self._returned.append((tensor, home.view(place.dtype).view(place.shape)))
+                    elements = home.view(place.dtype).view(place.shape)
+                    _once(tensor, tensor).copy_(_once(elements, tensor))
+                    self._returned.append((tensor, elements))
             if each["bytes"] == each["room"]:
                 buffer.copy_(home)
                 self._returned.append((buffer, home))
@@ -401,6 +402,14 @@ def _buffer(nbytes: int, lead: int, device: torch.device) -> Tensor:
 def bits_of(tensor: Tensor) -> Tensor:
     """The whole buffer that `tensor` lies in, uint8."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _once(elements: Tensor, like: Tensor) -> Tensor:
+    """`elements` without those that `like`, of the same shape, has at another one's place."""
+    for axis, stride in enumerate(like.stride()):
+        if stride == 0:
+            elements = elements.narrow(axis, 0, min(1, elements.shape[axis]))
+    return elements
 
 
 def _packed(tensor: Tensor) -> Tensor:

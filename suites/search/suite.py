@@ -23,6 +23,7 @@ from suites.run.progress import Progress
 from suites.run.selection import alike_together
 from suites.run.suite import DeviceLostError, Pair
 from suites.run.user_cases import too_large, user_cases
+from suites.sandbox.judge_side.workers import SPENT
 from suites.search.draws import Draws
 from suites.search.shrinking import Shrunk, changes, shrink
 
@@ -165,11 +166,15 @@ class Search(Accuracy):
 
     def _judged(self, kernel: Kernel, case: Case) -> AccuracyRow:
         try:
-            return self.judge.try_pair(kernel, case)
+            row = self.judge.try_pair(kernel, case)
         except DeviceLostError as lost:
             row = lost.args[0]
             assert isinstance(row, AccuracyRow)
+        if row.status != "failed" or not any(each in (row.reason or "") for each in SPENT):
             return row
+        # The search's other processes hold the rest of it: that says nothing of the kernel.
+        reason = f"no memory was left for it: {row.reason}"
+        return row.model_copy(update={"status": "refused", "rule": None, "reason": reason})
 
     def _is_known(self, target: _Target, row: AccuracyRow, case: Case) -> bool:
         """Whether the row shows what an earlier find did: the same rule, and all that it needs.

@@ -119,7 +119,7 @@ def flash_forward(*args: object, **kwargs: object) -> tuple[object, ...]:
     given = [call[name] for name in ("query", "key", "value")]
     assert all(each.dim() == (3 if varlen else 4) for each in given)
     q, k, v = (each[None] if varlen else each for each in given)
-    options = _flash_options(call) | {"alibi_slopes": call["alibi_slopes"]}
+    options = _flash_options(call)
     out, lse = torch_eager(q, k, v, **options)
     lse = lse.masked_fill(lse == -math.inf, math.inf)
     nothing = torch.empty(0)

@@ -177,6 +177,7 @@ def test_packed_copies_what_is_apart_or_off_16_bytes() -> None:
 
 _OFFSET = Layout("v_offset4", (("v", TensorLayout(offset=4)),))
 _BIAS_ROW = Layout("bias_rowpad1", (("bias", TensorLayout(row_padding=1)),))
+_ROW = Layout("k_rowpad1", (("k", TensorLayout(row_padding=1)),))
 _FAR_HEADS = Layout("q_heads_far", (("q", TensorLayout(order="hbsd", row_stride=2**31)),))
 _REFUSALS = (
     ("torch_flash", _case(dtype=torch.float32), "serves float16, bfloat16, got float32"),
@@ -184,13 +185,14 @@ _REFUSALS = (
     ("torch_flash", _case(d=264, d_v=264), "d of 8 to 256"),
     ("torch_flash", _case(options="unequal_d", d_v=32), "doesn't serve unequal_d"),
     ("torch_flash", _case(options="causal"), "from the bottom right corner, got s_q = 40"),
-    ("torch_flash", _case(options="causal alibi", s_kv=40), "leaves the query's part of ALiBi"),
+    ("torch_flash", _case(options="alibi", s_kv=40), "doesn't serve alibi"),
     ("torch_flash", _case(BACKWARD, "alibi", s_kv=40), "doesn't serve alibi"),
     ("torch_flash", _case(b=65536), "b of 1 to 65535"),
     ("torch_flash", _case(s_kv=0), "s_kv of 1 or more"),
     ("torch_flash", _case(layout=_OFFSET), "16-byte pointers, got v offset by 4"),
     ("torch_flash", _case(GRADIENTS, "causal"), "is refused causal masks of unequal lengths"),
     ("torch_efficient", _case(options="gqa", h_kv=1), "doesn't serve gqa"),
+    ("torch_efficient", _case(s_kv=1, h_kv=1, h_q=1, layout=_ROW), "along axis 1 of k"),
     ("torch_efficient", _case(options="window", window_left=3, window_right=2), "got one 2 keys"),
     ("torch_efficient", _case(options="window", window_left=3), "without a right limit"),
     ("torch_efficient", _case(options="bias", layout=_BIAS_ROW), "stride of 49 along axis 2"),

@@ -39,7 +39,7 @@ _OTHER_OUTPUTS = "its process returned other outputs than the op's"
 _NO_WORKER = "its process sent what no worker sends"
 _NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
 # Errors after which a worker isn't used again: what is out of memory may still hold it.
-_SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
+SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
 
 
 _CALL, _DECLARED = TypeAdapter(Call), TypeAdapter(Declared)  # what a worker may say of them
@@ -192,7 +192,7 @@ class Workers:
             changed = parcel.changed(arena, kernel.op)
             rule = None if changed is None else "changed input"
             call = replace(call, outputs=outputs, rule=rule, reason=changed)
-        if call.fatal or call.spent or any(each in (call.reason or "") for each in _SPENT):
+        if call.fatal or call.spent or any(each in (call.reason or "") for each in SPENT):
             self._end()
         return call
 
@@ -310,7 +310,7 @@ class Workers:
             self._end()
             raise EndedError("process ended", _NO_WORKER) from error
         if done.raised is not None:
-            if done.fatal or done.spent or any(each in done.raised for each in _SPENT):
+            if done.fatal or done.spent or any(each in done.raised for each in SPENT):
                 self._end()
             raise TaskError(done.rule, done.raised)
         if done.outputs and done.outputs != list(_sizes(kernel, case)):

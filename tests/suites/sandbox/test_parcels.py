@@ -11,7 +11,8 @@ from torch import Tensor
 
 from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
 from oracles.cases.layouts import LARGEST_POISONED_BUFFER, place_vector
-from oracles.op import Case, Inputs, Layout, TensorLayout
+from oracles.cases.named import case_named
+from oracles.op import Case, Inputs, Layout, TensorLayout, required
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox import parcels
 from suites.sandbox.parcels import Arena, Parcel, Unpacked, lay_out, make_arena
@@ -182,6 +183,23 @@ def test_change_in_a_buffer_of_gigabytes_is_found(device: torch.device) -> None:
     x[2, 36] = 3.0
     unpacked.send_back()
     assert parcel.differs(arena) == "x"
+
+
+def test_element_that_is_seen_often_is_sent_once(device: torch.device) -> None:
+    """In a buffer of gigabytes, too, to which elements are written one by one."""
+    name = "b2-h_q2-h_kv2-s_q1-s_kv2-d8-d_v8-float16-kv_expanded_batch+v_heads_far"
+    case = case_named(ATTENTION_FORWARD, f"attention_forward-{name}")
+    assert case is not None
+    inputs = ATTENTION_FORWARD.inputs(case, CPU)
+    parcel = Parcel.of(inputs, CPU)
+    arena = Arena(torch.empty_like(parcel.content), {})
+    unpacked = Unpacked(arena, parcel.put(arena), (), device)
+    v, given = required(unpacked.arguments, "v"), required(inputs, "v")
+    assert v.stride(0) == 0
+    assert v.untyped_storage().nbytes() > LARGEST_POISONED_BUFFER
+    assert torch.equal(v.cpu(), given)
+    unpacked.send_back()
+    assert parcel.differs(arena) is None
 
 
 def test_tensors_that_share_a_buffer_share_its_copy(arena: Arena) -> None:
