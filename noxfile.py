@@ -54,8 +54,9 @@ _RUNS_NOTHING = {
 # Options whose value is a path; tests/suites/run/test_nox_command.py holds them to what the
 # sessions take.
 _PATHS = {
-    *("--against", "--benchmark-json", "--cache", "--cases", "--detection", "--failed"),
+    *("--against", "--benchmark-json", "--cache", "--cases", "--definition", "--detection"),
     *(
+        "--failed",
         "--html",
         "--junit",
         "--kernels",
@@ -65,6 +66,7 @@ _PATHS = {
         "--resume",
         "--roofline",
         "--svg",
+        "--workloads",
     ),
 }
 # Sessions whose bare words are files, and their options whose value is a word of another kind.

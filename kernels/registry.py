@@ -14,7 +14,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -33,6 +33,7 @@ from kernels.size_relations import parsed
 from oracles import OPS
 from oracles.op import Case, Numerics, Op
 from oracles.reference import OpError, ReferenceOp
+from oracles.reference.definitions import read_definition, unsaid
 
 __all__ = [
     "Absent",
@@ -47,6 +48,7 @@ __all__ = [
     "choose",
     "home_of",
     "kernel",
+    "load_definition",
     "load_file",
     "load_ops",
     "resolved",
@@ -299,11 +301,15 @@ def resolved(path: Path, option: str = "--kernels") -> Path:
 def load_file(path: Path) -> tuple[Kernel, ...]:
     """Import a user's file and return the kernels it registers; none, where it defines ops alone.
 
+    A file of JSON is a definition, as of `load_definition`; whoever judges reads its workloads too.
     Raises KernelError, in one sentence, where the file doesn't exist, isn't Python, fails to
     import, registers nothing, or registers a name that is taken.
     """
     all_kernels()
     before = set(_registered)
+    if path.suffix == ".json":  # what its op's kernels ask for, in a process that only calls them
+        _define(path, ())
+        return ()
     file = _imported(path, "--kernels")
     added = tuple(value for key, value in _registered.items() if key not in before)
     if not added and file not in _homes.values():
@@ -337,6 +343,46 @@ def load_ops(path: Path, option: str = "--ops") -> tuple[Op, ...]:
             except OpError as error:
                 raise KernelError(f"{option} {path}: {each.name}: {error}") from error
     return found
+
+
+def load_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
+    """Make the op of a definition in flashinfer's trace format known, check it, and return it.
+
+    Its cases are those of the workloads, and generated ones. Raises KernelError, in one sentence.
+    """
+    made = _define(path, [resolved(each, "--workloads") for each in workloads])
+    scalar = unsaid(made)
+    if scalar is not None:
+        raise KernelError(
+            f"--definition {path}: inputs.{scalar}: nothing gives it a value; give one by "
+            "--workloads, or as a default of the reference's run"
+        )
+    try:
+        made.check()
+    except OpError as error:
+        raise KernelError(f"--definition: {error}") from error
+    return made
+
+
+def _define(path: Path, workloads: Sequence[Path]) -> ReferenceOp:
+    """The op of a definition, which is read once."""
+    file = resolved(path, "--definition")
+    if file.suffix != ".json":
+        raise KernelError(f"--definition {path}: its name must end in .json")
+    for name, home in _homes.items():
+        known = OPS[name]
+        if home == file and isinstance(known, ReferenceOp):
+            return known
+    try:
+        made = read_definition(file, workloads)
+    except OpError as error:
+        raise KernelError(f"--definition: {error}") from error
+    _loading.append(file)
+    try:
+        _adopt(made)
+    finally:
+        _loading.pop()
+    return made
 
 
 def _imported(path: Path, option: str) -> Path:

@@ -9,11 +9,12 @@ docs/derivations/analysis.md has the rules, and how near derivations by hand com
     bounds     how far a kernel with some numerics may be from them
     emulate    what an idealised kernel with these numerics returns
     rounds     marks a cast that a kernel may make
+    Precision  inside of it floating-point numbers are made in one dtype, whatever is asked for
 """
 
 from __future__ import annotations
 
 from oracles.analysis.bounds import bounds, emulate, truth
-from oracles.analysis.trace import NoRuleError, Reference, rounds
+from oracles.analysis.trace import NoRuleError, Precision, Reference, rounds
 
-__all__ = ["NoRuleError", "Reference", "bounds", "emulate", "rounds", "truth"]
+__all__ = ["NoRuleError", "Precision", "Reference", "bounds", "emulate", "rounds", "truth"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.propagation import Pair, Propagation, count_sums
+from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
 from oracles.analysis.scales import scales
 from oracles.analysis.trace import (
     ROUNDS,
@@ -79,8 +79,12 @@ def bounds(
                 f"{told(reference)} returns truth values or whole numbers of rounded ones"
             )
         made = []
-        for index, (pair, dtype) in enumerate(zip(pairs, out_dtypes, strict=True)):
-            made.append(_bound(pair, dtype, sure, likely, None if sizes is None else sizes[index]))
+        nodes = output_nodes(graph.graph)
+        for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
+            # A reference may cast its output itself, by a mark, which is then the last cast.
+            is_cast = node.target == ROUNDS and node.args[1:] == ("", dtype)
+            last = torch.float64 if is_cast else dtype
+            made.append(_bound(pair, last, sure, likely, None if sizes is None else sizes[index]))
         return tuple(made)
 
 

@@ -37,6 +37,12 @@ def count_sums(graph: Graph) -> int:
     return sum(each.numel() for each in made if isinstance(each, Tensor))
 
 
+def output_nodes(graph: Graph) -> tuple[Node, ...]:
+    """What a graph returns."""
+    outputs: Any = graph.output_node().args[0]
+    return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+
+
 def _last_uses(graph: Graph) -> dict[Node, list[Node]]:
     """After which node each is done with."""
     seen: set[Node] = set()
@@ -65,9 +71,7 @@ class Propagation:
         done = _last_uses(self.graph)
         for node in self.graph.nodes:
             if node.op == "output":
-                outputs = node.args[0]
-                listed = outputs if isinstance(outputs, list | tuple) else (outputs,)
-                return [held[each] for each in listed]
+                return [held[each] for each in output_nodes(self.graph)]
             if node.op == "placeholder":
                 held[node] = self._input(next(given))
             elif node.op == "get_attr":

@@ -26,6 +26,7 @@ _aten = torch.ops.aten
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HALVES = {Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16}
 _CONVERSIONS = (Tensor.to, Tensor.type)
+_DTYPE_OF = Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 
 class NoRuleError(ValueError):
@@ -58,16 +59,19 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
     return marked
 
 
-class _Precision(TorchFunctionMode):
+class Precision(TorchFunctionMode):
     """Floating-point tensors are made and kept in one dtype, whatever a reference asks for.
 
     A cast to a half is marked, as one that every kernel makes. Nodes of a graph are told by
-    the line of `file` that runs.
+    the line of `file` that runs. declared: by the id of a tensor, the dtype that code of `file` is
+    told of it, so that a cast to an argument's dtype is one to the dtype that a kernel is given.
     """
 
-    def __init__(self, dtype: torch.dtype, file: str = "") -> None:
+    def __init__(
+        self, dtype: torch.dtype, file: str = "", declared: Mapping[int, torch.dtype] | None = None
+    ) -> None:
         super().__init__()
-        self.dtype, self.file = dtype, file
+        self.dtype, self.file, self.declared = dtype, file, declared or {}
 
     def __torch_function__(
         self,
@@ -83,6 +87,10 @@ class _Precision(TorchFunctionMode):
         named = dict(kwargs or {})
         if getattr(func, "namespace", "") == ROUNDS.namespace:
             return func(*args, **named)
+        if func == _DTYPE_OF and id(args[0]) in self.declared:
+            asks = sys._getframe(1).f_code.co_filename  # noqa: SLF001  # torch itself asks, too
+            if asks == self.file:
+                return self.declared[id(args[0])]
         if func in _HALVES:
             return rounds(args[0].to(self.dtype), "", _HALVES[func])
         if func in {Tensor.float, Tensor.double}:
@@ -135,7 +143,7 @@ def run(
     reference: Reference, inputs: Mapping[str, object], dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
     """The reference's outputs, computed in `dtype`."""
-    with made_in(dtype), _Precision(dtype):
+    with made_in(dtype), Precision(dtype):
         made = reference(**{**inputs, **tensors_of(inputs, dtype)})
     return made if isinstance(made, tuple) else (made,)
 
@@ -195,7 +203,7 @@ def _traced(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     values = tuple(tensors.values())
     with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad():
         try:
-            with _Precision(torch.float64, _place(reference)[0]):
+            with Precision(torch.float64, _place(reference)[0]):
                 first = _graph(called, *values)
         except Exception as error:
             data = "DataDependent" in type(error).__name__

@@ -49,6 +49,11 @@ class Sizes:
         return next(iter(self.levels.values()))[0]
 
     @property
+    def smallest(self) -> int:
+        """The smallest value above 0."""
+        return min(value for values in self.levels.values() for value in values if value)
+
+    @property
     def least(self) -> int:
         """The smallest value: a smaller one is no size of the op."""
         return min(min(each) for each in self.levels.values())

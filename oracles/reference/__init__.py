@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
+from itertools import product
 from typing import Any
 
 import torch
@@ -68,6 +69,8 @@ class Reference:
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
     without    distributions on which the op isn't defined
+    dtypes     the activations' and the weights' that it is defined in; none: each that ops share
+    problem    (sizes) -> why there can be no case of them; None where there can
     """
 
     name: str
@@ -80,6 +83,8 @@ class Reference:
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
+    dtypes: tuple[tuple[torch.dtype, torch.dtype], ...] = ()
+    problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
 
     def forms(self, case: Case) -> dict[str, OutputForm]:
         """Shape and dtype of each output."""
@@ -168,7 +173,7 @@ class Reference:
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
-        sizes = _small(self.sizes)
+        sizes = _small(self)
         case = case_of(self.name, sizes, _SINGLE, "ci")
         inputs = self.inputs(case, torch.device("cpu"))
         check(self.written, self.function, self.signature, sizes, inputs)
@@ -193,13 +198,18 @@ def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return returned if isinstance(returned, tuple) else (returned,)
 
 
-def _small(sizes: Mapping[str, Sizes]) -> dict[str, int]:
-    """The smallest values above 1, each another one where there are several."""
+def _small(reference: Reference) -> dict[str, int]:
+    """The smallest values above 1 that can be, each another one where there are several."""
+    sizes = reference.sizes
     made: dict[str, int] = {}
     for name, each in sizes.items():
         values = sorted(value for values in each.levels.values() for value in values if value > 1)
         made[name] = next((value for value in values if value not in made.values()), values[0])
-    return made
+    if reference.problem(made) is None:
+        return made
+    known = ({value for of in each.levels.values() for value in of} for each in sizes.values())
+    drawn = (dict(zip(sizes, each, strict=True)) for each in product(*map(sorted, known)))
+    return next((each for each in drawn if reference.problem(each) is None), made)
 
 
 @cache
@@ -214,7 +224,7 @@ def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> tuple[
 
 @cache
 def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
-    sizes, signature = _small(reference.sizes), reference.signature
+    sizes, signature = _small(reference), reference.signature
 
     def draw(seed: int) -> dict[str, Tensor]:
         case = replace(case_of(reference.name, sizes, _SINGLE, "ci"), seed=seed)
@@ -265,7 +275,7 @@ class ReferenceOp(Op):
         read = tuple(each for each in signature.arrays if each.name not in unread)
         function = partial(_gradients, mine.function, signature, wanted)
         update_wrapper(function, mine.written)  # whose lines are told
-        return _made(
+        return op_of(
             replace(
                 mine,
                 name=name or f"{mine.name.removesuffix('_forward')}_backward",
@@ -298,7 +308,7 @@ def _gradients(
         return torch.autograd.grad(_several(made), leaves, weights, materialize_grads=True)
 
 
-def _made(reference: Reference) -> ReferenceOp:
+def op_of(reference: Reference) -> ReferenceOp:
     """The op of a reference."""
     signature, sizes = reference.signature, reference.sizes
     matrices = [each for each in signature.real if len(each.axes) > 1]
@@ -321,10 +331,19 @@ def _made(reference: Reference) -> ReferenceOp:
         cases=tuple,
         signs=reference.signs,
         linear=linear,
-        allowed=allowed_of(signature, sizes, reference.gradients, reference.without),
+        allowed=allowed_of(
+            signature,
+            sizes,
+            reference.gradients,
+            reference.without,
+            reference.dtypes,
+            reference.problem,
+        ),
         products=reference.products,
         workloads=workloads_of(reference.name, sizes),
-        widths=tuple(dict.fromkeys(str(each.axes[-1]) for each in matrices)),
+        widths=tuple(
+            dict.fromkeys(each.axes[-1] for each in matrices if isinstance(each.axes[-1], str))
+        ),
         statistics=frozenset(
             each.name
             for each in signature.real
@@ -359,7 +378,7 @@ def op(
         signature = Signature.of(function, outputs, weights)
         _compare(function, signature, sizes, labels or {})
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
-        return _made(
+        return op_of(
             Reference(
                 name=called,
                 written=function,

@@ -8,7 +8,7 @@ sizes, and each pair once more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -125,12 +125,16 @@ def allowed_of(
     sizes: Mapping[str, Sizes],
     gradients: tuple[str, ...],
     without: frozenset[str],
+    dtypes: tuple[Dtypes, ...] = (),
+    problem: Callable[[Mapping[str, int]], str | None] = lambda _: None,
 ) -> Allowed:
-    """Which cases there can be."""
+    """Which cases there can be. dtypes, problem: as in `Reference`."""
     layouts = layouts_of(signature, gradients)
-    distributions = [each for each in distributions_of(signature) if each not in without]
-    pairs = _SAME + _MIXED if _has_weight(signature) else _SAME
     half = torch.float16
+    pairs = dtypes or (_SAME + _MIXED if _has_weight(signature) else _SAME)
+    if (half, half) not in pairs:
+        without |= {"near_overflow"}
+    distributions = [each for each in distributions_of(signature) if each not in without]
 
     def objection(case: Case) -> str | None:
         for name, each in sizes.items():
@@ -140,7 +144,10 @@ def allowed_of(
                 return f"{name} must be {each.least} or more{of}, got {size}"
         if case.dtype != case.weight_dtype and not _has_weight(signature):
             return "the op has no weight; leave weight_dtype out"
-        return known.objection(case, ())
+        if (case.dtype, case.weight_dtype) not in pairs:
+            return f"the op isn't defined in {case.dtype_label}"
+        wrong = problem(dict(case.sizes))
+        return wrong or known.objection(case, ())
 
     return Allowed(
         sizes=tuple(sizes),
@@ -166,9 +173,14 @@ def cases_of(op: Op, sizes: Mapping[str, Sizes]) -> tuple[Case, ...]:
     """All cases, those of `ci` first, each once."""
     families = (
         *(lambda tier, name=name: _none_of(op, sizes, name, tier) for name in sizes),
-        lambda tier: _covering(op) if tier == "ci" else _large(op, sizes),
+        lambda tier: _covering(op, sizes) if tier == "ci" else _possible(op, _large(op, sizes)),
     )
     return collect(families)
+
+
+def _possible(op: Op, cases: Iterator[Case]) -> Iterator[Case]:
+    assert op.allowed is not None
+    return (case for case in cases if op.allowed.objection(case) is None)
 
 
 def _none_of(op: Op, sizes: Mapping[str, Sizes], name: str, tier: Tier) -> Iterator[Case]:
@@ -191,7 +203,7 @@ class _Covering(Coverage):
         self.possible = owner[:, None] != owner[None, :]
 
 
-def _covering(op: Op) -> Iterator[Case]:
+def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     """Cases in which every pair of levels meets, of as few shapes as that takes.
 
     What is kept of a shape, kernels and graphs, is made once then.
@@ -199,8 +211,12 @@ def _covering(op: Op) -> Iterator[Case]:
     assert op.allowed is not None
     few = tuple(map(_one_size, op.allowed.factors))
 
+    # Of fixed axes a definition may have so many that no case is small.
+    least = case_of(op.name, {name: each.smallest for name, each in sizes.items()}, _SAME[0], "ci")
+    most = max(_MOST_BYTES, 2 * op.bytes(least))
+
     def serves(case: Case) -> bool:
-        return op.bytes(case) <= _MOST_BYTES and all(size for _, size in case.sizes)
+        return op.bytes(case) <= most and all(size for _, size in case.sizes)
 
     small = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
     coverage = _Covering(small, serves)
@@ -234,7 +250,7 @@ def _large(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     Odd ones are of each distribution and of each layout, as dtypes come round.
     """
     assert op.allowed is not None
-    most = max(len(each.large) for each in sizes.values())
+    most = max((len(each.large) for each in sizes.values()), default=1)
     for turn in range(most):
         for first in range(most):
             values = {
@@ -246,9 +262,7 @@ def _large(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     middle = {name: each.large[len(each.large) // 2] for name, each in sizes.items()}
     pairs = tuple(_dtypes(op))
     for place, distribution in enumerate(op.allowed.distributions):
-        case = case_of(op.name, middle, pairs[place % len(pairs)], "full", distribution)
-        if op.allowed.objection(case) is None:
-            yield case
+        yield case_of(op.name, middle, pairs[place % len(pairs)], "full", distribution)
     for place, layout in enumerate(op.allowed.layouts.values()):
         yield replace(case_of(op.name, middle, pairs[place % len(pairs)], "full"), layout=layout)
 
@@ -270,7 +284,9 @@ def case_of(
 
 def workloads_of(op: str, sizes: Mapping[str, Sizes]) -> Workloads:
     """Few shapes, each of a model's size."""
-    count = min(len(each.timed) for each in sizes.values())
+    count = min((len(each.timed) for each in sizes.values()), default=0)
+    if not count:
+        return Workloads()
     timed = [{name: each.timed[place] for name, each in sizes.items()} for place in range(count)]
     half, single = (torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32)
     small = {name: min(_ON_CPU, each.timed[0]) for name, each in sizes.items()}

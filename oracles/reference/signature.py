@@ -39,16 +39,29 @@ class OpError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """An axis as long as an expression of sizes says, as `h_kv * 4`; constants: names in it."""
+
+    text: str
+    constants: Mapping[str, int]
+
+    def of(self, sizes: Mapping[str, int]) -> int:
+        """How long it is. Raises NameError, and whatever else the expression does."""
+        names = {"__builtins__": {}, "min": min, "max": max, **self.constants, **sizes}
+        return int(eval(self.text, names))  # noqa: S307  # beside code of the same file that runs
+
+
+@dataclass(frozen=True, slots=True)
 class Array:
     """A tensor that an op takes or returns. kind: which of a case's dtypes it has, or its own."""
 
     name: str
-    axes: tuple[str | int, ...]
+    axes: tuple[str | int | Extent, ...]
     kind: Kind | torch.dtype
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Its shape, of a case with these sizes."""
-        return tuple(sizes[each] if isinstance(each, str) else each for each in self.axes)
+        return tuple(_length(each, sizes) for each in self.axes)
 
     def dtype(self, case: Case) -> torch.dtype:
         """Its dtype, in a case."""
@@ -65,6 +78,12 @@ class Array:
     def letters(self) -> str:
         """A letter for each axis."""
         return _LETTERS[len(_LETTERS) - len(self.axes) :]
+
+
+def _length(axis: str | int | Extent, sizes: Mapping[str, int]) -> int:
+    if isinstance(axis, Extent):
+        return axis.of(sizes)
+    return sizes[axis] if isinstance(axis, str) else axis
 
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -126,7 +145,7 @@ def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
         raise OpError(
             f'{where}: {name} has no shape; annotate it with its sizes, as Float[Tensor, "m n"]'
         )
-    axes: list[str | int] = []
+    axes: list[str | int | Extent] = []
     for each in axes_said.split():
         if not (each.isidentifier() or each.isdecimal()):
             raise OpError(f"{where}: {name} has an axis {each!r}; write a size's name, or a number")

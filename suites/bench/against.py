@@ -31,7 +31,7 @@ _EARLIER = "suites/throughput"  # the name that it had in commits of before 2026
 _ORDER = "ABBA"
 _ROUNDS = 2  # the fewest whose processes, four a side, tell 2 %
 _OWN = {"--against": True, "--rounds": True, "--results": True, "--gate": False}
-_OF_FILES = ("--kernels", "--cases", "--failed")
+_OF_FILES = ("--kernels", "--ops", "--definition", "--workloads", "--cases", "--failed")
 
 
 def run_against(config: pytest.Config) -> int:

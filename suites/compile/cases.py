@@ -205,7 +205,7 @@ def _class(
 
 
 def _width_class(case: Case) -> int:
-    return width_class(max(1, *_widths(case).values()))
+    return width_class(max((1, *_widths(case).values())))
 
 
 def width_class(widest: int) -> int:

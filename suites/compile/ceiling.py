@@ -86,7 +86,7 @@ def _alike(case: Case, kernel: Kernel, rows: Sequence[CompileRow]) -> list[Compi
 
 
 def _width_class(case: Case, sizes: Mapping[str, int]) -> int:
-    return width_class(max(1, *(sizes.get(name, 1) for name in OPS[case.op].widths)))
+    return width_class(max((1, *(sizes.get(name, 1) for name in OPS[case.op].widths))))
 
 
 def _prediction(

@@ -105,6 +105,20 @@ OPTIONS = (
         **_REPEATED,
     ),
     _of(
+        _ALL,
+        "--definition FILE",
+        "an op as flashinfer's trace format defines it, in JSON, for --kernels; may be repeated",
+        type=not_empty,
+        **_REPEATED,
+    ),
+    _of(
+        _ALL,
+        "--workloads FILE",
+        "cases of --definition, in the same format, a JSON object a line; may be repeated",
+        type=not_empty,
+        **_REPEATED,
+    ),
+    _of(
         _JUDGED,
         "--dtype NAME",
         "only activations of this dtype (float32, float16, bfloat16); may be repeated",

@@ -17,7 +17,7 @@ import torch
 
 from kernels import Kernel, KernelError, all_kernels
 from kernels.declarations import hint
-from kernels.registry import all_absent, home_of, load_ops, resolved
+from kernels.registry import all_absent, home_of, load_definition, load_ops, resolved
 from oracles import OPS
 from oracles.cases.named import case_named, objection
 from oracles.op import Case, Numerics, dtype_name
@@ -48,16 +48,36 @@ def _known(option: str, wanted: Sequence[str], known: Iterable[str]) -> None:
 
 
 def kernel_files(options: Namespace) -> tuple[Path, ...]:
-    """The files that --ops and --kernels name; one that is named twice comes once."""
+    """The files of --definition, --ops and --kernels; one that is named twice comes once."""
+    named = {"--definition": options.definition, "--ops": options.ops, "--kernels": options.kernels}
+    for each in (*options.ops, *options.kernels):
+        if Path(each).suffix == ".json":
+            raise pytest.UsageError(
+                f"{each}: not a Python file; a definition in JSON comes by --definition"
+            )
     with refusing(KernelError):
-        files = [resolved(Path(each), "--ops") for each in options.ops]
-        return tuple(dict.fromkeys([*files, *(resolved(Path(each)) for each in options.kernels)]))
+        return tuple(
+            dict.fromkeys(
+                resolved(Path(each), option) for option, files in named.items() for each in files
+            )
+        )
 
 
 def known_ops(options: Namespace) -> None:
-    """Import what --ops names, for its ops; each file once. Raises UsageError."""
+    """Import what --ops names, for its ops, and read --definition; each once. Raises UsageError."""
+    if options.workloads and not options.definition:
+        raise pytest.UsageError(
+            "--workloads: it holds cases of --definition, which isn't there; add --definition=FILE"
+        )
+    if options.definition and not options.kernels:
+        raise pytest.UsageError(
+            "--definition: it has no kernel; give a file that registers one, as --kernels=FILE"
+        )
     homes = {home_of(op) for op in OPS}
     with refusing(KernelError):
+        for each in options.definition:
+            if resolved(Path(each), "--definition") not in homes:
+                load_definition(Path(each), [Path(file) for file in options.workloads])
         for each in options.ops:
             if resolved(Path(each), "--ops") not in homes:
                 load_ops(Path(each))

@@ -64,8 +64,8 @@ class Session(Generic[PairRow]):
         self._parent = os.getppid()
 
     def _files(self) -> list[Path]:
-        cases = (Path(each).expanduser().resolve() for each in self.options.cases)
-        return [*kernel_files(self.options), *cases]
+        data = (*self.options.workloads, *self.options.cases)
+        return [*kernel_files(self.options), *(Path(each).expanduser().resolve() for each in data)]
 
     def _pair(self, item: pytest.Item) -> Pair:
         assert isinstance(item, pytest.Function)

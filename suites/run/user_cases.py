@@ -83,7 +83,11 @@ def user_cases(options: Namespace, device: torch.device) -> tuple[Case, ...] | N
 
 def cases_options(options: Namespace) -> tuple[str, ...]:
     """The options that a command needs so that it knows a user's ops, and the ids of its cases."""
-    named = [*(("ops", Path(each)) for each in options.ops)]
+    named = [
+        (option, Path(each))
+        for option in ("definition", "workloads", "ops")
+        for each in getattr(options, option)
+    ]
     named += [("cases", each) for each in _files(options)]
     return tuple(
         f"--{option}={shlex.quote(path_in_command(each.expanduser().resolve()))}"

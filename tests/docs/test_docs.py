@@ -70,6 +70,8 @@ _NOT_RUN = {
     ".venv/bin/nox -s tests": "this is one of them",
     "nox --no-venv --no-install -s accuracy -- --op attention_delta": "all run so here",
     "nox -f ../kernel-workbench/noxfile.py --no-venv -s accuracy -- --kernels=mine.py": "likewise",
+    "nox -s accuracy -- --definition rmsnorm_h64.json --workloads rmsnorm_h64.jsonl "
+    "--kernels=mine.py": "tests/suites/accuracy/test_own_ops.py does",
     "nox -s search -- --kernels=mine.py": _MINUTES,
     "nox -s search -- --kernels=mine.py --resume=FOUND.jsonl": _MINUTES,
     "nox -s accuracy -- --kernels=mine.py --cases=FOUND.jsonl": "tests/suites/search does",

@@ -9,6 +9,7 @@ import pytest
 from reports.record import AccuracyRow, latest, read
 from tests import ROOT
 from tests.builders.commands import run_python
+from tests.builders.definitions import ADD_RMS_NORM, workload, written
 
 _FILE = ROOT / "tests/candidates/own_ops/root_norm.py"
 _OP = "root_norm_forward"
@@ -73,6 +74,62 @@ def test_how_to_is_right(tmp_path: Path) -> None:
     cases = (f"--case=unit_rows_forward-{each}" for each in names)
     _ran(tmp_path, f"--kernels={file}", *cases)
     assert [row.status for row in _rows(tmp_path)] == ["passed", "passed"]
+
+
+_OF_A_DEFINITION = """
+import torch
+from kernels import Domain, kernel
+from oracles import OPS
+
+_SERVED = Domain(dtypes=(torch.bfloat16,), weight_dtypes=(torch.float32,))
+
+def register(name, wrong):
+    @kernel(OPS["fused_add_rmsnorm_h64"], _SERVED, name=name)
+    def call(x, residual, weight, *, eps):
+        total = x.float() + residual.float()
+        scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + (0 if wrong else eps))
+        return (total * scale * weight).to(x.dtype), total.to(x.dtype)
+
+register("right", False)
+register("no_eps", True)
+"""
+
+
+def test_kernels_of_a_definition_are_judged_on_its_workloads(tmp_path: Path) -> None:
+    """Its scalar reaches the kernels, and the reproducing command names its files."""
+    given = {"x": None, "residual": None, "weight": None, "eps": 0.5}
+    line = workload("fused_add_rmsnorm_h64", {"m": 3}, **given)
+    file, (workloads,) = written(tmp_path, ADD_RMS_NORM, [line])
+    kernels = tmp_path / "mine.py"
+    kernels.write_text(_OF_A_DEFINITION)
+    named = (f"--definition={file}", f"--workloads={workloads}")
+    case = "fused_add_rmsnorm_h64-m3-bfloat16_float32weight-contiguous"
+    _ran(tmp_path / "results", *named, f"--kernels={kernels}", f"--case={case}", status=1)
+    found = {row.kernel: row for row in _rows(tmp_path / "results")}
+    assert {name: row.status for name, row in found.items()} == {
+        "right": "passed",
+        "no_eps": "failed",
+    }
+    assert " ".join(named) in found["no_eps"].reproduce
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--definition={0}",), "it has no kernel"),
+        (("--definition={0}", "--kernels={1}"), "inputs.eps: nothing gives it a value"),
+        (("--definition={1}", "--kernels={1}"), "its name must end in .json"),
+        (("--workloads={0}", "--kernels={1}"), "add --definition=FILE"),
+        (("--kernels={0}",), "a definition in JSON comes by --definition"),
+    ],
+)
+def test_definition_that_cant_be_run_is_refused(
+    options: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    """In one sentence, before anything is run."""
+    file, kernels = written(tmp_path, ADD_RMS_NORM)[0], tmp_path / "mine.py"
+    kernels.write_text(_OF_A_DEFINITION)
+    assert told in _ran(tmp_path, *(each.format(file, kernels) for each in options), status=4)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,442 @@
+r"""Ops of flashinfer's trace format: a definition is a reference with shapes, in a file of JSON.
+
+    {"name": "rmsnorm_h64", "axes": {"m": {"type": "var"}, "h": {"type": "const", "value": 64}},
+     "inputs": {"x": {"shape": ["m", "h"], "dtype": "bfloat16"}, ...}, "outputs": {...},
+     "reference": "import torch\n\ndef run(x, weight): ..."}
+
+Axes of type var are the op's sizes; those of type expr, and those that a constraint sets equal to
+an expression, follow from others. Each tensor has the dtype that the definition says, whatever the
+case. The reference runs in float64: a cast to float32 is none, and a cast to a half, or to the
+dtype of an argument in one, is one that every kernel makes (`Precision`, oracles/analysis). Its
+last cast is the output's own.
+
+Workloads are JSON lines, each of which makes a case:
+
+    {"definition": "rmsnorm_h64", "workload": {"axes": {"m": 7}, "inputs": {
+        "x": {"type": "random"}, "eps": {"type": "scalar", "value": 1e-6}}}}
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial, update_wrapper
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from oracles.analysis import Precision
+from oracles.cases.sizes import Sizes
+from oracles.op import Case, Workloads
+from oracles.reference import Reference, ReferenceOp, op_of
+from oracles.reference.cases import case_of, cases_of
+from oracles.reference.signature import Array, Extent, Function, Kind, OpError, Signature
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+_WEIGHTS = ("weight", "bias")  # about 1, and in a dtype of their own
+_INDICES = ("int8", "int16", "int32", "int64", "bool")
+_MOST_BYTES = 2**24  # of a file
+_SEVERAL = {"several": (12, 3, 9, 5), "one": (1,), "many": (33, 66, 132)}
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+_Kind = TypeVar("_Kind", bound=_Read)
+
+
+class _Const(_Read):
+    type: Literal["const"]
+    value: int = Field(ge=1)
+    description: str | None = None
+
+
+class _Var(_Read):
+    type: Literal["var"]
+    description: str | None = None
+
+
+class _Expression(_Read):
+    type: Literal["expr"]
+    expression: str
+    description: str | None = None
+
+
+class _Tensor(_Read):
+    shape: tuple[str, ...] | None
+    dtype: str
+    description: str | None = None
+
+
+class _Definition(_Read):
+    model_config = ConfigDict(extra="ignore")  # op_type, tags and what else a reader may ask for
+
+    name: str = Field(pattern=r"^\w+$")  # of ids, whose parts stand between dashes
+    axes: dict[str, Annotated[_Const | _Var | _Expression, Field(discriminator="type")]]
+    inputs: dict[str, _Tensor]
+    outputs: dict[str, _Tensor]
+    reference: str
+    constraints: tuple[str, ...] | None = None
+
+
+class _Random(_Read):
+    type: Literal["random"]
+
+
+class _Scalar(_Read):
+    type: Literal["scalar"]
+    value: bool | int | float
+
+
+class _Safetensors(_Read):
+    type: Literal["safetensors"]
+    path: str
+    tensor_key: str
+
+
+class _Workload(_Read):
+    model_config = ConfigDict(extra="ignore")
+
+    axes: dict[str, int]
+    inputs: dict[str, Annotated[_Random | _Scalar | _Safetensors, Field(discriminator="type")]]
+    uuid: str = ""
+
+
+class _Line(_Read):
+    model_config = ConfigDict(extra="ignore")
+
+    definition: str
+    workload: _Workload
+
+
+def read_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
+    """The op of a definition, with a case of each line of these files that is of it.
+
+    Scalars have the values that the lines say, else the reference's defaults, else NaN: whoever
+    calls kernels asks `unsaid` first. Raises OpError, with the file and the field.
+    """
+    read = _parsed(_Definition, _text(path), str(path))
+    definition = _Meaning.of(read, path)
+    lines = [each for file in workloads for each in _lines(file, read.name)]
+    if workloads and not lines:
+        raise OpError(f"{workloads[0]}: no line is a workload of {read.name}")
+    numbers = definition.numbers(lines)
+    made = op_of(definition.reference(numbers))
+    cases = tuple({each.id(): each for each in definition.cases(lines)}.values())
+    listed = Workloads(anchors=cases, on_cpu=cases, profiled=cases[:1])
+    return replace(
+        made,
+        cases=cache(partial(_cases, made, cases)),
+        workloads=listed if cases else made.workloads,
+    )
+
+
+def unsaid(op: ReferenceOp) -> str | None:
+    """The scalar that nothing gives a value; None where each has one."""
+    numbers = op.reference.signature.numbers
+    return next((name for name, value in numbers.items() if math.isnan(value)), None)
+
+
+def _cases(op: ReferenceOp, workloads: tuple[Case, ...]) -> tuple[Case, ...]:
+    known = {each.id() for each in workloads}
+    generated = cases_of(op, op.reference.sizes)
+    return (*workloads, *(each for each in generated if each.id() not in known))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A line of a file of workloads."""
+
+    where: str
+    workload: _Workload
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """A definition whose fields are known to fit together.
+
+    sizes      axes that cases are free to choose
+    dtypes     the activations' and the weights'
+    problem    (sizes) -> the constraint that they break
+    """
+
+    path: Path
+    read: _Definition
+    run: Function
+    signature: Signature
+    sizes: Mapping[str, Sizes]
+    dtypes: tuple[torch.dtype, torch.dtype]
+    problem: Callable[[Mapping[str, int]], str | None]
+
+    @classmethod
+    def of(cls, read: _Definition, path: Path) -> _Meaning:
+        """Raises OpError for the first field that can't be read."""
+        axes, broken = _axes(read, path)
+        real = {name: each for name, each in read.inputs.items() if each.shape is not None}
+        for name, each in (*real.items(), *read.outputs.items()):
+            _check(f"{path}: {name}", name, each, read)
+        if not real:
+            raise OpError(f"{path}: inputs: none is a tensor; an op has one at least")
+        dtypes = [_DTYPES[each.dtype] for each in real.values()]
+        weights = [_DTYPES[each.dtype] for name, each in real.items() if name in _WEIGHTS]
+        pair = dtypes[0], (weights or dtypes)[0]
+
+        def array(name: str, each: _Tensor) -> Array:
+            kind: Kind | torch.dtype = _DTYPES[each.dtype]
+            if name in read.inputs and name in _WEIGHTS and kind == pair[1]:
+                kind = "weight"
+            elif kind == pair[0]:
+                kind = "activation"
+            return Array(name, tuple(axes[axis] for axis in each.shape or ()), kind)
+
+        run = _run(read, path)
+        return cls(
+            path=path,
+            read=read,
+            run=run,
+            signature=Signature(
+                tuple(array(*each) for each in real.items()),
+                _defaults(read, run),
+                tuple(array(*each) for each in read.outputs.items()),
+            ),
+            sizes=_sizes([name for name in axes if axes[name] == name]),
+            dtypes=pair,
+            problem=broken,
+        )
+
+    def numbers(self, lines: Sequence[_Place]) -> dict[str, float]:
+        """The scalars' values. Raises OpError where two lines say two."""
+        made = dict(self.signature.numbers)
+        said: dict[str, str] = {}
+        for each in lines:
+            for name, value in self.signature.numbers.items():
+                given = each.workload.inputs.get(name)
+                if not isinstance(given, _Scalar):
+                    continue
+                earlier = made.get(name, value)
+                if name in said and given.value != earlier:
+                    raise OpError(
+                        f"{each.where}: inputs.{name}: {given.value}, and {earlier} in "
+                        f"{said[name]}; an op has one value of it, so put them into files that "
+                        "runs of their own name"
+                    )
+                made[name], said[name] = given.value, each.where
+        return made
+
+    def reference(self, numbers: Mapping[str, float]) -> Reference:
+        """The reference of an op with these values of its scalars."""
+        return Reference(
+            name=self.read.name,
+            written=self.run,
+            function=_function(self.run, self.read),
+            signature=replace(self.signature, numbers=numbers),
+            sizes=self.sizes,
+            without=frozenset({"inf"}),  # of exp(x - max x), say, it is nothing that was meant
+            dtypes=(self.dtypes,),
+            problem=self.problem,
+        )
+
+    def cases(self, lines: Sequence[_Place]) -> Iterator[Case]:
+        """A case of each line. Raises OpError."""
+        for each in lines:
+            self._check(each)
+            axes = each.workload.axes
+            sizes = {name: axes[name] for name in self.sizes}
+            wrong = self.problem({**sizes, **axes})
+            if wrong is not None:
+                raise OpError(f"{each.where}: axes: {wrong}")
+            case = case_of(self.read.name, sizes, self.dtypes, "ci")
+            yield replace(case, why=f"workload {each.workload.uuid or each.where}")
+
+    def _check(self, line: _Place) -> None:
+        for name in self.sizes:
+            if line.workload.axes.get(name, 0) < 1:
+                raise OpError(f"{line.where}: axes.{name}: it needs a number of 1 or more")
+        for name, each in self.read.inputs.items():
+            given = line.workload.inputs.get(name)
+            where = f"{line.where}: inputs.{name}"
+            if isinstance(given, _Safetensors):
+                raise OpError(f"{where}: safetensors aren't read; make it random")
+            if given is None or (each.shape is None) != isinstance(given, _Scalar):
+                kind = "scalar, with its value" if each.shape is None else "random"
+                raise OpError(f"{where}: its type must be {kind}")
+
+
+def _axes(
+    read: _Definition, path: Path
+) -> tuple[dict[str, str | int | Extent], Callable[[Mapping[str, int]], str | None]]:
+    """What each axis is, and what tells of a constraint that sizes break."""
+    constants = {name: each.value for name, each in read.axes.items() if isinstance(each, _Const)}
+    axes: dict[str, str | int | Extent] = {**{name: name for name in read.axes}, **constants}
+    constraints = []
+    followed = {
+        name: each.expression for name, each in read.axes.items() if isinstance(each, _Expression)
+    }
+    for text in read.constraints or ():
+        told = f"{path}: constraints: {text!r}"
+        names = _names(text, told)
+        if unknown := sorted(names - read.axes.keys()):
+            raise OpError(f"{told}: {unknown[0]} is no axis; only axes can be spoken of")
+        constraints.append(Extent(text, constants))
+        left, equals, right = text.partition("==")
+        name = left.strip()
+        if equals and axes.get(name) == name and name not in _names(right, told) | followed.keys():
+            followed[name] = right.strip()
+    for name, text in followed.items():
+        told = f"{path}: axes.{name}: {text!r}"
+        for each in sorted(_names(text, told)):
+            if each not in read.axes or each in followed:
+                raise OpError(f"{told}: {each} is no axis of type var or const")
+        axes[name] = Extent(text, constants)
+
+    def broken(sizes: Mapping[str, int]) -> str | None:
+        lengths = {name: each.of(sizes) for name, each in axes.items() if isinstance(each, Extent)}
+        for name, length in lengths.items():
+            if sizes.get(name, length) != length or length < 1:
+                return f"{name} must be {followed[name]}, which is {length}"
+        for each in constraints:
+            if not each.of({**lengths, **sizes}):
+                return f"{each.text} must hold"
+        return None
+
+    return axes, broken
+
+
+def _names(text: str, told: str) -> set[str]:
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError as error:
+        raise OpError(f"{told}: no expression of Python's; write one of axes") from error
+    return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)} - {"min", "max"}
+
+
+def _sizes(names: Sequence[str]) -> dict[str, Sizes]:
+    """What the free axes are tried at: of several, none that makes tensors of all of them huge."""
+
+    def level(size: int) -> str:
+        return "one" if size == 1 else "several" if size < 30 else "many"
+
+    alone = len(names) == 1
+    large = (17, 1, 133, 1151) if alone else (17, 3, 48, 33)
+    timed = (4096, 16384, 2048, 128) if alone else ()
+    return {name: Sizes("extent", _SEVERAL, level, large, timed) for name in names}
+
+
+def _check(told: str, name: str, tensor: _Tensor, read: _Definition) -> None:
+    """Raises OpError where a tensor isn't one that a case can have."""
+    if not name.isidentifier():
+        raise OpError(f"{told}: no name of an argument; write letters, digits and underscores")
+    if tensor.shape is None or (not tensor.shape and name in read.inputs):
+        raise OpError(f"{told}.shape: it needs an axis at least")
+    for axis in tensor.shape:
+        if axis not in read.axes:
+            raise OpError(f"{told}.shape: {axis} is no axis; add it to axes")
+    if tensor.dtype in _INDICES:
+        raise OpError(
+            f"{told}.dtype: {tensor.dtype}, and nothing says which values of it are valid; "
+            "definitions with indices, masks, pages or ragged lengths aren't read: write an op of "
+            "your own (docs/how-to/own-op.md)"
+        )
+    if tensor.dtype not in _DTYPES:
+        raise OpError(f"{told}.dtype: {tensor.dtype} isn't read; there are {', '.join(_DTYPES)}")
+
+
+def _run(read: _Definition, path: Path) -> Function:
+    """The reference's function."""
+    file = f"{path}: reference"  # what sentences name, with a line
+    space: dict[str, Any] = {"__name__": read.name}
+    try:
+        exec(compile(read.reference, file, "exec"), space)  # noqa: S102  # a user's, as in --ops
+    except Exception as error:
+        told = " ".join(str(error).split())
+        raise OpError(f"{file}: it can't be run: {type(error).__name__}: {told}") from error
+    run: Function | None = space.get("run")
+    if not callable(run):
+        raise OpError(f"{file}: it has no function run; write `def run({', '.join(read.inputs)})`")
+    taken = inspect.signature(run).parameters
+    if set(taken) != set(read.inputs):
+        raise OpError(
+            f"{file}: run takes {', '.join(taken) or 'nothing'}, and inputs are "
+            f"{', '.join(read.inputs)}; give them the same names"
+        )
+    return run
+
+
+def _defaults(read: _Definition, run: Function) -> dict[str, float]:
+    """The scalars, with the values that the reference has for them, else NaN."""
+    known = inspect.signature(run).parameters
+    defaults = {name: known[name].default for name, each in read.inputs.items() if not each.shape}
+    return {
+        name: each if isinstance(each, int | float) else math.nan for name, each in defaults.items()
+    }
+
+
+def _function(run: Function, read: _Definition) -> Function:
+    """The reference as an op has it: in the precision of its arguments, and a tuple returned."""
+    file = inspect.unwrap(run).__code__.co_filename
+    dtypes = {
+        name: _DTYPES[each.dtype] for name, each in read.inputs.items() if each.shape is not None
+    }
+
+    def function(**given: Any) -> tuple[Tensor, ...]:
+        declared = {id(given[name]): dtype for name, dtype in dtypes.items()}
+        with Precision(given[next(iter(dtypes))].dtype, file, declared):
+            made: Any = run(**given)
+        if isinstance(made, dict):
+            made = tuple(made.get(name) for name in read.outputs)
+        returned = made if isinstance(made, tuple | list) else (made,)
+        if not all(isinstance(each, Tensor) for each in returned):
+            raise TypeError("it returns something else than the tensors of outputs")
+        return tuple(returned)
+
+    return update_wrapper(function, run)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise OpError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, so none of these files")
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise OpError(f"{path}: it can't be read ({told})") from error
+
+
+def _parsed(kind: type[_Kind], text: str, where: str) -> _Kind:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False, include_context=False)
+        field = ".".join(map(str, first["loc"]))
+        message = str(first["msg"])
+        more = f" (and {len(others):,} more mistakes)" if others else ""
+        told = f"{field}: {message}" if field else message
+        raise OpError(f"{where}: {told}{more}") from error
+
+
+def _lines(file: Path, name: str) -> Iterator[_Place]:
+    """The workloads of a file that are of the definition, or of none that they name."""
+    for number, line in enumerate(_text(file).splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{file}, line {number}"
+        try:
+            bare = "workload" not in json.loads(line)
+        except (ValueError, TypeError) as error:
+            raise OpError(f"{where}: not JSON ({error}); write one workload a line") from error
+        if bare:
+            yield _Place(where, _parsed(_Workload, line, where))
+        elif (read := _parsed(_Line, line, where)).definition == name:
+            yield _Place(where, read.workload)

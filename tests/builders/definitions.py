@@ -1,0 +1,161 @@
+"""Definitions and workloads in flashinfer's trace format, of few columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+Definition = dict[str, Any]
+
+
+def definition(
+    name: str,
+    axes: Mapping[str, int | str | None],
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    reference: str,
+    **others: Any,  # noqa: ANN401  # whatever JSON holds
+) -> Definition:
+    """One in JSON's types.
+
+    Of axes None is var, a number const, a text expr. A tensor is "dtype axis axis", a scalar
+    "dtype" alone.
+    """
+    kinds = {
+        name: {"type": "var"}
+        if each is None
+        else {"type": "const", "value": each}
+        if isinstance(each, int)
+        else {"type": "expr", "expression": each}
+        for name, each in axes.items()
+    }
+
+    def tensors(of: Mapping[str, str]) -> dict[str, Any]:
+        words = {name: each.split() for name, each in of.items()}
+        return {name: {"dtype": each[0], "shape": each[1:] or None} for name, each in words.items()}
+
+    told = {"name": name, "op_type": "op", "axes": kinds, "reference": reference}
+    return told | {"inputs": tensors(inputs), "outputs": tensors(outputs)} | others
+
+
+def workload(name: str, axes: Mapping[str, int], **inputs: float | None) -> dict[str, Any]:
+    """A line; an input is random where it is None."""
+    made = {
+        each: {"type": "random"} if value is None else {"type": "scalar", "value": value}
+        for each, value in inputs.items()
+    }
+    told = {"uuid": "one", "axes": dict(axes), "inputs": made}
+    return {"definition": name, "solution": None, "workload": told, "evaluation": None}
+
+
+def written(folder: Path, of: Definition, lines: Iterable[object] = ()) -> tuple[Path, list[Path]]:
+    """Files of a definition and of its workloads, if there are any."""
+    file, workloads = folder / "definition.json", folder / "workloads.jsonl"
+    file.write_text(json.dumps(of))
+    workloads.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    return file, [workloads] if workloads.stat().st_size else []
+
+
+RMS_NORM = definition(
+    "rmsnorm_h64",
+    {"batch_size": None, "hidden_size": 64},
+    {"hidden_states": "bfloat16 batch_size hidden_size", "weight": "bfloat16 hidden_size"},
+    {"output": "bfloat16 batch_size hidden_size"},
+    """
+import torch
+
+@torch.no_grad()
+def run(hidden_states, weight):
+    assert hidden_states.shape[1] == 64
+    x = hidden_states.to(torch.float32)
+    scale = torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + 1e-5)
+    return (x * scale * weight.to(torch.float32)).to(hidden_states.dtype)
+""",
+)
+ADD_RMS_NORM = definition(
+    "fused_add_rmsnorm_h64",
+    {"m": None, "n": 64},
+    {"x": "bfloat16 m n", "residual": "bfloat16 m n", "weight": "float32 n", "eps": "float32"},
+    {"output": "bfloat16 m n", "total": "bfloat16 m n"},
+    """
+import torch
+
+def run(x, residual, weight, eps):
+    total = x.float() + residual.float()
+    scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + eps)
+    return (total * scale * weight).to(x.dtype), total.to(torch.bfloat16)
+""",
+)
+PRODUCT = definition(
+    "gemm_n48_k32",
+    {"M": None, "N": 48, "K": 32},
+    {"A": "float16 M K", "B": "float16 N K"},
+    {"C": "float16 M N"},
+    "import torch\n\ndef run(A, B):\n    return torch.matmul(A, B.T)\n",
+)
+SOFTMAX = definition(
+    "softmax_v120",
+    {"rows": None, "vocabulary": 120},
+    {"logits": "float32 rows vocabulary", "temperature": "float32"},
+    {"probs": "float32 rows vocabulary"},
+    """
+import torch
+
+def run(logits, temperature=0.5):
+    return torch.softmax(logits / temperature, dim=-1)
+""",
+)
+SILU_AND_MUL = definition(
+    "silu_and_mul",
+    {"m": None, "n": None, "both": "2 * n"},
+    {"x": "float16 m both"},
+    {"out": "float16 m n"},
+    """
+import torch
+
+def run(x):
+    gate, up = x.float().chunk(2, dim=-1)
+    return {"out": (gate * torch.sigmoid(gate) * up).to(x.dtype)}
+""",
+)
+ROPE = definition(
+    "rope_d32",
+    {"tokens": None, "heads": None, "d": 32, "half": 16},
+    {"q": "bfloat16 tokens heads d", "cos": "float32 tokens half", "sin": "float32 tokens half"},
+    {"q_out": "bfloat16 tokens heads d"},
+    """
+import torch
+
+def run(q, cos, sin):
+    x, c, s = q.to(torch.float32), cos.unsqueeze(1), sin.unsqueeze(1)
+    out = torch.empty_like(x)
+    out[..., :16] = x[..., :16] * c - x[..., 16:] * s
+    out[..., 16:] = x[..., 16:] * c + x[..., :16] * s
+    return out.to(q.dtype)
+""",
+)
+ATTENTION = definition(
+    "gqa_decode_d16",
+    {"b": None, "h_q": None, "h_kv": None, "s": None, "group": 2, "d": 16},
+    {"q": "bfloat16 b h_q d", "k": "bfloat16 b s h_kv d", "v": "bfloat16 b s h_kv d"}
+    | {"sm_scale": "float32"},
+    {"output": "bfloat16 b h_q d", "lse": "float32 b h_q"},
+    """
+import math
+import torch
+
+@torch.no_grad()
+def run(q, k, v, sm_scale):
+    keys, values = (each.float().repeat_interleave(2, dim=2) for each in (k, v))
+    output = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    lse = torch.full(q.shape[:2], -float("inf"), dtype=torch.float32, device=q.device)
+    for b in range(q.shape[0]):
+        logits = torch.einsum("hd,shd->hs", q[b].float(), keys[b]) * sm_scale
+        lse[b] = torch.logsumexp(logits, dim=-1) / math.log(2.0)
+        output[b] = torch.einsum("hs,shd->hd", torch.softmax(logits, dim=-1), values[b])
+    return output.to(torch.bfloat16), lse
+""",
+    constraints=["h_q == h_kv * group"],
+)

@@ -1,0 +1,330 @@
+"""Ops of flashinfer's trace format: what is read of a definition and its workloads, and refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from oracles.op import Case, Numerics, OutputForm, required
+from oracles.reference import OpError, ReferenceOp
+from oracles.reference.definitions import read_definition, unsaid
+from tests.builders.definitions import (
+    ADD_RMS_NORM,
+    ATTENTION,
+    PRODUCT,
+    RMS_NORM,
+    ROPE,
+    SILU_AND_MUL,
+    SOFTMAX,
+    Definition,
+    definition,
+    workload,
+    written,
+)
+
+CPU = torch.device("cpu")
+_SIZES = {"m": 5, "n": 64, "batch_size": 5, "M": 5, "rows": 5, "tokens": 5, "heads": 3}
+_SCALARS = {"eps": 1e-3, "sm_scale": 0.25, "temperature": 0.5}
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, sm_scale: float) -> tuple[Tensor, ...]:
+    keys, values = (each.repeat_interleave(2, 2).permute(0, 2, 1, 3) for each in (k, v))
+    logits = (q[:, :, None] @ keys.mT).squeeze(2) * sm_scale
+    out = (logits.softmax(-1)[:, :, None] @ values).squeeze(2)
+    return out, logits.exp().sum(-1).log2()
+
+
+def _rope(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turned = torch.complex(q[..., :16], q[..., 16:]) * torch.complex(cos, sin)[:, None]
+    return torch.cat((turned.real, turned.imag), -1)
+
+
+# Each definition, and what it computes, written another way.
+_CLOSED: list[tuple[Definition, Callable[..., Any]]] = [
+    (
+        RMS_NORM,
+        lambda hidden_states, weight: functional.rms_norm(hidden_states, [64], weight, 1e-5),
+    ),
+    (
+        ADD_RMS_NORM,
+        lambda x, residual, weight, eps: (
+            functional.rms_norm(x + residual, [64], weight, eps),
+            x + residual,
+        ),
+    ),
+    (PRODUCT, lambda A, B: torch.einsum("mk,nk->mn", A, B)),  # noqa: N803  # the format's names
+    (SOFTMAX, lambda logits, temperature: functional.softmax(logits / temperature, -1)),
+    (SILU_AND_MUL, lambda x: functional.silu(x[:, : x.shape[1] // 2]) * x[:, x.shape[1] // 2 :]),
+    (ROPE, _rope),
+    (ATTENTION, _attention),
+]
+_BY_NAME = pytest.mark.parametrize(
+    ("of", "closed"), _CLOSED, ids=[each["name"] for each, _ in _CLOSED]
+)
+
+
+def _read(folder: Path, of: Definition) -> ReferenceOp:
+    """The op, with one workload."""
+    sizes = {"b": 3, "h_q": 4, "h_kv": 2, "s": 7} if of is ATTENTION else _SIZES
+    given = {name: _SCALARS.get(name) for name in of["inputs"]}
+    line = workload(
+        of["name"], {name: sizes[name] for name in of["axes"] if name in sizes}, **given
+    )
+    return read_definition(*written(folder, of, [line]))
+
+
+def _errors(op: ReferenceOp, case: Case) -> Mapping[str, tuple[Tensor, Tensor]]:
+    """Of an idealised kernel, beside their bounds."""
+    inputs = op.inputs(case, CPU)
+    truth, made = op.oracle(case, inputs), op.reference.emulate(case, inputs, Numerics())
+    return {
+        name: ((required(made, name).double() - required(truth, name)).abs(), bound.deterministic)
+        for name, bound in op.bound(case, inputs, truth, Numerics()).items()
+    }
+
+
+@_BY_NAME
+def test_truth_is_what_a_definition_computes_in_float64(
+    of: Definition, closed: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Whatever it is cast to on the way; outputs have the dtypes that the definition says."""
+    op = _read(tmp_path, of)
+    op.check()
+    case = op.cases()[0]
+    inputs = op.inputs(case, CPU)
+    wide = {k: each.double() if isinstance(each, Tensor) else each for k, each in inputs.items()}
+    expected = closed(**wide)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    truth = op.oracle(case, inputs)
+    for name, each in zip(op.outputs, expected, strict=True):
+        torch.testing.assert_close(truth[name], each, rtol=1e-12, atol=1e-13)
+        dtype = getattr(torch, of["outputs"][name]["dtype"])
+        assert op.forms(case)[name] == OutputForm(tuple(each.shape), dtype)
+    for name, each in of["inputs"].items():
+        given = inputs[name]
+        assert given == _SCALARS.get(name) or required(inputs, name).dtype == getattr(
+            torch, each["dtype"]
+        )
+
+
+@_BY_NAME
+def test_idealised_kernel_is_within_the_bound_of_a_definition(
+    of: Definition, closed: object, tmp_path: Path
+) -> None:
+    """On the workload and on generated cases, of which there are enough."""
+    del closed
+    op = _read(tmp_path, of)
+    cases = [case for case in op.cases() if case.tier == "ci"]
+    assert len(cases) >= 50
+    assert cases[0].why == "workload one"
+    plain = [case for case in cases if case.distribution in ("normal", "outliers", "times3")]
+    for case in (cases[0], *plain[:5]):
+        for error, bound in _errors(op, case).values():
+            assert (error <= bound).all()
+
+
+_HALVED = """
+import torch
+
+def run(x):
+    half = {first}
+    return {last}
+"""
+
+
+def _bound(folder: Path, first: str, last: str) -> Tensor:
+    reference = _HALVED.format(first=first, last=last)
+    shape = "bfloat16 m n"
+    made = definition("halved", {"m": None, "n": 8}, {"x": shape}, {"y": shape}, reference)
+    op = read_definition(written(folder, made)[0])
+    case = op.cases()[0]
+    inputs = op.inputs(case, CPU)
+    return op.bound(case, inputs, op.oracle(case, inputs), Numerics())["y"].deterministic
+
+
+def test_cast_to_an_arguments_dtype_is_one_that_kernels_make(tmp_path: Path) -> None:
+    """Half of the type's spacing more; the output's own cast counts once, written or not."""
+    plain = _bound(tmp_path, "x * 3", "half * 3")
+    assert torch.equal(_bound(tmp_path, "x.float() * 3", "(half * 3).to(x.dtype)"), plain)
+    assert torch.equal(_bound(tmp_path, "x * 3", "(half * 3).bfloat16()"), plain)
+    for cast in ("(x * 3).to(x.dtype)", "(x * 3).to(torch.bfloat16)", "(x * 3).type(x.dtype)"):
+        wider = _bound(tmp_path, cast, "half * 3")
+        assert (wider[plain > 0] > 1.9 * plain[plain > 0]).all()
+
+
+def test_axes_that_follow_from_others_are_no_sizes(tmp_path: Path) -> None:
+    """By an expression, or by a constraint."""
+    op = read_definition(written(tmp_path, SILU_AND_MUL)[0])
+    assert {name for case in op.cases() for name, _ in case.sizes} == {"m", "n"}
+    attention = _read(tmp_path, ATTENTION)
+    assert {name for case in attention.cases() for name, _ in case.sizes} == {"b", "h_kv", "s"}
+    case = attention.cases()[0]
+    assert attention.geometry(case)["q"].shape == (3, 4, 16)
+
+
+def test_definition_without_free_axes_has_cases(tmp_path: Path) -> None:
+    """Of one shape, in each layout and distribution."""
+    made = definition(
+        *("fixed", {"m": 4, "n": 8}, {"x": "float32 m n"}, {"y": "float32 m n"}),
+        "def run(x):\n    return x + x",
+    )
+    op = read_definition(written(tmp_path, made)[0])
+    op.check()
+    assert len(op.cases()) > 10
+    assert {case.sizes for case in op.cases()} == {()}
+
+
+def test_workloads_are_what_is_timed(tmp_path: Path) -> None:
+    """In their order; without any a single free axis is tried at a model's sizes."""
+    lines = [workload("gemm_n48_k32", {"M": each}, A=None, B=None) for each in (17, 4)]
+    op = read_definition(*written(tmp_path, PRODUCT, lines))
+    assert [case.size("M") for case in op.workloads.timed("cuda")] == [17, 4]
+    assert [case.size("M") for case in op.cases()[:2]] == [17, 4]
+    alone = read_definition(written(tmp_path, PRODUCT)[0])
+    assert max(case.size("M") for case in alone.workloads.timed("cuda")) == 16384
+
+
+def test_scalar_that_nothing_says_is_told(tmp_path: Path) -> None:
+    """A default of the reference's is enough."""
+    assert unsaid(read_definition(written(tmp_path, ADD_RMS_NORM)[0])) == "eps"
+    assert unsaid(read_definition(written(tmp_path, SOFTMAX)[0])) is None
+    assert unsaid(_read(tmp_path, ADD_RMS_NORM)) is None
+
+
+def _changed(of: Definition, *path: str, to: object) -> Definition:
+    """The definition with another value of a field; None: without it."""
+    made = dict(of)
+    if len(path) > 1:
+        made[path[0]] = _changed(made[path[0]], *path[1:], to=to)
+    elif to is None:
+        del made[path[0]]
+    else:
+        made[path[0]] = to
+    return made
+
+
+def _taking(body: str) -> Definition:
+    return _changed(PRODUCT, "reference", to=f"import torch\n\ndef run(A, B):\n    {body}\n")
+
+
+_PAGES = {"shape": ["M"], "dtype": "int32"}
+_WRONG = {
+    "no reference": (_changed(PRODUCT, "reference", to=None), "reference: Field required"),
+    "no run": (_changed(PRODUCT, "reference", to="x = 1"), "it has no function run"),
+    "no Python": (_changed(PRODUCT, "reference", to="def run("), "SyntaxError"),
+    "other arguments": (
+        _changed(PRODUCT, "reference", to="def run(A):\n    return A"),
+        "run takes A, and inputs are A, B",
+    ),
+    "kind of axis": (
+        _changed(PRODUCT, "axes", "M", to={"type": "ragged"}),
+        "axes.M: Input tag 'ragged' found",
+    ),
+    "axis of a shape": (
+        _changed(PRODUCT, "inputs", "A", "shape", to=["M", "L"]),
+        "A.shape: L is no axis",
+    ),
+    "axis of an expression": (
+        _changed(PRODUCT, "axes", "N", to={"type": "expr", "expression": "2 * L"}),
+        "L is no axis of type var or const",
+    ),
+    "constraint on values": (
+        _changed(PRODUCT, "constraints", to=["M == indptr[-1]"]),
+        "indptr is no axis",
+    ),
+    "pages": (
+        _changed(PRODUCT, "inputs", "B", to=_PAGES),
+        "B.dtype: int32, and nothing says which values of it are valid",
+    ),
+    "a quarter": (
+        _changed(PRODUCT, "inputs", "B", "dtype", to="float8_e4m3fn"),
+        "B.dtype: float8_e4m3fn isn't read",
+    ),
+    "an optional input": (
+        _changed(PRODUCT, "inputs", "B", "optional", to=True),
+        "inputs.B.optional: Extra inputs are not permitted",
+    ),
+    "a name with dashes": (_changed(PRODUCT, "name", to="a-b"), "name: String should match"),
+    "a branch by values": (
+        _taking("return A @ B.T if A.sum() > 0 else A @ B.T * 2"),
+        "reference:4: it goes by a tensor's values",
+    ),
+    "no rule": (_taking("return torch.linalg.svd(A)[0] @ A @ B.T"), "reference:4: "),
+    "random numbers": (_taking("return torch.rand_like(A) @ B.T"), "reference:4: it draws random"),
+    "an input that is changed": (
+        _taking("return A.mul_(2) @ B.T"),
+        "reference:4: it changes its argument A",
+    ),
+    "other outputs": (_taking("return A"), "C has shape"),
+}
+
+
+@pytest.mark.parametrize("kind", _WRONG)
+def test_definition_that_cant_be_read_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+    """With its file and the field, or the line of the reference."""
+    of, part = _WRONG[kind]
+    file, _ = written(tmp_path, of)
+    with pytest.raises(OpError) as refused:
+        read_definition(file).check()
+    told = str(refused.value)
+    assert told.startswith(f"{file}: ")
+    assert part in told
+    assert "\n" not in told
+
+
+_LINE = workload("fused_add_rmsnorm_h64", {"m": 3}, x=None, residual=None, weight=None, eps=1e-6)
+_SAFE = {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}
+_WRONG_LINES: dict[str, tuple[object, str]] = {
+    "safetensors": (
+        _changed(_LINE, "workload", "inputs", "x", to=_SAFE),
+        "inputs.x: safetensors aren't read; make it random",
+    ),
+    "kind of input": (
+        _changed(_LINE, "workload", "inputs", "x", to={"type": "zeros"}),
+        "workload.inputs.x: Input tag 'zeros' found",
+    ),
+    "a scalar that is random": (
+        _changed(_LINE, "workload", "inputs", "eps", to={"type": "random"}),
+        "inputs.eps: its type must be scalar",
+    ),
+    "an input that is left out": (
+        _changed(_LINE, "workload", "inputs", "residual", to=None),
+        "inputs.residual: its type must be random",
+    ),
+    "another scalar": (
+        _changed(_LINE, "workload", "inputs", "eps", "value", to=1e-5),
+        "inputs.eps: 1e-05, and 1e-06 in",
+    ),
+    "no axis": (_changed(_LINE, "workload", "axes", to={}), "axes.m: it needs a number"),
+    "no JSON": (math.nan, "not JSON"),
+}
+
+
+@pytest.mark.parametrize("kind", _WRONG_LINES)
+def test_workload_that_cant_be_read_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+    """With its file, its line and the field."""
+    line, part = _WRONG_LINES[kind]
+    file, workloads = written(tmp_path, ADD_RMS_NORM, [_LINE, line])
+    with pytest.raises(OpError) as refused:
+        read_definition(file, workloads)
+    told = str(refused.value)
+    assert told.startswith(f"{workloads[0]}, line 2: ")
+    assert part in told
+
+
+def test_workload_that_breaks_a_constraint_is_refused(tmp_path: Path) -> None:
+    """What is asked of its axes is said."""
+    sizes = {"b": 1, "h_q": 3, "h_kv": 2, "s": 4}
+    line = workload("gqa_decode_d16", sizes, q=None, k=None, v=None, sm_scale=1.0)
+    with pytest.raises(OpError, match=r"h_q must be h_kv \* group, which is 4"):
+        read_definition(*written(tmp_path, ATTENTION, [line]))
+    others = [workload("another", sizes)]
+    with pytest.raises(OpError, match="no line is a workload of gqa_decode_d16"):
+        read_definition(*written(tmp_path, ATTENTION, others))
