@@ -17,6 +17,7 @@ from tests.builders.commands import Running, run_python, wait_for
 
 _KERNEL = '''
 import os
+import time
 
 import torch
 
@@ -132,13 +133,30 @@ def test_search_that_is_killed_keeps_its_finds(tmp_path: Path) -> None:
     assert _record(tmp_path).finds
 
 
-def test_kernel_that_ends_its_process_is_a_find_and_the_search_goes_on(tmp_path: Path) -> None:
-    """The worker is another one for each case that is tried."""
-    done = run_python(*_command(tmp_path, "os._exit(3)", "--finds=1"))
+@pytest.mark.parametrize(
+    ("wrong", "rule"), [("os._exit(3)", "process ended"), ("time.sleep(60)", "time limit")]
+)
+def test_kernel_that_ends_its_process_or_hangs_is_a_find(
+    wrong: str, rule: str, tmp_path: Path
+) -> None:
+    """The worker is another one for each case that is tried, and the search goes on."""
+    done = run_python(*_command(tmp_path, wrong, "--finds=1", "--time-limit=1"))
     (find,) = _record(tmp_path).finds
-    assert find.rule == "process ended"
+    assert find.rule == rule
     assert find.case.options == ("residual",)
     assert done.returncode == 1
+
+
+def test_kernel_that_finds_no_memory_is_no_find(tmp_path: Path) -> None:
+    """The search's other processes hold it: the case counts as not tried, and that is told."""
+    wrong = "raise torch.OutOfMemoryError('out of memory')"
+    done = run_python(*_command(tmp_path, wrong, "--minutes=0.2"))
+    record = _record(tmp_path)
+    untried = [row for row in record.rows if row.status == "refused"]
+    assert not record.finds
+    assert done.returncode == 0
+    assert untried
+    assert all("no memory was left" in (row.reason or "") for row in untried)
 
 
 @pytest.mark.parametrize(("fresh", "status"), [(0, "passed"), (1, "failed")])
