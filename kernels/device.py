@@ -81,6 +81,18 @@ def real_multiprocessors(device: torch.device) -> int:
     return _multiprocessors(device)
 
 
+def unlaunchable(tensor: Tensor) -> str | None:
+    """Why no kernel of Triton's can run where the tensor is; None where one can."""
+    import triton  # noqa: PLC0415  # what asks for an sm alone does without it
+
+    if tensor.is_cuda or triton.knobs.runtime.interpret:
+        return None
+    return (
+        f"Triton's kernels run on a GPU, got a tensor on {tensor.device}; for a CPU set "
+        "TRITON_INTERPRET=1 before triton is imported, which is slow"
+    )
+
+
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current GPU: inside, it is the one that `tensor` is on."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

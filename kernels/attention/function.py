@@ -34,6 +34,7 @@ from kernels.attention.split_keys import (
     tile_of_case,
 )
 from kernels.attention.variants import WIDEST_RF
+from kernels.device import unlaunchable
 from oracles import ATTENTION_GRADIENTS
 from oracles.op import Case
 
@@ -88,6 +89,9 @@ def forward_operator(
     q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
     """out and lse."""
+    reason = unlaunchable(q)
+    if reason is not None:
+        raise AttentionError(reason)
     options, tf32 = _given(tensors, settings), settings["precision"] == "tf32"
     return forward(q, k, v, options, tf32=tf32)
 

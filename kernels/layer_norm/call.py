@@ -20,7 +20,7 @@ from kernels.registry import Domain
 from oracles import LAYER_NORM_BACKWARD
 
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _STATISTICS = ["mean_ptr", "rstd_ptr"]
 _INPUTS = ["dy_ptr", "x_ptr", "weight_ptr", "dresidual_ptr"]
 
@@ -59,8 +59,8 @@ def compiled_twice(function: Callable[..., object]) -> Twins:
 def domain(alignment: int, widest: int, sm: tuple[int, int] = (0, 999)) -> Domain:
     """Rows to `widest` columns, and every option. A grid's x, and a row's index, are int32."""
     return Domain(
-        dtypes=_DTYPES,
-        weight_dtypes=_DTYPES,
+        dtypes=DTYPES,
+        weight_dtypes=DTYPES,
         alignment=alignment,
         sizes={"m": (0, 2**31 - 2**20), "n": (1, widest)},
         features=frozenset(LAYER_NORM_BACKWARD.options),

@@ -183,6 +183,7 @@ _CUTS = {
 _INTERPRETED_CUT = Cut(8, 256, 4, 2, 255)
 MOST_OWNERS = 32
 WIDEST = 65536
+SM = (80, 121)
 
 
 def row_sharing(
@@ -236,7 +237,7 @@ def row_sharing(
 _DECLARED = Numerics(batch_invariant=True, device_independent=False)
 
 
-@kernel(LAYER_NORM_BACKWARD, domain(16, WIDEST, sm=(80, 121)), numerics=_DECLARED, priority=28)
+@kernel(LAYER_NORM_BACKWARD, domain(16, WIDEST, sm=SM), numerics=_DECLARED, priority=28)
 def row_sharing_aligned(dy, x, weight, mean, rstd, **options):
     """Rows shared by programs, 16-byte loads."""
     return row_sharing(dy, x, weight, mean, rstd, aligned=True, **options)
@@ -244,7 +245,7 @@ def row_sharing_aligned(dy, x, weight, mean, rstd, **options):
 
 @kernel(
     LAYER_NORM_BACKWARD,
-    domain(1, WIDEST, sm=(80, 121)),
+    domain(1, WIDEST, sm=SM),
     numerics=_DECLARED,
     priority=25,
     name="row_sharing",
