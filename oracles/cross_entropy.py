@@ -13,14 +13,16 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
+from oracles.analysis import rounds
 from oracles.cases.sizes import ROWS, WIDTHS
 from oracles.reference import op
 
 
 @op(sizes={"m": ROWS, "n": WIDTHS}, outputs=("loss",), labels={"target": "n"}, without=("inf",))
 def cross_entropy(x: Float[Tensor, "m n"], target: Int[Tensor, "m"]) -> Float32[Tensor, "m"]:
-    """Row by row, in fp32 whatever the logits are in."""
-    return torch.logsumexp(x, -1) - x.gather(-1, target[:, None]).squeeze(-1)
+    """Row by row, in fp32 whatever the logits are in; some kernels cast it to their type first."""
+    loss = torch.logsumexp(x, -1) - x.gather(-1, target[:, None]).squeeze(-1)
+    return rounds(loss, "loss")
 
 
 _NO_LABEL = -100
@@ -43,7 +45,7 @@ def smoothed_cross_entropy(
     lse = torch.logsumexp(x, -1)
     chosen = x.gather(-1, target.clamp(min=0)[:, None]).squeeze(-1)
     loss = lse - (1 - smoothing) * chosen - smoothing * x.mean(-1) + z * lse.square()
-    return torch.where(target == _NO_LABEL, 0.0, loss)
+    return rounds(torch.where(target == _NO_LABEL, 0.0, loss), "loss")
 
 
 CROSS_ENTROPY_FORWARD = cross_entropy

@@ -45,7 +45,7 @@ def _beside_sum(
 
 def _normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    return x * rstd * weight
+    return rounds(x * rstd, "normalised") * weight
 
 
 RMS_NORM_FORWARD = rms_norm

@@ -16,24 +16,23 @@ HEADS = Sizes(
     large=(32, 8, 1),
     timed=(32, 8, 32, 16),
 )
-HALVED = Sizes(
-    "columns",
-    {"a power of two": (64, 32, 128), "even": (80, 96, 34), "under 8": (2, 4, 6)},
-    lambda d: "under 8" if d < 8 else "even" if d & (d - 1) else "a power of two",
-    large=(128, 64, 80, 256),
-    timed=(128, 128, 64, 256),
-    multiple=2,
+PAIRS = Sizes(
+    "pairs of columns",
+    {"a power of two": (32, 16, 64), "no power of two": (40, 48, 17), "under 4": (2, 1, 3)},
+    lambda p: "under 4" if p < 4 else "no power of two" if p & (p - 1) else "a power of two",
+    large=(64, 32, 40, 128),
+    timed=(64, 64, 32, 128),
 )
 
 
-@op(sizes={"s": ROWS, "h": HEADS, "d": HALVED})
+@op(sizes={"s": ROWS, "h": HEADS, "p": PAIRS})
 def rope(
-    x: Float[Tensor, "s h d"], cos: Float[Tensor, "s d"], sin: Float[Tensor, "s d"]
-) -> Float[Tensor, "s h d"]:
-    """cos and sin as tables, of each position and column."""
+    x: Float[Tensor, "s h 2*p"], cos: Float[Tensor, "s p"], sin: Float[Tensor, "s p"]
+) -> Float[Tensor, "s h 2*p"]:
+    """cos and sin as tables, of each position and pair."""
     low, high = x.chunk(2, -1)
-    turned = torch.cat((-high, low), -1)
-    return x * cos[:, None] + turned * sin[:, None]
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
 
 ROPE_FORWARD = rope

@@ -14,13 +14,11 @@ from oracles import ROPE_BACKWARD, ROPE_FORWARD
 def torch_eager(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The formula."""
     low, high = x.float().chunk(2, -1)
-    turned = torch.cat((-high, low), -1)
-    return (x.float() * cos.float()[:, None] + turned * sin.float()[:, None]).to(x.dtype)
+    c, s = cos.float()[:, None], sin.float()[:, None]
+    return torch.cat((low * c - high * s, high * c + low * s), -1).to(x.dtype)
 
 
 @kernel(ROPE_BACKWARD, Domain(dtypes=DTYPES), priority=-10, name="torch_eager")
 def torch_eager_backward(dy: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """What is turned is turned back."""
-    wide = dy.float()
-    low, high = (wide * sin.float()[:, None]).chunk(2, -1)
-    return (wide * cos.float()[:, None] + torch.cat((high, -low), -1)).to(dy.dtype)
+    return torch_eager(dy, cos, -sin)

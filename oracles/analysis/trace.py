@@ -46,7 +46,18 @@ def _(x: Tensor, name: str, dtype: torch.dtype | None) -> Tensor:
     return torch.empty_like(x)
 
 
-_rounds.register_autograd(lambda _, gradient: (gradient, None, None))
+def _keep(ctx: Any, inputs: tuple[Tensor, str, torch.dtype | None], output: Tensor) -> None:  # noqa: ANN401
+    del output
+    ctx.mark = inputs[1:]
+
+
+def _gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+    """The gradient of what is marked p may be cast likewise, and is marked dp."""
+    name, dtype = ctx.mark
+    return _rounds(gradient, f"d{name}", dtype) if name else gradient, None, None
+
+
+_rounds.register_autograd(_gradient, setup_context=_keep)
 ROUNDS = torch.ops.workbench.rounds.default
 
 
@@ -54,6 +65,7 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
     """x, where a kernel may cast it on its way: those do whose `Numerics.casts` names it.
 
     dtype: what it is cast to; None: the dtype of the op's first argument that is floating-point.
+    Its gradient is marked likewise, with a d before the name.
     """
     marked: Tensor = _rounds(x, name, dtype)
     return marked

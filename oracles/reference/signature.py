@@ -4,8 +4,8 @@
         -> Float[Tensor, "m n"]:
 
 `Float` is the case's dtype, of a weight the weights'; `Float32` is fp32 whatever the case. `Int` is
-int64, `Int32` int32. An axis is the name of a size, or a number. What has a default and isn't a
-tensor is a number that the op fixes, and that kernels are passed.
+int64, `Int32` int32. An axis is the name of a size, so many times it (`2*n`), or a number. What has
+a default and isn't a tensor is a number that the op fixes, and that kernels are passed.
 """
 
 from __future__ import annotations
@@ -147,6 +147,10 @@ def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
         )
     axes: list[str | int | Extent] = []
     for each in axes_said.split():
+        factor, star, size = each.rpartition("*")
+        if star and factor.isdecimal() and size.isidentifier():
+            axes.append(Extent(each, {}))
+            continue
         if not (each.isidentifier() or each.isdecimal()):
             raise OpError(f"{where}: {name} has an axis {each!r}; write a size's name, or a number")
         axes.append(int(each) if each.isdecimal() else each)

@@ -45,7 +45,7 @@ def symmetries(
     given = [draw(seed) for seed in range(_DRAWS)]
     plain = [run(each) for each in given]
     found: list[Symmetry] = []
-    for axis, subset in _candidates(signature):
+    for axis, subset in _candidates(signature, sizes):
         if subset in _follows(each.arguments for each in found if each.axis == axis):
             continue
         signs = Signs("symmetries", axis)(1 if axis is None else sizes[axis])
@@ -64,11 +64,14 @@ def symmetries(
     return tuple(found)
 
 
-def _candidates(signature: Signature) -> Iterator[tuple[str | None, frozenset[str]]]:
+def _candidates(
+    signature: Signature, sizes: Mapping[str, int]
+) -> Iterator[tuple[str | None, frozenset[str]]]:
     """The fewest arguments first."""
     real = signature.real
     for count in range(1, len(real) + 1):
-        axes = dict.fromkeys(each for array in real for each in array.axes if isinstance(each, str))
+        used = {each for array in real for each in array.axes if isinstance(each, str)}
+        axes = [each for each in sizes if each in used]
         for axis in (None, *axes):
             having = [each.name for each in real if axis is None or each.axes.count(axis) == 1]
             for subset in combinations(having, count):

@@ -10,8 +10,10 @@ the block out, too, which differs with the masks of what the block was made of.
 
 A scalar load's `other` of 0 counts as none in Triton's own code, which asks whether it is true.
 
-What the interpreter can't run (libdevice, inline assembly, an operation that it has no function
-for) is refused in one sentence, with what to do instead.
+The elementary functions of libdevice are computed in float64, and rounded: they are within a few
+units in the last place on a GPU. What the interpreter can't run (the rest of libdevice, inline
+assembly, an operation that it has no function for) is refused in one sentence, with what to do
+instead.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ GIVEN: list[bool] = []
 
 _EXTRA = "triton.language.extra."
 _LIBRARIES = ("libdevice", "cuda.libdevice", "hip.libdevice")
+# Of one number each; there are no others of these names, for a half or an integer, on a GPU either.
+_ELEMENTARY = {
+    name: getattr(np, name)
+    for name in ("exp", "exp2", "expm1", "log", "log1p", "log2", "sqrt", "tanh", "sin", "cos")
+} | {"rsqrt": lambda x: 1 / np.sqrt(x)}
 _ELEMENTWISE = {
     "create_extern_elementwise": "a function of an external library",
     "create_inline_asm": "inline assembly",
@@ -126,16 +133,28 @@ def _refuse_what_is_missing(builder: Any) -> None:
     packages = [each for each in vars(tl.extra).values() if isinstance(each, ModuleType)]
     modules = [each for name, each in sys.modules.items() if name.startswith(_EXTRA)]
     for module in (*modules, *packages):
-        _refuse_functions(module, module.__name__.rpartition(".")[2])
+        _mend_functions(module, module.__name__.rpartition(".")[2])
 
 
-def _refuse_functions(module: ModuleType, of: str) -> None:
-    """Those that an instruction or a library computes, of a module of triton.language.extra."""
+def _mend_functions(module: ModuleType, of: str) -> None:
+    """Compute or refuse those of a module of triton.language.extra: instructions, a library's."""
     for name, function in list(vars(module).items()):
         # The ones that choose between GPUs by name, in extra.libdevice, are plain stubs.
         stub = of == "libdevice" and isinstance(function, FunctionType)
         if tl.core.is_builtin(function) or (stub and not name.startswith("_")):
-            setattr(module, name, _refusing(f"{of}.{name}"))
+            refusing = _refusing(f"{of}.{name}")
+            known = of == "libdevice" and name in _ELEMENTARY
+            setattr(module, name, _elementary(name, refusing) if known else refusing)
+
+
+def _elementary(name: str, refusing: Any) -> Any:
+    def compute(x: Any, **_: Any) -> Any:
+        if not (isinstance(x, tl.tensor) and x.dtype in {tl.float32, tl.float64}):
+            return refusing()
+        made = _ELEMENTARY[name](x.handle.data.astype(np.float64)).astype(x.handle.data.dtype)
+        return tl.tensor(type(x.handle)(made, x.dtype), x.type)
+
+    return compute
 
 
 def _refusing(what: str) -> Any:

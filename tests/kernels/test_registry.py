@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from kernels import registry
+from kernels.baselines import liger
 from kernels.registry import (
     Domain,
     Kernel,
     KernelError,
     NoKernelError,
+    all_absent,
     all_kernels,
     choose,
     kernel,
@@ -323,3 +325,13 @@ def test_no_gradient_is_taken_while_kernels_are_loaded() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(all_kernels())
+
+
+def test_liger_is_a_peer_of_its_ops_or_absent() -> None:
+    """Of each op that its file names, once."""
+    present = {each.op.name for each in all_kernels() if each.name == "liger"}
+    missing = {each.op.name for each in all_absent() if each.name == "liger"}
+    named = {op.name for op, *_ in liger._PEERS}
+    assert len(named) == len(liger._PEERS) == 17
+    assert named <= present | missing
+    assert not present & missing

@@ -14,6 +14,7 @@ from kernels import registry
 from kernels.registry import KernelError, load_ops
 from oracles import (
     ADD_RMS_NORM_FORWARD,
+    GEGLU_BACKWARD,
     OPS,
     RMS_NORM_BACKWARD,
     RMS_NORM_FORWARD,
@@ -73,10 +74,11 @@ def test_gradient_that_needs_no_x_is_given_none() -> None:
     case = next(each for each in _ci(ROPE_BACKWARD) if min(n for _, n in each.sizes) > 2)
     inputs = ROPE_BACKWARD.inputs(case, CPU)
     assert tuple(inputs) == ("dy", "cos", "sin")
-    dy, s, half = required(inputs, "dy").double(), case.size("s"), case.size("d") // 2
-    angle = torch.linspace(0, 3, s * half).double().view(s, half).repeat(1, 2)
-    turned = torch.cat((-dy[..., half:], dy[..., :half]), -1)
-    forward = dy * angle.cos()[:, None] + turned * angle.sin()[:, None]
+    dy, s, pairs = required(inputs, "dy").double(), case.size("s"), case.size("p")
+    assert dy.shape[-1] == 2 * pairs
+    angle = torch.linspace(0, 3, s * pairs).double().view(s, pairs)
+    turned = torch.complex(dy[..., :pairs], dy[..., pairs:]) * torch.exp(1j * angle)[:, None]
+    forward = torch.cat((turned.real, turned.imag), -1)
     back = ROPE_BACKWARD.oracle(case, {"dy": forward, "cos": angle.cos(), "sin": angle.sin()})
     torch.testing.assert_close(back["dx"], dy, rtol=1e-12, atol=1e-14)
 
@@ -101,7 +103,7 @@ def test_smoothed_loss_is_that_of_pytorch_and_ignored_rows_have_none() -> None:
 
 def test_bound_allows_for_a_cast_of_the_sum_where_it_is_declared() -> None:
     """RMS norm of a sum: what is normalised after the cast is further from the truth."""
-    case = next(each for each in _ci(ADD_RMS_NORM_FORWARD) if each.dtype == HALF)
+    case = next(each for each in _ci(ADD_RMS_NORM_FORWARD) if each.dtype == HALF and each.size("m"))
     inputs = ADD_RMS_NORM_FORWARD.inputs(case, CPU)
     truth = ADD_RMS_NORM_FORWARD.oracle(case, inputs)
     plain, cast = (
@@ -110,6 +112,19 @@ def test_bound_allows_for_a_cast_of_the_sum_where_it_is_declared() -> None:
     )
     assert torch.equal(plain["s"].deterministic, cast["s"].deterministic)
     assert bool((cast["y"].deterministic > plain["y"].deterministic).all())
+
+
+def test_gradient_of_what_is_marked_may_be_cast_too() -> None:
+    """GeGLU's activation is marked, and dy up is by a d before its name: dgate alone follows."""
+    case = next(each for each in _ci(GEGLU_BACKWARD) if each.dtype == HALF and each.size("m"))
+    inputs = GEGLU_BACKWARD.inputs(case, CPU)
+    truth = GEGLU_BACKWARD.oracle(case, inputs)
+    plain, cast = (
+        GEGLU_BACKWARD.bound(case, inputs, truth, Numerics(casts=casts))
+        for casts in ("", "dactivation")
+    )
+    assert torch.equal(plain["dup"].deterministic, cast["dup"].deterministic)
+    assert bool((cast["dgate"].deterministic > plain["dgate"].deterministic).any())
 
 
 def test_work_is_counted_from_operations_and_annotations() -> None:

@@ -57,12 +57,18 @@ def _sums_kernel(x_ptr, out_ptr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _elementary_kernel(x_ptr, out_ptr):
+    x = tl.load(x_ptr + tl.arange(0, 4))
+    tl.store(out_ptr + tl.arange(0, 4), libdevice.tanh(x) + cuda_libdevice.rsqrt(x))
+
+
+@triton.jit
 def _library_kernel(x_ptr, out_ptr, FUNCTION: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, 256))
     if FUNCTION == "libdevice.tanh":
-        y = libdevice.tanh(x)
-    elif FUNCTION == "libdevice.exp":
-        y = cuda_libdevice.exp(x)
+        y = libdevice.tanh(x.to(tl.float16))
+    elif FUNCTION == "libdevice.erfinv":
+        y = cuda_libdevice.erfinv(x)
     elif FUNCTION == "cuda.smid":
         y = cuda.smid()
     elif FUNCTION == "inline assembly":
@@ -79,7 +85,7 @@ def _library_kernel(x_ptr, out_ptr, FUNCTION: tl.constexpr):
 
 _CALLS = {
     "libdevice.tanh": "libdevice.tanh(",
-    "libdevice.exp": "cuda_libdevice.exp(",
+    "libdevice.erfinv": "cuda_libdevice.erfinv(",
     "cuda.smid": "cuda.smid(",
     "inline assembly": "tl.inline_asm_elementwise(",
     "the operation descriptor_reduce": "described.atomic_add(",
@@ -113,6 +119,14 @@ def test_fma_rounds_once() -> None:
     exact = x.double() * x.double()
     assert torch.equal(out.double(), exact - (x * x).double())
     assert out[:2].all()
+
+
+def test_elementary_function_of_a_library_is_rounded_once() -> None:
+    """Of fp32 numbers, as of a zero; whichever module it is imported from."""
+    x, out = torch.tensor([0.0, 1e-3, 0.7, 40.0]), torch.zeros(4)
+    assert violation_of(lambda: _elementary_kernel[(1,)](x, out)) is None
+    wide = x.double()
+    assert torch.equal(out, wide.tanh().float() + wide.rsqrt().float())
 
 
 def test_scalar_comparison_spread_over_a_block_stays_a_mask() -> None:
