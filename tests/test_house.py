@@ -154,6 +154,7 @@ _ORDINARY = frozenset(
         "target",  # a GPU that is compiled for
         "device_independent",  # a property that any kernel may have, by its name in `Numerics`
         "do",  # what a worker is asked to do
+        *("sin", "cos"),  # functions of Triton's
     }
 )
 # Each with the reason why it names an op; studies may, which are of what somebody has measured.

@@ -93,8 +93,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("accuracy", "some/path.py", "some/path.py: nox -s accuracy takes no paths and no bare words"),
     ("accuracy", "flash", "flash: nox -s accuracy takes no paths and no bare words"),
     ("accuracy", "--op=layernorm_backward", f"there is no such op; did you mean {OP}?"),
-    ("accuracy", "--op=fft", "--op fft: there is no such op; there are attention_backward, "),
-    ("accuracy", "--op=''", "there is no such op; there are attention_backward, "),
+    ("accuracy", "--op=fft", "--op fft: there is no such op; there are add_rms_norm_backward, "),
+    ("accuracy", "--op=''", "there is no such op; there are add_rms_norm_backward, "),
     ("accuracy", "--kernel=row_presistent", "did you mean row_persistent?"),
     (
         "accuracy",

@@ -92,7 +92,10 @@ _WRONG: dict[str, tuple[object, str]] = {
         _NORM | {"op": "layernorm_backward"},
         'there is no op "layernorm_backward"; did you mean layer_norm_b',
     ),
-    "no op like it": (_NORM | {"op": "fft"}, 'there is no op "fft"; there are attention_backward'),
+    "no op like it": (
+        _NORM | {"op": "fft"},
+        'there is no op "fft"; there are add_rms_norm_backward',
+    ),
     "escapes": (
         _NORM | {"op": "\x1b[31m<script>"},
         r'there is no op "\u001b[31m<script>"; there are ',
