@@ -258,6 +258,12 @@ def compare(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
+def history(session: nox.Session) -> None:
+    """Follow the figures of a folder's records over time: `-- FOLDER --gate --html PATH`."""
+    _run(session, "report", "reports.history", *_arguments(session))
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
 def compile(session: nox.Session) -> None:  # noqa: A001 (the name that a user types)
     """Compile every kernel for every GPU generation, with no GPU: `-- --all --against FILE`."""
     _run(session, "run", "suites.compile", *_arguments(session))

@@ -3,11 +3,13 @@
 Each is `python -m studies.NAME`:
 
     analysis           bounds that derive themselves, beside those derived by hand
+    change_points      steps that `nox -s history` finds in series with noise, and finds falsely
     coverings          the generated cases of `full`: what they lack, or made anew
     interpreter_cost   what the interpreter takes for our kernels: stock, mended and strict
     power_check        on a GPU: are the energies of `nox -s profile` to be believed here?
     smallest_error     the smallest planted error that `nox -s accuracy` sees: docs/power.md
     speed              how long reports and commands take, beside what they should
+    tiers_of_mutants   which tier's cases kill a mutant, without those that it names
     timing_agreement   on a GPU: do other ways of timing agree with `nox -s bench`?
     triton_versions    is the interpreter right, and strict, on other versions of Triton?
     vector_widths      how wide a compiled load is, by what the compiler knows of its address

@@ -57,6 +57,7 @@ _RUN = {
     "nox -s compare -- docs/gallery/shapes-h200.jsonl.gz "
     + " ".join(map(_GALLERY.format, ("a100", "h100", "b200"))): "",
     "nox -s compare -- A.jsonl B.jsonl": "",
+    "nox -s history -- docs/gallery": "",
 }
 _FAILS = f"nox -s accuracy -- --device cpu --kernels=mine.py --case {_WIDE}"  # by the fixture
 _NETWORK = "it installs packages"

@@ -1,0 +1,1 @@
+"""What a folder of records says over time: series of figures, and where they change."""

@@ -1,0 +1,88 @@
+"""`python -m reports.history FOLDER [...]`: the records of folders over time, and their changes.
+
+Exit status: 0, whatever was found; 1 under --gate where the last change of a series is for the
+worse; 2 where there is nothing to follow, with the reason.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reports.arguments import CommandLine, add_forms, named_forms
+from reports.history.series import read_runs, records_in, series_of
+from reports.history.view import document_of, told_left_out, worse
+from reports.output import refuse_to_overwrite, run_alone, write_document
+from reports.phrases import count, shown
+from reports.record import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    options = _parser().read(arguments)
+    try:
+        refuse_to_overwrite(named_forms(options))
+        runs, left_out = read_runs(records_in(options.records))
+        series = [
+            each
+            for each in series_of(runs)
+            if not options.kernel or each.line.key.kernel in options.kernel
+        ]
+        if series:
+            write_document(document_of(series, runs, left_out), options)
+    except RecordError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not series:
+        print(_nothing(options.records, len(runs), left_out), file=sys.stderr)
+        return 2
+    lost = [each for each, _ in worse(series) if each.gates]
+    if options.gate and lost:
+        print(f"the gate is shut: {count(len(lost), 'series')} got worse", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _nothing(folders: Sequence[Path], runs: int, left_out: Sequence[str]) -> str:
+    also = f"; {told_left_out(left_out)}" if left_out else ""
+    return (
+        f"{shown(', '.join(map(str, folders)))}: {count(runs, 'run')} of bench, profile or "
+        "accuracy, and no figure that two of them have; a history follows what several runs "
+        f"measured{also}"
+    )
+
+
+def _parser() -> CommandLine:
+    parser = CommandLine(
+        prog="nox -s history --",
+        description="Follow the figures of all records in folders over time, board by board: "
+        "times, energies, errors over their bounds. A change has the two commits between which it "
+        "lies, and what nox -s compare says of them.",
+    )
+    parser.add_argument(
+        "records",
+        nargs="*",
+        type=Path,
+        default=[Path("results")],
+        metavar="FOLDER",
+        help="folders of records, searched to the bottom, or records (default: results)",
+    )
+    parser.add_argument(
+        "--kernel", action="append", default=[], metavar="NAME", help="only it; may be repeated"
+    )
+    parser.add_argument(
+        "--gate",
+        action="store_true",
+        help="exit status 1 where a series' last change is for the worse; baselines don't count",
+    )
+    add_forms(parser)
+    parser.add_argument("--details", action="store_true", help="every series too")
+    return parser
+
+
+if __name__ == "__main__":
+    run_alone(main)

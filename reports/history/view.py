@@ -1,0 +1,133 @@
+"""A history as a document: what changed last, then every series."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports.comparison.tables import case_text, change_text
+from reports.document.fields import number, of_part, table_of, text
+from reports.document.model import Cell, Column, Document, Part
+from reports.history.series import FIGURES
+from reports.phrases import count, figure
+from reports.views.run import commit_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from reports.comparison.side import Side
+    from reports.document.fields import Field
+    from reports.document.model import Tone
+    from reports.history.series import Change, Series
+
+_Item = tuple["Series", "Change"]
+_NOTE = (
+    "A change is a level that holds for three runs or more and that noise doesn't explain; the "
+    "verdict is that of nox -s compare on the two runs between which it lies."
+)
+
+
+def worse(series: Iterable[Series]) -> list[_Item]:
+    """The series whose last change is for the worse, each with that change."""
+    last = ((each, each.changes[-1]) for each in series if each.changes)
+    return [(each, change) for each, change in last if change.ratio > 1]
+
+
+def told_left_out(left_out: Sequence[str]) -> str:
+    """That files were no records, and why the first one isn't."""
+    return f"{count(len(left_out), 'file')} left out: {left_out[0]}"
+
+
+def document_of(
+    series: Sequence[Series], runs: Sequence[Side], left_out: Sequence[str]
+) -> Document:
+    """All of it. left_out: why files that were found aren't among the runs."""
+    items = [(each, change) for each in series for change in each.changes]
+    items.sort(key=lambda each: (each[0].runs[each[1].at].header.started_at, each[1].ratio))
+    lost = worse(series)
+    verdict, tone = _verdict(bool(items), bool(lost))
+    sentence = (
+        f"{count(len(items), 'change')} in {len(series):,} series of {count(len(runs), 'run')}, "
+        f"{len(lost):,} of which got worse last"
+    )
+    tables = [
+        table_of("Changes, the latest last", _change_fields(), items, _NOTE),
+        *(
+            table_of(
+                f"Series of {suite}: {name}",
+                _series_fields(),
+                [each for each in series if each.line.suite == suite],
+                level="details",
+            )
+            for suite, name in FIGURES.items()
+        ),
+    ]
+    few = sum(len(each.values) < 6 for each in series)
+    notes = [told_left_out(left_out)] if left_out else []
+    if few:
+        notes.append(f"{few:,} series have fewer than six runs, in which no change can be told")
+    boards = {each.line.board for each in series}
+    if len(boards) > 1:
+        notes.append(f"{len(boards):,} boards, each with series of its own")
+    dates = [each.header.started_at for each in runs]
+    facts = [("runs", f"{dates[0]} to {dates[-1]}")] if dates else []
+    closing = f"{sentence}; --details shows every series"
+    return Document(
+        "History", [Part("", verdict, tone, sentence, notes, facts, tables, closing=closing)]
+    )
+
+
+def _verdict(changed: bool, lost: bool) -> tuple[str, Tone]:  # noqa: FBT001 (two facts)
+    if lost:
+        return "WORSE", "bad"
+    return ("CHANGED", "good") if changed else ("STEADY", "good")
+
+
+def _series_of(item: _Item) -> Series:
+    return item[0]
+
+
+def _names() -> list[Field[Series]]:
+    return [
+        text("", lambda each: f"{each.line.machine}, {FIGURES[each.line.suite]}", group=True),
+        text("kernel", lambda each: f"{each.line.key.op} {each.line.key.kernel}"),
+        text("case", lambda each: case_text(each.line.key), below=True),
+    ]
+
+
+def _series_fields() -> list[Field[Series]]:
+    return [
+        *_names(),
+        number("runs", lambda each: len(each.values)),
+        number("first", lambda each: each.values[0], figure),
+        number("last", lambda each: each.values[-1], figure),
+        (Column("over the runs", "trend"), lambda each: Cell("", trend=each.values)),
+        number("changes", lambda each: len(each.changes)),
+    ]
+
+
+def _change_fields() -> list[Field[_Item]]:
+    return [
+        *(of_part(each, _series_of) for each in _names()),
+        number(
+            "change",
+            lambda item: item[1].ratio - 1,
+            change_text,
+            "of the level's median",
+            tone=lambda item: "bad" if item[1].ratio > 1 else "good",
+        ),
+        text("verdict", lambda item: item[1].verdict),
+        (
+            Column("over the runs", "trend", "from the first to the last"),
+            lambda item: Cell("", trend=item[0].values),
+        ),
+        text("between", lambda item: _between(*item), below=True),
+    ]
+
+
+def _between(series: Series, change: Change) -> str:
+    before, after = (series.runs[place].header for place in (change.at - 1, change.at))
+    commits = [commit_text(each.environment) or "an unknown commit" for each in (before, after)]
+    return (
+        f"between {commits[0]} of {before.started_at} and {commits[1]} of {after.started_at}, "
+        f"run {change.at + 1} of {len(series.runs)}"
+    )
