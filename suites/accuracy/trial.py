@@ -29,6 +29,9 @@ from functools import partial
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from kernels.registry import Kernel
 from oracles.op import CONTIGUOUS, Bound, Case, Inputs, optional
 from reports.record import Rule, Tried
@@ -42,6 +45,7 @@ from suites.sandbox.judge_side.workers import Workers
 if TYPE_CHECKING:
     from suites.accuracy.run import Run
 
+_HALF = 0.5  # of the signs
 _STUBBED: dict[Stub, str] = {
     "silent": "its outputs are right with each of its Triton launches made to do nothing: they are "
     "computed elsewhere",
@@ -188,10 +192,13 @@ class Trial:
     def _tells_signs(self) -> bool:
         """Whether outputs of other numbers would be wrong: many are well beyond their bounds.
 
+        So are those of the truth of other signs: softmax of numbers near 0 doesn't know theirs.
+
         An output that is added to in place counts by what is added: a launch that stores what it
         read there can't be told from one that stored nothing.
         """
         bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
+        turned = self.kernel.op.oracle(self.known.case, _with_signs(self._inputs))
         telling = 0
         for name in self.first.outputs:
             exact = truth[name]
@@ -199,7 +206,9 @@ class Trial:
                 continue
             before = optional(self._inputs, name) if name in self.kernel.op.updates else None
             made = exact if before is None else exact - before.to(exact)
-            telling += int((made.abs() > 4 * bounds[name].deterministic).sum())
+            least, other = 4 * bounds[name].deterministic, optional(turned, name)
+            assert other is not None
+            telling += int(((made.abs() > least) & ~((other - exact).abs() <= least)).sum())
         return telling >= _FEWEST_TO_TELL
 
     def _configurations(self) -> Finding | None:
@@ -285,6 +294,16 @@ class Trial:
             if verdict.rule is not None:
                 return replace(verdict, reason=f"{DRAWN}: {verdict.reason}")
         return None
+
+
+def _with_signs(inputs: Inputs) -> Inputs:
+    """The inputs with random signs."""
+    return {
+        name: torch.where(torch.rand(each.shape, device=each.device) < _HALF, each, -each)
+        if isinstance(each, Tensor) and each.is_floating_point()
+        else each
+        for name, each in inputs.items()
+    }
 
 
 def _keeps(calls: list[Call]) -> bool:

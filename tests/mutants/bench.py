@@ -23,6 +23,7 @@ from suites.accuracy.run import Run
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox.judge_side.worker_process import ForkServer
 from suites.sandbox.judge_side.workers import Workers
+from tests.mutants import own_ops
 from tests.mutants.catalogue import cases_of
 from tests.mutants.mutant import EditError, Mutant
 
@@ -62,7 +63,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.run = Run(self.device, DEFAULT_SM)
-        self._plain = self._workers((PLAIN,), None, _TIME_LIMIT_S)
+        self._plain = self._workers((PLAIN, *own_ops.RIGHT), None, _TIME_LIMIT_S)
         self._plain.kernels()
         self.server = self._plain.server
 
@@ -75,10 +76,13 @@ class Bench:
         started = time.perf_counter()
         if mutant.file == PLAIN:
             return self._outcome(mutant, self._plain, started)
-        if mutant.file is not None:
+        if mutant.file is not None and not mutant.edits:
             return self._shared(mutant, started, files=(mutant.file,), time_limit_s=_CHEATS_LIMIT_S)
         with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
             try:
+                if mutant.file is not None:
+                    files = (mutant.write_file(Path(folder)),)
+                    return self._shared(mutant, started, files=files, time_limit_s=_TIME_LIMIT_S)
                 mutant.write_overlay(Path(folder))
             except EditError as error:
                 return Outcome(mutant, None, None, None, 0, "-", 0.0, str(error))

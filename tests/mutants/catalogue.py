@@ -5,9 +5,7 @@ from __future__ import annotations
 import difflib
 import zlib
 from collections.abc import Sequence
-from functools import cache
 
-from oracles import OPS
 from oracles.op import Case
 from tests.mutants import (
     attention_backward,
@@ -22,9 +20,10 @@ from tests.mutants import (
     layer_norm,
     layer_norm_pairs,
     layer_norm_steps,
+    own_ops,
     plain,
 )
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, ci_cases
 
 _FILES = (
     layer_norm,
@@ -38,6 +37,7 @@ _FILES = (
     attention_backward_pairs,
     host,
     plain,
+    own_ops,
     declared,
     cheats,
 )
@@ -46,12 +46,6 @@ MUTANTS: tuple[Mutant, ...] = tuple(each for file in _FILES for each in file.MUT
 
 class UnknownMutantError(LookupError):
     """A name that no mutant has; the message says which one is like it."""
-
-
-@cache
-def ci_cases(op: str) -> dict[str, Case]:
-    """The cases of an op that are tried without a GPU, by id."""
-    return {case.id(): case for case in OPS[op].cases() if case.tier == "ci"}
 
 
 def cases_of(mutant: Mutant) -> dict[str, Case]:

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -75,7 +76,8 @@ def _failed_by(case: Case, function: object) -> list[str]:
     try:
         with fresh_memory(0.0, _CPU):
             returned = function(**inputs)
-        named = zip(op.outputs, returned, strict=True)
+        listed = (returned,) if isinstance(returned, Tensor) else returned
+        named = zip(op.outputs, listed, strict=True)
         got = {name: each.detach().clone() for name, each in named if name in truth}
     except Exception:  # noqa: BLE001 (whatever it raises, a test would have stopped)
         return [_ENDED]
@@ -136,11 +138,15 @@ def _compared(work: tuple[Mutant, tuple[str, ...]]) -> tuple[str, Failed, Failed
     cases = [cases_of(mutant)[each] for each in ids]
     for case in cases:
         _expected(case)  # here, so that both children have it
-    known = PLAIN if mutant.sound else None
+    known = (mutant.file if mutant.edits else PLAIN) if mutant.sound else None
     sound = _in_child(mutant.op, mutant.sound or mutant.kernel, cases, None, known)
-    if mutant.file is not None:
+    if mutant.file is not None and not mutant.edits:
         return mutant.name, _in_child(mutant.op, mutant.kernel, cases, None, mutant.file), sound
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        if mutant.file is not None:
+            file = mutant.write_file(Path(folder))
+            failed = _in_child(mutant.op, mutant.kernel, cases, None, file)
+            return mutant.name, failed, sound
         mutant.write_overlay(Path(folder))
         failed = _in_child(mutant.op, mutant.kernel, cases, Path(folder), None)
         return mutant.name, failed, sound
@@ -170,8 +176,17 @@ def write(path: Path, outcomes: Sequence[Outcome], jobs: int) -> None:
     path.write_text(_markdown(outcomes, compared))
 
 
+def _op_row(op: str, counts: Counter[str]) -> str:
+    rivals = [each.name for each in RIVALS]
+    rules = [each for each in counts.most_common() if each[0] not in (*rivals, "all")]
+    told = ", ".join(f"{rule} {count}" for rule, count in rules)
+    cells = " | ".join(str(counts[each]) for each in rivals)
+    return f"| `{op}` | {counts['all']} | {told} | {cells} |"
+
+
 def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, Failed]]) -> str:
     rows, seen = [], dict.fromkeys((each.name for each in RIVALS), 0)
+    by_op: dict[str, Counter[str]] = {}
     anywhere = dict(seen)
     alarms: dict[str, set[tuple[str, str]]] = {each.name: set() for each in RIVALS}
     tried: set[tuple[str, str]] = set()
@@ -181,6 +196,7 @@ def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, 
         cells = []
         for rival in RIVALS:
             cell = _cell(rival.name, outcome, failed, sound)
+            by_op.setdefault(mutant.op, Counter())[rival.name] += cell in ("yes", "ends")
             seen[rival.name] += cell in ("yes", "ends")
             anywhere[rival.name] += cell != "no"
             cells.append(cell)
@@ -192,6 +208,7 @@ def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, 
             for rule in rules:
                 alarms[rule].add(key)
         verdict = outcome.rule or "no"
+        by_op[mutant.op].update(["all", verdict])
         rows.append(
             f"| {mutant.name} | {mutant.numbers} | {mutant.why} | {verdict} | {' | '.join(cells)} |"
         )
@@ -204,7 +221,8 @@ def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, 
         "Made by `python -m tests.mutants --detection docs/detection.md` in one run, on a CPU.",
         "A mutant is one of our kernels with one small change in its source, or one in plain",
         "torch (`plain_`), or one that deceives harnesses (`cheat_`), or one that casts more",
-        "than it declares (`declared_`). Bugs are numbered as in",
+        "than it declares (`declared_`), or a plain kernel of an op from a reference with such a",
+        "change (`own_`). Bugs are numbered as in",
         "[bugs-covered.md](bugs-covered.md), cheats as in tests/mutants/cheats.py. Each is tried",
         "on the cases that it names until the suite kills it.",
         "",
@@ -230,6 +248,12 @@ def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, 
         f"| false alarms: sound kernels failed, of {len(tried)} pairs of kernel and case | 0 | "
         + " | ".join(str(len(alarms[each.name])) for each in RIVALS)
         + " |",
+        "",
+        "By op, the rules of this suite by how many of its mutants each was the first to fail:",
+        "",
+        f"| of the op | mutants | this suite, by rule | {names} |",
+        "| --- | --- | --- " + "| --- " * len(RIVALS) + "|",
+        *(_op_row(*each) for each in by_op.items()),
         "",
         f"| mutant | bugs | what is wrong | this suite, by rule | {names} |",
         "| --- | --- | --- | --- " + "| --- " * len(RIVALS) + "|",

@@ -19,9 +19,12 @@ from oracles import (
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
     LAYER_NORM_BACKWARD,
+    OPS,
 )
+from oracles.analysis.trace import run
 from oracles.layer_norm.values import EPS
 from oracles.op import Inputs
+from oracles.reference import ReferenceOp
 from tests.builders.plain_attention import Attention, Given, heads_first
 
 
@@ -103,8 +106,18 @@ _OF = {
 }
 
 
+def _reference(op: ReferenceOp, inputs: Inputs) -> dict[str, Tensor]:
+    """What a reference returns where all its numbers are in the first argument's dtype."""
+    given = (each.dtype for each in inputs.values() if isinstance(each, Tensor))
+    dtype = next(each for each in given if each.is_floating_point)
+    return dict(zip(op.outputs, run(op.reference.function, inputs, dtype), strict=True))
+
+
 def low_precision(op: str, inputs: Inputs) -> Mapping[str, Tensor]:
     """The outputs of an op by name, in the dtypes that PyTorch gives them."""
+    known = OPS[op]
     with torch.enable_grad():
-        made = _OF[op](dict(inputs))
+        made = (
+            _reference(known, inputs) if isinstance(known, ReferenceOp) else _OF[op](dict(inputs))
+        )
     return {name: each.detach() for name, each in made.items()}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from oracles import OPS
 from oracles.op import Case, Op
 from reports.record import Rule
 from tests import ROOT
@@ -40,9 +42,10 @@ class Mutant:
     bugs      numbers of defects that shipped, in docs/bugs-covered.md; none where it is one of ours
     cheats    numbers of ways to deceive a harness that were seen, in tests/mutants/cheats.py
     edits     what makes it of the kernel called `kernel`
-    file      or the user's file that registers it as it is
+    file      or the user's file that registers it, as it is or with the edits
     cases     those expected to kill it, tried first, in this order: of `ci` by their ids, less the
               op's name; others as they are
+    words     or the first few of `ci` that have these in their ids
     rules     any of which may kill it
     why       what it does wrong, in a sentence
     sound     the name of the kernel that it was made of, where that isn't its own
@@ -61,6 +64,7 @@ class Mutant:
     sound: str = ""
     cheats: tuple[int, ...] = ()
     alone: bool = False
+    words: tuple[str, ...] | None = None
 
     @property
     def numbers(self) -> str:
@@ -71,6 +75,8 @@ class Mutant:
     @property
     def case_ids(self) -> tuple[str, ...]:
         """The ids of its cases in full."""
+        if self.words is not None:
+            return _first_cases(self.op, self.words)
         return tuple(
             each.id() if isinstance(each, Case) else f"{self.op}-{each}" for each in self.cases
         )
@@ -82,23 +88,34 @@ class Mutant:
 
     @property
     def edited(self) -> dict[str, str]:
-        """The files of kernels/ that its edits change, and their text after them.
+        """The files that its edits change, and their text after them.
 
         Raises EditError where an edit doesn't apply exactly as often as it says.
         """
         texts: dict[str, str] = {}
         for edit in self.edits:
-            path = ROOT / "kernels" / edit.file
+            path = self.path_of(edit.file)
             text = texts.get(edit.file) or (path.read_text() if path.is_file() else "")
             found = text.count(edit.old)
             if found != edit.times:
                 shown = " ".join(edit.old.split())[:80]
                 raise EditError(
-                    f"mutant {self.name}: its edit of kernels/{edit.file} applies {found} times, "
-                    f"not {edit.times}: {shown!r}; make it fit the kernel as it is now"
+                    f"mutant {self.name}: its edit of {path.relative_to(ROOT)} applies {found} "
+                    f"times, not {edit.times}: {shown!r}; make it fit the kernel as it is now"
                 )
             texts[edit.file] = text.replace(edit.old, edit.new)
         return texts
+
+    def path_of(self, file: str) -> Path:
+        """Where a file that an edit names is: under kernels/, or the user's."""
+        return ROOT / file if self.file is not None else ROOT / "kernels" / file
+
+    def write_file(self, folder: Path) -> Path:
+        """Write the user's file with the edits to `folder`. Raises EditError."""
+        assert self.file is not None
+        path = folder / self.file.name
+        path.write_text(self.edited[str(self.file)])
+        return path
 
     def write_overlay(self, folder: Path) -> None:
         """Write a copy of kernels/ with its edits to `folder`. Raises EditError."""
@@ -106,6 +123,28 @@ class Mutant:
         shutil.copytree(ROOT / "kernels", folder / "kernels")
         for file, text in texts.items():
             (folder / "kernels" / file).write_text(text)
+
+
+@cache
+def ci_cases(op: str) -> dict[str, Case]:
+    """The cases of an op that are tried without a GPU, by id."""
+    return {case.id(): case for case in OPS[op].cases() if case.tier == "ci"}
+
+
+@cache
+def _first_cases(op: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Of `ci`, those whose ids have the words and no size of 0 or 1; of each dtype one at most.
+
+    Normal values before others.
+    """
+    found: dict[str, str] = {}
+    for each, case in sorted(
+        ci_cases(op).items(), key=lambda item: item[1].distribution != "normal"
+    ):
+        parts = each.split("-")
+        if set(words) <= set(parts) and min(size for _, size in case.sizes) > 1:
+            found.setdefault(case.dtype_label, each)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import torch
 
 from oracles import OPS
 from oracles.op import Case
-from tests.mutants.catalogue import ci_cases
 from tests.mutants.low_precision import low_precision
+from tests.mutants.mutant import ci_cases
 from tests.mutants.named_cases import (
     BIAS_SOFTCAP,
     DEAD_ROWS,

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from kernels.registry import all_kernels
+from oracles import SOFTMAX_FORWARD
 from oracles.cases.named import case_named
 from suites.accuracy.run import Run
 from suites.sandbox.judge_side.workers import Workers
+from tests import ROOT
 
 _CPU = torch.device("cpu")
 
@@ -56,4 +58,19 @@ def test_right_kernel_is_not_called_stubbed(name: str, case: str, *, is_asked: b
     asked = any(isinstance(each, tuple) and each[0] == "stubbed" for each in run.asked)
     assert asked == is_asked
     assert row.launches
+    assert (row.status, row.rule) == ("passed", None)
+
+
+def test_signs_that_change_no_output_tell_nothing() -> None:
+    """Softmax of numbers near 0 is the same whatever their signs are: no kernel is at fault."""
+    file = ROOT / "tests/candidates/own_ops/softmaxes.py"
+    case = case_named(SOFTMAX_FORWARD, "softmax_forward-m33-n64-float32-contiguous-subnormals")
+    assert case is not None
+    workers = Workers(_CPU, 90, files=(file,))
+    try:
+        rows = [each for each in workers.kernels() if each.name == "rows"]
+        kernel = next(each for each in rows if each.op == SOFTMAX_FORWARD)
+        row = Run(_CPU, 90, workers=workers).try_pair(kernel, case)
+    finally:
+        workers.close()
     assert (row.status, row.rule) == ("passed", None)
