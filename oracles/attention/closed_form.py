@@ -133,7 +133,7 @@ def backward(case: Case, inputs: Inputs) -> Outputs:
         if dbias is not None:
             piece.add_bias(dbias, ds)
         if scores.tanh is not None:
-            ds = ds * (1 - scores.tanh.square())
+            ds = (ds * (1 - scores.tanh.square())).masked_fill_(~scores.attends, 0)
         piece.write_rows(dq, attended_sum(ds, scores.attends, keys) * problem.scale)
         across = scores.attends.mT
         piece.add_keys(dk, attended_sum(ds.mT, across, rows) * problem.scale)

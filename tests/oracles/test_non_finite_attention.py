@@ -203,3 +203,20 @@ def test_a_bias_of_minus_infinity_masks_and_nan_shows(number: float) -> None:
         rest[0, 7, 1] = False
         assert exact[rest].isfinite().all() and limit[rest].isfinite().all()
         assert _rule(trial, trial.outputs(Way())) is None
+
+
+def test_a_bad_query_without_keys_has_no_gradient() -> None:
+    """A softcap's slope is NaN there, of a score that nobody asked for."""
+    case = attention_case(
+        GRADIENTS, (1, 1, 1, 37, 11, 16, 16), torch.float32, "ci", options="softcap", window=(0, 0)
+    )
+    inputs = OPS[GRADIENTS].inputs(case, CPU)
+    q = inputs["q"]
+    assert isinstance(q, Tensor)
+    changed = q.clone()
+    changed[0, 20, 0, 3] = math.nan
+    trial = Trial.given(GRADIENTS, case, {**inputs, "q": changed})
+    exact = trial.truth["dq"]
+    assert exact is not None
+    assert (exact[0, 20] == 0).all()
+    assert exact.isfinite().all()
