@@ -75,7 +75,10 @@ def _notes(record: Record, finds: Sequence[FindRow]) -> Iterator[str]:
         yield f"{count(cut, 'find')} may shrink further: the limit ended it"
     chance = sum(not each.confirmed for each in finds)
     if chance:
-        yield f"{count(chance, 'find')} didn't fail again on fresh values: errors near their bound"
+        yield (
+            f"{count(chance, 'find')} didn't fail again on fresh values: errors near their bound, "
+            "or what memory held"
+        )
 
 
 def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
