@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reports.history.series import Change, Series
 
 _Item = tuple["Series", "Change"]
+_TELLING = 6  # characters at the end of a board's id
 _NOTE = (
     "A change is a level that holds for three runs or more and that noise doesn't explain; the "
     "verdict is that of nox -s compare on the two runs between which it lies."
@@ -82,13 +83,19 @@ def _verdict(changed: bool, lost: bool) -> tuple[str, Tone]:  # noqa: FBT001 (tw
     return ("CHANGED", "good") if changed else ("STEADY", "good")
 
 
+def _board_and_figure(series: Series) -> str:
+    line = series.line
+    board = "" if line.board == line.machine else f" {line.board[-_TELLING:]}"
+    return f"{line.machine}{board}, {FIGURES[line.suite]}"
+
+
 def _series_of(item: _Item) -> Series:
     return item[0]
 
 
 def _names() -> list[Field[Series]]:
     return [
-        text("", lambda each: f"{each.line.machine}, {FIGURES[each.line.suite]}", group=True),
+        text("board and figure", _board_and_figure, group=True),
         text("kernel", lambda each: f"{each.line.key.op} {each.line.key.kernel}"),
         text("case", lambda each: case_text(each.line.key), below=True),
     ]
