@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from kernels.registry import Kernel
+from oracles.cases.distributions import generator
 from oracles.op import CONTIGUOUS, Bound, Case, Inputs, optional
 from reports.record import Rule, Tried
 from suites.accuracy import invariance, relations
@@ -198,13 +199,14 @@ class Trial:
         read there can't be told from one that stored nothing.
         """
         bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
-        turned = self.kernel.op.oracle(self.known.case, _with_signs(self._inputs))
+        case, inputs = self.known.case, self._inputs
+        turned = self.kernel.op.oracle(case, _with_signs(case, inputs))
         telling = 0
         for name in self.first.outputs:
             exact = truth[name]
             if exact is None:
                 continue
-            before = optional(self._inputs, name) if name in self.kernel.op.updates else None
+            before = optional(inputs, name) if name in self.kernel.op.updates else None
             made = exact if before is None else exact - before.to(exact)
             least, other = 4 * bounds[name].deterministic, optional(turned, name)
             assert other is not None
@@ -296,12 +298,16 @@ class Trial:
         return None
 
 
-def _with_signs(inputs: Inputs) -> Inputs:
-    """The inputs with random signs."""
+def _with_signs(case: Case, inputs: Inputs) -> Inputs:
+    """The inputs with random signs, which the case gives."""
+
+    def turned(name: str, tensor: Tensor) -> Tensor:
+        draw = generator(tensor.device, "signs", case.id(), name)
+        drawn = torch.rand(tensor.shape, generator=draw, device=tensor.device)
+        return torch.where(drawn < _HALF, tensor, -tensor)
+
     return {
-        name: torch.where(torch.rand(each.shape, device=each.device) < _HALF, each, -each)
-        if isinstance(each, Tensor) and each.is_floating_point()
-        else each
+        name: turned(name, each) if isinstance(each, Tensor) and each.is_floating_point() else each
         for name, each in inputs.items()
     }
 
