@@ -11,6 +11,8 @@ It stands in for sums only: casts round coherently on flat data and are always a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +29,7 @@ HALF_SUBNORMAL_SPACING = {
 }
 NEAREST = 2.0**-24  # unit roundoff of fp32 sums that round to nearest
 TF32 = 2.0**-10, 2.0**-136  # what truncation to 10 bits takes off an operand; of a subnormal one
+_TF32_KEPT = -(2**13)  # all but the last 13 bits of an fp32 number
 # The approximate functions of a GPU (PTX ISA: ex2.approx and lg2.approx within 2^-22).
 EPS_EXP = 2.0**-21  # relative
 EPS_LOG = 2.0**-22  # relative, absolute below 1
@@ -63,3 +66,22 @@ class Gamma:
     def _factor(self) -> float:
         """lambda, for `compared` results."""
         return math.sqrt(2 * math.log(2 * max(self.compared or 1, 1) / _FAILURE_PROBABILITY))
+
+
+def tf32(x: Tensor) -> Tensor:
+    """fp32 numbers as a tf32 product reads them: without their last 13 bits."""
+    return (x.contiguous().view(torch.int32) & _TF32_KEPT).view(torch.float32)
+
+
+@contextmanager
+def whole_products() -> Iterator[None]:
+    """Products of whole fp32 operands, whatever the process or its environment chose for others.
+
+    A container may set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, and an emulation would be off by 2^-10.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

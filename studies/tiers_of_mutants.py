@@ -22,7 +22,7 @@ from suites.accuracy.run import Run
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox.judge_side.workers import Workers
 from tests.mutants import attention_backward_pairs, attention_forward_pairs, layer_norm_pairs
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, ci_cases
 
 MUTANTS: tuple[Mutant, ...] = (
     *layer_norm_pairs.MUTANTS,
@@ -30,11 +30,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *attention_backward_pairs.MUTANTS,
 )
 _MOST_FLOPS = 2e7  # of a case that an interpreter runs in a second
-
-
-def written(op: str) -> list[Case]:
-    """The cases of `ci` that people wrote."""
-    return [each for each in OPS[op].cases() if each.tier == "ci" and each.why != GENERATED]
 
 
 def generated(op: str) -> list[Case]:
@@ -82,7 +77,7 @@ def main() -> None:
     for mutant in MUTANTS:
         if names and mutant.name not in names:
             continue
-        tried, row = killed(run, mutant, written(mutant.op))
+        tried, row = killed(run, mutant, ci_cases(mutant.op).values())
         tier = "ci" if row else "full"
         if row is None:
             more, row = killed(run, mutant, generated(mutant.op))

@@ -108,9 +108,8 @@ def _reject_positions(case: Case) -> str | None:
 def _reject(case: Case) -> str | None:
     if {"torch_dropout", "varlen"} <= case.options:
         return "draws another mask under varlen than the one for (b, h, s_q, s_kv)"
-    refusals = (reject_bias, _reject_window, _reject_positions)
-    found = (reason for each in refusals if (reason := each(case)) is not None)
-    return next(found, None) or reject_reach(case, "sh")
+    reason = reject_bias(case) or _reject_window(case) or _reject_positions(case)
+    return reason or reject_reach(case, "sh")
 
 
 _DOMAIN = Domain(

@@ -67,8 +67,9 @@ def _gradients(function: Function, dy: tuple[Tensor, ...], *of: Tensor) -> tuple
         return torch.autograd.grad(function(*leaves), leaves, dy)
 
 
-def _rms_norm(x: Tensor, weight: Tensor, *, eps: float, mode: str = "gemma") -> Any:  # noqa: ANN401
-    return _liger("rms_norm", "LigerRMSNormFunction").apply(x, weight, eps, 0.0, mode, _IN_PLACE)
+def _rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Any:  # noqa: ANN401
+    function = _liger("rms_norm", "LigerRMSNormFunction")
+    return function.apply(x, weight, eps, 0.0, "gemma", _IN_PLACE)
 
 
 def _rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, ...]:

@@ -25,7 +25,7 @@ from oracles.analysis.trace import (
     trace,
 )
 from oracles.op import Bound, Numerics
-from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
+from oracles.rounding import FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
@@ -38,7 +38,6 @@ _EXPONENTIALS = {
     *(_aten.exp.default, _aten.exp2.default, _aten.sigmoid.default, _aten.silu.default),
     _aten._softmax.default,  # noqa: SLF001
 }
-_TF32_KEPT = -(2**13)  # all but the last 13 bits of an fp32 number
 
 
 def truth(reference: Reference, inputs: Mapping[str, object]) -> tuple[Tensor, ...]:
@@ -169,15 +168,11 @@ class _Kernel(TorchDispatchMode):
             return x.to(to).to(x.dtype) if self.arithmetic.casts(name) else x.clone()
         if func in _PRODUCTS and self.arithmetic.numerics.tf32_operands:
             *rest, a, b = args
-            args = (*rest, _tf32(a), _tf32(b))
+            args = (*rest, tf32(a), tf32(b))
         made = func(*args, **(kwargs or {}))
         if func in _EXPONENTIALS and not self.arithmetic.numerics.gradual_underflow:
             made.masked_fill_(made.abs() < FLUSHED, 0)
         return made
-
-
-def _tf32(x: Tensor) -> Tensor:
-    return (x.contiguous().view(torch.int32) & _TF32_KEPT).view(torch.float32)
 
 
 def emulate(
@@ -187,11 +182,6 @@ def emulate(
     out_dtypes: Sequence[torch.dtype],
 ) -> tuple[Tensor, ...]:
     """The reference in fp32 with the casts that the numerics say, each output in its dtype."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")  # whatever the process chose for others
-    try:
-        with _Kernel(Arithmetic.of(numerics, _activations(inputs))):
-            made = run(reference, inputs, torch.float32)
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with whole_products(), _Kernel(Arithmetic.of(numerics, _activations(inputs))):
+        made = run(reference, inputs, torch.float32)
     return tuple(each.detach().to(dtype) for each, dtype in zip(made, out_dtypes, strict=True))

@@ -19,8 +19,6 @@ ratio to it. docs/derivations/verdict.md says what the comparison is sound for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +30,7 @@ from oracles.attention.scores import Piece, Problem
 from oracles.attention.values import addends_vary
 from oracles.cases.distributions import INTEGERS
 from oracles.op import Case, Inputs, Numerics, Outputs, optional, required
-from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
+from oracles.rounding import FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 # There errors come from underflow, or from the rounding of scores of thousands, which is as large
 # as the halves' casts: few in a block, of very different sizes, and not the same from one order of
@@ -40,7 +38,6 @@ from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 _OTHER_FAMILIES = frozenset(
     {"subnormals", "qk_subnormals", "logits1e4", "bias_large", INTEGERS, NEEDLES}
 )
-_TF32_KEPT = -(2**13)  # all but the last 13 bits of an fp32 number
 _DELTA_ELEMENTS = 2**24
 
 
@@ -78,26 +75,8 @@ class _Way:
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """a @ b."""
         if self.numerics.tf32_operands:
-            a, b = _tf32(a), _tf32(b)
+            a, b = tf32(a), tf32(b)
         return a @ b
-
-
-@contextmanager
-def _whole_products() -> Iterator[None]:
-    """Products of whole fp32 operands, whatever the process or its environment chose for others.
-
-    A container may set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, and the emulation would be off by 2^-10.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def _tf32(x: Tensor) -> Tensor:
-    return (x.contiguous().view(torch.int32) & _TF32_KEPT).view(torch.float32)
 
 
 class _Tile:
@@ -258,7 +237,7 @@ def _backward(case: Case, inputs: Inputs, way: _Way) -> Outputs:
     return _Gradients(problem, way).outputs(group)
 
 
-@_whole_products()
+@whole_products()
 def emulate_forward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
     """out and lse as ATTENTION_FORWARD has them; nothing where they aren't comparable.
 
@@ -280,7 +259,7 @@ def emulate_delta(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
     return {"delta": _delta(required(made, "do"), required(made, "out"))}
 
 
-@_whole_products()
+@whole_products()
 def emulate_backward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
     """dq, dk, dv, dbias and dsink of the given out and lse; nothing where not comparable."""
     if not comparable(case, numerics):
@@ -288,7 +267,7 @@ def emulate_backward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
     return _backward(case, finite_part(inputs), _Way(case.dtype, numerics))
 
 
-@_whole_products()
+@whole_products()
 def emulate_gradients(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
     """The same of the emulation's own out and lse."""
     if not comparable(case, numerics):

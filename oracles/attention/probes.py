@@ -36,7 +36,7 @@ from torch import Tensor
 from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS, key_ranges, spans
 from oracles.cases.distributions import INTEGERS, Values
 from oracles.op import Bound, Case, Inputs, Numerics, Outputs, required
-from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
+from oracles.rounding import EPS_EXP, EPS_LOG, FLUSHED, TF32, UNIT_ROUNDOFF
 
 NEEDLES = "needles"
 EDGE_TILES = (256, 128, 64, 32, 16)  # of queries and of keys, the largest first
@@ -47,8 +47,6 @@ _LARGEST_DO = 7
 _MOST_QUERIES = 9  # of one key, whose do isn't 0
 _MOST = _MOST_QUERIES * _LARGEST_DO  # 8 bits hold |sum of do| over a key's queries
 _PART = 1 / 16  # of v's integers, and what a backward's out is off by
-_EPS_LOG, _EPS_EXP = 2.0**-22, 2.0**-21  # as in bounds.py; what the log of 1 and exp of it may be
-_TF32 = 2.0**-10
 
 
 def edges(length: int, *, beside: bool) -> list[int]:
@@ -241,7 +239,7 @@ def _forward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> 
     """0 for out; for lse what a logarithm of 1 may be off by, 0 in rows that attend to nothing."""
     del case, inputs, numerics
     out, lse = required(truth, "out"), required(truth, "lse")
-    of_lse = torch.full_like(lse, _EPS_LOG).masked_fill(lse.isinf(), 0)
+    of_lse = torch.full_like(lse, EPS_LOG).masked_fill(lse.isinf(), 0)
     return {"out": torch.zeros_like(out), "lse": of_lse}
 
 
@@ -260,7 +258,7 @@ def _backward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) ->
         return {name: torch.zeros_like(each) for name, each in (("dq", dq), ("dk", dk), ("dv", dv))}
     rows, keys = q.shape[1] * q.shape[2], v.shape[1]
     # At most _MOST roundings of a sum's terms, and a few of scale.
-    relative = (_MOST + 8) * u + (2 * _TF32 if numerics.tf32_operands else 0)
+    relative = (_MOST + 8) * u + (2 * TF32[0] if numerics.tf32_operands else 0)
     relative += u_o if half and not plain else 0
     columns = q.amax((0, 1, 2))  # |q|, alike in all queries of one length
     factor = 2 * v.shape[3] * float(do.amax()) * float(v.amax()) * FLUSHED
@@ -268,7 +266,7 @@ def _backward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) ->
     of_dq = relative * dq.abs() + tau * keys * factor
     of_dk = tau * (shifted * relative * _MOST * _PART + rows * factor) * columns
     of_dv = torch.full_like(dv, rows * float(do.amax()) * FLUSHED)
-    of_dv += 0 if half or shifted else (_EPS_EXP + _EPS_LOG + 4 * u) * _MOST
+    of_dv += 0 if half or shifted else (EPS_EXP + EPS_LOG + 4 * u) * _MOST
     return {
         "dq": _rounded(of_dq, dq, u_o, exact=half and plain),
         "dk": _rounded(of_dk.expand(dk.shape), dk, u_o, exact=half and plain),

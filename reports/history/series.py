@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from reports.comparison.accuracy import accuracy_changes
@@ -128,17 +129,11 @@ def _changes(
     line: Line, runs: tuple[Side, ...], values: tuple[float, ...], speeds: _Speeds
 ) -> tuple[Change, ...]:
     places = change_points(values)
-    levels = [_level(values[one:other]) for one, other in pairwise([0, *places, len(values)])]
+    levels = [median(values[one:other]) for one, other in pairwise([0, *places, len(values)])]
     return tuple(
         Change(at, after / before, _verdict(line, runs[at - 1], runs[at], speeds))
         for at, (before, after) in zip(places, pairwise(levels), strict=True)
     )
-
-
-def _level(values: tuple[float, ...]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2
 
 
 def _verdict(line: Line, before: Side, after: Side, speeds: _Speeds) -> str:
