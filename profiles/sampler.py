@@ -16,7 +16,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,23 +40,42 @@ _FLUSH_EVERY_S = 0.5
 _NEVER = frozenset({"not supported", "no permission", "mig", "vgpu"})
 
 
+def _host_ns() -> int:
+    return time.monotonic_ns()
+
+
+@dataclass(slots=True)
+class Steps:
+    """The clock of a replay: it stands still, but for the steps that the sampler makes.
+
+    A replayed trace then has no gaps, however late a busy host comes to its rounds.
+    """
+
+    at_ns: int = field(default_factory=_host_ns)
+
+    def __call__(self) -> int:
+        """Nanoseconds of CLOCK_MONOTONIC: of the round that is due."""
+        return self.at_ns
+
+
 @dataclass(slots=True)
 class Sampler:
     """Reads a meter at fixed times and writes what it says; remembers what it needn't ask."""
 
     meter: Meter
     writer: TraceWriter
+    clock_ns: Callable[[], int] = _host_ns
     gone: bool = False
     _given_up: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)
 
     def sample(self) -> None:
         """One round of reads; once the GPU is gone, nothing is read or written any more."""
-        at_ns = time.monotonic_ns()
+        at_ns = self.clock_ns()
         values = self._read(_FAST, at_ns)
-        energy_at_ns = time.monotonic_ns()
+        energy_at_ns = self.clock_ns()
         values |= self._read((ENERGY,), energy_at_ns)
-        done_ns = time.monotonic_ns()
+        done_ns = self.clock_ns()
         if not self.gone:
             row = tuple(values[name] for name in FIELDS)
             self.writer.sample(Sample(at_ns, energy_at_ns, done_ns, row))
@@ -81,13 +100,14 @@ class Sampler:
 
 def run(sampler: Sampler, period_s: float, seconds: float | None, alternate_s: float) -> None:
     """Sample every `period_s` until standard input closes, or for so many seconds."""
-    began = time.monotonic()
+    clock = sampler.clock_ns
+    began = 1e-9 * clock()
     flushed, following = began, began
     while True:
-        now = time.monotonic()
+        now = 1e-9 * clock()
         if alternate_s <= 0 or int((now - began) / alternate_s) % 2 == 0:
             sampler.sample()
-        now = time.monotonic()
+        now = 1e-9 * clock()
         if sampler.gone or now - flushed > _FLUSH_EVERY_S:
             sampler.writer.flush()
             flushed = now
@@ -95,7 +115,11 @@ def run(sampler: Sampler, period_s: float, seconds: float | None, alternate_s: f
             return
         # A round that came late leaves out those it missed: the times stay a grid.
         following += period_s * max(1, int((now - following) / period_s) + 1)
-        if _waited(following - now, listens=seconds is None):
+        ended = _waited(following - time.monotonic(), listens=seconds is None)
+        if isinstance(clock, Steps):
+            ended = ended and time.monotonic() < following
+            clock.at_ns = round(1e9 * following)
+        if ended:
             return
 
 
@@ -108,10 +132,10 @@ def _waited(wait_s: float, *, listens: bool) -> bool:
     return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
 
 
-def _meter(options: argparse.Namespace) -> Meter | Missing:
+def _meter(options: argparse.Namespace, steps: Steps) -> Meter | Missing:
     if options.replay is None:
         return open_gpu(options.uuid, options.pci)
-    meter = Replay(load(options.replay), tuple(options.fault))
+    meter = Replay(load(options.replay), tuple(options.fault), steps)
     for fault in meter.faults:
         if fault.code in {"no library", "no driver", "gpu not found"} and fault.name is None:
             return Missing(fault.code, "a fault that was put into a replayed trace")
@@ -121,8 +145,9 @@ def _meter(options: argparse.Namespace) -> Meter | Missing:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0 also where the GPU can't be read, which the file then says."""
     options = _parser().parse_args(arguments)
+    steps = Steps()
     try:
-        meter = _meter(options)
+        meter = _meter(options, steps)
         writer = TraceWriter(options.out, options.uuid, options.period_ms)
     except (TraceError, OSError) as error:
         sys.stderr.write(f"sampler: {error}\n")
@@ -138,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.seconds is None:
                 sys.stdin.read()
         else:
-            sampler = Sampler(meter, writer)
+            clock = steps if isinstance(meter, Replay) else _host_ns
+            sampler = Sampler(meter, writer, clock)
             run(sampler, options.period_ms / 1e3, options.seconds, options.alternate_s)
     except KeyboardInterrupt:
         pass  # what was sampled is kept

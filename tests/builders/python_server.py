@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -303,6 +304,7 @@ def _become(request: dict[str, Any], given: Sequence[int]) -> list[str]:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["variables"])
+    tempfile.tempdir = None  # TMPDIR may be another
     free = [_out_of_the_way(each) for each in given]
     for each, number in zip(free, (*range(_STANDARD), *request["passed"]), strict=True):
         os.dup2(each, number)
