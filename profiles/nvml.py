@@ -121,6 +121,13 @@ class NvmlGpu:
         except UnicodeDecodeError:
             return Missing("error", "NVML's text can't be read")
 
+    def compute_processes(self) -> tuple[int, ...] | Missing:
+        """The ids of processes that compute on the GPU; in a container the host's, or none."""
+        if self.mig:
+            return Missing("mig", "the board lists the processes of all its MIG instances")
+        found = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        return found if isinstance(found, Missing) else tuple(int(each.pid) for each in found)
+
     def close(self) -> None:
         """Let go of NVML."""
         _let_go()

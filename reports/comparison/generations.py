@@ -86,6 +86,11 @@ def generations_part(
         if side.empty_call_us is not None:
             empty = f"an empty call takes {figure(side.empty_call_us)} us, part of every time"
             notes.append(f"{named(side)}: {empty}")
+        disturbed = sum(
+            bool(each.evidence and each.evidence.disturbed) for each in side.speeds.values()
+        )
+        if disturbed:
+            notes.append(f"{named(side)}: {count(disturbed, 'row')} timed beside other work")
     for side, pairs in zip(others, paired, strict=True):
         notes += renamed_notes(base, side, pairs)
         tables += dropped_tables(pairs, f": {named(side)} beside {base.letter}")

@@ -17,6 +17,8 @@ end where there are seven and more. Centres that differ by less than a floor are
   2.9 us (docs/decisions/0022). Where records tell it, what it differs by is taken away before
   anything is judged; of two boards where one doesn't, 2.5 us a call are the same.
 
+A side that was timed beside other work is AMBIGUOUS, however far apart the two are.
+
 FASTER and SLOWER need the gap between the intervals to pass the floor. And where what differs is
 5 % or less (9 % between two boards, whose 4 % come on top) they need so many processes that it
 isn't the processes: two sides that are alike fall apart so by chance, whatever it is that sets
@@ -89,6 +91,7 @@ class Evidence:
     step_us    of the timer, as far as the samples show it
     launches   kernels on the device that a call is; 0 where that isn't known
     began      when the first and the last process started, in ISO 8601, UTC; "" where not known
+    disturbed  what else ran meanwhile that may be in its times; "": nothing that is known
     """
 
     time_us: Interval
@@ -98,6 +101,7 @@ class Evidence:
     step_us: float = 0.0
     launches: int = 0
     began: tuple[str, str] = ("", "")
+    disturbed: str = ""
 
     def in_turn(self, other: Evidence) -> bool:
         """Whether both are of several processes, some of one between those of the other."""
@@ -257,6 +261,8 @@ def judge(
     found = Judgement(verdict=Verdict.SAME, change=change, cycles_change=in_cycles)
     if not (base.spread and other.spread):
         return _ambiguous(found, "a side has one figure and no spread")
+    if disturbed := " and ".join(dict.fromkeys(filter(None, (base.disturbed, other.disturbed)))):
+        return _ambiguous(found, f"other work ran while it was timed: {disturbed}")
     apart = _gap(base.time_us, other.time_us) / base.time_us.centre
     if apart <= floor:
         if abs(change) <= floor:

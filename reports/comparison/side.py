@@ -24,7 +24,15 @@ from reports.comparison.rule import (
     timer_step_us,
 )
 from reports.phrases import shown
-from reports.record import AccuracyRow, BenchRow, PredictionRow, ProfileRow, RecordError, read
+from reports.record import (
+    BUSY_HOST,
+    AccuracyRow,
+    BenchRow,
+    PredictionRow,
+    ProfileRow,
+    RecordError,
+    read,
+)
 from reports.record.pytest_benchmark import read_import
 
 if TYPE_CHECKING:
@@ -362,7 +370,17 @@ def _evidence(row: BenchRow) -> Evidence | None:
         cycles=cycles if cycles is not None and _is_ordered(cycles) else None,
         launches=row.launches if row.launches and 0 < row.launches <= _MOST_LAUNCHES else 0,
         began=(began[0], began[-1]) if began else ("", ""),
+        disturbed=", ".join(_disturbing(row)),
     )
+
+
+def _disturbing(row: BenchRow) -> list[str]:
+    """The codes that its times may suffer from: those of a GPU that was held have none of the host.
+
+    Codes that this program doesn't know aren't passed over.
+    """
+    held = bool(row.processes) and all(each.held for each in row.processes)
+    return [each for each in row.codes if each != BUSY_HOST or not held]
 
 
 def _of_processes(timed: Sequence[TimedProcess]) -> Evidence:

@@ -1,7 +1,14 @@
 """What a run leaves: a header, a row for each thing tried, an end; JSON lines, written and read."""
 
 from reports.record.accuracy_row import ULP_EDGES, AccuracyRow, OutputError, Rule, Tried
-from reports.record.bench_row import BenchRow, Cache, Stop, TimedProcess
+from reports.record.bench_row import (
+    BUSY_HOST,
+    SHARED_GPU,
+    BenchRow,
+    Cache,
+    Stop,
+    TimedProcess,
+)
 from reports.record.compile_row import (
     BrokenExpectation,
     CodeMix,
@@ -31,8 +38,10 @@ from reports.record.writer import RecordWriter, new_path, new_record
 __all__ = [
     "ACCURACY_PROTOCOL",
     "BENCH_PROTOCOL",
+    "BUSY_HOST",
     "PROTOCOL",
     "SCHEMA_VERSION",
+    "SHARED_GPU",
     "ULP_EDGES",
     "AbsentKernel",
     "AccuracyRow",

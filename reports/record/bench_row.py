@@ -13,6 +13,8 @@ from reports.record.line import CaseInfo, SchemaLine, Status
 
 Cache = Literal["cold", "warm"]
 Stop = Literal["steady", "noise plateau", "time limit", "sample limit"]
+# Codes of a row.
+SHARED_GPU, BUSY_HOST = "shared GPU", "busy host"
 
 
 class TimedProcess(SchemaLine):
@@ -91,6 +93,20 @@ class BenchRow(SchemaLine):
     peak_bytes: int | None = Field(default=None, description="inputs and outputs included")
     workspace_bytes: int | None = None
     launches: int | None = Field(default=None, description="kernels on the device, of one call")
+    codes: tuple[str, ...] = Field(
+        default=(),
+        description="what else ran while it was timed: shared GPU, busy host; several processes: "
+        "in any of them",
+    )
+    gpu_processes: int | None = Field(
+        default=None, description="others that had the GPU meanwhile, at work or not"
+    )
+    gpu_processes_reason: str | None = Field(
+        default=None, description="why it isn't known whether others had the GPU"
+    )
+    host_load: float | None = Field(
+        default=None, description="share of the host's cores that others took meanwhile, 0 to 1"
+    )
     weight: float | None = Field(
         default=None, description="how often a model makes the call, of a file of --cases"
     )

@@ -24,7 +24,7 @@ from reports.phrases import (
     shown,
     times,
 )
-from reports.record import RecordError
+from reports.record import BUSY_HOST, SHARED_GPU, RecordError
 from reports.views.bench_cases import cases_of, kernels_of, roof_of, share_of, short_case
 from reports.views.bench_pictures import roofline, shares
 from reports.views.performance import (
@@ -112,6 +112,7 @@ def _notes(record: Record) -> Iterator[str]:
             f"{count(queued, 'row')} whose calls took longer to queue than the device could be "
             "held: host time may be in their samples"
         )
+    yield from _other_work(timed)
     varying = sum(any(map(_still_varied, row.processes)) for row in timed)
     if varying:
         yield (
@@ -121,6 +122,22 @@ def _notes(record: Record) -> Iterator[str]:
     if header.roofs and all(roof.measured for roof in header.roofs):
         what = "CPU" if header.environment.device == "cpu" else "GPU"
         yield f"no datasheet of this {what} is known, so shares are of what was measured here"
+
+
+def _other_work(timed: Sequence[BenchRow]) -> Iterator[str]:
+    """What else ran while rows were timed, which their times may suffer from."""
+    shared = sum(SHARED_GPU in row.codes for row in timed)
+    if shared:
+        yield f"{count(shared, 'row')} timed while another process had the GPU"
+    loads = [row.host_load or 0.0 for row in timed if BUSY_HOST in row.codes]
+    if loads:
+        yield (
+            f"{count(len(loads), 'row')} timed while others took a tenth of the host's cores or "
+            f"more, {share(max(loads))} at most"
+        )
+    unknown = Counter(row.gpu_processes_reason for row in timed if row.gpu_processes_reason)
+    for reason, rows in unknown.items():
+        yield f"whether others had the GPU isn't known of {count(rows, 'row')} ({reason})"
 
 
 def _still_varied(process: TimedProcess) -> bool:
@@ -243,6 +260,25 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
         (Column("samples", "number", rank=11), lambda each: _samples(each.row)),
         number(
             "error / bound", lambda each: each.row.worst_ratio, figure, "of its accuracy", rank=13
+        ),
+        text(
+            "other work",
+            lambda each: Cell(", ".join(each.row.codes), tone="doubtful"),
+            "what ran besides while it was timed",
+            rank=5,
+        ),
+        number(
+            "on GPU",
+            lambda each: each.row.gpu_processes or None,
+            note="processes of others that had the GPU meanwhile",
+            rank=15,
+        ),
+        number(
+            "host load",
+            lambda each: each.row.host_load,
+            share,
+            "share of the host's cores that others took meanwhile",
+            rank=16,
         ),
         number(
             "weight",

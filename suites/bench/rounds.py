@@ -35,6 +35,7 @@ _FIGURES = (
     *("first_quartile_cycles", "third_quartile_cycles", "tflops", "gb_s", "share_of_peak"),
     *("share_of_ceiling", "share_of_clocked_peak", "host_us", "enqueue_us"),
 )
+_MOST = ("worst_ratio", "peak_bytes", "gpu_processes", "host_load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +166,8 @@ def merge_rows(rows: Sequence[BenchRow]) -> BenchRow:
         "processes": tuple(each for row in timed for each in row.processes),
         "low_us": min(medians, default=None),
         "high_us": max(medians, default=None),
-        "worst_ratio": max(_values(timed, "worst_ratio"), default=None),
-        "peak_bytes": max(_values(timed, "peak_bytes"), default=None),
+        **{name: max(_values(timed, name), default=None) for name in _MOST},
+        "codes": tuple(dict.fromkeys(code for row in timed for code in row.codes)),
         "duration_s": sum(row.duration_s for row in timed),
     }
     return timed[0].model_copy(update=figures)

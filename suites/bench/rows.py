@@ -30,6 +30,7 @@ from reports.record import AccuracyRow, BenchRow, Stop, TimedProcess
 from suites.accuracy.run import Run
 from suites.bench.devices import Cache
 from suites.bench.figures import Roofs, Spread, past_belief, quartiles, rates
+from suites.bench.neighbours import Neighbours
 from suites.bench.rotation import changes_in
 from suites.bench.task import kept_of
 from suites.run.descriptions import case_info
@@ -111,6 +112,7 @@ class Bench:
     limit_s: float
     first_calls: dict[tuple[str, str, str], float] = field(default_factory=dict)
     uncounted: int = 0
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> BenchRow:
         """The row of a pair that isn't timed."""
@@ -146,7 +148,7 @@ class Bench:
         few = self.cache == "warm" or parcel.nbytes * _BUFFERS > _MOST_BYTES_TWICE
         parcels = [parcel] * (1 if few else _BUFFERS)
         try:
-            timed = self._samples(kernel, case, parcels)
+            timed, besides = self._samples(kernel, case, parcels)
             spread = Spread.of(timed.times_us, timed.placements)
             self._hold_to_roofs(kernel, case, spread.median)
             self._hold_to_clock(kernel, case, parcels, spread.median, timed.enqueue_us)
@@ -156,10 +158,13 @@ class Bench:
             return self._row(kernel, case, "failed", f"while it was timed, {error}", accuracy)
         launches = self._launches(kernel, case, parcel)
         return self._figures(kernel, case, accuracy, timed, spread).model_copy(
-            update={"launches": launches}
+            update=besides | {"launches": launches}
         )
 
-    def _samples(self, kernel: Kernel, case: Case, parcels: Sequence[Parcel]) -> _Timed:
+    def _samples(
+        self, kernel: Kernel, case: Case, parcels: Sequence[Parcel]
+    ) -> tuple[_Timed, dict[str, Any]]:
+        """What was timed, and the fields that tell what else there was meanwhile."""
         seed, pick = secrets.randbits(31), secrets.token_hex(8)
         settings: Message = {
             "do": "time",
@@ -169,7 +174,9 @@ class Bench:
             "seed": seed,
             "pick": pick,
         }
+        before = self.neighbours.look()
         said, outputs = self.workers.task(kernel, case, parcels, TASK, settings, self.limit_s)
+        besides = self.neighbours.since(before)
         try:
             timed = _Timed.model_validate(said)
         except ValidationError as error:
@@ -182,7 +189,7 @@ class Bench:
         if wrong is not None:
             reason = f"its outputs were right before it was timed, and wrong while it was: {wrong}"
             raise UnbelievedError("wrong", reason)
-        return timed
+        return timed, besides
 
     def _hold_to_roofs(self, kernel: Kernel, case: Case, median_us: float) -> None:
         """Raises UnbelievedError where the figure is past a roof."""

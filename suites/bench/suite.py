@@ -16,6 +16,7 @@ from oracles.op import Case
 from reports.record import BENCH_PROTOCOL, BenchRow
 from suites.accuracy.run import Run
 from suites.bench.first_calls import compile_ahead
+from suites.bench.neighbours import Neighbours
 from suites.bench.pairs import planned_pairs
 from suites.bench.rows import INTERPRETED, TASK, Bench
 from suites.bench.survey import survey
@@ -97,6 +98,7 @@ class BenchSuite(Suite[BenchRow]):
             options.row_time * (_QUICK if options.quick else 1),
             ground.default_clock_mhz,
             options.time_limit,
+            neighbours=Neighbours.of(self.device),
         )
         return {
             "protocol": BENCH_PROTOCOL,

@@ -52,6 +52,7 @@ _ANSWERS: dict[str, Any] = {
     "nvmlDeviceGetTemperature": 41,
     "nvmlDeviceGetCurrentClocksEventReasons": 4,
     "nvmlDeviceGetTotalEnergyConsumption": 987_654_321,
+    "nvmlDeviceGetComputeRunningProcesses": (),
 }
 
 

@@ -258,6 +258,30 @@ def test_bench_report_says_where_host_time_may_be_in_samples(tmp_path: Path) -> 
     assert "to queue" not in terminal(record_of(tmp_path / "held", [row]))
 
 
+def test_bench_report_marks_rows_timed_beside_other_work(tmp_path: Path) -> None:
+    """How many and how much, in every form; a record of before this was looked for has none."""
+    row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0)
+    unmarked = record_of(tmp_path / "unmarked", [row])
+    for form in (terminal(unmarked, 240), markdown_of(unmarked)):
+        assert "other work" not in form and "host load" not in form
+    reason = "no permission: this user may not read it"
+    rows = [
+        row.model_copy(update={"codes": ("shared GPU", "busy host"), "gpu_processes": 3}),
+        row.model_copy(update={"codes": ("busy host",), "host_load": 0.43, "kernel": "liger"}),
+        row.model_copy(update={"gpu_processes_reason": reason, "kernel": "inductor"}),
+    ]
+    record = record_of(tmp_path, rows)
+    told = " ".join(terminal(record, 240).split())
+    assert "1 row timed while another process had the GPU" in told
+    assert "2 rows timed while others took a tenth of the host's cores or more, 43.0 % at" in told
+    assert f"whether others had the GPU isn't known of 1 row ({reason})" in told
+    shown = {each["kernel"]: each for each in rows_of(bench_part(record), f"{row.op}, 1 case")}
+    assert shown["row_persistent_aligned"]["other work"] == "shared GPU, busy host"
+    assert shown["row_persistent_aligned"]["on GPU"] == "3"
+    assert shown["liger"]["host load"] == "43.0 %"
+    assert shown["inductor"]["other work"] == ""
+
+
 def test_bench_report_of_a_cpu_names_it_and_no_interpreter(tmp_path: Path) -> None:
     """On a CPU baselines run as they are: the report doesn't speak of an interpreter."""
     rows = [bench_row("torch_native", norm_case(8, 64), 10.0)]

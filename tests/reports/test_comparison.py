@@ -111,6 +111,31 @@ def test_slowdown_of_the_clock_alone_is_ambiguous(tmp_path: Path) -> None:
     assert "not so in cycles" in text_of(found)
 
 
+@pytest.mark.parametrize(
+    ("codes", "held", "verdict"),
+    [
+        (("shared GPU",), True, Verdict.AMBIGUOUS),
+        (("busy host",), True, Verdict.SLOWER),  # no host time is in samples of a held device
+        (("busy host",), False, Verdict.AMBIGUOUS),
+        (("busy host",), None, Verdict.AMBIGUOUS),  # a CPU's
+        (("what a later version has",), True, Verdict.AMBIGUOUS),
+    ],
+)
+def test_row_timed_beside_other_work_is_ambiguous(
+    tmp_path: Path, codes: tuple[str, ...], verdict: Verdict, *, held: bool | None
+) -> None:
+    """On either side, where the other work may be in its times; the change is shown."""
+    slower = bench_row(110.0, seed=2)
+    processes = tuple(each.model_copy(update={"held": held}) for each in slower.processes)
+    marked = slower.model_copy(update={"codes": codes, "processes": processes})
+    for number, pair in enumerate(((bench_row(100.0), marked), (marked, bench_row(121.0)))):
+        found = two(tmp_path / str(number), *pair)
+        assert found.held[0].judgement.verdict is verdict
+        assert found.held[0].judgement.change == pytest.approx(0.1, abs=0.01)
+        told = f"other work ran while it was timed: {codes[0]}" in text_of(found)
+        assert told is (verdict is Verdict.AMBIGUOUS)
+
+
 def test_record_without_clocks_is_unconfirmed(tmp_path: Path) -> None:
     """The verdict stands, and the report says that no cycles confirm it."""
     found = two(tmp_path, bench_row(100.0, seed=1), bench_row(103.0, seed=2, mhz=0))

@@ -77,6 +77,14 @@ def test_fastest_of_each_record_compares_where_kernels_differ(tmp_path: Path) ->
     assert "b2 2,013 GB/s 0.500 x" in shown
 
 
+def test_rows_timed_beside_other_work_are_counted(tmp_path: Path) -> None:
+    """Beside the ratios, which have no verdict that could be ambiguous."""
+    marked = bench_row(codes=("shared GPU",))
+    shown = text_of(compared(tmp_path, (header(), [bench_row()]), (header(machine=H100), [marked])))
+    assert "B: H100 80GB HBM3: 1 row timed beside other work" in shown
+    assert shown.count("beside other work") == 1
+
+
 def test_geometric_mean_has_a_t_interval_over_cases() -> None:
     """2, 2 and 16 by hand: 4 in the middle, t of two degrees of freedom 4.303; one has none."""
     mean = geometric_mean([2.0, 2.0, 16.0])

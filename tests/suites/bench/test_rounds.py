@@ -70,6 +70,17 @@ def test_merged_row_is_known_by_its_processes_medians() -> None:
     assert len(merged.processes) == 3
 
 
+def test_merged_row_has_the_other_work_of_every_process() -> None:
+    """Its codes are those of any process, its figures the largest, and None where none is known."""
+    alone = {"host_load": 0.02, "gpu_processes": 0}
+    beside = {"codes": ("shared GPU",), "host_load": None, "gpu_processes": 2}
+    busy = {"codes": ("busy host", "shared GPU"), "host_load": 0.5, "gpu_processes": 1}
+    merged = merge_rows([bench_row(**each) for each in (alone, beside, busy)])
+    assert merged.codes == ("shared GPU", "busy host")
+    assert (merged.host_load, merged.gpu_processes) == (0.5, 2)
+    assert merge_rows([bench_row(), bench_row()]).host_load is None
+
+
 def test_row_that_failed_in_one_process_has_no_figure() -> None:
     """However often it was right: the row is the wrong one, and says in which process."""
     wrong = bench_row(status="wrong", accuracy="failed", reason="dx", processes=(), median_us=None)
