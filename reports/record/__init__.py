@@ -6,6 +6,7 @@ from reports.record.bench_row import (
     SHARED_GPU,
     BenchRow,
     Cache,
+    CountedLaunch,
     Stop,
     TimedProcess,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "CaseInfo",
     "CodeMix",
     "CompileRow",
+    "CountedLaunch",
     "CoverageRow",
     "Environment",
     "FindRow",

@@ -39,6 +39,31 @@ class TimedProcess(SchemaLine):
     )
 
 
+class CountedLaunch(SchemaLine):
+    """What Nsight Compute counted of one launch of a call. Shares are 0 to 1, of the peak."""
+
+    launch: str = Field(description="the name of the kernel on the device")
+    device_us: float | None = Field(default=None, description="under its own conditions")
+    registers: int | None = Field(default=None, description="a thread")
+    occupancy: float | None = Field(
+        default=None, description="achieved: warps that were active, of those that an SM can hold"
+    )
+    most_occupancy: float | None = Field(
+        default=None, description="that registers, shared memory and the block's size allow"
+    )
+    waves: float | None = Field(default=None, description="of blocks, over all SMs")
+    sm_share: float | None = Field(default=None, description="throughput of the SMs")
+    tensor_share: float | None = Field(default=None, description="use of the tensor pipe")
+    dram_share: float | None = Field(default=None, description="throughput of device memory")
+    l2_share: float | None = Field(default=None, description="throughput of the L2 cache")
+    l2_hits: float | None = Field(default=None, description="of the sectors asked of L2")
+    stalls: dict[str, float] = Field(
+        default_factory=dict,
+        description="the three largest reasons for which warps waited, in cycles for each "
+        "instruction that is issued",
+    )
+
+
 class BenchRow(SchemaLine):
     """One kernel on one case: how fast, after it was found right in the same run."""
 
@@ -107,6 +132,13 @@ class BenchRow(SchemaLine):
     host_load: float | None = Field(
         default=None, description="share of the host's cores that others took meanwhile, 0 to 1"
     )
+    counters: tuple[CountedLaunch, ...] = Field(
+        default=(), description="of one call, launch by launch; asked for by --ncu"
+    )
+    counters_file: str | None = Field(
+        default=None, description="Nsight Compute's report, beside the record"
+    )
+    counters_reason: str | None = Field(default=None, description="why there are no counters")
     weight: float | None = Field(
         default=None, description="how often a model makes the call, of a file of --cases"
     )

@@ -113,6 +113,9 @@ def _notes(record: Record) -> Iterator[str]:
             "held: host time may be in their samples"
         )
     yield from _other_work(timed)
+    uncounted = Counter(row.counters_reason for row in timed if row.counters_reason)
+    for reason, times_said in uncounted.items():
+        yield f"no counters of {count(times_said, 'row')}: {reason}"
     varying = sum(any(map(_still_varied, row.processes)) for row in timed)
     if varying:
         yield (
@@ -161,7 +164,9 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
     yield from filter(None, (roofline(record),))
     yield from shares(record, cases)
     yield from of_ops
-    yield meanings((kernels, *of_ops))
+    counters = _counters(record.benches)
+    yield counters
+    yield meanings((kernels, *of_ops, counters))
     yield _roofs(record.header.roofs)
     yield _sources(record.benches)
 
@@ -291,6 +296,40 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
     fields = [*names, *only(lambda each: each.row.status == "timed", figures)]
     rows = [each for case in cases for each in case.rows]
     return table_of(f"{cases[0].op}, {count(len(cases), 'case')}", fields, rows)
+
+
+def _counters(rows: Sequence[BenchRow]) -> Table:
+    """What Nsight Compute counted of one call of each row, launch by launch."""
+
+    def shared(title: str, name: str, note: str, rank: int = 0) -> Field[tuple[BenchRow, Any]]:
+        return number(title, lambda each: getattr(each[1], name), share, note, rank=rank)
+
+    fields: list[Field[tuple[BenchRow, Any]]] = [
+        text("case", lambda each: short_case(each[0]), group=True),
+        text("kernel", lambda each: each[0].kernel),
+        text("launch", lambda each: each[1].launch, "the kernel on the device"),
+        number("counted us", lambda each: each[1].device_us, microseconds, "while counted"),
+        shared("occupancy", "occupancy", "achieved: active warps, of those that an SM can hold"),
+        shared("possible", "most_occupancy", "occupancy that its registers and sizes allow", 3),
+        number("registers", lambda each: each[1].registers, note="a thread", rank=2),
+        number("waves", lambda each: each[1].waves, figure, "of blocks, over all SMs", rank=6),
+        shared("SM", "sm_share", "throughput of the SMs, of their peak", 4),
+        shared("tensor", "tensor_share", "use of the tensor pipe, of its peak", 1),
+        shared("DRAM", "dram_share", "throughput of device memory, of its peak"),
+        shared("L2", "l2_share", "throughput of the L2 cache, of its peak", 1),
+        shared("L2 hits", "l2_hits", "of the sectors asked of L2", 5),
+        text(
+            "stalls",
+            lambda each: ", ".join(
+                f"{reason} {figure(cycles)}" for reason, cycles in each[1].stalls.items()
+            ),
+            "cycles that warps waited for each instruction issued, the largest three reasons",
+            rank=1,
+        ),
+        text("report", lambda each: Cell(each[0].counters_file or "", tone="dim"), below=True),
+    ]
+    counted = [(row, launch) for row in rows for launch in row.counters]
+    return table_of("Counters of a call, by Nsight Compute", fields, counted, level="details")
 
 
 def _to_baseline(baseline: str | None) -> list[Field[Any]]:

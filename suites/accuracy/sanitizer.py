@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
+from suites.run.cuda_programs import cuda_program
 from suites.run.options import check
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
@@ -37,7 +36,6 @@ _FINDING = re.compile(r"^=========\s+(?:Error: |Warning: )?.*?\bat ([^\s+]+)\+0x
 _REPORT = re.compile(r"^=========\s+\S.*?(?=^=========\s*$|\Z)", re.MULTILINE | re.DOTALL)
 # Beginnings of the names of kernels that cuBLAS, cuDNN and PyTorch bring.
 _LIBRARIES = ("nvjet", "cutlass", "cudnn", "cublas", "sm80_xmma", "sm90_xmma", "at::native", "void")
-_HOMES = ("CUDA_HOME", "CUDA_PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +53,6 @@ class Found:
             return self.summary
         apart = ", ".join(f"{count} in {name}" for name, count in self.libraries)
         return f"{self.summary}; of a library's own kernels: {apart}"
-
-
-def compute_sanitizer() -> str | None:
-    """The program's path: on PATH, or in CUDA's own folder; None where there is none."""
-    roots = [Path(os.environ[each]) for each in _HOMES if each in os.environ]
-    places = [str(root / "bin") for root in (*roots, Path("/usr/local/cuda"))]
-    return shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path=os.pathsep.join(places)
-    )
 
 
 def run(program: str, tool: str, options: Sequence[str]) -> Found:
@@ -115,7 +104,7 @@ def main(options: Sequence[str]) -> int:
     except pytest.UsageError as error:
         print(error, file=sys.stderr)
         return int(pytest.ExitCode.USAGE_ERROR)
-    program = compute_sanitizer()
+    program = cuda_program("compute-sanitizer")
     if program is None:
         print(
             "compute-sanitizer isn't installed here: it comes with NVIDIA's CUDA toolkit; put its "

@@ -17,9 +17,11 @@ from reports.record import BENCH_PROTOCOL, BenchRow
 from suites.accuracy.run import Run
 from suites.bench.first_calls import compile_ahead
 from suites.bench.neighbours import Neighbours
+from suites.bench.nsight_compute import NsightCompute
 from suites.bench.pairs import planned_pairs
 from suites.bench.rows import INTERPRETED, TASK, Bench
 from suites.bench.survey import survey
+from suites.run.cuda_programs import cuda_program
 from suites.run.selection import kernel_files, refusing, selected_kernels
 from suites.run.suite import Pair, Suite
 from suites.run.user_cases import cases_options
@@ -45,6 +47,7 @@ class BenchSuite(Suite[BenchRow]):
             )
         # Inductor's own processes, a pool for each of ours that compiles, would only be in the way.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        self.counters = _counters(options, device)
         self.workers = self._new_workers()
 
     def _new_workers(self) -> Workers:
@@ -122,8 +125,12 @@ class BenchSuite(Suite[BenchRow]):
         self.bench.first_calls |= compile_ahead(kept, self.device, self._new_workers)
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[BenchRow]:
-        """Judge it, then time it."""
-        return [self.bench.row(kernel, case)]
+        """Judge it, then time it; then count what one call does, where that was asked for."""
+        row = self.bench.row(kernel, case)
+        if self.counters is None or row.status != "timed":
+            return [row]
+        counted = self.counters.count(kernel, case, self.record_path)
+        return [row.model_copy(update=counted)]
 
     def wrong(self, row: BenchRow) -> str | None:
         """Why it has no figure, where it should have one."""
@@ -137,3 +144,20 @@ class BenchSuite(Suite[BenchRow]):
         """End the workers, and what a candidate started, which might still write to the record."""
         self.workers.close()
         end_children()
+
+
+def _counters(options: argparse.Namespace, device: torch.device) -> NsightCompute | None:
+    """What --ncu counts with. Raises UsageError where it can't."""
+    if not options.ncu:
+        return None
+    if device.type == "cpu":
+        raise pytest.UsageError(
+            "--ncu: it counts what a GPU does, and --device cpu has none; leave it out"
+        )
+    program = cuda_program("ncu")
+    if program is None:
+        raise pytest.UsageError(
+            "--ncu: ncu isn't installed here: it comes with NVIDIA's Nsight Compute and with the "
+            "CUDA toolkit; put its folder on PATH, or set CUDA_HOME"
+        )
+    return NsightCompute(program, device, kernel_files(options), options.cache)

@@ -283,6 +283,11 @@ OPTIONS = (
         "--against so many times four, A B B A (default 2)",
         type=whole_number(1, 1000),
     ),
+    _of(
+        _BENCH,
+        "--ncu",
+        "of each row's call also what Nsight Compute counts; its report lies beside the record",
+    ),
     _of(_BENCH, "--gate", "of --against, exit status 1 where a row is slower or less accurate"),
     # How an energy is measured.
     _of(

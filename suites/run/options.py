@@ -37,6 +37,7 @@ _NEEDS = {
 _OF_ONE_PROCESS = ("--benchmark-json", "--benchmark-save", "--benchmark-autosave")
 _SEVERAL = "times in several processes, and this file is of one; the record has them all"
 _NO_LAST = "starts several runs, of which none is the last one; name its record: --failed=RECORD"
+_NO_COUNTERS = "times in several processes, and counters are of one; count in a run of its own"
 # What an option leaves without a meaning, and why.
 _EXCLUDES = (
     (
@@ -44,8 +45,8 @@ _EXCLUDES = (
         ("--time-limit", "--memory-limit"),
         "has no process of its own to limit; leave one out",
     ),
-    ("--rounds", _OF_ONE_PROCESS, _SEVERAL),
-    ("--against", _OF_ONE_PROCESS, _SEVERAL),
+    *((each, _OF_ONE_PROCESS, _SEVERAL) for each in ("--rounds", "--against")),
+    *((each, ("--ncu",), _NO_COUNTERS) for each in ("--rounds", "--against")),
     *((each, ("--lf", "--ff"), _NO_LAST) for each in ("--gpus", "--rounds", "--against")),
 )
 

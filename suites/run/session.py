@@ -206,6 +206,7 @@ class Session(Generic[PairRow]):
             self.record = RunRecord(results, self.started, **header)
         except RecordError as error:
             raise pytest.UsageError(f"--results {results}: {error}") from error
+        suite.record_path = self.record.path
         if note := os.environ.get(shards.RECORD_NOTE):
             Path(note).write_text(str(self.record.path.resolve()))
         if suite.earlier is not None and whole:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -39,6 +40,7 @@ class Suite(Generic[PairRow]):
     kernels    those of the pairs
     share      the cases of this process, where another one of the same run started it
     machine    set before `begin`
+    record_path    set after it
     drawn      what is tried is drawn while the run goes on, so that nothing is planned
     earlier    the record of a drawn run that is gone on with
     """
@@ -50,6 +52,7 @@ class Suite(Generic[PairRow]):
     unchecked: tuple[str, ...] = ()
     share: frozenset[str] | None = None
     machine: Environment
+    record_path: Path
     kernels: tuple[Kernel, ...]
 
     def __init__(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reports.record import (
     BENCH_PROTOCOL,
     BenchRow,
     CaseInfo,
+    CountedLaunch,
     Environment,
     FlushProbe,
     KernelInfo,
@@ -238,6 +239,19 @@ def _row(kernel: str, case: CaseInfo, status: str, reason: str | None = None) ->
     )
 
 
+def counted(*launches: str) -> dict[str, Any]:
+    """The fields of a row of whose call these launches were counted."""
+    counters = (
+        CountedLaunch(
+            launch=each, device_us=7.5, registers=96, occupancy=0.412, most_occupancy=0.5,
+            waves=1.25, sm_share=0.32, tensor_share=0.081, dram_share=0.87, l2_share=0.44,
+            l2_hits=0.333, stalls={"long scoreboard": 12.5, "wait": 1.3, "barrier": 0.8},
+        )
+        for each in launches
+    )  # fmt: skip
+    return {"counters": tuple(counters), "counters_file": "bench-1-001-a.ncu-rep"}
+
+
 def wrong_row(kernel: str = _OURS[0], case: CaseInfo | None = None) -> BenchRow:
     """A row that has no figure, since its outputs are wrong."""
     reason = "dx is further from the truth than its bound in 14 of 28,120 elements; not timed"
@@ -276,6 +290,7 @@ def bench_rows(
             rows.append(bench_row(kernel, case, us, weight=weight, known_gpu=known_gpu))
     besides = {"codes": ("shared GPU", "busy host"), "gpu_processes": 2, "host_load": 0.31}
     rows[0] = rows[0].model_copy(update=besides)
+    rows[1] = rows[1].model_copy(update=counted("a_kernel"))
     absent = "not installed: liger-kernel (the dependency group `peers`)"
     rows.append(unfigured_row("liger", norm_case(5, 17, "float32", "x_offset1"), "absent", absent))
     if failing:

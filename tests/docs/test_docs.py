@@ -79,6 +79,7 @@ _NOT_RUN = {
     "nox -s bench -- --kernels=mine.py": _GPU,
     "nox -s bench -- --kernels=mine.py --quick": _GPU,
     "nox -s bench -- --kernel flash": _GPU,
+    "nox -s bench -- --kernel flash --ncu": _GPU,
     "nox -s bench -- --against main": _GPU,
     "nox -s bench -- --kernels=new.py --against old.py": _GPU,
     "nox -s bench -- --cases=docs/gallery/published-cases.jsonl": _GPU,

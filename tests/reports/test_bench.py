@@ -16,7 +16,16 @@ from reports.document.html import render_html
 from reports.document.markdown import render_markdown
 from reports.document.model import Cell, Document, Table
 from reports.phrases import figure, microseconds, share, times
-from reports.record import BenchRow, FlushProbe, Record, RecordError, RunHeader, TimedProcess, read
+from reports.record import (
+    BenchRow,
+    CountedLaunch,
+    FlushProbe,
+    Record,
+    RecordError,
+    RunHeader,
+    TimedProcess,
+    read,
+)
 from reports.report import part_of, picture_of, print_report
 from reports.views.bench import bench_part
 from reports.views.bench_cases import cases_of, kernels_of, short_case
@@ -25,6 +34,7 @@ from tests import ROOT
 from tests.builders.bench_records import (
     bench_row,
     bench_rows,
+    counted,
     example_bench_header,
     many_bench_rows,
     norm_case,
@@ -280,6 +290,31 @@ def test_bench_report_marks_rows_timed_beside_other_work(tmp_path: Path) -> None
     assert shown["row_persistent_aligned"]["on GPU"] == "3"
     assert shown["liger"]["host load"] == "43.0 %"
     assert shown["inductor"]["other work"] == ""
+
+
+def test_bench_report_has_counters_launch_by_launch(tmp_path: Path) -> None:
+    """In the page and by --details; what isn't there is missing, and why rows have none is said."""
+    row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0)
+    bare = {"counters": (CountedLaunch(launch="bare"),), "counters_file": "b.ncu-rep"}
+    rows = [
+        row.model_copy(update=counted("rows_kernel", "reduce_kernel")),
+        row.model_copy(update={"kernel": "liger", **bare}),
+        row.model_copy(update={"kernel": "inductor", "counters_reason": "no permission: ask"}),
+    ]
+    record = record_of(tmp_path, rows)
+    title = "Counters of a call, by Nsight Compute"
+    shown = {each["launch"]: each for each in rows_of(bench_part(record), title)}
+    assert list(shown) == ["rows_kernel", "reduce_kernel", "bare"]
+    first = shown["rows_kernel"]
+    assert (first["occupancy"], first["DRAM"], first["tensor"]) == ("41.2 %", "87.0 %", "8.1 %")
+    assert (first["registers"], first["counted us"]) == ("96", "7.500")
+    assert first["stalls"] == "long scoreboard 12.5, wait 1.30, barrier 0.800"
+    assert (shown["bare"]["occupancy"], shown["bare"]["stalls"]) == ("-", "")
+    assert "bench-1-001-a.ncu-rep" in markdown_of(record)
+    assert title in terminal(record, 200)
+    short = terminal(record, 200, details=False)
+    assert title not in short
+    assert "no counters of 1 row: no permission: ask" in short
 
 
 def test_bench_report_of_a_cpu_names_it_and_no_interpreter(tmp_path: Path) -> None:

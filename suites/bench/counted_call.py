@@ -1,0 +1,74 @@
+"""A process that calls a kernel on a case, for Nsight Compute: one call is in the profiled range.
+
+    python -m suites.bench.counted_call REQUEST
+
+REQUEST: JSON with the device, the op, the kernel, the case as it is spelled for workers, and a
+user's files. What compiles, tunes and fills caches of the host comes before the range.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.registry import all_kernels, load_file
+from suites.sandbox.wire import case_of
+
+_PR_SET_PDEATHSIG = 1
+_WARM_UP = 3
+FAILED = "the call that is counted failed:"
+
+
+def profiled(device: torch.device) -> AbstractContextManager[object]:
+    """The range that `--profile-from-start off` waits for; on a CPU there is none."""
+    if device.type == "cpu":
+        return nullcontext()
+    made: AbstractContextManager[object] = torch.cuda.profiler.profile()
+    return made
+
+
+def call(
+    request: dict[str, Any],
+    range_on: Callable[[torch.device], AbstractContextManager[object]] = profiled,
+) -> None:
+    """Call the kernel some times, and then once in the range."""
+    device, case = torch.device(request["device"]), case_of(request["case"])
+    for each in request["files"]:
+        load_file(Path(each))
+    known = {(each.op.name, each.name): each for each in all_kernels()}
+    kernel = known[request["op"], request["kernel"]]
+    inputs = kernel.op.inputs(case, device)
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    for _ in range(_WARM_UP):
+        kernel.function(**inputs)
+    wait()
+    with range_on(device):
+        kernel.function(**inputs)
+        wait()
+
+
+def main() -> None:
+    """Make the call; it ends when what started it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    torch.set_num_threads(1)
+    try:
+        call(json.loads(sys.argv[1]))
+    except Exception as error:  # noqa: BLE001  (whatever a kernel raises)
+        text = " ".join(str(error).split())[:300]
+        sys.exit(f"{FAILED} {type(error).__name__}: {text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""`--ncu`: what the counters of the GPU say of one call of a row, by NVIDIA's Nsight Compute.
+
+After a row was timed, `ncu` runs a process of its own that calls the kernel (counted_call.py). It
+counts the launches of one call alone, each replayed as often as its counters take, at clocks as
+they are, and with a cache that is flushed before each replay where the row's was cold. Its whole
+report lies beside the record, for `ncu-ui`; the figures of it that a row has are named here.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.registry import Kernel
+from oracles.op import Case
+from reports.record import CountedLaunch
+from suites import ROOT
+from suites.bench.counted_call import FAILED
+from suites.bench.devices import Cache
+from suites.sandbox.wire import spelled
+
+_LIMIT_S = 900.0  # of a row: some forty replays of each launch, and what is started for them
+_PERMISSION = "ERR_NVGPUCTRPERM"
+_FORBIDDEN = (
+    f"no permission: this user may not read the GPU's counters ({_PERMISSION}); ask the "
+    "administrator to load NVIDIA's module with NVreg_RestrictProfilingToAdminUsers=0, or for a "
+    "container with the capability SYS_ADMIN (PERFMON, from driver 565 on)"
+)
+# It ends where the judge does, and so does what it runs.
+_STARTED = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execv(sys.argv[1], "
+    "sys.argv[1:])"
+)
+
+# A row's figure: the names that it has, the first that a report holds. Shares are in per cent.
+_SHARES = {
+    "occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+    "most_occupancy": ("sm__maximum_warps_per_active_cycle_pct",),
+    "sm_share": ("sm__throughput.avg.pct_of_peak_sustained_elapsed",),
+    "tensor_share": (
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+        "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+        "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
+    ),
+    "dram_share": (
+        "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+        "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    ),
+    "l2_share": ("lts__throughput.avg.pct_of_peak_sustained_elapsed",),
+    "l2_hits": ("lts__t_sector_hit_rate.pct",),
+}
+_TIME, _WAVES = "gpu__time_duration.sum", "launch__waves_per_multiprocessor"
+_REGISTERS = "launch__registers_per_thread"
+_MICROSECONDS = {
+    **dict.fromkeys(("ns", "nsecond"), 1e-3),
+    **dict.fromkeys(("us", "usecond"), 1.0),
+    **dict.fromkeys(("ms", "msecond"), 1e3),
+    **dict.fromkeys(("s", "second"), 1e6),
+}
+_STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
+_STALLS = 3  # the largest
+
+
+class _NothingCountedError(Exception):
+    """Why there are no counters, in a sentence."""
+
+
+@dataclass(slots=True)
+class NsightCompute:
+    """Counts for the rows of a run. files: a user's; refused: why no row will have counters."""
+
+    program: str
+    device: torch.device
+    files: tuple[Path, ...]
+    cache: Cache
+    refused: str | None = None
+    _counted: int = field(default=0, init=False)
+
+    def count(self, kernel: Kernel, case: Case, record: Path) -> dict[str, Any]:
+        """The fields of a row that tell of one call; the report lies beside the record."""
+        if self.refused is not None:
+            return {"counters_reason": self.refused}
+        self._counted += 1
+        name = re.sub(r"[^\w.-]+", "-", kernel.name)
+        report = record.with_name(f"{record.stem}-{self._counted:03}-{name}.ncu-rep").resolve()
+        try:
+            self._profile(kernel, case, report)
+            launches = launches_of(
+                self._run("--import", str(report), "--csv", "--page", "raw", "--print-units=base")
+            )
+        except _NothingCountedError as error:
+            return {"counters_reason": str(error)}
+        if not launches:
+            reason = "Nsight Compute's report has no launch that could be read"
+            return {"counters_reason": reason, "counters_file": report.name}
+        return {"counters": launches, "counters_file": report.name}
+
+    def _profile(self, kernel: Kernel, case: Case, report: Path) -> None:
+        request = {
+            "device": self.device.type,
+            "op": kernel.op.name,
+            "kernel": kernel.name,
+            "case": spelled(case),
+            "files": [str(each) for each in self.files],
+        }
+        printed = self._run(
+            *("--profile-from-start=off", "--clock-control=none", "--set=full"),
+            f"--cache-control={'all' if self.cache == 'cold' else 'none'}",
+            *("--target-processes=application-only", "--force-overwrite"),
+            *("--export", str(report).replace("%", "%%")),  # it reads %p and others in a name
+            *(sys.executable, "-m", "suites.bench.counted_call", json.dumps(request)),
+        )
+        if not report.is_file():
+            raise _NothingCountedError(f"Nsight Compute left no report: {_last_line(printed)}")
+
+    def _run(self, *arguments: str) -> str:
+        """What it prints. Raises _NothingCountedError where it fails."""
+        with subprocess.Popen(
+            [sys.executable, "-c", _STARTED, self.program, *arguments],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C comes to the judge, which ends all of it
+        ) as process:
+            try:
+                printed, _ = process.communicate(timeout=_LIMIT_S)
+            except subprocess.TimeoutExpired as late:
+                reason = f"Nsight Compute didn't end within {_LIMIT_S / 60:g} min"
+                raise _NothingCountedError(reason) from late
+            finally:
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        if _PERMISSION in printed:
+            self.refused = _FORBIDDEN
+            raise _NothingCountedError(_FORBIDDEN)
+        if process.returncode:
+            told = f"Nsight Compute ended with status {process.returncode}"
+            raise _NothingCountedError(f"{told}: {_last_line(printed)}")
+        return printed
+
+
+def _last_line(printed: str) -> str:
+    """What the kernel raised, else its own last error, else its last line."""
+    lines = [each.strip() for each in printed.splitlines() if each.strip()]
+    errors = [each for each in lines if each.startswith("==ERROR==")]
+    raised = [each for each in lines if each.startswith(FAILED)]
+    return (raised or errors or lines or ["it printed nothing"])[-1][:400]
+
+
+def launches_of(table: str) -> tuple[CountedLaunch, ...]:
+    """The launches of `--page raw --csv`: names, units, and then a line for each launch."""
+    lines = table.splitlines()
+    first = next((at for at, each in enumerate(lines) if each.startswith('"ID"')), len(lines))
+    names, *rows = [*csv.reader(lines[first:])] or [[]]
+    units, *launches = [dict(zip(names, row, strict=False)) for row in rows] or [{}]
+    return tuple(_launch(each, units) for each in launches if len(each) == len(names))
+
+
+def _launch(row: dict[str, str], units: dict[str, str]) -> CountedLaunch:
+    shares = {
+        figure: next((share for name in names if (share := _value(row, name)) is not None), None)
+        for figure, names in _SHARES.items()
+    }
+    time, registers = _value(row, _TIME), _value(row, _REGISTERS)
+    scale = _MICROSECONDS.get(units.get(_TIME, ""))
+    stalls = {
+        found[1].replace("_", " "): value
+        for name in row
+        if (found := _STALL.fullmatch(name))
+        and not found[1].endswith("not_issued")  # the same, counted in another way
+        and found[1] != "selected"  # which is no stall
+        and (value := _value(row, name))
+    }
+    largest = sorted(stalls.items(), key=lambda each: -each[1])[:_STALLS]
+    return CountedLaunch(
+        launch=row.get("Kernel Name", ""),
+        device_us=None if time is None or scale is None else time * scale,
+        registers=None if registers is None else int(registers),
+        waves=_value(row, _WAVES),
+        stalls=dict(largest),
+        **{name: None if share is None else share / 100 for name, share in shares.items()},
+    )
+
+
+def _value(row: dict[str, str], name: str) -> float | None:
+    """The number, which may have commas between its thousands; None: n/a, or it isn't there."""
+    try:
+        value = float(row.get(name, "").replace(",", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
