@@ -132,7 +132,7 @@ def _arguments(session: nox.Session) -> list[str]:
 
 def _whole(session: nox.Session, option: str, value: str) -> str:
     """The path from where the user stands; `-` is stdout, `~` a home, what is empty is refused."""
-    bench = session.name == "bench"
+    bench = "bench" in (session.name, *session.posargs)
     no_path = bench and (option == "--cache" or (option == "--against" and value[-3:] != ".py"))
     if no_path or value.strip() in {"", "-"} or value.startswith("~"):
         return value
@@ -243,6 +243,13 @@ def bench(session: nox.Session) -> None:
     """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
     quiet = {"PYTEST_ADDOPTS": _QUIET}
     _run(session, "run", "pytest", "suites/bench", *_arguments(session), variables=quiet)
+
+
+@nox.session(venv_backend="none", requires=["environment"], default=False)
+def fleet(session: nox.Session) -> None:
+    """Run a suite on nodes of a cluster: `-- --on H200 --on A100 -- bench --op OP`."""
+    quiet = {"PYTEST_ADDOPTS": _QUIET}
+    _run(session, "run", "suites.fleet", *_arguments(session), variables=quiet)
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -20,6 +20,8 @@ from profiles.traces import Missing
 
 _PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvidia-ml-py")
 _ROOMS = ("oracles", "kernels", "profiles", "reports", "suites")
+# Of a copy of the checkout: its commit, and "clean" or "edited" after a space.
+CHECKOUT = "WORKBENCH_CHECKOUT"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -170,7 +172,13 @@ def packages() -> dict[str, str]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """The checkout's commit, and whether it has uncommitted changes; None where git can't say."""
+    """The checkout's commit, and whether it has uncommitted changes; None where git can't say.
+
+    A copy of the checkout on another machine has no .git: there `CHECKOUT` says it.
+    """
+    if told := os.environ.get(CHECKOUT):
+        name, _, state = told.partition(" ")
+        return name, state != "clean"
 
     def git(*arguments: str) -> str | None:
         try:

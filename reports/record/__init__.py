@@ -34,7 +34,7 @@ from reports.record.run import (
     RunHeader,
 )
 from reports.record.search_row import CoverageRow, FindRow
-from reports.record.writer import RecordWriter, new_path, new_record
+from reports.record.writer import RecordContinuation, RecordWriter, new_path, new_record
 
 __all__ = [
     "ACCURACY_PROTOCOL",
@@ -64,6 +64,7 @@ __all__ = [
     "PredictionRow",
     "ProfileRow",
     "Record",
+    "RecordContinuation",
     "RecordError",
     "RecordWriter",
     "Roof",

@@ -78,6 +78,15 @@ class Record:
     finds: tuple[FindRow, ...] = ()
     coverage: tuple[CoverageRow, ...] = ()
 
+    @property
+    def every_row(self) -> tuple[Row, ...]:
+        """The rows of all kinds, kind by kind."""
+        kinds: tuple[tuple[Row, ...], ...] = (
+            *(self.rows, self.compiled, self.predictions, self.benches, self.profiles),
+            *(self.finds, self.coverage),
+        )
+        return tuple(row for kind in kinds for row in kind)
+
 
 def read(
     path: Path,

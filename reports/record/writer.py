@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from reports.record.reader import Row
+    from reports.record.reader import Record, Row
     from reports.record.run import RunEnd, RunHeader
 
 
@@ -143,6 +143,28 @@ class RecordWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class RecordContinuation(RecordWriter):
+    """Goes on with the record of a run that was cut off; its last line goes, cut or the end.
+
+    Raises RecordError.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.path, self._rows, self._descriptor = record.path, len(record.every_row), -1
+        whole = b"".join(chunks_of(record.path)).split(b"\n")[: 1 + self._rows]
+        data = b"\n".join(whole) + b"\n"
+        self._written = hashlib.sha256(data)
+        try:
+            self._descriptor = os.open(record.path, os.O_WRONLY | os.O_APPEND)
+            os.ftruncate(self._descriptor, len(data))
+        except OSError as error:
+            self._close()
+            raise RecordError(
+                f"{shown(record.path)}: the record can't be gone on with ({why(error)}); "
+                "see that it can be written to"
+            ) from error
 
 
 def new_path(results: Path, suite: str, started: datetime, device_name: str) -> Path:

@@ -167,8 +167,9 @@ OPTIONS = (
         "go on with a run that was cut off, given its options",
         type=not_empty,
     ),
-    # Of a process that another one started: which share of the cases it tries.
+    # Of a process that another one started: which share of the cases it tries, what it needn't try.
     _of(_JUDGES, "--shard N/M", argparse.SUPPRESS, default=""),
+    _of(_RUNS, "--done PAIRS", argparse.SUPPRESS),
     # Where and how kernels are called.
     _of(
         (*_RUNS, *_SEARCH),

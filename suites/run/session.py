@@ -27,6 +27,7 @@ from reports.phrases import shown
 from reports.record import AccuracyRow, RecordError, RunHeader, read
 from reports.report import print_report
 from suites.run import earlier_run, shards
+from suites.run.attempt import CRASHED, known_pairs, note_pair
 from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
 from suites.run.nox_command import nox_command, path_in_command, without
 from suites.run.options import DEVICE
@@ -128,6 +129,9 @@ class Session(Generic[PairRow]):
             )
         if self.options.collectonly:
             return
+        known = known_pairs(vars(self.options).get("done"))
+        items = session.items
+        items[:] = [each for each in items if _names(self._pair(each)) not in known.done]
         pairs = [self._pair(item) for item in session.items]
         if self.options.list:
             self._list(pairs)
@@ -138,7 +142,10 @@ class Session(Generic[PairRow]):
         for item, (kernel, case) in zip(session.items, pairs, strict=True):
             reason = self.suite.refusal(kernel, case)
             earlier = done.get((kernel.name, case.id()))
-            if reason is None and earlier is None:
+            if reason is None and _names((kernel, case)) in known.crashed:
+                rows = self.suite.refused(kernel, case, CRASHED) if whole else ()
+                self.add(row.model_copy(update=_crash(row)) for row in rows)  # type: ignore[misc]
+            elif reason is None and earlier is None:
                 kept.append(item)
             elif whole:
                 ran += earlier is not None
@@ -231,6 +238,7 @@ class Session(Generic[PairRow]):
     def measure(self, kernel: str, case: str, request: pytest.FixtureRequest) -> Sequence[PairRow]:
         """A test: its rows, once they are in the record. It fails where one is wrong and gates."""
         assert self.record is not None
+        note_pair(kernel, case)
         try:
             rows = self.suite.measure(*self.pairs[kernel, case])
         except DeviceLostError as lost:
@@ -371,6 +379,17 @@ class Session(Generic[PairRow]):
         if self._failed_before is not None and self.options.failed is None:
             by.append(f"--failed={path_in_command(self._failed_before.record)}")
         return nox_command(self.suite.name, [*own, *by, f"--resume={path}"])
+
+
+def _names(pair: Pair) -> tuple[str, str]:
+    kernel, case = pair
+    return kernel.name, case.id()
+
+
+def _crash(row: PairRow) -> dict[str, str]:
+    """What a pair that ended its process has in its row, beside what a refused one has."""
+    rule = {"rule": "process ended"} if isinstance(row, AccuracyRow) else {}
+    return {"status": "failed"} | rule
 
 
 SESSION: pytest.StashKey[Session[Any]] = pytest.StashKey()

@@ -12,6 +12,7 @@ from pathlib import Path
 from reports.__main__ import _parser as of_report
 from reports.arguments import CommandLine
 from reports.comparison.__main__ import _parser as of_compare
+from suites.fleet.__main__ import _parser as of_fleet
 from suites.run.options import SuiteOptions
 
 _HEAD = """# Options of every session
@@ -28,7 +29,7 @@ SUITES = ("accuracy", "search", "bench", "profile", "sanitize", "compile")
 
 def parsers() -> dict[str, CommandLine]:
     """What reads the options of each session, by its name."""
-    others = {"compare": of_compare(), "report": of_report()}
+    others = {"fleet": of_fleet(), "compare": of_compare(), "report": of_report()}
     return {name: SuiteOptions(name) for name in SUITES} | others
 
 

@@ -62,6 +62,7 @@ _RUN = {
 _FAILS = f"nox -s accuracy -- --device cpu --kernels=mine.py --case {_WIDE}"  # by the fixture
 _NETWORK = "it installs packages"
 _GPU = "it needs a GPU"
+_CLUSTER = "it needs a cluster; tests/suites/fleet has small ones"
 _MINUTES = "it takes minutes; tests/suites/search runs shorter ones"
 _NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -q nox && .venv/bin/nox -s accuracy": _NETWORK,
@@ -88,6 +89,10 @@ _NOT_RUN = {
     'nox -s sanitize -- --kernel flash -k "s_q129 and float16"': _GPU,
     ".nox/environment/bin/python -m studies.timing_agreement": _GPU,
     ".nox/environment/bin/python -m studies.power_check": _GPU,
+    "nox -s fleet -- --on H200 --on A100 -- bench --kernels=mine.py": _CLUSTER,
+    "nox -s fleet -- --engine slurm --on h200 --on a100 -- bench --kernels=mine.py": _CLUSTER,
+    "nox -s fleet -- --on H200 --on A100 --resume=results/fleet-... -- bench "
+    "--kernels=mine.py": _CLUSTER,
     "nox -s compile -- --check-driver": _GPU,
     "nox -s compile -- --kernel flash": "minutes; test_compile.py runs some",
     "nox -s compile -- --kernels=mine.py --sm 80 --sm 90": "minutes, likewise",
@@ -169,6 +174,10 @@ def _options_of(command: str) -> tuple[str, list[str]]:
 def test_options_of_commands_that_are_not_run_exist(command: str) -> None:
     """The session takes them."""
     session, options = _options_of(command)
+    if session == "fleet":
+        place = options.index("--")
+        option_reference.parsers()[session].read(options[:place])
+        session, *options = options[place + 1 :]
     if session in option_reference.SUITES:
         check(session, options)
     else:

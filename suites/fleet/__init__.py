@@ -1,0 +1,1 @@
+"""A suite on the nodes of a cluster: placed, shipped and survived by Ray or Slurm."""

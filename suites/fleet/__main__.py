@@ -1,0 +1,222 @@
+"""`python -m suites.fleet --on TYPE ... -- SUITE OPTIONS`: run a suite on nodes of a cluster.
+
+The process on a node is the very one that a single machine runs. Exit status: 0 where every run is
+complete and no row is wrong; 1 where not; 2 where what was asked for can't be done; 130 after
+Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from profiles.environment import tree_hash
+from reports.arguments import CommandLine, not_empty
+from reports.phrases import shown
+from reports.record import RecordError
+from suites import ROOT
+from suites.fleet.attempts import Attempts
+from suites.fleet.checkout import packages, too_large, variables
+from suites.fleet.driver import Fleet, Lane, records_of, tell
+from suites.fleet.engine import Engine, FleetError, Order
+from suites.fleet.shelf import Shelf
+from suites.run import nox_command
+from suites.run.option_table import OPTIONS
+from suites.run.options import FOLDERS, check
+
+# Options of a suite that mean something else here, or nothing, and why.
+_OF_ONE_MACHINE = {
+    **dict.fromkeys(("--results",), "records come to the driver; give it before the second --"),
+    **dict.fromkeys(("--resume",), "it is the fleet's; give it before the second --"),
+    **dict.fromkeys(("--gpus", "--gpus-together"), "a run takes all of a node, and one GPU of it"),
+    **dict.fromkeys(("--against", "--gate"), "it needs the repository, which isn't on the node"),
+    **dict.fromkeys(
+        ("--lf", "--last-failed", "--ff", "--failed-first", "--failed"), "no record is on the node"
+    ),
+    **dict.fromkeys(
+        ("--list", "--collect-only", "--co", "--pdb", "-s", "--details"),
+        "there is no terminal on the node",
+    ),
+}
+
+
+def _parser() -> CommandLine:
+    parser = CommandLine(
+        prog="nox -s fleet --",
+        usage="nox -s fleet -- [options] --on TYPE -- SUITE [options of the suite]",
+        description="Run a suite (accuracy, bench, profile or search) on a node of each type of a "
+        "cluster, with rows coming here as they are made.",
+    )
+    parser.add_argument(
+        "--on",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help="a type of accelerator, as the cluster names it (H200, A100); may be repeated",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("ray", "slurm"),
+        default="ray",
+        help="what places the runs (default ray)",
+    )
+    parser.add_argument(
+        "--address",
+        default="auto",
+        type=not_empty,
+        metavar="HOST:PORT",
+        help="of the Ray cluster (default auto: the one that this machine is in)",
+    )
+    parser.add_argument(
+        "--slurm",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of sbatch for each job, as partition=gpu or time=60; may be repeated",
+    )
+    parser.add_argument(
+        "--results",
+        default=str(ROOT / "results"),
+        type=not_empty,
+        metavar="DIR",
+        help="where the folder of records is made (default results)",
+    )
+    parser.add_argument(
+        "--resume",
+        type=not_empty,
+        metavar="DIR",
+        help="go on with a fleet that was cut off, given its options; its folder of records",
+    )
+    return parser
+
+
+def _order(words: Sequence[str]) -> Order:
+    """What the words after the second `--` ask of a node. Raises FleetError."""
+    if not words or words[0] not in FOLDERS:
+        told = f"{words[0]}: there is no such suite" if words else "no suite is named"
+        raise FleetError(f"{told}; after a second -- comes one of {', '.join(FOLDERS)}")
+    suite, *arguments = words
+    for each in arguments:
+        name = each.partition("=")[0]
+        if name in _OF_ONE_MACHINE or name.startswith("--benchmark-"):
+            why = _OF_ONE_MACHINE.get(name, "its files would stay on the node")
+            raise FleetError(f"{name}: it isn't served in a fleet: {why}")
+    check(suite, arguments)
+    kept = ("PYTEST_ADDOPTS", nox_command.VARIABLE)
+    own = {name: os.environ[name] for name in kept if name in os.environ}
+    return Order(suite, tuple(_near(arguments)), variables=own | variables())
+
+
+def _near(arguments: Sequence[str]) -> list[str]:
+    """The arguments, their files named from the checkout's root. Raises FleetError."""
+    files = {
+        name for each in OPTIONS if each.settings.get("metavar") == "FILE" for name in each.names
+    }
+    near, before = [], ""
+    for each in arguments:
+        option, equals, value = each.partition("=")
+        if option in files and equals:
+            near.append(f"{option}={_in_checkout(option, value)}")
+        else:
+            near.append(_in_checkout(before, each) if before in files else each)
+        before = each
+    return near
+
+
+def _in_checkout(option: str, value: str) -> str:
+    path = (ROOT / Path(value).expanduser()).resolve()
+    if not path.is_file():
+        raise FleetError(f"{option} {shown(value)}: there is no such file")
+    if not path.is_relative_to(ROOT):
+        raise FleetError(
+            f"{option} {shown(value)}: it lies outside of the checkout, which is what nodes get; "
+            "copy it into the checkout"
+        )
+    return str(path.relative_to(ROOT))
+
+
+def _engine(options: Namespace, folder: Path) -> Engine:
+    """The engine, once it is sure that each type has a node. Raises FleetError."""
+    try:
+        if options.engine == "slurm":
+            return _slurm_engine(options, folder)
+        from suites.fleet.ray_engine import RayEngine  # noqa: PLC0415 (optional)
+    except ImportError as error:
+        raise FleetError(
+            f"--engine {options.engine}: this Python has no {error.name}; install the dependency "
+            "group fleet of pyproject.toml (pip install --group fleet)"
+        ) from error
+    problem = too_large()
+    if problem is not None:
+        raise FleetError(problem)
+    engine = RayEngine(options.address)
+    engine.preflight(options.on, packages())
+    return engine
+
+
+def _slurm_engine(options: Namespace, folder: Path) -> Engine:
+    from suites.fleet.slurm_engine import SlurmEngine  # noqa: PLC0415 (optional)
+
+    pairs = [each.partition("=") for each in options.slurm]
+    wrong = next(("".join(each) for each in pairs if not all(each)), None)
+    if wrong is not None:
+        raise FleetError(f"--slurm {shown(wrong)}: write KEY=VALUE, as --slurm partition=gpu")
+    engine = SlurmEngine(folder, {name: value for name, _, value in pairs})
+    engine.preflight(options.on)
+    return engine
+
+
+def _lanes(options: Namespace, order: Order, folder: Path) -> list[Lane]:
+    """A lane for each type, with what is left of an earlier run. Raises FleetError."""
+    command = nox_command.nox_command(order.suite, ["--", *order.arguments])
+    lanes = [
+        Lane(each, Attempts(order.suite), Shelf(folder / each, command)) for each in options.on
+    ]
+    if options.resume is not None:
+        if not folder.is_dir():
+            raise FleetError(f"--resume {shown(folder)}: there is no such folder")
+        tree = tree_hash()
+        for lane in lanes:
+            lane.shelf.resume(lane.attempts, tree)
+    return lanes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    place = typed.index("--") if "--" in typed else len(typed)
+    parser = _parser()
+    options = parser.read(typed[:place])
+    if len(set(options.on)) < len(options.on) or not options.on:
+        parser.error("--on names each type of accelerator once, as --on H200 --on A100")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = Path(options.resume or Path(options.results) / f"fleet-{stamp}-{os.getpid()}")
+    try:
+        order = _order(typed[place + 1 :])
+        lanes = _lanes(options, order, folder)
+        again = [f"--on={each}" for each in options.on] + [f"--resume={folder}"]
+        engine = _engine(options, folder)
+        command = nox_command.nox_command("fleet", ["--", *again, "--", order.suite])
+        tell("to go on with it", f"{command} {shlex.join(order.arguments)}")
+        status = Fleet(engine, order, lanes).run()
+    except (FleetError, RecordError, pytest.UsageError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted before anything was run", file=sys.stderr)
+        return 130
+    paths = records_of(lanes)
+    if len(paths) > 1:
+        print(nox_command.nox_command("compare", ["--", *map(str, paths)]))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

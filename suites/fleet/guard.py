@@ -1,0 +1,60 @@
+"""`python -m suites.fleet.guard BEAT COMMAND ...`: a command that doesn't outlive who started it.
+
+Who started this process holds the other end of its stdin. When that closes, by whatever death, the
+command and all that it started are killed. Each second in which the command lives and isn't stopped
+the file BEAT gets a byte more. Exit status: the command's; of a signal 128 and its number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from suites.sandbox.orphans import adopt_orphans, end_children
+
+_BEAT_S = 1.0
+_POLL_S = 0.1
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Where this guard is killed itself, nobody is left to end the command."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def guard(beat: Path, command: Sequence[str]) -> int:
+    """Run the command while stdin is open; its exit status."""
+    adopt_orphans()
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=_die_with_parent,  # noqa: PLW1509 (this process has one thread)
+    )
+    stopped, polls = False, 0
+    try:
+        with beat.open("ab", buffering=0) as file:
+            while not select.select([0], [], [], _POLL_S)[0]:
+                flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
+                found, status = os.waitpid(process.pid, flags)
+                if found:
+                    stopped = os.WIFSTOPPED(status)
+                    if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+                        code = os.waitstatus_to_exitcode(status)
+                        process.returncode = code
+                        return code if code >= 0 else 128 - code
+                polls += 1
+                if not stopped and polls % round(_BEAT_S / _POLL_S) == 0:
+                    file.write(b".")
+        return 128 + signal.SIGKILL
+    finally:
+        end_children()
+
+
+if __name__ == "__main__":
+    sys.exit(guard(Path(sys.argv[1]), sys.argv[2:]))

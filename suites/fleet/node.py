@@ -1,0 +1,113 @@
+"""What runs on a node: the process that a single machine runs, whose record is told as it grows.
+
+Nothing here knows how what it tells reaches the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from suites import ROOT
+from suites.fleet.engine import Beat, Ended, Event, Order, Pair, Started, Text
+from suites.run.attempt import PAIR_NOTE
+
+_POLL_S = 0.1
+_CHUNK_BYTES = 2**15  # of what Ray hands over without a copy in its store
+_TOLD_LINES = 30
+
+
+def run(order: Order) -> Iterator[Event]:
+    """Run the suite and tell of it; what is left of it ends where nobody listens any more."""
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-fleet-") as name:
+        folder = Path(name)
+        results, beat, output = folder / "results", folder / "beat", folder / "output"
+        process = _start(order, folder, results, beat, output)
+        yield Started(socket.gethostname())
+        taken = beats = 0
+        try:
+            while True:
+                ended = process.poll() is not None  # asked first: all that it wrote is read then
+                for chunk in _written(results, taken):
+                    taken += len(chunk)
+                    yield Text(chunk)
+                if ended:
+                    break
+                if beat.is_file() and beat.stat().st_size > beats:
+                    beats = beat.stat().st_size
+                    yield Beat()
+                time.sleep(_POLL_S)
+            yield Ended(process.returncode, _last_lines(output), _pair(folder / "pair"))
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+
+def _start(
+    order: Order, folder: Path, results: Path, beat: Path, output: Path
+) -> subprocess.Popen[bytes]:
+    """Start the suite's pytest, as noxfile.py does, in the care of a guard."""
+    known: list[dict[str, object]] = [
+        {"kernel": kernel, "case": case} for kernel, case in order.done
+    ]
+    known += [{"kernel": kernel, "case": case, "crashed": True} for kernel, case in order.crashed]
+    (folder / "done").write_text("".join(f"{json.dumps(each)}\n" for each in known))
+    command = [sys.executable, "-m", "suites.fleet.guard", str(beat)]
+    command += [sys.executable, "-m", "pytest", f"suites/{order.suite}", *order.arguments]
+    command += [f"--results={results}"] + [f"--done={folder / 'done'}"] * bool(known)
+    # Ray sets it to its own idea of a task; a single machine's run has none.
+    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=own | order.variables | {PAIR_NOTE: str(folder / "pair")},
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _written(results: Path, start: int) -> Iterator[bytes]:
+    """What the record has got since its first `start` bytes, in pieces."""
+    for record in sorted(results.glob("*.jsonl"))[:1]:
+        with record.open("rb") as file:
+            file.seek(start)
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+
+def _last_lines(output: Path) -> str:
+    lines = output.read_text(errors="replace").strip().splitlines()
+    return "\n".join(lines[-_TOLD_LINES:])
+
+
+def _pair(note: Path) -> Pair | None:
+    """What was tried when the process ended; None: nothing, or it isn't known."""
+    try:
+        kernel, case = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return None
+    return str(kernel), str(case)
+
+
+def describe(packages: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The node's Python, and which of the packages it lacks."""
+    missing = []
+    for each in packages:
+        try:
+            metadata.version(each)
+        except metadata.PackageNotFoundError:
+            missing.append(each)
+    return platform.python_version(), tuple(missing)

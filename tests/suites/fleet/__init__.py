@@ -1,0 +1,1 @@
+"""Tests of a suite on the nodes of a cluster."""

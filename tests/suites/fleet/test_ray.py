@@ -1,0 +1,249 @@
+"""A fleet on a small Ray cluster, whose nodes say that they have accelerators, on this CPU.
+
+One cluster for all: each node has a type of its own, and all have the type SHARED.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from profiles.environment import tree_hash
+from reports.record import Record, read
+from tests import ROOT
+from tests.builders.commands import Running, run_python, wait_for
+
+_KINDS = ("H200", "A100", "L40S")
+_ROOMS = ("oracles", "kernels", "profiles", "reports", "suites", "pyproject.toml")
+_BENCH = ("--device", "cpu", "--op", "layer_norm_backward", "--kernel", "torch_eager")
+# Warm: with three runs on two cores the probe of the flush may fail, and the run with it.
+_FOUR = (*_BENCH, "--row-time", "0.02", "--cache", "warm")
+# Rows of accuracy are the same wherever they are made, their durations aside.
+_ACCURACY = ("--device", "cpu", "--op", "attention_delta", "--dtype", "float32", "--signs", "7")
+_IN_PROCESS = (*_ACCURACY, "--kernel", "delta", "--in-process", "-k", "d_v64")
+_TIMES = {"duration_s", "call_s"}
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+
+
+class Nodes:
+    """The cluster, and those of its nodes that live, by their own type."""
+
+    def __init__(self) -> None:
+        self.cluster: Any = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
+        self.alive: dict[str, Any] = {}
+        for kind in _KINDS:
+            has = {f"accelerator_type:{kind}": 1, "accelerator_type:SHARED": 1}
+            memory = 80 * 2**20
+            added = self.cluster.add_node(num_cpus=1, resources=has, object_store_memory=memory)
+            self.alive[kind] = added
+
+    def remove(self, kind: str) -> None:
+        """As from a power failure."""
+        self.cluster.remove_node(self.alive.pop(kind), allow_graceful=False)
+
+    def kind_of(self, process: int) -> str:
+        """The node that a process belongs to: its raylet is an ancestor."""
+        ancestors = set()
+        while process > 1:
+            ancestors.add(process)
+            process = int(_status(process)[1])
+        for kind, node in self.alive.items():
+            (raylet,) = node.all_processes["raylet"]
+            if raylet.process.pid in ancestors:
+                return kind
+        raise AssertionError("no node's raylet started it")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    """A head and three nodes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        started = Nodes()
+        yield started
+        started.cluster.shutdown()
+
+
+def _status(process: int) -> list[str]:
+    """The fields of /proc's stat after the name: state, parent, ..."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def _benches() -> list[int]:
+    """Processes of fleets' suites; a guard isn't one."""
+    found = []
+    for each in Path("/proc").iterdir():
+        try:
+            words = (each / "cmdline").read_bytes().split(b"\0") if each.name.isdigit() else []
+        except OSError:
+            continue
+        fleets = any(word.startswith(b"--results=") and b"-fleet-" in word for word in words)
+        if fleets and b"suites.fleet.guard" not in words:
+            found.append(int(each.name))
+    return found
+
+
+def _fleet(nodes: Nodes, results: Path, *words: str, folder: Path = ROOT) -> Running:
+    """A driver that goes on, as nox starts it."""
+    address = ("--address", nodes.cluster.address, "--results", str(results))
+    command = (sys.executable, "-m", "suites.fleet", *address, *words)
+    return Running(*command, folder=folder, started=True)
+
+
+def _records(results: Path) -> dict[str, list[Record]]:
+    """By the type of node."""
+    found: dict[str, list[Record]] = {}
+    for path in sorted(results.glob("fleet-*/*/*.jsonl")):
+        found.setdefault(path.parent.name, []).append(read(path))
+    return found
+
+
+def _has_rows(results: Path, count: int) -> bool:
+    """Whether so many rows are in the fleet's records."""
+    lines = [line for path in results.glob("fleet-*/*/*.jsonl") for line in path.open("rb")]
+    return sum(b'"kind":"bench"' in line for line in lines) >= count
+
+
+def _git(folder: Path, *words: str) -> None:
+    named = ("-c", "user.name=n", "-c", "user.email=e@example.com")
+    git = shutil.which("git")
+    assert git is not None
+    subprocess.run([git, "-C", folder, *named, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Path:
+    """A checkout of which one file was edited since its only commit."""
+    copy = tmp_path / "checkout"
+    copy.mkdir()
+    for each in _ROOMS:
+        source = ROOT / each
+        if source.is_dir():
+            shutil.copytree(source, copy / each, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy / each)
+    _git(copy, "init", "--quiet")
+    _git(copy, "add", ".")
+    _git(copy, "commit", "--quiet", "--message", "one")
+    file = copy / "reports" / "record" / "run.py"
+    text = file.read_text(encoding="utf-8")
+    assert "ACCURACY_PROTOCOL = " in text
+    file.write_text(
+        text.replace("ACCURACY_PROTOCOL = ", "ACCURACY_PROTOCOL = 100 + "), encoding="utf-8"
+    )
+    return copy
+
+
+def test_three_types_make_the_records_of_one_machine(
+    nodes: Nodes, tmp_path: Path, edited: Path
+) -> None:
+    """Same header and rows as where nothing is shipped; an edit takes effect and shows."""
+    alone = tmp_path / "alone"
+    ran = run_python("-m", "pytest", "suites/accuracy", *_IN_PROCESS, f"--results={alone}")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (expected,) = (read(each) for each in alone.glob("*.jsonl"))
+    results = tmp_path / "fleet"
+    on = [word for kind in _KINDS for word in ("--on", kind)]
+    ended = _fleet(nodes, results, *on, "--", "accuracy", *_IN_PROCESS, folder=edited).ended()
+    assert ended.returncode == 0, ended.stderr
+    records = _records(results)
+    assert sorted(records) == sorted(_KINDS)
+    tree = tree_hash(edited)
+    assert tree != tree_hash()
+    for (record,) in records.values():
+        assert record.problem is None
+        made = record.header
+        assert made.protocol == 100 + expected.header.protocol
+        assert (made.environment.git_dirty, made.environment.tree) == (True, tree)
+        assert made.environment.git_commit is not None
+        assert made.command.endswith(f"-s accuracy -- {' '.join(_IN_PROCESS)}")
+        same = {"kernels", "planned_rows", "gate_baselines", "default_numerics", "absent"}
+        assert made.model_dump(include=same) == expected.header.model_dump(include=same)
+        assert len(record.rows) > 1
+        rows = [row.model_dump(exclude=_TIMES) for row in record.rows]
+        assert rows == [row.model_dump(exclude=_TIMES) for row in expected.rows]
+
+
+def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Path) -> None:
+    """Every row comes once: none is lost, none doubled by the stopped process, which goes on."""
+    running = _fleet(nodes, tmp_path, "--on", "SHARED", "--", "bench", *_FOUR)
+    wait_for(lambda: _has_rows(tmp_path, 1), running)
+    (stopped,) = _benches()
+    first = nodes.kind_of(stopped)
+    os.kill(stopped, signal.SIGSTOP)
+    others: list[int] = []
+
+    def moved() -> bool:
+        others[:] = [each for each in _benches() if each != stopped]
+        return bool(others)
+
+    wait_for(moved, running)
+    second = nodes.kind_of(others[0])
+    assert second != first
+    wait_for(lambda: _has_rows(tmp_path, 2), running)
+    nodes.remove(second)
+    ended = running.ended()
+    assert ended.returncode == 0, ended.stderr
+    (records,) = _records(tmp_path).values()
+    cases = [row.case.id for record in records for row in record.benches]
+    assert len(cases) == len(set(cases)) == 4
+    assert records[-1].problem is None
+    assert "it told nothing for 15 s" in ended.stderr
+    wait_for(lambda: not _benches())
+
+
+def test_killed_driver_leaves_no_process_and_a_record_to_go_on_with(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """The second driver makes what is missing; when its only node dies, the record says so."""
+    kind = next(iter(nodes.alive))
+    running = _fleet(nodes, tmp_path, "--on", kind, "--", "bench", *_FOUR)
+    wait_for(lambda: _has_rows(tmp_path, 1), running)
+    assert running.process.poll() is None, running.printed
+    running.ended(by=signal.SIGKILL)
+    wait_for(lambda: not _benches())
+    (folder,) = tmp_path.glob("fleet-*")
+    words = ("--on", kind, f"--resume={folder}", "--", "bench", *_FOUR)
+    running = _fleet(nodes, tmp_path, *words)
+    wait_for(lambda: _has_rows(tmp_path, 2), running)
+    nodes.remove(kind)
+    ended = running.ended()
+    assert ended.returncode == 1, ended.stderr
+    ((record,),) = _records(tmp_path).values()
+    cases = [row.case.id for row in record.benches]
+    assert len(cases) == len(set(cases)) >= 2
+    assert f"there is no other node that has {kind}" in str(record.problem)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--on", "B200", "--", "bench"), "--on B200: no node of this cluster has it; there is "),
+        (("--on", "SHARED", "--", "bench", "--gpus", "all"), "--gpus: it isn't served in a fleet"),
+        (("--on", "SHARED", "--", "bench", "--no-such"), "--no-such: there is no such option"),
+        (("--on", "SHARED", "--", "compile"), "compile: there is no such suite"),
+        (("--on", "SHARED"), "no suite is named; after a second -- comes one of accuracy"),
+        (("--", "bench"), "--on names each type of accelerator once"),
+    ],
+)
+def test_mistake_is_told_in_one_sentence(
+    nodes: Nodes, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    """At once, and no folder is made for records."""
+    ended = _fleet(nodes, tmp_path, *words).ended()
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(said)
+    assert ended.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
