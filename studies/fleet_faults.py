@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.read(arguments)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     draws = random.Random(options.seed)  # noqa: S311 (moments keep no secret)
-    cluster = Cluster(
+    cluster: Any = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
     )
     planned, bad = 0, 0

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 2**15  # of what Ray hands over without a copy in its store
 _TOLD_LINES = 30
 
 
-def run(order: Order) -> Iterator[Event]:
+def run(order: Order) -> Generator[Event, None, None]:
     """Run the suite and tell of it; what is left of it ends where nobody listens any more."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-fleet-") as name:
         folder = Path(name)

@@ -191,7 +191,8 @@ def _name(described: dict[str, Any]) -> str:
 
 def _first_line(error: BaseException) -> str:
     lines = [each.strip() for each in str(error).splitlines() if each.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}"
+    first = lines[0].partition(". ")[0] if lines else "no more is known"
+    return f"{type(error).__name__}: {first}"
 
 
 def _why_not(address: str, error: Exception) -> str:
