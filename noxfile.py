@@ -70,8 +70,8 @@ _PATHS = {
     ),
 }
 # Sessions whose bare words are files, and their options whose value is a word of another kind.
-_TAKES_FILES = {"report", "compare"}
-_NOT_OF_FILES = {"--baseline", "--gpu", "--width"}
+_TAKES_FILES = {"report", "compare", "history"}
+_NOT_OF_FILES = {"--baseline", "--branch", "--gpu", "--kernel", "--width"}
 
 
 def _interpreter(session: nox.Session, group: str) -> Path:

@@ -7,10 +7,12 @@ worse; 2 where there is nothing to follow, with the reason.
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.arguments import CommandLine, add_forms, named_forms
+from reports.history.branch import copy_records
 from reports.history.series import read_runs, records_in, series_of
 from reports.history.view import document_of, told_left_out, worse
 from reports.output import refuse_to_overwrite, run_alone, write_document
@@ -20,13 +22,16 @@ from reports.record import RecordError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reports.comparison.side import Side
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
+    sources = [*map(str, options.records), *options.branch] or ["results"]
     try:
         refuse_to_overwrite(named_forms(options))
-        runs, left_out = read_runs(records_in(options.records))
+        runs, left_out = _runs(options.records, options.branch)
         series = [
             each
             for each in series_of(runs)
@@ -38,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if not series:
-        print(_nothing(options.records, len(runs), left_out), file=sys.stderr)
+        print(_nothing(sources, len(runs), left_out), file=sys.stderr)
         return 2
     lost = [each for each, _ in worse(series) if each.gates]
     if options.gate and lost:
@@ -47,10 +52,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _nothing(folders: Sequence[Path], runs: int, left_out: Sequence[str]) -> str:
+def _runs(folders: Sequence[Path], branches: Sequence[str]) -> tuple[list[Side], list[str]]:
+    """The runs of folders and of branches, and why other files are left out."""
+    with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch:
+        copies = {
+            each: copy_records(each, Path(scratch) / str(number))
+            for number, each in enumerate(branches)
+        }
+        named = [*folders, *copies.values()] or [Path("results")]
+        runs, left_out = read_runs(records_in(named))
+    for branch, copy in copies.items():
+        left_out = [each.replace(f"{copy}/", f"{branch}: ") for each in left_out]
+    return runs, left_out
+
+
+def _nothing(sources: Sequence[str], runs: int, left_out: Sequence[str]) -> str:
     also = f"; {told_left_out(left_out)}" if left_out else ""
     return (
-        f"{shown(', '.join(map(str, folders)))}: {count(runs, 'run')} of bench, profile or "
+        f"{shown(', '.join(sources))}: {count(runs, 'run')} of bench, profile or "
         "accuracy, and no figure that two of them have; a history follows what several runs "
         f"measured{also}"
     )
@@ -67,9 +86,15 @@ def _parser() -> CommandLine:
         "records",
         nargs="*",
         type=Path,
-        default=[Path("results")],
         metavar="FOLDER",
         help="folders of records, searched to the bottom, or records (default: results)",
+    )
+    parser.add_argument(
+        "--branch",
+        action="append",
+        default=[],
+        metavar="NAME[:FOLDER]",
+        help="records as they lie in this git branch, which isn't checked out; may be repeated",
     )
     parser.add_argument(
         "--kernel", action="append", default=[], metavar="NAME", help="only it; may be repeated"

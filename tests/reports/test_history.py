@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -128,3 +129,76 @@ def test_nothing_to_follow_is_told_in_a_sentence(
     assert told in error
     assert error.count("\n") == 1
     assert not (tmp_path / "page.html").exists()
+
+
+def _git(root: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example")
+    command = ["git", "-C", str(root), *identity, *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose branch `records` has a folder of records, and a file that is none."""
+    root = tmp_path / "checkout"
+    _folder(root / "nightly" / "h200", _times(1.05))
+    (root / "nightly" / "broken.jsonl").write_text("no record")
+    _git(tmp_path, "init", "-q", "-b", "records", str(root))
+    _git(root, "add", "-A")
+    _git(root, "commit", "-qm", "records")
+    _git(root, "checkout", "-q", "--orphan", "main")
+    _git(root, "rm", "-rfq", ".")
+    (root / "a.txt").write_text("x")
+    _git(root, "add", "-A")
+    _git(root, "commit", "-qm", "code")
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.mark.parametrize("branch", ["records", "records:nightly", "records:nightly/"])
+def test_records_of_a_branch_are_followed_as_they_lie_there(
+    branch: str, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is checked out; what is no record is named by its branch."""
+    assert main([f"--branch={branch}", "--gate", "--width=100", "--details"]) == 1
+    out = capsys.readouterr()
+    assert "the gate is shut: 1 series got worse" in out.err
+    assert "between 000000000005 of 2026-11-06" in " ".join(out.out.split())
+    assert f"{branch}: " in " ".join(out.out.split())
+    assert [each.name for each in checkout.iterdir() if each.name != ".git"] == ["a.txt"]
+
+
+def test_records_of_a_branch_and_of_a_folder_are_one_history(
+    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder's are the first six runs of the same board, and the branch's the rest."""
+    _git(checkout, "checkout", "-q", "records")
+    for number in range(_STEP):
+        (tmp_path / "own").mkdir(exist_ok=True)
+        record = checkout / "nightly" / "h200" / f"bench-{number}.jsonl"
+        record.rename(tmp_path / "own" / record.name)
+    _git(checkout, "commit", "-qam", "fewer")
+    _git(checkout, "checkout", "-q", "main")
+    assert main([str(tmp_path / "own"), "--branch=records", "--gate", "--width=100"]) == 1
+    assert "between 000000000005 of 2026-11-06" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("branch", "told"),
+    [
+        ("no-such", "git can't give its records"),
+        ("--output=x", "git can't give its records"),
+        ("records:other", "git can't give its records"),
+        ("records:nightly/broken.jsonl", "git can't give its records"),
+        ("main", "there is no record in it"),
+    ],
+)
+def test_branch_without_records_is_told_in_a_sentence(
+    branch: str, told: str, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With status 2, and what to name instead."""
+    assert main([f"--branch={branch}"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert sorted(each.name for each in checkout.iterdir()) == [".git", "a.txt"]

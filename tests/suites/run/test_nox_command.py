@@ -69,6 +69,7 @@ def test_command_begins_as_nox_was_called(monkeypatch: pytest.MonkeyPatch) -> No
         ("compile", "--cache here --against=a", "--cache {here}/here --against={here}/a"),
         ("report", "a b --markdown - --width 80", "{here}/a {here}/b --markdown - --width 80"),
         ("compare", "--gate ../a --gpu A100", "--gate {here}/../a --gpu A100"),
+        ("history", "a --branch b:c --kernel d e", "{here}/a --branch b:c --kernel d {here}/e"),
     ],
 )
 def test_paths_begin_where_nox_was_called(

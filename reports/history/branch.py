@@ -1,0 +1,47 @@
+"""Records as they lie in a git branch, which needn't be checked out."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path, PurePosixPath
+
+from reports.phrases import shown
+from reports.record import RecordError
+
+KINDS = (".jsonl", ".jsonl.gz")
+
+
+def copy_records(told: str, into: Path) -> Path:
+    """Copy a branch's records to a folder, under the names that they have there; the folder.
+
+    told: `NAME` or `NAME:FOLDER`, of the checkout that this is run in. Raises RecordError.
+    """
+    name, _, inside = told.partition(":")
+    problem = f"--branch {shown(told)}"
+    try:
+        commit = _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        tree = f"{commit.decode().strip()}:{inside.strip('/')}"
+        names = _git("ls-tree", "-r", "-z", "--name-only", tree).decode().split("\0")
+        records = [each for each in names if each.endswith(KINDS)]
+        for each in records:
+            copy = into / PurePosixPath(each)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(_git("show", f"{tree}{'' if tree.endswith(':') else '/'}{each}"))
+    except subprocess.CalledProcessError as error:
+        said = " ".join(error.stderr.decode(errors="replace").split())
+        raise RecordError(
+            f"{problem}: git can't give its records ({shown(said)}); name a branch of this "
+            "checkout, and after a colon a folder in it"
+        ) from error
+    except OSError as error:
+        raise RecordError(f"{problem}: its records can't be copied ({error.strerror})") from error
+    if not records:
+        raise RecordError(
+            f"{problem}: there is no record in it: no file whose name ends in {' or '.join(KINDS)}"
+        )
+    return into
+
+
+def _git(*arguments: str) -> bytes:
+    done = subprocess.run(["git", *arguments], capture_output=True, check=True)  # noqa: S603, S607
+    return done.stdout
