@@ -75,6 +75,8 @@ class Kernel:
     wraps      the library that it is a way of calling
     same_stores  several programs may store the same value to one element; it means to
     profiled   `nox -s profile` runs it beside ours where nobody names a kernel
+    same_code_as  the op's kernel whose Triton code it runs, where the two differ in numerics or in
+               what alignment they take: an interpreter tries generated cases on that one alone
 
     variant to wraps are None where the kernel doesn't say.
     """
@@ -93,6 +95,7 @@ class Kernel:
     wraps: str | None = None
     same_stores: bool = False
     profiled: bool = False
+    same_code_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ def kernel(
     wraps: str | None = None,
     same_stores: bool = False,
     profiled: bool = False,
+    same_code_as: str | None = None,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
@@ -141,7 +145,7 @@ def kernel(
     the function then returns them alone, and the others aren't judged. variant, variants and
     workspace say what a case runs and how much memory it takes, wraps which library computes it,
     same_stores that its programs may store the same value to one element, profiled that it is a
-    peer to profile beside ours: see `Kernel`.
+    peer to profile beside ours, same_code_as which kernel's code it runs: see `Kernel`.
     Raises KernelError where the op already has a kernel of that name, or where an argument can't
     be what was meant. The function itself is returned unchanged.
     """
@@ -163,6 +167,7 @@ def kernel(
             or wrong_kind("wraps", wraps, (str, type(None)), "the library's name")
             or wrong_kind("same_stores", same_stores, (bool,), "True or False")
             or wrong_kind("profiled", profiled, (bool,), "True or False")
+            or wrong_kind("same_code_as", same_code_as, (str, type(None)), "a kernel's name")
         )
         if problem is not None:
             raise KernelError(f"kernel {called} in {path}: {problem}")
@@ -188,6 +193,7 @@ def kernel(
             wraps=wraps,
             same_stores=same_stores,
             profiled=profiled,
+            same_code_as=same_code_as,
         )
         return function
 

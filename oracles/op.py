@@ -403,6 +403,8 @@ class Allowed:
     layouts        those that a case can be given by name, alone or joined by "+"
     distributions  those that fit any sizes
     factors        what cases differ in: what they are drawn from, and what coverage is counted by
+    is_quick       (case) -> whether an interpreter needs few programs for it: in such cases each
+                   pair of levels meets in `ci`
     """
 
     sizes: tuple[str, ...]
@@ -412,6 +414,7 @@ class Allowed:
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     distributions: tuple[str, ...] = ()
     factors: tuple[Factor, ...] = ()
+    is_quick: Callable[[Case], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""`python -m studies.tiers_of_mutants [NAME ...]`: which tier's cases kill a mutant, its own aside.
+"""`python -m studies.tiers_of_mutants [NAME ...]`: which cases kill a mutant, its own aside.
 
 By default the mutants that are wrong where two or three things meet. Each is tried on the cases of
-`ci` that people wrote; where these let it pass, on the generated ones of `full` that an interpreter
-can run (oracles/cases/coverings). A line a mutant: what killed it, and how many cases were tried.
+`ci` that people wrote; where these let it pass, on the generated ones of `ci`, called once; and
+then on the generated ones of `full` that an interpreter can run (oracles/cases/coverings). A line a
+mutant: what killed it, and how many cases were tried.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pathlib import Path
 import torch
 
 from oracles import OPS
-from oracles.cases import GENERATED
+from oracles.cases import GENERATED, TIERS
 from oracles.op import Case
 from reports.record import AccuracyRow
 from suites.accuracy.run import Run
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox.judge_side.workers import Workers
 from tests.mutants import attention_backward_pairs, attention_forward_pairs, layer_norm_pairs
-from tests.mutants.mutant import Mutant, ci_cases
+from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *layer_norm_pairs.MUTANTS,
@@ -32,11 +33,15 @@ MUTANTS: tuple[Mutant, ...] = (
 _MOST_FLOPS = 2e7  # of a case that an interpreter runs in a second
 
 
-def generated(op: str) -> list[Case]:
-    """The generated cases of `full` that a CPU can run, the small ones first."""
-    found = [each for each in OPS[op].cases() if each.why == GENERATED]
-    flops = OPS[op].flops
-    return sorted((each for each in found if flops(each) <= _MOST_FLOPS), key=flops)
+def stages(op: str) -> dict[str, list[Case]]:
+    """The cases of each stage that a CPU can run, the small ones first."""
+    flops, found = OPS[op].flops, {each: list[Case]() for each in ("written", *TIERS)}
+    for case in sorted(OPS[op].cases(), key=flops):
+        if case.why == GENERATED and flops(case) <= _MOST_FLOPS:
+            found[case.tier].append(case)
+        elif case.why != GENERATED and case.tier == "ci":
+            found["written"].append(case)
+    return found
 
 
 def rows(
@@ -72,20 +77,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     names = parser.parse_args().names
-    counts = {"ci": 0, "full": 0, "none": 0}
+    counts = {"written": 0, "ci": 0, "full": 0, "none": 0}
     run = Run(torch.device("cpu"), DEFAULT_SM)
     for mutant in MUTANTS:
         if names and mutant.name not in names:
             continue
-        tried, row = killed(run, mutant, ci_cases(mutant.op).values())
-        tier = "ci" if row else "full"
-        if row is None:
-            more, row = killed(run, mutant, generated(mutant.op))
+        tried, what, killer = 0, "-", "none"
+        for stage, cases in stages(mutant.op).items():
+            run.briefly = stage == "ci"
+            more, row = killed(run, mutant, cases)
             tried += more
-        tier = tier if row else "none"
-        counts[tier] += 1
-        what = "-" if row is None else f"{row.rule}, {row.case.id}"
-        print(f"{tier:5} {mutant.name:44} {tried:4} tried  {what}", flush=True)
+            if row is not None:
+                killer, what = stage, f"{row.rule}, {row.case.id}"
+                break
+        counts[killer] += 1
+        print(f"{killer:7} {mutant.name:44} {tried:4} tried  {what}", flush=True)
     print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 
 

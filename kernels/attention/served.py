@@ -128,6 +128,7 @@ def ours(
                 domain,
                 numerics=numerics,
                 priority=priority,
+                same_code_as=f"{function.__name__.removesuffix('_tf32')}_fp32" if tf32 else None,
                 variant=variant,
                 variants=None if variants is None else partial(variants, names),
                 workspace=workspace,

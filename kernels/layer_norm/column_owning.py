@@ -205,7 +205,13 @@ def column_owning(
 _DECLARED = Numerics(batch_invariant=False, device_independent=False)
 
 
-@kernel(LAYER_NORM_BACKWARD, domain(16, _WIDEST), numerics=_DECLARED, priority=20)
+@kernel(
+    LAYER_NORM_BACKWARD,
+    domain(16, _WIDEST),
+    numerics=_DECLARED,
+    priority=20,
+    same_code_as="column_owning",
+)
 def column_owning_aligned(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, 16-byte loads."""
     return column_owning(dy, x, weight, mean, rstd, aligned=True, **options)

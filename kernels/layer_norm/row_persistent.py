@@ -175,7 +175,13 @@ def row_persistent(
 _DECLARED = Numerics(batch_invariant=True, device_independent=False)
 
 
-@kernel(LAYER_NORM_BACKWARD, domain(16, WIDEST), numerics=_DECLARED, priority=40)
+@kernel(
+    LAYER_NORM_BACKWARD,
+    domain(16, WIDEST),
+    numerics=_DECLARED,
+    priority=40,
+    same_code_as="row_persistent",
+)
 def row_persistent_aligned(dy, x, weight, mean, rstd, **options):
     """Rows held in registers, 16-byte loads."""
     return row_persistent(dy, x, weight, mean, rstd, aligned=True, **options)

@@ -237,7 +237,13 @@ def row_sharing(
 _DECLARED = Numerics(batch_invariant=True, device_independent=False)
 
 
-@kernel(LAYER_NORM_BACKWARD, domain(16, WIDEST, sm=SM), numerics=_DECLARED, priority=28)
+@kernel(
+    LAYER_NORM_BACKWARD,
+    domain(16, WIDEST, sm=SM),
+    numerics=_DECLARED,
+    priority=28,
+    same_code_as="row_sharing",
+)
 def row_sharing_aligned(dy, x, weight, mean, rstd, **options):
     """Rows shared by programs, 16-byte loads."""
     return row_sharing(dy, x, weight, mean, rstd, aligned=True, **options)

@@ -8,9 +8,10 @@ in `full` too.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -811,6 +812,7 @@ def cases(op: str) -> tuple[Case, ...]:
 # A truth is counted row by row, and the lengths of sequences are listed one by one.
 _LONGEST, _MOST_SEQUENCES = 2**24, 2**16
 _OWN = {NEEDLES, INTEGERS, COARSE}  # their cases' sizes are chosen for them
+_TILE, _FEW_TILES = 64, 4
 _OPTIONAL = ("bias", "sink")  # tensors that distributions and layouts may be of
 
 
@@ -869,6 +871,20 @@ def _objection(case: Case) -> str | None:
     return _of_sizes(case) or _of_options(case) or objection(case, _OWN) or _of_tensors(case)
 
 
+def _is_quick(op: str, case: Case) -> bool:
+    """Few tiles of queries and keys, which an interpreter takes one after the other.
+
+    End to end runs the kernels of the forward and the backward, which meet the rest.
+    """
+    sizes = dict(case.sizes)
+    lengths = (-(-sizes.get(each, 1) // _TILE) for each in ("s_q", "s_kv"))
+    tiles = sizes["b"] * sizes["h_q"] * math.prod(lengths)
+    if op == GRADIENTS:
+        narrow = max(sizes["d"], sizes["d_v"]) <= _TILE
+        return narrow and tiles <= _FEW_TILES // 2 and case.distribution == "normal"
+    return tiles <= _FEW_TILES
+
+
 def allowed(op: str) -> Allowed:
     """What a case of the attention op may be."""
     far = (*FAR_QUERIES, *FAR_KEYS, *FAR_HEADS, *FAR_BATCHES)
@@ -880,4 +896,5 @@ def allowed(op: str) -> Allowed:
         layouts=layouts_of(op) | {each.name: each for each in far if moves(each, _taken(op))},
         distributions=tuple(DISTRIBUTIONS),
         factors=factors_of(op, _OWN),
+        is_quick=partial(_is_quick, op),
     )

@@ -14,19 +14,22 @@ from oracles.op import Case, Op, Tier
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-# A file for each op, an id a line, made by `python -m studies.coverings --write`; and their `why`.
+# A folder for each tier, in it a file for each op, an id a line, made by `python -m
+# studies.coverings --write`; and the `why` of such cases.
 COVERINGS = Path(__file__).parent / "coverings"
 GENERATED = "covering"
 
 Family = Callable[[Tier], Iterator[Case]]
 
 
+TIERS: tuple[Tier, ...] = ("ci", "full")
+
+
 def collect(families: Iterable[Family]) -> tuple[Case, ...]:
     """All cases of these families, those of `ci` first, each once."""
     made: dict[str, Case] = {}
-    tiers: tuple[Tier, ...] = ("ci", "full")
     ordered = tuple(families)
-    for tier in tiers:
+    for tier in TIERS:
         for family in ordered:
             for case in family(tier):
                 made.setdefault(case.id(), case)
@@ -36,17 +39,19 @@ def collect(families: Iterable[Family]) -> tuple[Case, ...]:
 def with_coverings(
     written: Callable[[], tuple[Case, ...]], op: Callable[[], Op]
 ) -> Callable[[], tuple[Case, ...]]:
-    """The cases that people wrote, and then those that are generated for `full`, each once."""
+    """The cases that people wrote, and those that are generated: of `ci` first, each once."""
 
     @cache
     def cases() -> tuple[Case, ...]:
-        made = {case.id(): case for case in written()}
-        path = COVERINGS / f"{op().name}.txt"
-        for line in path.read_text().splitlines() if path.exists() else ():
-            case = case_named(op(), line)
-            if case is None:
-                raise ValueError(f"{path.name}: {line} is no case of {op().name}")
-            made.setdefault(line, replace(case, tier="full", why=GENERATED))
+        made: dict[str, Case] = {}
+        for tier in TIERS:
+            made |= {case.id(): case for case in written() if case.tier == tier}
+            path = COVERINGS / tier / f"{op().name}.txt"
+            for line in path.read_text().splitlines() if path.exists() else ():
+                case = case_named(op(), line)
+                if case is None:
+                    raise ValueError(f"{path}: {line} is no case of {op().name}")
+                made.setdefault(line, replace(case, tier=tier, why=GENERATED))
         return tuple(made.values())
 
     return cases

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -295,36 +295,39 @@ def cover_pairs(
 def cover_triples(
     op: Op, serves: Callable[[Case], bool], known: Iterable[Case], tier: Tier, why: str
 ) -> Iterator[Case]:
-    """Cases until every three options that some served case can have together have met.
+    """Cases until every three levels of three options have met that some served case can have.
 
-    An option is a word that a case has. Triples are found by putting three words into the op's own
-    served cases; what is refused there isn't tried further.
+    An option's plain level is that it is absent: a mask that is wrong where there is a bias and no
+    window needs that too. Triples are put into the sizes and dtypes of the op's own served cases.
     """
     assert op.allowed is not None
-    draw = random.Random(f"{op.name} triples")  # noqa: S311 (no secret)
-    met: set[tuple[str, ...]] = set()
+    factors = [each for each in op.allowed.factors if next(iter(each.levels.values())) == (Part(),)]
+
+    def triples(case: Case) -> set[tuple[tuple[str, str], ...]]:
+        levels = [(each.name, each.level(case)) for each in factors]
+        return set(combinations(levels, 3))
+
+    met: set[tuple[tuple[str, str], ...]] = set()
     for case in known:
         if serves(case):
-            met.update(combinations(sorted(case.options), 3))
-    bases: dict[frozenset[str], Case] = {}
-    for case in op.cases():
-        if case.tier == "ci" and case.layout == CONTIGUOUS and serves(case):
-            bases.setdefault(case.options, case)
-    parts = [
-        part
-        for factor in op.allowed.factors
-        for level in factor.levels.values()
-        for part in level
-        if part.options and part.layout is None and part.distribution is None
+            met |= triples(case)
+    bases = [
+        Part(sizes=dict(case.sizes), dtypes=(case.dtype, case.weight_dtype))
+        for case in op.cases()
+        if case.tier == "ci" and case.why != why and not case.options and op.flops(case)
+        if case.layout == CONTIGUOUS and serves(case)
     ]
-    for chosen in combinations(range(len(parts)), 3):
-        three = [parts[each] for each in chosen]
-        words = frozenset().union(*(each.options for each in three))
-        if len(words) < 3 or set(combinations(sorted(words), 3)) <= met:
-            continue
-        for base in draw.sample(list(bases.values()), min(len(bases), _BASES)):
-            made = assembled(op, [as_part(op, base), *three])
-            if words <= made.options and objection(op, made) is None and serves(made):
-                met.update(combinations(sorted(made.options), 3))
-                yield replace(made, tier=tier, why=why)
-                break
+    random.Random(op.name).shuffle(bases)  # noqa: S311 (no secret)
+    for three in combinations(factors, 3):
+        for names in product(*(each.levels for each in three)):
+            wanted = tuple((each.name, name) for each, name in zip(three, names, strict=True))
+            if wanted in met:
+                continue
+            of_levels = (each.levels[name] for each, name in zip(three, names, strict=True))
+            for base, *parts in product(bases[:_BASES], *of_levels):
+                made = assembled(op, [base, *parts])
+                found = triples(made)
+                if wanted in found and objection(op, made) is None and serves(made):
+                    met |= found
+                    yield replace(made, tier=tier, why=why)
+                    break

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kernels.registry import Kernel
+from oracles.cases import GENERATED
 from oracles.op import Case, Inputs, Outputs
 from reports.record import AccuracyRow
 from suites.accuracy.known import Known
@@ -55,9 +56,9 @@ class Run:
     a secret and the case, so that no kernel can know what it will be asked. further: the share of
     cases on which kernels are asked for values of which nothing was seen before.
     every_configuration: try autotuned kernels with each of theirs. two_calls_alone: judge them by
-    the bounds, and leave out the emulation and what trial.py asks besides. strict: whether the
-    interpreter is; else rows tell which undefined lanes were read. asked: what of that is asked of
-    a kernel once, and has been.
+    the bounds, and leave out the emulation and what trial.py asks besides. briefly: judge generated
+    cases by one call, and ask nothing besides. strict: whether the interpreter is; else rows tell
+    which undefined lanes were read. asked: what of that is asked of a kernel once, and has been.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -71,6 +72,7 @@ class Run:
     further: float = 1.0
     every_configuration: bool = False
     two_calls_alone: bool = False
+    briefly: bool = False
     strict: bool = True
     oracle_calls: int = 0
     _known: Known | None = None
@@ -106,7 +108,7 @@ class Run:
         self._leave_room(kernel, known)
         first = self.call(kernel, known, "nan")
         second = first
-        if first.rule is None:
+        if first.rule is None and not self.is_brief(case):
             second = self.call_flipped(kernel, known, "sentinel")
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
@@ -118,7 +120,8 @@ class Run:
             known.parcel = None  # the truth will need the room
         trial = Trial(self, kernel, known, declared, first, second)
         verdict = trial.verdict()
-        row = self._row(kernel, case, declared, verdict, started, (first, second))
+        calls = (first,) if self.is_brief(case) else (first, second)
+        row = self._row(kernel, case, declared, verdict, started, calls)
         passed = () if self.strict or verdict.rule is not None else let_pass(first.undefined)
         return row.model_copy(
             update={
@@ -158,6 +161,10 @@ class Run:
             reproduce=self.command("accuracy", kernel, case),
             duration_s=0.0,
         )
+
+    def is_brief(self, case: Case) -> bool:
+        """Whether one call is all that the case is for: pairs of levels meet in it."""
+        return self.briefly and case.why == GENERATED
 
     @property
     def runner(self) -> Workers | InProcess:

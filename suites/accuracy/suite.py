@@ -105,6 +105,7 @@ class Accuracy(Suite[AccuracyRow]):
         kernels = self.selected()
         self.cases = selected_cases(options, self.device, kernels)
         self.judge = self.run_of(FURTHER, every_configuration=options.tier == "full")
+        self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
         if not options.case and not options.cases:
             self.cases += self._own_cases(kernels)
         tried = {case.op for case in self.cases}
@@ -114,7 +115,22 @@ class Accuracy(Suite[AccuracyRow]):
             self.share = shards.share_of(self.cases, number, count, self.device.type)
         self.judge.further = max(FURTHER, _FURTHER_CASES / max(1, len(self.cases)))
         alike = alike_together(self.kernels)
-        return [(each, case) for case in self.cases for each in alike if each.op.name == case.op]
+        return [
+            (each, case)
+            for case in self.cases
+            for each in alike
+            if each.op.name == case.op and self._is_asked(each, case)
+        ]
+
+    def _is_asked(self, kernel: Kernel, case: Case) -> bool:
+        """Whether the case is for the kernel; all but the generated ones of `ci` are.
+
+        Those are for kernels whose failure counts. An interpreter tries code once that two have.
+        """
+        if not self.judge.is_brief(case) or kernel.name in self.judge.named:
+            return True
+        own_code = kernel.same_code_as is None or self.device.type != "cpu"
+        return self.judge.gates(kernel) and own_code
 
     def _own_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
         """Those of users' kernels, drawn within their domains."""

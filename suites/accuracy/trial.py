@@ -1,12 +1,14 @@
 """The verdict on a kernel and a case: all that is asked of it, in order.
 
 Two calls come first, the second on values whose signs are changed, and both are judged
-(verdict.py). Where they are right, and as long as nothing breaks a rule:
+(verdict.py). In `ci` a generated case, in which pairs of levels meet, is called once and asked
+nothing else: what is below doesn't hang on pairs. Where both calls are right, and as long as
+nothing breaks a rule:
 
 - The case's metamorphic relations hold, and the properties that the kernel declares: of the bits
   that don't depend on the rows beside a row, or on the number of SMs.
 - With its Triton launches stubbed out it must be wrong: else something else computes its outputs.
-  Tried once for each dtype and pair of options.
+  Tried once for each dtype with each option, and for each pair of options.
 - Each configuration that an autotuned kernel may take must be right, not the fastest alone. In
   `full`.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
@@ -91,6 +93,8 @@ class Trial:
         verdict = self._of_two_calls()
         if verdict.rule is not None or self.run.two_calls_alone:
             return verdict
+        if self.run.is_brief(self.known.case):
+            return verdict
         if self.kernel.op.bytes(self.known.case) > MOST_BYTES:
             return verdict
         self._inputs = self.known.originals.read()
@@ -130,10 +134,11 @@ class Trial:
         call = self._call(how)
         return self._judged(call, call)
 
-    def _first_of(self, question: str, by: object) -> bool:
+    def _first_of(self, question: str, by: object, *, of_dtype: bool = True) -> bool:
         """Whether the run hasn't asked it of the kernel yet, in this dtype, with the same `by`."""
         kernel = self.kernel
-        kind = question, kernel.op.name, kernel.name, self.known.case.dtype_label, by
+        dtype = self.known.case.dtype_label if of_dtype else None
+        kind = question, kernel.op.name, kernel.name, dtype, by
         is_first = kind not in self.run.asked
         self.run.asked.add(kind)
         return is_first
@@ -180,8 +185,10 @@ class Trial:
         if not all(bool(each.any()) for each in needed):
             return None
         words = sorted(self.known.case.options)
-        sets = ((), *((each,) for each in words), *combinations(words, 2))
-        if not {each for each in sets if self._first_of("stubbed", each)}:
+        new = {each for each in (None, *words) if self._first_of("stubbed", each)}
+        pairs = combinations(words, 2)
+        new_pairs = {each for each in pairs if self._first_of("stubbed", each, of_dtype=False)}
+        if not new and not new_pairs:
             return None
         for stub, sentence in _STUBBED.items():
             if stub == "scrambled" and not self._tells_signs():
