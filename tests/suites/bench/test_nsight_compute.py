@@ -17,6 +17,7 @@ from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case
 from reports.record import read
 from suites.bench import nsight_compute
+from suites.bench.counted_call import profiled
 from suites.bench.devices import Cache
 from suites.bench.nsight_compute import NsightCompute, launches_of
 from suites.bench.suite import _counters
@@ -183,6 +184,16 @@ def test_one_call_is_in_the_range_and_what_warms_up_is_before_it() -> None:
     done = run_python("-c", _IN_ORDER, json.dumps(request), started=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n") == [*["call"] * 3, "begin on cpu", "call", "end", ""]
+
+
+def test_range_on_a_gpu_is_what_profilers_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins and ends by cudaProfilerStart and cudaProfilerStop."""
+    said: list[str] = []
+    for name in ("start", "stop"):
+        monkeypatch.setattr(torch.cuda.profiler, name, lambda name=name: said.append(name))
+    with profiled(torch.device("cuda")):
+        said.append("call")
+    assert said == ["start", "call", "stop"]
 
 
 def test_missing_permission_has_its_sentence_once(
