@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         order = _order(typed[place + 1 :])
         lanes = _lanes(options, order, folder)
-        again = [f"--on={each}" for each in options.on] + [f"--resume={folder}"]
+        again = [*nox_command.without(typed[:place], {"--resume": True}), f"--resume={folder}"]
         engine = _engine(options, folder)
         command = nox_command.nox_command("fleet", ["--", *again, "--", order.suite])
         tell("to go on with it", f"{command} {shlex.join(order.arguments)}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import socket
 import subprocess
 import sys
@@ -102,12 +101,12 @@ def _pair(note: Path) -> Pair | None:
     return str(kernel), str(case)
 
 
-def describe(packages: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The node's Python, and which of the packages it lacks."""
+def lacks(packages: Sequence[str]) -> tuple[str, ...]:
+    """Which of the packages this node's Python hasn't got."""
     missing = []
     for each in packages:
         try:
             metadata.version(each)
         except metadata.PackageNotFoundError:
             missing.append(each)
-    return platform.python_version(), tuple(missing)
+    return tuple(missing)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from suites import ROOT
@@ -28,6 +28,9 @@ _PROBE_S = 10.0
 _MOST_AT_ONCE = 1000  # events of one attempt, before another one's are looked at
 # Set in what `ray job submit` starts: its working directory has been shipped already.
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+# By node: the packages that it lacks, or why no task ran there; None: it hasn't answered.
+_Told = dict[str, tuple[str, ...] | str | None]
 
 
 class RayEngine:
@@ -64,26 +67,21 @@ class RayEngine:
         if problems:
             raise FleetError("\n".join(problems))
         nodes = {each["NodeID"]: each for kind in kinds for each in self._nodes(kind)}
-        probe = ray.remote(num_cpus=0, max_retries=0)(node.describe)
-        asked = {
-            probe.options(scheduling_strategy=_on(name)).remote(list(packages)): name
-            for name in nodes
-        }
-        ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE_S)
-        for each in late:
-            tell(_name(nodes[asked[each]]), f"it hasn't answered in {_PROBE_S:.0f} s; going on")
-        told = {}
-        for each in ready:
-            try:
-                _, missing = ray.get(each)
-                lacks = f"its Python lacks {', '.join(missing)}; install them there"
-                told[asked[each]] = lacks if missing else None
-            except RayError as error:
-                told[asked[each]] = f"no task can be run there ({_first_line(error)})"
-        for name, problem in told.items():
-            if problem is not None:
-                self._bad.add(name)
-                tell(_name(nodes[name]), problem)
+        told = _probed(list(nodes), packages)
+        # Asked once more: what comes of a start that failed by chance is no fault of the node's.
+        told |= _probed([name for name, each in told.items() if isinstance(each, str)], packages)
+        for name, each in told.items():
+            if each is None:
+                tell(_name(nodes[name]), f"it hasn't answered in {_PROBE_S:.0f} s; going on")
+                continue
+            if not each:
+                continue
+            self._bad.add(name)
+            if isinstance(each, str):
+                problem = f"no task can be run there ({each})"
+            else:
+                problem = f"its Python lacks {', '.join(each)}; install them there"
+            tell(_name(nodes[name]), problem)
         lost = [each for each in kinds if not self._nodes(each)]
         if lost:
             raise FleetError(f"{', '.join(lost)}: no node can run the suite; see above")
@@ -121,6 +119,8 @@ class RayEngine:
         free = ray._private.state.available_resources_per_node()  # type: ignore[no-untyped-call]  # noqa: SLF001
         chosen = max(nodes, key=lambda each: free.get(each["NodeID"], {}).get("CPU", 0.0))
         whole = chosen["Resources"]
+        if free.get(chosen["NodeID"], {}).get("CPU", 0.0) < whole.get("CPU", 0.0):
+            tell(kind, f"{_name(chosen)} has other work; the run waits until it has none")
         task = ray.remote(num_returns="streaming", max_retries=0)(node.run).options(
             num_cpus=whole.get("CPU", 0),
             num_gpus=whole.get("GPU", 0),
@@ -160,7 +160,7 @@ class RayEngine:
         except StopIteration:
             yield Lost("its task ended and hadn't told how")
         except (RayError, GetTimeoutError) as error:
-            yield Lost(_first_line(error))
+            yield Lost(_reason(error))
 
     def cancel(self, number: int) -> None:
         """Kill the task's worker, with which the suite's processes end."""
@@ -176,6 +176,26 @@ class RayEngine:
         ray.shutdown()
 
 
+def _probed(
+    names: Sequence[str], packages: Sequence[str]
+) -> dict[str, tuple[str, ...] | str | None]:
+    """The packages that each node lacks; why no task ran there; None: it hasn't answered."""
+    probe = ray.remote(num_cpus=0, max_retries=0)(node.lacks)
+    asked = {
+        probe.options(scheduling_strategy=_on(name)).remote(list(packages)): name for name in names
+    }
+    told: _Told = dict.fromkeys(names)
+    if not asked:
+        return told
+    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE_S)
+    for each in ready:
+        try:
+            told[asked[each]] = ray.get(each)
+        except RayError as error:
+            told[asked[each]] = _reason(error)
+    return told
+
+
 def _known_nodes() -> list[dict[str, Any]]:
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return nodes
@@ -189,10 +209,12 @@ def _name(described: dict[str, Any]) -> str:
     return f"node {described['NodeManagerHostname']} ({described['NodeID'][:8]})"
 
 
-def _first_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    """One line of Ray's several: the last one of a traceback, else the first sentence."""
     lines = [each.strip() for each in str(error).splitlines() if each.strip()]
-    first = lines[0].partition(". ")[0] if lines else "no more is known"
-    return f"{type(error).__name__}: {first}"
+    if isinstance(error, RayTaskError) or not lines:
+        return lines[-1] if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0].partition('. ')[0]}"
 
 
 def _why_not(address: str, error: Exception) -> str:

@@ -37,7 +37,7 @@ class Shelf:
         self._open: dict[object, tuple[RecordWriter, RunHeader]] = {}
         self.rows: dict[Path, int] = {}
         self._current: RecordWriter | None = None
-        self._started = time.monotonic()
+        self._started: float | None = None  # before, the run waits for its node
 
     def resume(self, attempts: Attempts, tree: str) -> None:
         """Take up the rows of a run that was cut off; its records are gone on with.
@@ -77,6 +77,7 @@ class Shelf:
         planned: rows that are still to come. Raises RecordError.
         """
         board = _board(header)
+        self._started = self._started or time.monotonic()
         if board not in self._open:
             told = header.model_copy(update={"command": self.command, "planned_rows": planned})
             writer = new_record(self.folder, datetime.now(UTC), told)
@@ -100,7 +101,7 @@ class Shelf:
             writer.close(
                 RunEnd(
                     finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                    duration_s=time.monotonic() - self._started,
+                    duration_s=time.monotonic() - (self._started or time.monotonic()),
                     rows=rows,
                     interrupted=missing,
                     exit_status=status,

@@ -17,7 +17,7 @@ from oracles import OPS
 from reports.record import AccuracyRow, RunHeader
 from suites.fleet.attempts import Attempts
 from suites.fleet.engine import Beat, Ended, Event, Order, Started, Text
-from suites.fleet.node import describe, run
+from suites.fleet.node import lacks, run
 from tests import ROOT
 from tests.builders.commands import wait_for
 
@@ -144,4 +144,4 @@ def test_run_that_nobody_listens_to_ends() -> None:
 
 def test_node_tells_what_it_lacks() -> None:
     """By the names under which packages are installed."""
-    assert describe(["pydantic", "no-such-package"])[1] == ("no-such-package",)
+    assert lacks(["pydantic", "no-such-package"]) == ("no-such-package",)

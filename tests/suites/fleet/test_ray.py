@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::Futu
 
 
 class Nodes:
-    """The cluster, and those of its nodes that live, by their own type."""
+    """The cluster, and those of its nodes that live, by their own type.
 
-    def __init__(self) -> None:
+    temporary  the folder where runs on its nodes have their files
+    """
+
+    def __init__(self, temporary: Path) -> None:
+        self.temporary = temporary
         self.cluster: Any = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
         )
@@ -52,6 +57,19 @@ class Nodes:
     def remove(self, kind: str) -> None:
         """As from a power failure."""
         self.cluster.remove_node(self.alive.pop(kind), allow_graceful=False)
+
+    def benches(self) -> list[int]:
+        """Processes of suites that were started on its nodes; a guard isn't one."""
+        found = []
+        for each in Path("/proc").iterdir():
+            try:
+                words = (each / "cmdline").read_bytes().split(b"\0") if each.name.isdigit() else []
+            except OSError:
+                continue
+            ours = any(word.startswith(f"--results={self.temporary}".encode()) for word in words)
+            if ours and b"suites.fleet.guard" not in words:
+                found.append(int(each.name))
+        return found
 
     def kind_of(self, process: int) -> str:
         """The node that a process belongs to: its raylet is an ancestor."""
@@ -67,11 +85,14 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """A head and three nodes."""
+    temporary = tmp_path_factory.mktemp("nodes")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        started = Nodes()
+        patch.setenv("RAY_TMPDIR", tempfile.gettempdir())  # its sockets' paths have to be short
+        patch.setenv("TMPDIR", str(temporary))
+        started = Nodes(temporary)
         yield started
         started.cluster.shutdown()
 
@@ -79,20 +100,6 @@ def nodes() -> Iterator[Nodes]:
 def _status(process: int) -> list[str]:
     """The fields of /proc's stat after the name: state, parent, ..."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-
-
-def _benches() -> list[int]:
-    """Processes of fleets' suites; a guard isn't one."""
-    found = []
-    for each in Path("/proc").iterdir():
-        try:
-            words = (each / "cmdline").read_bytes().split(b"\0") if each.name.isdigit() else []
-        except OSError:
-            continue
-        fleets = any(word.startswith(b"--results=") and b"-fleet-" in word for word in words)
-        if fleets and b"suites.fleet.guard" not in words:
-            found.append(int(each.name))
-    return found
 
 
 def _fleet(nodes: Nodes, results: Path, *words: str, folder: Path = ROOT) -> Running:
@@ -176,17 +183,31 @@ def test_three_types_make_the_records_of_one_machine(
         assert rows == [row.model_dump(exclude=_TIMES) for row in expected.rows]
 
 
+def test_node_that_lacks_a_package_is_not_taken(nodes: Nodes, tmp_path: Path, edited: Path) -> None:
+    """It is named, and where no other node has the type that is all."""
+    file = edited / "pyproject.toml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('    "jaxtyping",', '    "no-such-package",'), encoding="utf-8")
+    words = ("--on", "SHARED", "--", "bench", *_FOUR)
+    ended = _fleet(nodes, tmp_path / "fleet", *words, folder=edited).ended()
+    assert ended.returncode == 2
+    *lacks, last = ended.stderr.splitlines()
+    assert len(lacks) == len(nodes.alive)
+    assert all("its Python lacks no-such-package; install" in each for each in lacks)
+    assert last == "SHARED: no node can run the suite; see above"
+
+
 def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Path) -> None:
-    """Every row comes once: none is lost, none doubled by the stopped process, which goes on."""
+    """Every row comes once: none is lost, and none is made twice."""
     running = _fleet(nodes, tmp_path, "--on", "SHARED", "--", "bench", *_FOUR)
     wait_for(lambda: _has_rows(tmp_path, 1), running)
-    (stopped,) = _benches()
+    (stopped,) = nodes.benches()
     first = nodes.kind_of(stopped)
     os.kill(stopped, signal.SIGSTOP)
     others: list[int] = []
 
     def moved() -> bool:
-        others[:] = [each for each in _benches() if each != stopped]
+        others[:] = [each for each in nodes.benches() if each != stopped]
         return bool(others)
 
     wait_for(moved, running)
@@ -201,7 +222,7 @@ def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Pa
     assert len(cases) == len(set(cases)) == 4
     assert records[-1].problem is None
     assert "it told nothing for 15 s" in ended.stderr
-    wait_for(lambda: not _benches())
+    wait_for(lambda: not nodes.benches())
 
 
 def test_killed_driver_leaves_no_process_and_a_record_to_go_on_with(
@@ -213,7 +234,7 @@ def test_killed_driver_leaves_no_process_and_a_record_to_go_on_with(
     wait_for(lambda: _has_rows(tmp_path, 1), running)
     assert running.process.poll() is None, running.printed
     running.ended(by=signal.SIGKILL)
-    wait_for(lambda: not _benches())
+    wait_for(lambda: not nodes.benches())
     (folder,) = tmp_path.glob("fleet-*")
     words = ("--on", kind, f"--resume={folder}", "--", "bench", *_FOUR)
     running = _fleet(nodes, tmp_path, *words)
