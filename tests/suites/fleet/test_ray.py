@@ -216,9 +216,11 @@ def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Pa
     wait_for(lambda: _has_rows(tmp_path, 2), running)
     nodes.remove(second)
     ended = running.ended()
-    assert ended.returncode == 0, ended.stderr
     (records,) = _records(tmp_path).values()
-    cases = [row.case.id for record in records for row in record.benches]
+    rows = [row for record in records for row in record.benches]
+    # On a busy machine a time may not be believed, which fails its row and the run.
+    assert ended.returncode == int(any(row.status == "failed" for row in rows)), ended.stderr
+    cases = [row.case.id for row in rows]
     assert len(cases) == len(set(cases)) == 4
     assert records[-1].problem is None
     assert "it told nothing for 15 s" in ended.stderr
