@@ -187,7 +187,7 @@ WRONG: dict[str, Wrong] = {
         _statistics_in_input_dtype,
         _BOUNDS,
         "times",
-        "m13-n229-bfloat16-contiguous-mean100",
+        "m13-n229-float16-contiguous-mean100",
         (38,),
     ),
     "last_row_dropped": Wrong(_last_row_dropped, _BOUNDS, "dweight", _ROWS, (17,)),
@@ -202,9 +202,7 @@ WRONG: dict[str, Wrong] = {
     ),
     "input_changed": Wrong(_input_changed, ("changed input",), "input dy", _ROWS),
     "padding_written": Wrong(_padding_written, ("changed input",), "around input x", _ROWS, (15,)),
-    "nan_replaced": Wrong(
-        _nan_replaced, _NAN, "expected nan", "m13-n229-bfloat16-contiguous-nan_x"
-    ),
+    "nan_replaced": Wrong(_nan_replaced, _NAN, "expected nan", "m13-n229-float32-contiguous-nan_x"),
     "truncating": Wrong(_truncating, _BOUNDS, "dx", _ROWS),
     "not_repeatable": Wrong(
         _not_repeatable, ("not repeatable",), "differ", "m37-n760-float32-contiguous", (27,)
