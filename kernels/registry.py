@@ -76,7 +76,7 @@ class Kernel:
     same_stores  several programs may store the same value to one element; it means to
     profiled   `nox -s profile` runs it beside ours where nobody names a kernel
     same_code_as  the op's kernel whose Triton code it runs, where the two differ in numerics or in
-               what alignment they take: an interpreter tries generated cases on that one alone
+               what alignment they take: what an interpreter asks of that one it needn't ask again
 
     variant to wraps are None where the kernel doesn't say.
     """

@@ -56,8 +56,8 @@ class Run:
     a secret and the case, so that no kernel can know what it will be asked. further: the share of
     cases on which kernels are asked for values of which nothing was seen before.
     every_configuration: try autotuned kernels with each of theirs. two_calls_alone: judge them by
-    the bounds, and leave out the emulation and what trial.py asks besides. briefly: judge generated
-    cases by one call, and ask nothing besides. strict: whether the interpreter is; else rows tell
+    the bounds, and leave out the emulation and what trial.py asks besides. briefly: where one call
+    is enough, make one, and ask nothing besides. strict: whether the interpreter is; else rows tell
     which undefined lanes were read. asked: what of that is asked of a kernel once, and has been.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
@@ -108,7 +108,8 @@ class Run:
         self._leave_room(kernel, known)
         first = self.call(kernel, known, "nan")
         second = first
-        if first.rule is None and not self.is_brief(case):
+        brief = self.is_brief(kernel, case)
+        if first.rule is None and not brief:
             second = self.call_flipped(kernel, known, "sentinel")
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
@@ -120,7 +121,7 @@ class Run:
             known.parcel = None  # the truth will need the room
         trial = Trial(self, kernel, known, declared, first, second)
         verdict = trial.verdict()
-        calls = (first,) if self.is_brief(case) else (first, second)
+        calls = (first,) if brief else (first, second)
         row = self._row(kernel, case, declared, verdict, started, calls)
         passed = () if self.strict or verdict.rule is not None else let_pass(first.undefined)
         return row.model_copy(
@@ -162,9 +163,14 @@ class Run:
             duration_s=0.0,
         )
 
-    def is_brief(self, case: Case) -> bool:
-        """Whether one call is all that the case is for: pairs of levels meet in it."""
-        return self.briefly and case.why == GENERATED
+    def is_brief(self, kernel: Kernel, case: Case) -> bool:
+        """Whether one call is enough: pairs meet in the case, or the kernel's code is another's."""
+        return self.briefly and (case.why == GENERATED or self.repeats(kernel))
+
+    def repeats(self, kernel: Kernel) -> bool:
+        """Whether an interpreter runs another kernel's code in it, and nobody named it."""
+        own_code = kernel.same_code_as is None or self.device.type != "cpu"
+        return not own_code and kernel.name not in self.named
 
     @property
     def runner(self) -> Workers | InProcess:

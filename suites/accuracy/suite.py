@@ -13,6 +13,7 @@ import torch
 
 from kernels.device import SIMULATED_SM_VARIABLE
 from kernels.registry import Kernel
+from oracles.cases import GENERATED
 from oracles.op import Case, dtype_name
 from reports.record import ACCURACY_PROTOCOL, AccuracyRow, KernelInfo
 from reports.views.accuracy_verdict import served
@@ -127,10 +128,9 @@ class Accuracy(Suite[AccuracyRow]):
 
         Those are for kernels whose failure counts. An interpreter tries code once that two have.
         """
-        if not self.judge.is_brief(case) or kernel.name in self.judge.named:
+        if not self.judge.briefly or case.why != GENERATED:
             return True
-        own_code = kernel.same_code_as is None or self.device.type != "cpu"
-        return self.judge.gates(kernel) and own_code
+        return self.judge.gates(kernel) and not self.judge.repeats(kernel)
 
     def _own_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
         """Those of users' kernels, drawn within their domains."""

@@ -1,9 +1,9 @@
 """The verdict on a kernel and a case: all that is asked of it, in order.
 
 Two calls come first, the second on values whose signs are changed, and both are judged
-(verdict.py). In `ci` a generated case, in which pairs of levels meet, is called once and asked
-nothing else: what is below doesn't hang on pairs. Where both calls are right, and as long as
-nothing breaks a rule:
+(verdict.py). In `ci` one call is made, and nothing else is asked, on a generated case, in which
+pairs of levels meet, and of a kernel whose code an interpreter runs for another one too. Where both
+calls are right, and as long as nothing breaks a rule:
 
 - The case's metamorphic relations hold, and the properties that the kernel declares: of the bits
   that don't depend on the rows beside a row, or on the number of SMs.
@@ -93,7 +93,7 @@ class Trial:
         verdict = self._of_two_calls()
         if verdict.rule is not None or self.run.two_calls_alone:
             return verdict
-        if self.run.is_brief(self.known.case):
+        if self.run.is_brief(self.kernel, self.known.case):
             return verdict
         if self.kernel.op.bytes(self.known.case) > MOST_BYTES:
             return verdict

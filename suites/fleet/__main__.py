@@ -33,8 +33,9 @@ from suites.run.options import FOLDERS, check
 
 # Options of a suite that mean something else here, or nothing, and why.
 _OF_ONE_MACHINE = {
-    **dict.fromkeys(("--results",), "records come to the driver; give it before the second --"),
-    **dict.fromkeys(("--resume",), "it is the fleet's; give it before the second --"),
+    "--results": "records come to the driver; give it before the second --",
+    "--resume": "it is the fleet's; give it before the second --",
+    "--ncu": "its reports would stay on the node",
     **dict.fromkeys(("--gpus", "--gpus-together"), "a run takes all of a node, and one GPU of it"),
     **dict.fromkeys(("--against", "--gate"), "it needs the repository, which isn't on the node"),
     **dict.fromkeys(

@@ -255,6 +255,7 @@ def test_killed_driver_leaves_no_process_and_a_record_to_go_on_with(
     [
         (("--on", "B200", "--", "bench"), "--on B200: no node of this cluster has it; there is "),
         (("--on", "SHARED", "--", "bench", "--gpus", "all"), "--gpus: it isn't served in a fleet"),
+        (("--on", "SHARED", "--", "bench", "--ncu"), "--ncu: it isn't served in a fleet"),
         (("--on", "SHARED", "--", "bench", "--no-such"), "--no-such: there is no such option"),
         (("--on", "SHARED", "--", "compile"), "compile: there is no such suite"),
         (("--on", "SHARED"), "no suite is named; after a second -- comes one of accuracy"),
