@@ -3,7 +3,7 @@
 By default the mutants that are wrong where two or three things meet. Each is tried on the cases of
 `ci` that people wrote; where these let it pass, on the generated ones of `ci`, called once; and
 then on the generated ones of `full` that an interpreter can run (oracles/cases/coverings). A line a
-mutant: what killed it, and how many cases were tried.
+mutant: what killed it, and how many rows were tried.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ def stages(op: str) -> dict[str, list[Case]]:
 def rows(
     run: Run, workers: Workers, mutant: Mutant, cases: Iterable[Case]
 ) -> Iterator[AccuracyRow]:
-    """The mutant on cases, those aside that it refuses."""
-    known = workers.kernels()
-    kernel = next(each for each in known if (each.op.name, each.name) == (mutant.op, mutant.kernel))
+    """Our kernels, as the mutant has them, on cases that they serve: a run tries them all."""
+    ours = [each for each in workers.kernels() if each.op.name == mutant.op]
+    chosen = [each for each in ours if each.origin == "ours" and not run.repeats(each)]
     run.workers = workers
     for case in cases:
-        if run.refusal(kernel, case) is None:
-            yield run.try_pair(kernel, case)
+        for kernel in chosen:
+            if run.refusal(kernel, case) is None:
+                yield run.try_pair(kernel, case)
 
 
 def killed(run: Run, mutant: Mutant, cases: Iterable[Case]) -> tuple[int, AccuracyRow | None]:
