@@ -52,7 +52,9 @@ def need_of_call(problem: Problem, sm: int, tensors: tuple[Tensor, ...], *, tf32
 def load_bytes_of(place: Geometry) -> int:
     """The widest load from a tensor that a case puts at a 256-byte address, but for its offset."""
     size = place.dtype.itemsize
-    return load_bytes(place.offset * size, place.shape, place.strides, size)
+    # A tensor without elements has no address.
+    offset = place.offset if math.prod(place.shape) else 0
+    return load_bytes(offset * size, place.shape, place.strides, size)
 
 
 def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
