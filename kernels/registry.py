@@ -78,7 +78,7 @@ class Kernel:
     same_code_as  the op's kernel whose Triton code it runs, where the two differ in numerics or in
                what alignment they take: what an interpreter asks of that one it needn't ask again
 
-    variant to wraps are None where the kernel doesn't say.
+    variant to wraps, and same_code_as, are None where the kernel doesn't say.
     """
 
     op: Op

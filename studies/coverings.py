@@ -25,11 +25,10 @@ from oracles import OPS
 from oracles.cases import COVERINGS, GENERATED, TIERS
 from oracles.cases.covering import cover_pairs, cover_triples
 from oracles.op import Case, Op, Tier
+from suites.accuracy.own_cases import is_small
 
 _SM = 90
-# Of a quick case.
-_MOST_FLOPS = 5e6
-_MOST_BYTES = 2**22
+_MOST_FLOPS = 5e6  # of a quick case
 
 
 def served_by(kernels: Iterable[Kernel], device: str = "cuda") -> Callable[[Case], bool]:
@@ -70,8 +69,7 @@ def covered(op: Op, beside: Iterable[Case], tier: Tier) -> list[Case]:
 
 def _is_quick(op: Op, serves: Callable[[Case], bool], case: Case) -> bool:
     assert op.allowed is not None
-    small = op.flops(case) <= _MOST_FLOPS and op.bytes(case) <= _MOST_BYTES
-    return small and op.allowed.is_quick(case) and serves(case)
+    return is_small(op, case, _MOST_FLOPS) and op.allowed.is_quick(case) and serves(case)
 
 
 def file_of(op: Op, tier: Tier) -> Path:

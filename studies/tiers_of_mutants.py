@@ -48,11 +48,11 @@ def rows(
     run: Run, workers: Workers, mutant: Mutant, cases: Iterable[Case]
 ) -> Iterator[AccuracyRow]:
     """Our kernels, as the mutant has them, on cases that they serve: a run tries them all."""
-    ours = [each for each in workers.kernels() if each.op.name == mutant.op]
-    chosen = [each for each in ours if each.origin == "ours" and not run.repeats(each)]
+    known = [each for each in workers.kernels() if each.op.name == mutant.op]
+    ours = [each for each in known if each.origin == "ours"]
     run.workers = workers
     for case in cases:
-        for kernel in chosen:
+        for kernel in ours:
             if run.refusal(kernel, case) is None:
                 yield run.try_pair(kernel, case)
 

@@ -26,8 +26,6 @@ _MIXED: tuple[Dtypes, ...] = (
     (torch.bfloat16, torch.float32),
 )
 _ALL = _SAME + _MIXED
-
-
 _TENSORS = ("dy", "x", "weight", "mean", "rstd")
 
 

@@ -12,6 +12,7 @@ from reports.comparison.accuracy import accuracy_changes
 from reports.comparison.energy import energy_ratio
 from reports.comparison.side import read_sides
 from reports.comparison.speed import hold
+from reports.history.branch import KINDS
 from reports.history.change_points import change_points
 from reports.phrases import shown
 from reports.record import RecordError
@@ -70,8 +71,9 @@ def records_in(folders: Iterable[Path]) -> list[Path]:
     for each in folders:
         if not each.exists():
             raise RecordError(f"{shown(each)}: there is no such file or folder")
-        kinds = ("*.jsonl", "*.jsonl.gz")
-        inside = [path for kind in kinds for path in each.rglob(kind)] if each.is_dir() else [each]
+        inside = [each]
+        if each.is_dir():
+            inside = [path for kind in KINDS for path in each.rglob(f"*{kind}")]
         found |= dict.fromkeys(sorted(inside))
     return list(found)
 

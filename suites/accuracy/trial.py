@@ -91,9 +91,8 @@ class Trial:
         if self.first.rule is not None or self.second.rule is not None:
             return judge(self.first, self.second, {}, {}, self.kernel.numerics)
         verdict = self._of_two_calls()
-        if verdict.rule is not None or self.run.two_calls_alone:
-            return verdict
-        if self.run.is_brief(self.kernel, self.known.case):
+        alone = self.run.two_calls_alone or self.run.is_brief(self.kernel, self.known.case)
+        if verdict.rule is not None or alone:
             return verdict
         if self.kernel.op.bytes(self.known.case) > MOST_BYTES:
             return verdict
@@ -185,10 +184,10 @@ class Trial:
         if not all(bool(each.any()) for each in needed):
             return None
         words = sorted(self.known.case.options)
-        new = {each for each in (None, *words) if self._first_of("stubbed", each)}
+        new = [self._first_of("stubbed", each) for each in (None, *words)]
         pairs = combinations(words, 2)
-        new_pairs = {each for each in pairs if self._first_of("stubbed", each, of_dtype=False)}
-        if not new and not new_pairs:
+        new += [self._first_of("stubbed", each, of_dtype=False) for each in pairs]
+        if not any(new):
             return None
         for stub, sentence in _STUBBED.items():
             if stub == "scrambled" and not self._tells_signs():

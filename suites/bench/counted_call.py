@@ -8,9 +8,7 @@ user's files. What compiles, tunes and fills caches of the host comes before the
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,9 +18,9 @@ from typing import Any
 import torch
 
 from kernels.registry import all_kernels, load_file
+from suites.sandbox.orphans import die_with_parent
 from suites.sandbox.wire import case_of
 
-_PR_SET_PDEATHSIG = 1
 _WARM_UP = 3
 FAILED = "the call that is counted failed:"
 
@@ -61,7 +59,7 @@ def call(
 
 def main() -> None:
     """Make the call; it ends when what started it does."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     torch.set_num_threads(1)
     try:
         call(json.loads(sys.argv[1]))

@@ -7,7 +7,6 @@ the file BEAT gets a byte more. Exit status: the command's; of a signal 128 and 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -16,16 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from suites.sandbox.orphans import adopt_orphans, end_children
+from suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
 
 _BEAT_S = 1.0
 _POLL_S = 0.1
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """Where this guard is killed itself, nobody is left to end the command."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def guard(beat: Path, command: Sequence[str]) -> int:
@@ -34,7 +27,8 @@ def guard(beat: Path, command: Sequence[str]) -> int:
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        preexec_fn=_die_with_parent,  # noqa: PLW1509 (this process has one thread)
+        # Where this guard is killed itself, nobody is left to end the command.
+        preexec_fn=die_with_parent,  # noqa: PLW1509 (this process has one thread)
     )
     stopped, polls = False, 0
     try:

@@ -7,12 +7,17 @@ import os
 import signal
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def adopt_orphans() -> None:
     """Become the parent of whatever a child leaves behind."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Be killed when who started this process ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def end_children(spared: frozenset[int] = frozenset()) -> None:

@@ -10,7 +10,6 @@ worker leaves behind becomes its child, and ends with it; and it ends when the j
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import importlib
 import io
@@ -26,12 +25,11 @@ from pathlib import Path
 import torch
 
 from kernels.registry import all_kernels
-from suites.sandbox.orphans import adopt_orphans, end_children
+from suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
 from suites.sandbox.wire import SCRIPT, ClosedError, Line
 from suites.sandbox.worker_side import worker
 from suites.sandbox.worker_side.in_process import mend
 
-_PR_SET_PDEATHSIG = 1
 _FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
 _DESCRIPTORS = 2  # a worker's socket, where it prints
 _SCRIPT = Path(__file__).with_name("user_script.py")
@@ -134,7 +132,7 @@ def _stand_alone(judge: Line, read: int, output: int) -> None:
     """Leave the server's group and its descriptors, read from one and print to another."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel finds it elsewhere
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     judge.close()
