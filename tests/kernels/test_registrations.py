@@ -27,6 +27,10 @@ _PLAIN = f"{_NORM}, Domain(dtypes=(F16,))"
 
 # What a kernel is registered with, and a part of the one sentence that refuses it.
 _WRONG = {
+    "code of another": (
+        f"{_NORM}, Domain(dtypes=(F16,)), same_code_as='row_persistent'",
+        "same_code_as is for the workbench's own kernels; leave it out",
+    ),
     "op as a string": ("'layer_norm_backwards', Domain(dtypes=(F16,))", "LAYER_NORM_BACKWARD"),
     "op's name": ("'LAYER_NORM_BACKWARD', Domain(dtypes=(F16,))", "LAYER_NORM_BACKWARD"),
     "op that is none": ("7, Domain(dtypes=(F16,))", "its op is 7, and an op is imported from"),
@@ -160,6 +164,16 @@ _WRONG = {
 def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     all_kernels()
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+def test_code_is_shared_with_a_kernel_of_the_op_that_has_its_own() -> None:
+    """What isn't asked of the one is asked of the other."""
+    known = {(each.op.name, each.name): each for each in all_kernels()}
+    sharing = [each for each in known.values() if each.same_code_as is not None]
+    assert len(sharing) >= 6
+    for each in sharing:
+        other = known[each.op.name, str(each.same_code_as)]
+        assert (other.origin, other.same_code_as) == ("ours", None)
 
 
 @pytest.mark.parametrize("name", _WRONG)
