@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from suites.run.attempt import PAIR_NOTE
 _POLL_S = 0.1
 _CHUNK_BYTES = 2**15  # of what Ray hands over without a copy in its store
 _TOLD_LINES = 30
+_GPUS = "CUDA_VISIBLE_DEVICES"  # a run uses the first of them
 
 
 def run(order: Order) -> Generator[Event, None, None]:
@@ -64,18 +65,27 @@ def _start(
     command = [sys.executable, "-m", "suites.fleet.guard", str(beat)]
     command += [sys.executable, "-m", "pytest", f"suites/{order.suite}", *order.arguments]
     command += [f"--results={results}"] + [f"--done={folder / 'done'}"] * bool(known)
-    # Ray sets it to its own idea of a task; a single machine's run has none.
-    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     with output.open("wb") as file:
         return subprocess.Popen(
             command,
             cwd=ROOT,
-            env=own | order.variables | {PAIR_NOTE: str(folder / "pair")},
+            env=_variables(os.environ) | order.variables | {PAIR_NOTE: str(folder / "pair")},
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _variables(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a single machine's run, of the one that an engine gives."""
+    # Ray sets it to its own idea of a task; a single machine's run has none.
+    own = {name: value for name, value in given.items() if name != "OMP_NUM_THREADS"}
+    if _GPUS in own:
+        # Ray gives them in another order each time, and a run that is tried again on a node is to
+        # have the board that it had.
+        own[_GPUS] = ",".join(sorted(own[_GPUS].split(","), key=lambda each: (len(each), each)))
+    return own
 
 
 def _written(results: Path, start: int) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from oracles import OPS
 from reports.record import AccuracyRow, RunHeader
 from suites.fleet.attempts import Attempts
 from suites.fleet.engine import Beat, Ended, Event, Order, Started, Text
-from suites.fleet.node import lacks, run
+from suites.fleet.node import _variables, lacks, run
 from tests import ROOT
 from tests.builders.commands import wait_for
 
@@ -151,3 +151,14 @@ def _children() -> set[int]:
 def test_node_tells_what_it_lacks() -> None:
     """By the names under which packages are installed."""
     assert lacks(["pydantic", "no-such-package"]) == ("no-such-package",)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [("1", "1"), ("10,2,0", "0,2,10"), ("", ""), ("GPU-b,GPU-a", "GPU-a,GPU-b")],
+)
+def test_run_uses_the_same_board_of_a_node_each_time(given: str, used: str) -> None:
+    """Ray names a task's GPUs in any order; it says how many threads to use, too."""
+    told = {"CUDA_VISIBLE_DEVICES": given, "OMP_NUM_THREADS": "1", "HOME": "/h"}
+    assert _variables(told) == {"CUDA_VISIBLE_DEVICES": used, "HOME": "/h"}
+    assert _variables({"HOME": "/h"}) == {"HOME": "/h"}
