@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from suites import ROOT
 from suites.fleet.engine import Beat, Ended, Event, Order, Pair, Started, Text
 from suites.run.attempt import PAIR_NOTE
 
+_PREFIX = "kernel-workbench-fleet-"
+_DEAD_S = 3600.0  # of a run that beats each second
 _POLL_S = 0.1
 _CHUNK_BYTES = 2**15  # of what Ray hands over without a copy in its store
 _TOLD_LINES = 30
@@ -28,7 +32,8 @@ _GPUS = "CUDA_VISIBLE_DEVICES"  # a run uses the first of them
 
 def run(order: Order) -> Generator[Event, None, None]:
     """Run the suite and tell of it; what is left of it ends where nobody listens any more."""
-    with tempfile.TemporaryDirectory(prefix="kernel-workbench-fleet-") as name:
+    _sweep()
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
         folder = Path(name)
         results, beat, output = folder / "results", folder / "beat", folder / "output"
         process = _start(order, folder, results, beat, output)
@@ -51,6 +56,14 @@ def run(order: Order) -> Generator[Event, None, None]:
             assert process.stdin is not None
             process.stdin.close()
             process.wait()
+
+
+def _sweep() -> None:
+    """Remove the files of runs whose worker was killed: an engine kills the guard with it."""
+    for beat in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/beat"):
+        with suppress(OSError):
+            if time.time() - beat.stat().st_mtime > _DEAD_S:
+                shutil.rmtree(beat.parent, ignore_errors=True)
 
 
 def _start(

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ from oracles import OPS
 from reports.record import AccuracyRow, RunHeader
 from suites.fleet.attempts import Attempts
 from suites.fleet.engine import Beat, Ended, Event, Order, Started, Text
-from suites.fleet.node import _variables, lacks, run
+from suites.fleet.node import _sweep, _variables, lacks, run
 from tests import ROOT
 from tests.builders.commands import wait_for
 
@@ -162,3 +163,16 @@ def test_run_uses_the_same_board_of_a_node_each_time(given: str, used: str) -> N
     told = {"CUDA_VISIBLE_DEVICES": given, "OMP_NUM_THREADS": "1", "HOME": "/h"}
     assert _variables(told) == {"CUDA_VISIBLE_DEVICES": used, "HOME": "/h"}
     assert _variables({"HOME": "/h"}) == {"HOME": "/h"}
+
+
+def test_files_of_dead_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a run that beat lately stay, as does what isn't a run's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = "kernel-workbench-fleet-old", "kernel-workbench-fleet-new", "other"
+    for each in names:
+        (tmp_path / each).mkdir()
+        (tmp_path / each / "beat").touch()
+        if each != names[1]:
+            os.utime(tmp_path / each / "beat", (0, 0))
+    _sweep()
+    assert {each.name for each in tmp_path.iterdir()} == set(names[1:])
