@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -24,6 +26,7 @@ from suites.fleet.driver import tell
 from suites.fleet.engine import Ended, Event, FleetError, Lost, NoNodeError, Order
 
 _PREFIX = "accelerator_type:"
+_REACH_S = 5.0
 _PROBE_S = 10.0
 _MOST_AT_ONCE = 1000  # events of one attempt, before another one's are looked at
 # Set in what `ray job submit` starts: its working directory has been shipped already.
@@ -45,13 +48,14 @@ class RayEngine:
             )
         shipped = {"working_dir": str(ROOT), "excludes": [f"/{each}" for each in LEFT_OUT]}
         try:
+            _reach(address)
             ray.init(
                 address,
                 runtime_env={} if _JOB in os.environ else shipped,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        except (OSError, RuntimeError, ValueError, RayError) as error:
             raise FleetError(_why_not(address, error)) from error
         self._running: dict[int, Any] = {}
         self._ended: set[int] = set()
@@ -174,6 +178,15 @@ class RayEngine:
         for number in list(self._running):
             self.cancel(number)
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raise OSError or ValueError where nobody listens: Ray itself would try for minutes."""
+    found = canonicalize_bootstrap_address(address)
+    if found is None:
+        raise ValueError("this names none")
+    host, _, port = found.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
 
 
 def _probed(

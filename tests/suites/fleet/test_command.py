@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -32,13 +33,35 @@ def test_machine_without_a_cluster_is_told_so(
 ) -> None:
     """With what starts one."""
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(_: str) -> None:
         raise ConnectionError("Could not find any running Ray instance. Please specify one.")
 
-    monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr("suites.fleet.ray_engine.canonicalize_bootstrap_address", refuse)
     said = _refused(capsys, "--on", "H200", "--", "bench")
     assert said.startswith("--address auto: there is no Ray cluster (Could not find any running")
     assert "ray start --head" in said
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:{port}", "Connection refused"),
+        ("no-such-host.invalid:6379", "[Errno "),
+        ("head", "Invalid address format: head"),
+        ("local", "this names none"),
+    ],
+)
+def test_address_at_which_nobody_listens_is_told_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, address: str, why: str
+) -> None:
+    """Before Ray tries to reach it, which takes minutes."""
+    monkeypatch.setattr("ray.init", None)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        given = address.format(port=free.getsockname()[1])
+        said = _refused(capsys, "--address", given, "--on", "H200", "--", "bench")
+    assert said.startswith(f"--address {given}: there is no Ray cluster (")
+    assert why in said
 
 
 def test_other_version_of_ray_is_told(
@@ -50,6 +73,7 @@ def test_other_version_of_ray_is_told(
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n")
 
     monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr("suites.fleet.ray_engine._reach", lambda _: None)
     said = _refused(capsys, "--on", "H200", "--", "bench")
     assert "this Python isn't the cluster's" in said
     assert "Ray: 2.9.0" in said
