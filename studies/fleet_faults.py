@@ -1,21 +1,33 @@
-"""A node that dies at a random moment of a run by Ray: is a row lost, or doubled?
+"""What a fault at a random moment does to a run by Ray: is a row lost, doubled, or of a dead try?
 
-`python -m studies.fleet_faults --moments 20` starts a small Ray cluster on this machine, of nodes
-that say they have an accelerator. A moment is a number of rows, drawn at random; when it is reached
-the node that runs is removed, as from a power failure. Every other time there is no second node.
+`python -m studies.fleet_faults node --moments 20` starts a small Ray cluster on this machine, of
+nodes that say they have an accelerator. A moment is a number of rows, drawn at random; when it is
+reached
+
+- node: the node that runs is removed, as from a power failure; every other time it is the only one;
+- suite, worker, raylet: that process of it is stopped, and goes on when the run has been moved and
+  has a row from its second node, so that whatever the first one still tells comes late;
+- driver: the driver is killed, and another one goes on with its folder.
+
+`delay` does nothing to the run: it tells how long a row takes from the node's record to the
+driver's.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ray.cluster_utils import Cluster
 
@@ -25,12 +37,89 @@ from suites import ROOT
 
 _KIND = "H200"
 _SUITE = ("accuracy", "--device", "cpu", "--op", "attention_delta", "--kernel", "delta")
+_LONG = ("accuracy", "--device", "cpu", "--op", "layer_norm_backward")
 _WAIT_S = 0.02
+_MOVES = b"goes on with what is missing"
+_STOPPED = ("suite", "worker", "raylet")
+
+
+class _Tail:
+    """The lines of the first file that a folder's pattern gets, and when each was seen."""
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self._folder, self._pattern = folder, pattern
+        self._before = set(folder.glob(pattern))
+        self._file: BinaryIO | None = None
+        self.lines: list[bytes] = []
+        self.times: list[float] = []
+
+    def look(self) -> int:
+        """How many there are now; a file that has been removed is read all the same."""
+        if self._file is None:
+            new = sorted(set(self._folder.glob(self._pattern)) - self._before)
+            if not new:
+                return 0
+            self._file = new[0].open("rb")
+        start = self._file.tell()
+        whole = self._file.read().rpartition(b"\n")
+        self._file.seek(start + len(whole[0]) + len(whole[1]))
+        self.lines += whole[0].split(b"\n") if whole[1] else []
+        self.times += [time.monotonic()] * (len(self.lines) - len(self.times))
+        return len(self.lines)
+
+
+class _Run:
+    """A run of the fleet, its records in a folder of its own."""
+
+    def __init__(self, cluster: Any, folder: str, suite: Sequence[str]) -> None:  # noqa: ANN401
+        self.folder, self._suite = Path(folder), suite
+        self.said = self.folder / "said"
+        self.nodes: list[_Tail] = []
+        self.kept = _Tail(self.folder, f"fleet-*/{_KIND}/*.jsonl")
+        self._command = [sys.executable, "-m", "suites.fleet", "--address", cluster.address]
+        self._command += ["--on", _KIND, "--results", folder]
+        self.start()
+
+    def start(self, *words: str) -> None:
+        """Start a driver."""
+        self.follow()
+        command = [*self._command, *words, "--", *self._suite, "--in-process"]
+        with self.said.open("ab") as said:
+            self.driver = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
+
+    def follow(self) -> _Tail:
+        """Read the record that a node writes next, as it grows."""
+        folder = Path(tempfile.gettempdir())
+        self.nodes.append(_Tail(folder, "kernel-workbench-fleet-*/results/*.jsonl"))
+        return self.nodes[-1]
+
+    def until(self, event: Callable[[], object]) -> float:
+        """Wait for it, or for the driver's end; the seconds that it took."""
+        began = time.monotonic()
+        while self.driver.poll() is None and not event():
+            for each in (*self.nodes, self.kept):
+                each.look()
+            time.sleep(_WAIT_S)
+        return round(time.monotonic() - began, 2)
+
+    def told(self) -> dict[str, Any]:
+        """What the records have, once the driver has ended."""
+        records = [read(path) for path in sorted(self.folder.glob("fleet-*/*/*.jsonl"))]
+        cases = [(row.kernel, row.case.id) for record in records for row in record.rows]
+        return {
+            "kept": len(set(cases)),
+            "doubled": len(cases) - len(set(cases)),
+            "planned": max((each.header.planned_rows for each in records), default=0),
+            "status": self.driver.wait(),
+            "problem": str(records[-1].problem).partition(": ")[2][:120] if records else "",
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try so many moments and print what came of each; 1 where a row was lost or doubled."""
     parser = CommandLine(prog="python -m studies.fleet_faults", description=__doc__)
+    faults = ("node", *_STOPPED, "driver", "delay")
+    parser.add_argument("fault", nargs="?", choices=faults, default="node")
     parser.add_argument("--moments", type=whole_number(1, 1000), default=20, metavar="N")
     parser.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N")
     options = parser.read(arguments)
@@ -41,18 +130,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     planned, bad = 0, 0
     try:
-        nodes = [_added(cluster)]
+        nodes: list[Any] = []
         for moment in range(options.moments):
-            second = moment % 2 == 0
+            second = options.fault in _STOPPED or (options.fault == "node" and moment % 2 == 0)
             while len(nodes) < 1 + second:
                 nodes.append(_added(cluster))
             rows = draws.randrange(planned or 60)
-            told = _try(cluster, nodes, rows)
+            with tempfile.TemporaryDirectory(prefix="fleet-faults-") as folder:
+                run = _Run(cluster, folder, _LONG if options.fault == "raylet" else _SUITE)
+                if options.fault == "delay":
+                    told = _delayed(run)
+                else:
+                    run.until(lambda: run.kept.look() > rows and _running(nodes))  # noqa: B023
+                    told = {"at": run.kept.look() - 1} | _tried(options.fault, cluster, nodes, run)
             planned = max(planned, told["planned"])
-            whole = told["kept"] == planned if second else told["kept"] >= rows
-            wrong = not whole or told["doubled"] or bool(told["status"]) == second
+            alone = options.fault == "node" and not second
+            whole = told["kept"] >= rows if alone else told["kept"] == planned
+            wrong = (
+                not whole or told["doubled"] or told.get("late") or bool(told["status"]) != alone
+            )
             bad += bool(wrong)
-            print(f"{moment + 1:3}  {'moves' if second else 'alone'}  {told}", flush=True)
+            print(f"{moment + 1:3}  {'alone' if alone else options.fault:6}  {told}", flush=True)
     finally:
         cluster.shutdown()
     print(f"{bad} of {options.moments} moments lost or doubled a row")
@@ -64,59 +162,110 @@ def _added(cluster: Any) -> Any:  # noqa: ANN401  (Ray's, untyped)
     return cluster.add_node(num_cpus=1, resources=has, object_store_memory=80 * 2**20)
 
 
-def _try(cluster: Any, nodes: list[Any], rows: int) -> dict[str, Any]:  # noqa: ANN401
-    """Run, remove the node that runs when so many rows are there; it is taken out of `nodes`."""
-    with tempfile.TemporaryDirectory(prefix="fleet-faults-") as folder:
-        command = [sys.executable, "-m", "suites.fleet", "--address", cluster.address]
-        command += ["--on", _KIND, "--results", folder, "--", *_SUITE, "--in-process"]
+def _tried(fault: str, cluster: Any, nodes: list[Any], run: _Run) -> dict[str, Any]:  # noqa: ANN401
+    """Do it to the run; what is known when its driver has ended."""
+    if fault == "node":
+        for each in _running(nodes):
+            nodes.remove(each)
+            cluster.remove_node(each, allow_graceful=False)
+        return {"seconds": run.until(lambda: False)} | run.told()
+    if fault == "driver":
+        run.driver.kill()
+        run.driver.wait()
         began = time.monotonic()
-        with (Path(folder) / "said").open("wb") as said:
-            driver = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
-            while driver.poll() is None and (_lines(folder) < rows + 1 or not _running(nodes)):
-                time.sleep(_WAIT_S)
-            at = _lines(folder) - 1
-            for each in _running(nodes):
-                nodes.remove(each)
-                cluster.remove_node(each, allow_graceful=False)
-            status = driver.wait()
-        records = [read(path) for path in sorted(Path(folder).glob("fleet-*/*/*.jsonl"))]
-        cases = [row.case.id for record in records for row in record.rows]
-        return {
-            "at": at,
-            "kept": len(set(cases)),
-            "doubled": len(cases) - len(set(cases)),
-            "planned": max((each.header.planned_rows for each in records), default=0),
-            "status": status,
-            "seconds": round(time.monotonic() - began, 1),
-            "problem": str(records[-1].problem).partition(": ")[2][:120] if records else "",
-        }
+        while _suites():
+            time.sleep(_WAIT_S)
+        gone = round(time.monotonic() - began, 2)
+        (folder,) = run.folder.glob("fleet-*")
+        run.start(f"--resume={folder}")
+        run.until(lambda: False)
+        return {"gone_s": gone} | run.told()
+    return _stopped(fault, cluster, nodes, run)
 
 
-def _lines(folder: str) -> int:
-    paths = Path(folder).glob("fleet-*/*/*.jsonl")
-    return sum(path.read_bytes().count(b"\n") for path in paths)
+def _stopped(fault: str, cluster: Any, nodes: list[Any], run: _Run) -> dict[str, Any]:  # noqa: ANN401
+    """Stop a process of the run's node; let it go on when a second node has told a row."""
+    (node,) = _running(nodes)
+    ancestors = _ancestors(_suites()[0])
+    raylet = ancestors.index(_raylet(node))
+    process = {"suite": ancestors[0], "worker": ancestors[raylet - 1], "raylet": ancestors[raylet]}
+    first, second = run.nodes[0], run.follow()
+    os.kill(process[fault], signal.SIGSTOP)
+    moved_s = run.until(lambda: _MOVES in run.said.read_bytes())
+    taken = run.kept.look()
+    run.until(lambda: second.look() > 1)
+    with suppress(ProcessLookupError):
+        os.kill(process[fault], signal.SIGCONT)
+    run.until(lambda: False)
+    if fault == "raylet":  # the cluster may have given it up
+        nodes.remove(node)
+        cluster.remove_node(node, allow_graceful=False)
+    first.look()
+    late = _rows(first.lines[taken:])
+    moved = moved_s if _MOVES in run.said.read_bytes() else None
+    came = {"moved_s": moved, "came_late": len(late), "late": len(late & _rows(run.kept.lines))}
+    return came | run.told()
+
+
+def _rows(lines: Collection[bytes]) -> set[str]:
+    """Rows of a record, whose durations tell two tries of a case apart."""
+    rows = [json.loads(each) for each in lines]
+    return {json.dumps(each, sort_keys=True) for each in rows if each["kind"] == "accuracy"}
+
+
+def _delayed(run: _Run) -> dict[str, Any]:
+    """How long rows are under way, as seen every 20 ms."""
+    run.until(lambda: False)
+    run.kept.look()
+    # The header and the end aside, which the driver writes in its own time.
+    pairs = zip(run.nodes[0].times[1:-1], run.kept.times[1:-1], strict=True)
+    delays = [round(there - here, 3) for here, there in pairs]
+    return {"median_s": statistics.median(delays), "most_s": max(delays)} | run.told()
+
+
+def _processes() -> dict[int, tuple[int, list[bytes]]]:
+    """Parent and words of each."""
+    found = {}
+    for each in Path("/proc").iterdir():
+        try:
+            if each.name.isdigit():
+                parent = (each / "stat").read_text().rpartition(")")[2].split()[1]
+                words = (each / "cmdline").read_bytes().split(b"\0")
+                found[int(each.name)] = int(parent), words
+        except OSError:
+            continue
+    return found
+
+
+def _suites() -> list[int]:
+    """Processes of suites that a node of this study was asked for, guards aside."""
+    ours = f"--results={tempfile.gettempdir()}/kernel-workbench-fleet-".encode()
+    return [
+        process
+        for process, (_, words) in _processes().items()
+        if any(each.startswith(ours) for each in words) and b"suites.fleet.guard" not in words
+    ]
+
+
+def _ancestors(process: int) -> list[int]:
+    """A process, its parent, and so on."""
+    parents = {each: parent for each, (parent, _) in _processes().items()}
+    found = []
+    while process in parents:
+        found.append(process)
+        process = parents[process]
+    return found
+
+
+def _raylet(node: Any) -> int:  # noqa: ANN401  (Ray's, untyped)
+    process: int = node.all_processes["raylet"][0].process.pid
+    return process
 
 
 def _running(nodes: Sequence[Any]) -> list[Any]:
     """Nodes whose raylet is an ancestor of a suite's process."""
-    parents: dict[int, int] = {}
-    suites = []
-    for each in Path("/proc").iterdir():
-        try:
-            if each.name.isdigit():
-                stat = (each / "stat").read_text().rpartition(")")[2].split()
-                parents[int(each.name)] = int(stat[1])
-                if b"-fleet-" in (each / "cmdline").read_bytes():
-                    suites.append(int(each.name))
-        except OSError:
-            continue
-    above = set()
-    for process in suites:
-        while process in parents:
-            above.add(process)
-            process = parents[process]
-    raylets = [(node.all_processes["raylet"][0].process.pid, node) for node in nodes]
-    return [node for process, node in raylets if process in above]
+    above = {each for process in _suites() for each in _ancestors(process)}
+    return [node for node in nodes if _raylet(node) in above]
 
 
 if __name__ == "__main__":
