@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from profiles.environment import tree_hash
+from profiles.processor_time import host_time
 from reports.record import Record, read
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
@@ -26,10 +28,14 @@ from tests.builders.commands import Running, run_python, wait_for
 _KINDS = ("H200", "A100", "L40S")
 _ROOMS = ("oracles", "kernels", "profiles", "reports", "suites", "pyproject.toml")
 _BENCH = ("--device", "cpu", "--op", "layer_norm_backward", "--kernel", "torch_eager")
+_CASE = "layer_norm_backward-m64-n256-float32-contiguous"
+_ONE = (*_BENCH, "--row-time", "0.5", "--case", _CASE)
 # Warm: with three runs on two cores the probe of the flush may fail, and the run with it.
 _FOUR = (*_BENCH, "--row-time", "0.02", "--cache", "warm")
 # Rows of accuracy are the same wherever they are made, their durations aside.
 _ACCURACY = ("--device", "cpu", "--op", "attention_delta", "--dtype", "float32", "--signs", "7")
+_WAITING = (*_ACCURACY, "--kernel", "waiting", "--in-process", "-k", "b1-h_q1")
+_WAITS = "--kernels=tests/candidates/waiting_kernel.py"
 _IN_PROCESS = (*_ACCURACY, "--kernel", "delta", "--in-process", "-k", "d_v64")
 _TIMES = {"duration_s", "call_s"}
 
@@ -58,21 +64,27 @@ class Nodes:
         """As from a power failure."""
         self.cluster.remove_node(self.alive.pop(kind), allow_graceful=False)
 
-    def benches(self) -> list[int]:
-        """Processes of suites that were started on its nodes; a guard isn't one."""
-        found = []
-        for each in Path("/proc").iterdir():
-            try:
-                words = (each / "cmdline").read_bytes().split(b"\0") if each.name.isdigit() else []
-            except OSError:
-                continue
-            ours = any(word.startswith(f"--results={self.temporary}".encode()) for word in words)
-            if ours and b"suites.fleet.guard" not in words:
-                found.append(int(each.name))
-        return found
+    def busy(self) -> list[str]:
+        """The type of node of each run that has a process now: twice, where two runs share one."""
+        runs = {}
+        for process, run in self.benches().items():
+            with suppress(OSError):  # it has ended meanwhile
+                runs[run] = self.kind_of(process)
+        return sorted(filter(None, runs.values()))
 
-    def kind_of(self, process: int) -> str:
-        """The node that a process belongs to: its raylet is an ancestor."""
+    def benches(self) -> dict[int, bytes]:
+        """Processes of suites that were started on its nodes; a guard isn't one."""
+        ours = f"--results={self.temporary}".encode()
+        return {
+            process: word
+            for process, words in _processes().items()
+            if b"suites.fleet.guard" not in words
+            for word in words
+            if word.startswith(ours)
+        }
+
+    def kind_of(self, process: int) -> str | None:
+        """The node that a process belongs to: its raylet is an ancestor; None: it is of none."""
         ancestors = set()
         while process > 1:
             ancestors.add(process)
@@ -81,7 +93,7 @@ class Nodes:
             (raylet,) = node.all_processes["raylet"]
             if raylet.process.pid in ancestors:
                 return kind
-        raise AssertionError("no node's raylet started it")
+        return None
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +109,25 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         started.cluster.shutdown()
 
 
+@pytest.fixture
+def known_ground(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes are told what they would measure of their device first."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p tests.builders.known_ground")
+
+
 def _status(process: int) -> list[str]:
     """The fields of /proc's stat after the name: state, parent, ..."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def _processes() -> dict[int, list[bytes]]:
+    """The command line of each."""
+    found = {}
+    for each in Path("/proc").iterdir():
+        with suppress(OSError):  # it has ended
+            if each.name.isdigit():
+                found[int(each.name)] = (each / "cmdline").read_bytes().split(b"\0")
+    return found
 
 
 def _fleet(nodes: Nodes, results: Path, *words: str, folder: Path = ROOT) -> Running:
@@ -197,6 +225,88 @@ def test_node_that_lacks_a_package_is_not_taken(nodes: Nodes, tmp_path: Path, ed
     assert last == "SHARED: no node can run the suite; see above"
 
 
+def test_runs_never_share_a_node(nodes: Nodes, tmp_path: Path) -> None:
+    """Two at once on a type of several nodes take one each; on one of these a third one waits."""
+    words = ("--", "accuracy", *_WAITING, _WAITS)
+    first = _fleet(nodes, tmp_path / "1", "--on", "SHARED", *words)
+    wait_for(nodes.busy, first)
+    (kind,) = nodes.busy()
+    third = _fleet(nodes, tmp_path / "3", "--on", kind, *words)
+    wait_for(lambda: "has other work; the run waits until it has none" in third.printed[1], third)
+    second = _fleet(nodes, tmp_path / "2", "--on", "SHARED", *words)
+    wait_for(lambda: len(nodes.busy()) > 1, second)
+    looks = [nodes.busy()]
+    assert kind in looks[0]
+    (nodes.temporary / "go").touch()
+
+    def watched() -> bool:
+        looks.append(nodes.busy())
+        return third.process.poll() is not None
+
+    wait_for(watched)
+    assert all(len(look) == len(set(look)) <= 2 for look in looks), looks
+    for folder, running in (("1", first), ("2", second), ("3", third)):
+        ended = running.ended()
+        assert ended.returncode == 0, ended.stderr
+        ((record,),) = _records(tmp_path / folder).values()
+        assert record.problem is None
+
+
+_BURNS = b"while True: pass"
+# What asks Ray for no core, or doesn't ask, and takes one in four.
+_INTRUDER = """
+import os, subprocess, sys
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+def burn(mark):
+    command = [sys.executable, "-c", "while True: pass", mark]
+    for each in [subprocess.Popen(command) for _ in range(-(-os.cpu_count() // 4))]:
+        each.wait()
+
+address, node, mark = sys.argv[1:]
+if node:
+    ray.init(address, log_to_driver=False)
+    on = NodeAffinitySchedulingStrategy(node, soft=False)
+    ray.get(ray.remote(num_cpus=0)(burn).options(scheduling_strategy=on).remote(mark))
+else:
+    burn(mark)
+"""
+
+
+@pytest.mark.usefixtures("known_ground")
+@pytest.mark.parametrize("asks_ray", [True, False])
+def test_row_that_was_timed_beside_an_intruder_is_marked(
+    nodes: Nodes, tmp_path: Path, *, asks_ray: bool
+) -> None:
+    """Ray lets a task in that asks for no core, and knows nothing of what is started beside it."""
+    if host_time() is None:
+        pytest.skip("this system tells no processor time of the host")
+    (kind, node), mark = next(iter(nodes.alive.items())), f"mark of {tmp_path}"
+    given = nodes.cluster.address, node.node_id if asks_ray else "", mark
+    intruder = Running(sys.executable, "-c", _INTRUDER, *given, started=True)
+
+    def burning() -> list[int]:
+        found = _processes().items()
+        return [each for each, words in found if words[1:] == [b"-c", _BURNS, mark.encode(), b""]]
+
+    try:
+        wait_for(burning, intruder)
+        assert (nodes.kind_of(burning()[0]) == kind) is asks_ray
+        ended = _fleet(nodes, tmp_path, "--on", kind, "--", "bench", *_ONE).ended()
+        assert burning()
+    finally:
+        intruder.ended(by=signal.SIGKILL)
+        for each in burning():
+            os.kill(each, signal.SIGKILL)
+    assert ended.returncode == 0, ended.stderr
+    ((record,),) = _records(tmp_path).values()
+    (row,) = record.benches
+    assert row.codes == ("busy host",)
+    assert row.median_us is not None
+
+
+@pytest.mark.usefixtures("known_ground")
 def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Path) -> None:
     """Every row comes once: none is lost, and none is made twice."""
     running = _fleet(nodes, tmp_path, "--on", "SHARED", "--", "bench", *_FOUR)
@@ -212,7 +322,7 @@ def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Pa
 
     wait_for(moved, running)
     second = nodes.kind_of(others[0])
-    assert second != first
+    assert second is not None and second != first
     wait_for(lambda: _has_rows(tmp_path, 2), running)
     nodes.remove(second)
     ended = running.ended()
@@ -227,6 +337,7 @@ def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Pa
     wait_for(lambda: not nodes.benches())
 
 
+@pytest.mark.usefixtures("known_ground")
 def test_killed_driver_leaves_no_process_and_a_record_to_go_on_with(
     nodes: Nodes, tmp_path: Path
 ) -> None:
