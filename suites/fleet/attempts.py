@@ -150,6 +150,8 @@ class Attempts:
         told = f"{where}: {reason}"
         if self.suite == "search":
             self.stop(f"{told}; a search isn't moved, since what it drew is lost with it")
+        elif self.planned is not None and len(self.rows) >= self.planned:
+            self.stop(None)  # it had told all but its end
         elif self.losses > MOST_LOSSES:
             self.stop(f"{told}; that was attempt {self.count}, and no other one is made")
         else:

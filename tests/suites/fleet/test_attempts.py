@@ -75,6 +75,13 @@ def test_late_output_of_an_older_attempt_is_dropped() -> None:
     assert (attempts.over, attempts.again, attempts.rows) == (False, None, {})
 
 
+def test_run_that_is_lost_after_its_last_row_is_whole() -> None:
+    """Nothing is left to make elsewhere."""
+    attempts = _begun()
+    _told(attempts, 1, Started("h"), text(header(2), row(1), row(2)), Lost("gone"))
+    assert (attempts.over, attempts.again, attempts.problem) == (True, None, None)
+
+
 def test_run_is_moved_twice_at_most() -> None:
     """The third loss is the end, and its reason is told."""
     attempts = _begun()
