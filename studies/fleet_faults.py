@@ -38,6 +38,7 @@ from suites import ROOT
 _KIND = "H200"
 _SUITE = ("accuracy", "--device", "cpu", "--op", "attention_delta", "--kernel", "delta")
 _LONG = ("accuracy", "--device", "cpu", "--op", "layer_norm_backward")
+_STOPPED_S = 60.0  # a process at most, where the run isn't moved
 _WAIT_S = 0.02
 _MOVES = b"goes on with what is missing"
 _STOPPED = ("suite", "worker", "raylet")
@@ -191,9 +192,12 @@ def _stopped(fault: str, cluster: Any, nodes: list[Any], run: _Run) -> dict[str,
     process = {"suite": ancestors[0], "worker": ancestors[raylet - 1], "raylet": ancestors[raylet]}
     first, second = run.nodes[0], run.follow()
     os.kill(process[fault], signal.SIGSTOP)
-    moved_s = run.until(lambda: _MOVES in run.said.read_bytes())
+    until = time.monotonic() + _STOPPED_S
+    moved_s = run.until(lambda: _MOVES in run.said.read_bytes() or time.monotonic() > until)
+    moved = _MOVES in run.said.read_bytes()
     taken = run.kept.look()
-    run.until(lambda: second.look() > 1)
+    if moved:
+        run.until(lambda: second.look() > 1)
     with suppress(ProcessLookupError):
         os.kill(process[fault], signal.SIGCONT)
     run.until(lambda: False)
@@ -201,9 +205,13 @@ def _stopped(fault: str, cluster: Any, nodes: list[Any], run: _Run) -> dict[str,
         nodes.remove(node)
         cluster.remove_node(node, allow_graceful=False)
     first.look()
-    late = _rows(first.lines[taken:])
-    moved = moved_s if _MOVES in run.said.read_bytes() else None
-    came = {"moved_s": moved, "came_late": len(late), "late": len(late & _rows(run.kept.lines))}
+    late = _rows(first.lines[taken:]) if moved else set()  # else it was the run's only one
+    came = {
+        "moved_s": moved_s if moved else None,
+        "moved_later": not moved and _MOVES in run.said.read_bytes(),
+        "came_late": len(late),
+        "late": len(late & _rows(run.kept.lines)),
+    }
     return came | run.told()
 
 
