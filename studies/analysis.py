@@ -1,6 +1,6 @@
 """Bounds that derive themselves, beside those derived by hand: docs/derivations/analysis.md.
 
-    python -m studies.analysis [--op NAME ...] [--write docs/derivations/analysis-measured.md]
+    python -m studies.analysis [--op NAME ... | --cost] [--write FILE]
 
 Layer norm's backward and attention's forward are written in a few lines of torch, and analysed on
 their `ci` cases, for a plain kernel, which casts P of halves. Element by element the derived bound
@@ -8,8 +8,8 @@ is divided by the one derived by hand: by output and distribution the median, th
 percentile and the largest, of the cases' elements together. What the op's own emulation is off by
 is held against the derived bound too. Left out are cases with values that aren't finite, and probes
 on which nothing is rounded, whose bounds are of another kind; of attention varlen and dropout,
-which take a reference of more than a few lines. Then the time of the analysis, beside the
-reference's own in float64.
+which take a reference of more than a few lines. Then the time and the memory of the analysis,
+beside those of the reference in float64, for each op that is a function.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
-from oracles.analysis import Reference, bounds, rounds, truth
+from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
+from oracles.analysis import Reference, bounds, rounds
 from oracles.attention.probes import NEEDLES
 from oracles.cases.distributions import INTEGERS
-from oracles.op import Case, Numerics, Op
+from oracles.op import Case, Inputs, Numerics, Op
+from oracles.reference import ReferenceOp
+from oracles.reference.cases import case_of
+from suites.sandbox.worker_side.allocations import fresh_memory
 
 CPU = torch.device("cpu")
 _NUMERICS = Numerics(casts="p")
@@ -205,26 +209,43 @@ def _seconds(function: Callable[[], object]) -> float:
     return best
 
 
-def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+def _peak(function: Callable[[], object]) -> int:
+    """The most bytes of tensors that were made inside and were there at one time."""
+    with fresh_memory(float("nan"), CPU) as memory:
+        function()
+    assert memory.peak_bytes is not None
+    return memory.peak_bytes
+
+
+_COST_TITLES = (
+    *("op", "float64, ms", "bounds, ms", "bounds over float64"),
+    *("float64, MiB", "bounds, MiB", "bounds over float64"),
+)
+_LONGEST = 1024  # a size of what is timed here
 
 
 def costs() -> Iterator[tuple[str, ...]]:
-    """What the analysis takes: the reference in float64, and bounds over that, with and without."""
-    x, w = torch.randn(1024, 4096), torch.randn(4096)
-    square = torch.randn(1024, 1024)
-    q = torch.randn(1, 512, 8, 64)
-    trials: dict[str, tuple[Reference, dict[str, object]]] = {
-        "RMS norm, 1024 by 4096": (_rms_norm, {"x": x, "weight": w}),
-        "softmax, 1024 by 4096": (lambda x: torch.softmax(x, -1), {"x": x}),
-        "matrix product, 1024 cubed": (lambda a, b: a @ b, {"a": square, "b": square}),
-        "attention, 8 heads, 512 by 512": (attention_forward, {"q": q, "k": q, "v": q}),
-    }
-    for name, (reference, given) in trials.items():
-        outputs = [torch.float32] * len(truth(reference, given))
-        alone = _seconds(lambda: truth(reference, given))  # noqa: B023  # used at once
-        both = _seconds(lambda: bounds(reference, given, _NUMERICS, outputs))  # noqa: B023
-        yield name, f"{alone * 1e3:.0f}", f"{both * 1e3:.0f}", f"{both / alone:.1f}"
+    """What the analysis takes, of each op that is a function, beside the reference in float64.
+
+    In fp32, once the reference is traced; time and the largest memory.
+    """
+    for op in OPS.values():
+        if not isinstance(op, ReferenceOp):
+            continue
+        sizes = {name: min(_LONGEST, each.timed[0]) for name, each in op.reference.sizes.items()}
+        case = case_of(op.name, sizes, (torch.float32, torch.float32), "full")
+        inputs = op.inputs(case, CPU)
+        truth_of, bound_of = partial(op.oracle, case, inputs), partial(_bound, op, case, inputs)
+        bound_of()
+        cells = [op.name]
+        for measure, unit in ((_seconds, 1e-3), (_peak, 2**20)):
+            alone, both = measure(truth_of), measure(bound_of)
+            cells += [f"{alone / unit:.0f}", f"{both / unit:.0f}", f"{both / alone:.1f}"]
+        yield tuple(cells)
+
+
+def _bound(op: Op, case: Case, inputs: Inputs) -> object:
+    return op.bound(case, inputs, {}, Numerics())
 
 
 def _table(titles: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
@@ -236,13 +257,14 @@ def main() -> None:
     """Measure, print, and write where asked."""
     parser = argparse.ArgumentParser(prog="python -m studies.analysis", description=__doc__)
     parser.add_argument("--op", action="append", choices=tuple(REFERENCES), help="may be repeated")
+    parser.add_argument("--cost", action="store_true", help="what the analysis costs, alone")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the tables in Markdown")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     parts = []
-    titles = ("reference", "float64, ms", "bounds, ms", "bounds over float64")
-    tables = [(name, _TITLES, _rows(name)) for name in arguments.op or REFERENCES]
-    for name, heads, rows in (*tables, ("Cost", titles, costs())):
+    named = () if arguments.cost else arguments.op or REFERENCES
+    tables = [(name, _TITLES, _rows(name)) for name in named]
+    for name, heads, rows in (*tables, ("Cost", _COST_TITLES, costs())):
         parts.append(f"## {name}\n\n{_table(heads, rows)}")
         print(parts[-1], flush=True)
     if arguments.write is not None:

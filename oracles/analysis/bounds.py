@@ -92,8 +92,8 @@ def _before(pair: Pair) -> Tensor | None:
 
 
 def _silent(error: Tensor, size: Tensor) -> Tensor:
-    """Where a bound says nothing of what has this size."""
-    return error > size.add(_UNDERFLOW).mul_(SAYS_NOTHING).nan_to_num_(posinf=LARGEST)
+    """Where a bound says nothing of what has this size, which is changed."""
+    return error > size.add_(_UNDERFLOW).mul_(SAYS_NOTHING).nan_to_num_(posinf=LARGEST)
 
 
 def _suspect(pair: Pair) -> bool:
@@ -108,7 +108,7 @@ def _bound(
     powerless = None
     error = _before(pair)
     if size is not None and error is not None:
-        silent = _silent(error, size)
+        silent = _silent(error, size.clone())  # two outputs may have one
         powerless = silent if bool(silent.any()) else None
     deterministic = _rounded(pair.value, pair.sure, dtype, sure)
     probable = None
@@ -123,6 +123,8 @@ def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:
 
     Nor is all of it infinite: a row of which nothing is judged would pass.
     """
+    if sure.numel() and float(sure.amax()) < torch.inf:
+        return sure
     unknown = sure.isinf()
     judged = unknown if likely is None else unknown & likely.isfinite()
     if likely is None or not bool(judged.any()):
@@ -138,7 +140,7 @@ def _rounded(
     after = arithmetic.cast(wide, error, dtype) if dtype in UNIT_ROUNDOFF else error
     if after is None:
         after = torch.zeros_like(wide)
-    if bool(wide.isfinite().all()):
+    if not wide.numel() or bool(torch.stack(wide.aminmax()).isfinite().all()):
         return after
     return after.masked_fill(~wide.isfinite() & (after != torch.inf), torch.nan)
 

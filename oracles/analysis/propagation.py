@@ -43,7 +43,7 @@ def output_nodes(graph: Graph) -> tuple[Node, ...]:
     return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
 
 
-def _last_uses(graph: Graph) -> dict[Node, list[Node]]:
+def last_uses(graph: Graph) -> dict[Node, list[Node]]:
     """After which node each is done with."""
     seen: set[Node] = set()
     made: dict[Node, list[Node]] = {}
@@ -68,7 +68,7 @@ class Propagation:
         """The outputs, of values in float64 for the graph's placeholders."""
         held: dict[Node, Any] = {}
         given = iter(values)
-        done = _last_uses(self.graph)
+        done = last_uses(self.graph)
         for node in self.graph.nodes:
             if node.op == "output":
                 return [held[each] for each in output_nodes(self.graph)]
@@ -90,9 +90,9 @@ class Propagation:
         error = None
         if not self.sure.numerics.gradual_underflow and value.is_floating_point():
             size = value.abs()
-            kept = size >= FLUSHED
-            if not bool(kept.all()) and bool(size.masked_fill_(kept, 0).any()):
-                error = size
+            if value.numel() and not float(size.amin()) >= FLUSHED:  # a zero, a NaN or a subnormal
+                error = size.masked_fill_(size >= FLUSHED, 0)
+                error = error if bool(error.any()) else None
         return Pair(value, error, error)
 
     def _result(self, node: Node, held: Mapping[Node, Any]) -> object:

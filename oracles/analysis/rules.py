@@ -140,7 +140,7 @@ def product(a: Tensor, ea: Tensor | None, b: Tensor, eb: Tensor | None) -> Tenso
     if eb is None:
         return None if ea is None else (b * ea).abs_()
     through = (a * eb).abs_()
-    return through if ea is None else torch.addcmul(through, b.abs() + eb, ea)
+    return through if ea is None else through.addcmul_(b.abs().add_(eb), ea)
 
 
 @rule("mul")
@@ -244,7 +244,7 @@ def _whole_power(arithmetic: Arithmetic, out: Tensor, a: Known, k: int) -> Tenso
         return a.error if k else None
     error = None
     if a.error is not None:
-        error = (a.value.abs() + a.error).pow_(k - 1).mul_(a.error).mul_(k)
+        error = a.value.abs().add_(a.error).pow_(k - 1).mul_(a.error).mul_(k)
     return arithmetic.rounded(out, error, k - 1)
 
 
@@ -266,8 +266,7 @@ def _exp2(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
 
 
 def _exponential(arithmetic: Arithmetic, out: Tensor, d: Tensor) -> Tensor:
-    error: Tensor = (torch.expm1(d) + EPS_EXP * d.exp()).mul_(out).add_(arithmetic.eta)
-    return error
+    return torch.expm1(d).add_(d.exp(), alpha=EPS_EXP).mul_(out).add_(arithmetic.eta)
 
 
 @rule("expm1")
@@ -297,16 +296,16 @@ def _log1p(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
 @rule("sigmoid")
 def _sigmoid(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
     other = 1 - out
-    grown = torch.expm1(exponent_error(arithmetic, a).add_(EPS_EXP)).mul_(torch.minimum(out, other))
+    grown = exponent_error(arithmetic, a).add_(EPS_EXP).expm1_().mul_(torch.minimum(out, other))
     through = grown.fmin(torch.maximum(out, other))
     return arithmetic.rounded(out, through, 1 + EPS_DIVISION / arithmetic.u)
 
 
 def _through(error: Tensor | None, slope: Tensor, steepest: float, curve: float) -> Tensor | None:
-    """min(L e, |f'| e + C e^2)."""
+    """min(L e, |f'| e + C e^2); the slope is changed."""
     if error is None:
         return None
-    return torch.minimum(error * steepest, slope.abs().mul(error) + curve * error.square())
+    return slope.abs_().add_(error, alpha=curve).clamp_(max=steepest).mul_(error)
 
 
 def _within_one(
@@ -319,7 +318,7 @@ def _within_one(
 
 @rule("tanh")
 def _tanh(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    through = _through(a.error, 1 - out.square(), 1.0, 0.39)  # max |tanh''| = 0.77
+    through = _through(a.error, out.square().neg_().add_(1), 1.0, 0.39)  # max |tanh''| = 0.77
     return _within_one(arithmetic, out, through, EPS_TANH)
 
 

@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map
 
 from oracles.analysis.places import MOVES
+from oracles.analysis.propagation import last_uses
 from oracles.analysis.trace import ROUNDS
 
 _aten = torch.ops.aten
@@ -36,24 +37,29 @@ def _of(*names: str) -> Callable[[Scale], Scale]:
     return register
 
 
+def _size(x: Any) -> Any:  # noqa: ANN401
+    """The scale of an argument; those of tensors of real numbers are no less than 0."""
+    return x if isinstance(x, Tensor) and x.is_floating_point() else abs(x)
+
+
 @_of("add", "sub")
 def _add(out: Tensor, a: Any, b: Any, alpha: float = 1) -> Tensor:  # noqa: ANN401
     del out
-    made: Tensor = abs(a) + abs(b) * abs(alpha)
+    made: Tensor = _size(a) + _size(b) * abs(alpha)
     return made
 
 
 @_of("mul")
 def _mul(out: Tensor, a: Any, b: Any) -> Tensor:  # noqa: ANN401
     del out
-    made: Tensor = abs(a) * abs(b)
+    made: Tensor = _size(a) * _size(b)
     return made
 
 
 @_of("div")
 def _div(out: Tensor, a: Any, b: Any) -> Tensor:  # noqa: ANN401
     del out
-    made: Tensor = abs(a) / abs(b)
+    made: Tensor = _size(a) / _size(b)
     return made
 
 
@@ -90,7 +96,7 @@ def _added_product(
 @_of("where")
 def _where(out: Tensor, mask: Tensor, a: Any, b: Any) -> Tensor:  # noqa: ANN401
     del out
-    return torch.where(mask, abs(a), abs(b))
+    return torch.where(mask, _size(a), _size(b))
 
 
 @_of("masked_fill")
@@ -113,7 +119,7 @@ def scales(graph: Graph, constants: Mapping[str, Tensor], values: Sequence[Tenso
     """The scale of each output."""
     held: dict[Node, Any] = {}
     sizes: dict[Node, Any] = {}
-    given = iter(values)
+    given, done = iter(values), last_uses(graph)
     for node in graph.nodes:
         if node.op == "output":
             outputs = node.args[0]
@@ -125,23 +131,28 @@ def scales(graph: Graph, constants: Mapping[str, Tensor], values: Sequence[Tenso
             value = next(given) if node.op == "placeholder" else constants[str(node.target)]
             held[node] = value.double() if value.is_floating_point() else value
             sizes[node] = _magnitude(held[node])
-            continue
-        args: Any = map_arg(node.args, lambda each: held[each])
-        kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
-        sized: Any = map_arg(node.args, lambda each: sizes[each])
-        out = args[0] if node.target == ROUNDS else node.target(*args, **kwargs)
-        held[node], scale = out, _SCALES.get(node.target)
-        if node.target is operator.getitem:
-            sizes[node] = sized[0][sized[1]]
-        elif node.target == ROUNDS:
-            sizes[node] = sized[0]
-        elif node.target in MOVES:
-            sizes[node] = node.target(*sized, **kwargs)
-        elif scale is None or not out.is_floating_point():
-            sizes[node] = tree_map(_magnitude, out)
         else:
-            sizes[node] = scale(out, *sized, **kwargs)
+            held[node], sizes[node] = _scaled(node, held, sizes)
+        for each in done.get(node, ()):
+            del held[each], sizes[each]
     raise AssertionError("a graph has an output")
+
+
+def _scaled(node: Node, held: Mapping[Node, Any], sizes: Mapping[Node, Any]) -> tuple[Any, Any]:
+    """The result of an operation, and its scale."""
+    args: Any = map_arg(node.args, lambda each: held[each])
+    kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
+    sized: Any = map_arg(node.args, lambda each: sizes[each])
+    if node.target == ROUNDS:
+        return args[0], sized[0]
+    out, scale = node.target(*args, **kwargs), _SCALES.get(node.target)  # type: ignore[operator]
+    if node.target is operator.getitem:
+        return out, sized[0][sized[1]]
+    if node.target in MOVES:
+        return out, node.target(*sized, **kwargs)  # type: ignore[operator]
+    if scale is None or not out.is_floating_point():
+        return out, tree_map(_magnitude, out)
+    return out, scale(out, *sized, **kwargs)
 
 
 def _magnitude(x: Any) -> Any:  # noqa: ANN401
