@@ -193,7 +193,7 @@ def _record(
 
 
 def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> str | None:
-    count = f"{rows:,} of {header.planned_rows:,} rows"
+    count = f"{rows:,} of {header.planned_rows:,} rows" if header.planned_rows else f"{rows:,} rows"
     if end is None:
         return f"{shown(path)}: the run did not finish: {count}"
     if end.stopped is not None:

@@ -241,6 +241,10 @@ def test_interrupted_and_short_runs_are_problems(small: Path) -> None:
     edited(small, 5, interrupted=False)
     edited(small, 1, planned_rows=4)
     assert read(small).problem == f"{small}: the run stopped early: 3 of 4 rows"
+    # A search plans no rows.
+    edited(small, 1, planned_rows=0)
+    edited(small, 5, interrupted=True)
+    assert read(small).problem == f"{small}: the run was interrupted: 3 rows"
 
 
 def test_floats_that_json_lacks_round_trip() -> None:
