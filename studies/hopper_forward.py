@@ -36,7 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.attention.served import load_bytes_of
-from kernels.device import real_multiprocessors
+from kernels.device import on_device_of, real_multiprocessors
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, OPS
 from oracles.op import Case, Numerics
@@ -372,6 +372,7 @@ def _refusal(case: Case) -> str | None:
         dtypes=(torch.float16, torch.bfloat16),
         features=frozenset({"causal", "bottom_right", "gqa"}),
         sm=(90, 90),
+        interpretable=False,
         also=_refusal,
     ),
     numerics=Numerics(
@@ -398,7 +399,7 @@ def hopper_forward(
     rows = groups * _ROWS
     blocks, heads = triton.cdiv(s_q, rows), b * h_q
     programs = min((blocks + 1) // 2 * heads, real_multiprocessors(q.device))
-    with torch.cuda.device(q.device):
+    with on_device_of(q):
         _forward[(programs,)](
             _descriptor(q, _ROWS), _descriptor(k, tile, keys), _descriptor(v, tile, keys),
             _descriptor(out, _ROWS), lse, blocks, heads, h_q, h_q // h_kv, s_q, keys, shift,
