@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if options.fault == "delay":
                     told = _delayed(run)
                 else:
-                    run.until(lambda: run.kept.look() > rows and _running(nodes))  # noqa: B023
+                    run.until(lambda: run.kept.look() > rows and _running(nodes))  # noqa: B023  (used at once)
                     told = {"at": run.kept.look() - 1} | _tried(options.fault, cluster, nodes, run)
             planned = max(planned, told["planned"])
             alone = options.fault == "node" and not second

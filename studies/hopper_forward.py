@@ -47,6 +47,12 @@ _ROWS = 64  # queries of a group
 _STAGES = 2
 
 
+@gluon.constexpr_function
+def _out_in_q(d):
+    """Whether out takes q's place in shared memory: heads of 256 leave it no other."""
+    return d == 256
+
+
 @gluon.jit
 def _block(item, blocks):
     """An item's block of queries, its head, and how many items this program had before."""
@@ -91,15 +97,18 @@ def _tiles(
 
 @gluon.jit
 def _load(
-    descriptors, memory, barriers, sizes, group,
-    CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    GROUPS: gl.constexpr,
+    descriptors, memory, barriers, sizes, group, CAUSAL: gl.constexpr
 ):  # fmt: skip
     """What the loading warp does: q of each item, then its tiles of k and v, the last one first."""
     q_desc, k_desc, v_desc = descriptors
     q_smem, k_smem, v_smem, _out_smem = memory
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     blocks, heads, h_q, s_q, keys, shift = sizes
+    GROUPS: gl.constexpr = q_smem.shape[0]
+    ROWS: gl.constexpr = q_smem.shape[3]
+    STAGES: gl.constexpr = k_smem.shape[0]
+    BLOCK_M: gl.constexpr = GROUPS * ROWS
+    BLOCK_N: gl.constexpr = k_smem.shape[3]
     loaded = 0
     for item in range(gl.program_id(0), _items(blocks, heads), gl.num_programs(0)):
         block, head, turn = _block(item, blocks)
@@ -108,7 +117,7 @@ def _load(
         start_m = block * BLOCK_M
         tiles, _ = _tiles(start_m, s_q, keys, shift, CAUSAL, BLOCK_M, BLOCK_N)
         for g in gl.static_range(GROUPS):
-            row = start_m + g * (BLOCK_M // GROUPS)
+            row = start_m + g * ROWS
             mbarrier.wait(q_empty.index(g), (turn & 1) ^ 1)
             mbarrier.expect(q_full.index(g), q_desc.block_type.nbytes)
             tma.async_copy_global_to_shared(
@@ -169,15 +178,18 @@ def _unpacked(
 
 @gluon.jit
 def _compute(
-    out_desc, lse_ptr, memory, barriers, sizes, scale,
-    G: gl.constexpr, GROUPS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, OUT_IN_Q: gl.constexpr,
+    out_desc, lse_ptr, memory, barriers, sizes, scale, G: gl.constexpr, CAUSAL: gl.constexpr
 ):  # fmt: skip
     """What group G does: out and lse of its rows of each item."""
     q_smem, k_smem, v_smem, out_smem = memory
     q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
     blocks, heads, h_q, s_q, keys, shift = sizes
-    ROWS: gl.constexpr = BLOCK_M // GROUPS
+    ROWS: gl.constexpr = q_smem.shape[3]
+    D: gl.constexpr = q_smem.shape[4]
+    STAGES: gl.constexpr = k_smem.shape[0]
+    BLOCK_M: gl.constexpr = q_smem.shape[0] * ROWS
+    BLOCK_N: gl.constexpr = k_smem.shape[3]
+    OUT_IN_Q: gl.constexpr = _out_in_q(D)
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
@@ -276,16 +288,16 @@ def _barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
 @gluon.jit
 def _forward(
     q_desc, k_desc, v_desc, out_desc, lse_ptr, blocks, heads, h_q, group, s_q, keys, shift, scale,
-    CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr,
+    CAUSAL: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """out [b, h_q, s_q, D] by its descriptor, and lse [b, h_q, s_q]; scale is in base 2."""
-    # Heads of 256 leave no room for out: it takes the place of q.
-    OUT_IN_Q: gl.constexpr = D == 256
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, 64, D], q_desc.layout)
+    """out [b, h_q, s_q, d] by its descriptor, and lse [b, h_q, s_q]; scale is in base 2."""
+    ROWS: gl.constexpr = q_desc.block_type.shape[2]
+    D: gl.constexpr = q_desc.block_type.shape[3]
+    BLOCK_N: gl.constexpr = k_desc.block_type.shape[2]
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     out_smem = q_smem
-    if not OUT_IN_Q:
-        out_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, 64, D], q_desc.layout)
+    if not _out_in_q(D):
+        out_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], v_desc.layout)
     memory = (q_smem, k_smem, v_smem, out_smem)
@@ -300,45 +312,24 @@ def _forward(
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_compute, (
-                    out_desc, lse_ptr, memory, barriers, sizes, scale, 0, GROUPS, CAUSAL, BLOCK_M,
-                    BLOCK_N, D, STAGES, OUT_IN_Q,
-                )),
-                (_compute, (
-                    out_desc, lse_ptr, memory, barriers, sizes, scale, 1, GROUPS, CAUSAL, BLOCK_M,
-                    BLOCK_N, D, STAGES, OUT_IN_Q,
-                )),
-                (_load, (
-                    descriptors, memory, barriers, sizes, group, CAUSAL, BLOCK_M, BLOCK_N, STAGES,
-                    GROUPS,
-                )),
+                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 0, CAUSAL)),
+                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 1, CAUSAL)),
+                (_load, (descriptors, memory, barriers, sizes, group, CAUSAL)),
             ],
             [4, 1],
             [REGISTERS, 24],
-        )  # fmt: skip
+        )
     else:
         gl.warp_specialize(
             [
-                (_compute, (
-                    out_desc, lse_ptr, memory, barriers, sizes, scale, 0, GROUPS, CAUSAL, BLOCK_M,
-                    BLOCK_N, D, STAGES, OUT_IN_Q,
-                )),
-                (_compute, (
-                    out_desc, lse_ptr, memory, barriers, sizes, scale, 1, GROUPS, CAUSAL, BLOCK_M,
-                    BLOCK_N, D, STAGES, OUT_IN_Q,
-                )),
-                (_compute, (
-                    out_desc, lse_ptr, memory, barriers, sizes, scale, 2, GROUPS, CAUSAL, BLOCK_M,
-                    BLOCK_N, D, STAGES, OUT_IN_Q,
-                )),
-                (_load, (
-                    descriptors, memory, barriers, sizes, group, CAUSAL, BLOCK_M, BLOCK_N, STAGES,
-                    GROUPS,
-                )),
+                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 0, CAUSAL)),
+                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 1, CAUSAL)),
+                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 2, CAUSAL)),
+                (_load, (descriptors, memory, barriers, sizes, group, CAUSAL)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],
-        )  # fmt: skip
+        )
 
 
 def _descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDescriptor:
@@ -403,7 +394,7 @@ def hopper_forward(
         _forward[(programs,)](
             _descriptor(q, _ROWS), _descriptor(k, tile, keys), _descriptor(v, tile, keys),
             _descriptor(out, _ROWS), lse, blocks, heads, h_q, h_q // h_kv, s_q, keys, shift,
-            math.log2(math.e) / math.sqrt(d), CAUSAL=causal, BLOCK_M=rows, BLOCK_N=tile, D=d,
-            STAGES=_STAGES, GROUPS=groups, REGISTERS=registers, num_warps=4,
+            math.log2(math.e) / math.sqrt(d), CAUSAL=causal, STAGES=_STAGES, GROUPS=groups,
+            REGISTERS=registers, num_warps=4,
         )  # fmt: skip
     return out, lse
