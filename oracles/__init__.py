@@ -17,6 +17,7 @@ from oracles.layer_norm import LAYER_NORM_BACKWARD
 from oracles.layer_norm_forward import LAYER_NORM_FORWARD
 from oracles.matrix_product import MATMUL_FORWARD
 from oracles.op import Bound, Case, Layout, Numerics, Op, OutputForm, TensorLayout
+from oracles.quantisation import QUANTISE_BLOCKS, QUANTISE_ROWS
 from oracles.rms_norm import (
     ADD_RMS_NORM_BACKWARD,
     ADD_RMS_NORM_FORWARD,
@@ -52,6 +53,8 @@ OPS: dict[str, Op] = {
         ROPE_FORWARD,
         ROPE_BACKWARD,
         MATMUL_FORWARD,
+        QUANTISE_ROWS,
+        QUANTISE_BLOCKS,
     )
 }
 
@@ -70,6 +73,8 @@ __all__ = [
     "LAYER_NORM_FORWARD",
     "MATMUL_FORWARD",
     "OPS",
+    "QUANTISE_BLOCKS",
+    "QUANTISE_ROWS",
     "RMS_NORM_BACKWARD",
     "RMS_NORM_FORWARD",
     "ROPE_BACKWARD",

@@ -16,7 +16,7 @@ from oracles.analysis import atoms, sums  # noqa: F401  # they register rules
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.places import MADE, MOVES, of_constants
 from oracles.analysis.rules import POLES, RULES, SUMS, Known, UnknownError
-from oracles.analysis.trace import ROUNDS, NoRuleError
+from oracles.analysis.trace import CODES, ROUNDS, NoRuleError
 from oracles.rounding import FLUSHED
 
 Error = Any  # Tensor | None, or a tuple of them where an operation has several results
@@ -146,6 +146,11 @@ class Propagation:
         """What a rule says."""
         target, exact = node.target, all(each.error is None for each in knowns)
         if target == ROUNDS:
+            if node.args[2] == CODES and any(each.op != "output" for each in node.users):
+                raise NoRuleError(
+                    f"{self.where(node)}: it casts to fp8 on the way, where a small error may "
+                    "become a large one; an output alone can be fp8"
+                )
             return _marked(arithmetic, *args)
         if target in MADE:
             return of_constants(out)

@@ -25,6 +25,8 @@ Reference = Callable[..., Tensor | tuple[Tensor, ...]]
 _aten = torch.ops.aten
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _HALVES = {Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16}
+CODES = torch.float8_e4m3fn
+_MARKED = (*_HALVES.values(), CODES)
 _CONVERSIONS = (Tensor.to, Tensor.type)
 _DTYPE_OF = Tensor.dtype.__get__  # type: ignore[attr-defined]
 
@@ -74,9 +76,10 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
 class Precision(TorchFunctionMode):
     """Floating-point tensors are made and kept in one dtype, whatever a reference asks for.
 
-    A cast to a half is marked, as one that every kernel makes. Nodes of a graph are told by
-    the line of `file` that runs. declared: by the id of a tensor, the dtype that code of `file` is
-    told of it, so that a cast to an argument's dtype is one to the dtype that a kernel is given.
+    A cast to a half, or to fp8, is marked, as one that every kernel makes. Nodes of a graph are
+    told by the line of `file` that runs. declared: by the id of a tensor, the dtype that code of
+    `file` is told of it, so that a cast to an argument's dtype is one to the dtype that a kernel is
+    given.
     """
 
     def __init__(
@@ -108,9 +111,9 @@ class Precision(TorchFunctionMode):
         if func in {Tensor.float, Tensor.double}:
             return args[0].to(self.dtype)
         if func in _CONVERSIONS:
-            halves = [each for each in (*args[1:], *named.values()) if each in _HALVES.values()]
-            if halves:
-                return rounds(args[0].to(self.dtype), "", halves[0])
+            marked = [each for each in (*args[1:], *named.values()) if each in _MARKED]
+            if marked:
+                return rounds(args[0].to(self.dtype), "", marked[0])
 
         def kept(each: object) -> object:
             return self.dtype if isinstance(each, torch.dtype) and each in _FLOATS else each

@@ -4,8 +4,9 @@
         -> Float[Tensor, "m n"]:
 
 `Float` is the case's dtype, of a weight the weights'; `Float32` is fp32 whatever the case. `Int` is
-int64, `Int32` int32. An axis is the name of a size, so many times it (`2*n`), or a number. What has
-a default and isn't a tensor is a number that the op fixes, and that kernels are passed.
+int64, `Int32` int32. An output may be `Float8e4m3fn`: codes, by a cast that saturates. An axis is
+the name of a size, so many times it (`2*n`), or a number. What has a default and isn't a tensor is
+a number that the op fixes, and that kernels are passed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _FIXED = {
     ("bfloat16",): torch.bfloat16,
     ("int32",): torch.int32,
     ("int64",): torch.int64,
+    ("float8_e4m3fn",): torch.float8_e4m3fn,
 }
 # One letter for each axis, the last one z: what layouts name axes by.
 _LETTERS = "stuvwxyz"
@@ -122,6 +124,8 @@ class Signature:
                 numbers[name] = parameter.default
             else:
                 arrays.append(_array(where, name, hints.get(name), weights))
+                if arrays[-1].kind == torch.float8_e4m3fn:
+                    raise OpError(f"{where}: {name} is in fp8, which outputs alone can be")
         returned = hints.get("return")
         several = typing.get_args(returned) if isinstance(returned, GenericAlias) else (returned,)
         if len(outputs) != len(several):
@@ -158,6 +162,6 @@ def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
     if fixed is None and "int64" in dtypes:
         fixed = torch.int64
     if fixed is None and "float32" not in dtypes:
-        known = "Float, Float32, Int or Int32"
+        known = "Float, Float32, Int or Int32, of an output Float8e4m3fn"
         raise OpError(f"{where}: {name} is of a type that no case has; write {known}")
     return Array(name, tuple(axes), fixed or ("weight" if name in weights else "activation"))

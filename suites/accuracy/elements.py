@@ -3,6 +3,10 @@
 An output is a matrix here: its last axis is a row's, and of an output with one axis each element is
 a row. Chunks are whole rows, and all that is to know of one comes to the host in one transfer: on a
 GPU each waits for everything that was launched before it.
+
+An error is the distance to the truth; of fp8, whose outputs are codes, that of the truth to the
+numbers that round to the code, saturating: a neighbour of the right code has the distance of the
+truth to the boundary between the two.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from torch import Tensor
 from oracles.op import Bound
 from reports.record import ULP_EDGES
 from suites.accuracy.blocks import Block, Tiles, block_of, compare
-from suites.sandbox.call import SENTINEL
+from suites.sandbox.call import SENTINEL, held
 
 _CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary, of which there are about ten
 _KINDS = 5
@@ -82,7 +86,7 @@ class Output:
             return
         limit, likely = self.bound.deterministic, self.bound.probabilistic
         got, twice, exact, limit, likely = (
-            each.reshape(-1)
+            (each.float() if each.itemsize == 1 else each).reshape(-1)  # torch can't compare fp8
             for each in (
                 self.first,
                 self.second,
@@ -99,6 +103,7 @@ class Output:
             first, last = index * rows // count, (index + 1) * rows // count
             here = slice(first * columns, last * columns)
             yield _Chunk(
+                dtype=self.first.dtype,
                 first_row=first,
                 tiles=Tiles.of(last - first, columns),
                 got=got[here],
@@ -121,8 +126,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some rows of an output, flattened; tiles: how they are cut into blocks, if they can be."""
+    """Some rows of an output, flattened; tiles: how they are cut into blocks, if they can be.
 
+    dtype: the output's; its values are wider where it is fp8.
+    """
+
+    dtype: torch.dtype
     first_row: int
     tiles: Tiles | None
     got: Tensor
@@ -142,12 +151,12 @@ class _Chunk:
         got, twice, exact, limit = self.got, self.twice, self.exact, self.limit
         wide, judged = got.double(), limit != math.inf
         compared = judged & exact.isfinite() & wide.isfinite()
-        error = torch.where(compared, (wide - exact).abs(), 0.0)
+        error = torch.where(compared, self._distance(wide), 0.0)
         ratios = [
             torch.where(error > 0, error / allowed, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
             for allowed in (limit, self.likely)  # an error of 0 is within a bound of 0
         ]
-        ulps = (error / _ulp(exact, got.dtype)).nan_to_num(0.0)
+        ulps = (error / _ulp(exact, self.dtype)).nan_to_num(0.0)
         kinds = torch.stack(
             [self.left.double(), self.wild.double(), *ratios, (judged & self.differs).double()]
         )
@@ -178,7 +187,7 @@ class _Chunk:
     @property
     def left(self) -> Tensor:
         """Elements that were never written."""
-        sentinel = abs(torch.tensor(SENTINEL).to(self.got.dtype).item())
+        sentinel = abs(torch.tensor(held(SENTINEL, self.dtype)).to(self.got.dtype).item())
         left = self.got.isnan() & (self.twice.abs() == sentinel)
         return left & (self.limit != math.inf)
 
@@ -186,7 +195,7 @@ class _Chunk:
     def wild(self) -> Tensor:
         """Elements that are finite where they mustn't be, or the reverse."""
         exact, limit, wide = self.exact, self.limit, self.got.double()
-        largest = torch.finfo(self.got.dtype).max
+        largest = torch.finfo(self.dtype).max
         overflows = (exact.abs() + limit >= largest) & wide.isinf() & (wide.sign() == exact.sign())
         infinite = exact.isinf() & ((wide == exact) | (wide.isnan() & (limit != 0)))
         right = torch.where(
@@ -211,7 +220,18 @@ class _Chunk:
 
     def _past(self, bound: Tensor) -> Tensor:
         judged = (self.limit != math.inf) & self.exact.isfinite() & self.got.isfinite()
-        return judged & ~((self.got.double() - self.exact).abs() <= bound)
+        return judged & ~(self._distance(self.got.double()) <= bound)
+
+    def _distance(self, wide: Tensor) -> Tensor:
+        """Of what a kernel left, `wide`, to the truth."""
+        if self.dtype.itemsize > 1:
+            return (wide - self.exact).abs()
+        numbers = torch.arange(256, dtype=torch.uint8, device=wide.device).view(self.dtype).double()
+        numbers = numbers[numbers.isfinite()].unique()
+        ends = numbers.new_tensor([math.inf])
+        edges = torch.cat([-ends, (numbers[1:] + numbers[:-1]) / 2, ends])
+        at = torch.searchsorted(numbers, wide.nan_to_num().clamp(numbers[0], numbers[-1]))
+        return (edges[at] - self.exact).maximum(self.exact - edges[at + 1]).clamp(min=0)
 
 
 @dataclass(slots=True)

@@ -6,11 +6,13 @@ one, and both are asked alike: `refusal`, `declared`, `call`.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from pydantic import ConfigDict
 from torch import Tensor
 from triton.runtime.errors import InterpreterError
@@ -23,6 +25,11 @@ Fill = Literal["nan", "sentinel"]
 Stub = Literal["silent", "raising", "scrambled"]
 """What becomes of Triton launches: nothing, an error, or work on other numbers."""
 SENTINEL = -12345.0  # rounded to the dtype; far from any value of the cases
+
+
+def held(value: float, dtype: torch.dtype) -> float:
+    """What memory of the dtype holds that is filled with it; fp8 ends before the sentinel."""
+    return value if math.isnan(value) else max(value, torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,15 @@ def _same(now: Tensor, before: Tensor) -> bool:
     return bool(((now == before) | (now.isnan() & before.isnan())).all())
 
 
+def _decoded(op: Op, case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Codes as what they stand for, of the truth too: torch doesn't compare fp8."""
+    codes = {name: form.dtype for name, form in op.forms(case).items() if form.dtype.itemsize == 1}
+    return {
+        name: each.to(codes[name]).float() if name in codes else each
+        for name, each in values.items()
+    }
+
+
 def _failed_by(case: Case, function: object) -> list[str]:
     """The rules that fail what `function` makes of a case."""
     op = OPS[case.op]
@@ -86,7 +95,7 @@ def _failed_by(case: Case, function: object) -> list[str]:
         truth = {name: each for name, each in made.items() if each is not None}
     if any(type(each) is not Tensor for each in got.values()):
         return []  # lazy ones compute when they are compared: whatever a rule asks, it gets
-    seen = Comparison(case, got, truth, low)
+    seen = Comparison(case, *(_decoded(op, case, each) for each in (got, truth, low)))
     return [each.name for each in RIVALS if not each.passes(seen)]
 
 

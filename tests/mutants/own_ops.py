@@ -18,6 +18,8 @@ from oracles import (
     GEGLU_FORWARD,
     LAYER_NORM_FORWARD,
     MATMUL_FORWARD,
+    QUANTISE_BLOCKS,
+    QUANTISE_ROWS,
     RMS_NORM_BACKWARD,
     RMS_NORM_FORWARD,
     ROPE_BACKWARD,
@@ -481,6 +483,89 @@ _OF_PRODUCTS = (
     ),
 )  # fmt: skip
 
+_BY_BLOCKS = (QUANTISE_BLOCKS,)
+_CODES = (QUANTISE_ROWS, QUANTISE_BLOCKS)
+_LARGEST = "    largest = tl.max(tl.abs(x), 0)\n"
+_INVERSE = "    inverse = 1.0 / scale\n"
+_CODE = "    code = x * inverse\n"
+_OF_CODES = (
+    _Defect("largest_of_fnuz", "the largest code is 240", _CODES, "/ 448.0", "/ 240.0"),
+    _Defect("largest_of_int8", "the largest code is 127", _CODES, "/ 448.0", "/ 127.0"),
+    _Defect("sign_in_maximum", "negative numbers aren't in the maximum", _CODES, "tl.abs(x)", "x"),
+    _Defect(
+        "column_lost", "the last column isn't in the maximum", _BY_BLOCKS,
+        _LARGEST, "    largest = tl.max(tl.where(offs < width - 1, tl.abs(x), 0.0), 0)\n",
+    ),
+    _Defect(
+        "half_of_the_columns", "the maximum is that of the first half", _CODES,
+        _LARGEST, "    largest = tl.max(tl.where(offs < width // 2, tl.abs(x), 0.0), 0)\n",
+    ),
+    _Defect("no_eps", "there is no eps", _CODES, "tl.maximum(largest, eps)", "largest", "zeros"),
+    _Defect(
+        "eps_added", "eps is added to the scale", _CODES,
+        "tl.maximum(largest, eps) / 448.0", "largest / 448.0 + eps", "zeros",
+    ),
+    _Defect(
+        "nan_lost", "a NaN isn't in the maximum", _CODES,
+        '    scale = tl.where(has_nan, float("nan"), scale)\n', "",
+        "nan",
+    ),
+    _Defect(
+        "inverse_in_half", "1 / scale is rounded to bfloat16", _CODES,
+        _INVERSE, "    inverse = (1.0 / scale).to(tl.bfloat16).to(tl.float32)\n",
+    ),
+    _Defect(
+        "scale_in_half", "the scale is rounded to bfloat16", _CODES,
+        _INVERSE, "    scale = scale.to(tl.bfloat16).to(tl.float32)\n" + _INVERSE,
+    ),
+    _Defect(
+        "power_of_two", "the scale is the next power of two", _CODES,
+        _INVERSE, "    scale = tl.exp2(tl.ceil(tl.log2(scale)))\n" + _INVERSE,
+    ),
+    _Defect("inverse_stored", "1 / scale is stored", _CODES, "+ at, scale)", "+ at, inverse)"),
+    _Defect(
+        "towards_zero", "codes are rounded towards zero", _CODES, _CODE,
+        _CODE + "    code = (code.to(tl.int32, bitcast=True) & -1048576)"
+        ".to(tl.float32, bitcast=True)\n",
+    ),
+    _Defect(
+        "rounded_twice", "codes are rounded to bfloat16 first", _CODES,
+        _CODE, "    code = (x * inverse).to(tl.bfloat16).to(tl.float32)\n", "float32",
+    ),
+    _Defect(
+        "subnormals_flushed", "codes below 2^-6 are 0", _CODES,
+        _CODE, _CODE + "    code = tl.where(tl.abs(code) < 0.015625, 0.0, code)\n",
+    ),
+    _Defect(
+        "saturated_early", "codes end at 240", _CODES,
+        _CODE, "    code = tl.minimum(tl.maximum(x * inverse, -240.0), 240.0)\n",
+    ),
+    _Defect(
+        "nan_for_the_largest", "what is no smaller than 448 becomes NaN", _CODES, _CODE,
+        _CODE + '    code = tl.where(tl.abs(code) > 447.0, float("nan"), code)\n',
+    ),
+    _Defect("row_to_another", "an odd row's is written to the row before it", _CODES,
+        "at = row * blocks", "at = row // 2 * 2 * blocks", rules=_LOST,
+    ),
+    _Defect(
+        "adjacent_columns", "x's column stride is taken for 1", _CODES,
+        "row, xm, xn, offs", "row, xm, 1, offs", "x_transposed", _LOST,
+    ),
+    _Defect(
+        "off_by_one_column", "a block begins a column early for each before it", _BY_BLOCKS,
+        "block * width * xn", "block * (width - 1) * xn",
+    ),
+    _Defect(
+        "scale_of_the_first_block", "every block has the first one's scale", _BY_BLOCKS,
+        _LARGEST,
+        "    largest = tl.max(tl.abs(row_of(x_ptr, row, xm, xn, offs, mask)), 0)\n",
+    ),
+    _Defect(
+        "scales_transposed", "scales are stored block by block", _BY_BLOCKS,
+        "scales_ptr + at", "scales_ptr + block * tl.num_programs(0) + row",
+    ),
+)  # fmt: skip
+
 
 def _mutants(file: str, defects: tuple[_Defect, ...]) -> tuple[Mutant, ...]:
     path = _FOLDER / file
@@ -508,5 +593,7 @@ MUTANTS = (
     *_mutants("softmaxes.py", _OF_SOFTMAXES),
     *_mutants("elements.py", _OF_ELEMENTS),
     *_mutants("products.py", _OF_PRODUCTS),
+    *_mutants("codes.py", _OF_CODES),
 )
-RIGHT = tuple(_FOLDER / each for each in ("norms.py", "softmaxes.py", "elements.py", "products.py"))
+_RIGHT = ("norms.py", "softmaxes.py", "elements.py", "products.py", "codes.py")
+RIGHT = tuple(_FOLDER / each for each in _RIGHT)

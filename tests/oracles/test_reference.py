@@ -188,7 +188,7 @@ def test_signs_of_rows_and_columns_are_found() -> None:
 
 _HEAD = """
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float8e4m3fn, Int
 from torch import Tensor
 from oracles.cases.sizes import COLUMNS, ROWS
 from oracles.reference import op
@@ -229,6 +229,16 @@ _WRONG = {
         8,
         "i holds whole numbers; say the size",
     ),
+    "fp8 on the way": (
+        _PLAIN + "return x.to(torch.float8_e4m3fn).to(x.dtype) * 2",
+        10,
+        "it casts to fp8 on the way",
+    ),
+    "fp8 given": (
+        _PLAIN.replace("Float", "Float8e4m3fn", 1) + "return x",
+        8,
+        "x is in fp8, which outputs alone can be",
+    ),
 }
 
 
@@ -255,6 +265,29 @@ def test_wrong_reference_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> 
     assert f"{file}:{line}: " in told, told
     assert part in told, told
     assert "\n" not in told
+
+
+@pytest.mark.usefixtures("_known_ops_alone")
+def test_last_cast_to_codes_is_the_outputs_own(tmp_path: Path) -> None:
+    """The truth is what is cast, and its bound is the one before the cast."""
+    file = tmp_path / "mine.py"
+    codes = 'x: Float[Tensor, "m n"]) -> Float8e4m3fn[Tensor, "m n"]:\n    return '
+    texts = ("mine(" + codes + "x * 3", "other(" + codes + "(x * 3).to(torch.float8_e4m3fn)")
+    head, decorator = _HEAD.split("@op")
+    file.write_text(head + "\n".join(f"@op{decorator}def {each}\n" for each in texts))
+    load_ops(file)
+    found = []
+    case = next(each for each in OPS["mine_forward"].cases() if each.size("m") > 1)
+    inputs = OPS["mine_forward"].inputs(case, CPU)
+    for name in ("mine_forward", "other_forward"):
+        truth = OPS[name].oracle(case, inputs)
+        found.append((truth, OPS[name].bound(case, inputs, truth, Numerics())["y"].deterministic))
+    (truth, bound), (other, as_wide) = found
+    y, x = required(truth, "y"), required(inputs, "x")
+    assert torch.equal(y, required(other, "y"))
+    assert torch.equal(y, 3 * x.double())
+    assert torch.equal(bound, as_wide)
+    assert bool((bound <= 2.0**-23 * y.abs() + 2.0**-125).all())
 
 
 @pytest.mark.usefixtures("_known_ops_alone")

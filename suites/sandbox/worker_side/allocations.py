@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.cases.layouts import LARGEST_POISONED_BUFFER
 from suites.interpreter.strict import unwritten
+from suites.sandbox.call import held
 from suites.sandbox.worker_side import watch
 
 _EMPTY = torch.ops.aten
@@ -87,7 +88,7 @@ class _Filled(TorchDispatchMode):
         if func in _ALLOCATIONS and isinstance(made, Tensor) and made.is_floating_point():
             untouched = made.device.type == "cpu" and made.nbytes > LARGEST_POISONED_BUFFER
             if not untouched:
-                made.fill_(self.value)
+                made.fill_(held(self.value, made.dtype))
         return made
 
 

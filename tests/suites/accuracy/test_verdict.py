@@ -14,7 +14,7 @@ from torch import Tensor
 from oracles.op import Bound, Numerics
 from reports.record import OutputError
 from suites.accuracy.verdict import Verdict, judge
-from suites.sandbox.call import SENTINEL, Call
+from suites.sandbox.call import SENTINEL, Call, held
 
 INF, NAN = math.inf, math.nan
 LARGEST = torch.finfo(torch.float16).max  # 65504
@@ -169,12 +169,55 @@ def test_element_never_written_may_hold_the_sentinel_with_either_sign(sign: int)
     assert verdict.reason == "dx[1] was never written"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+_CODES = torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.0009, 0.013, -0.4, 1.06, 17.01, -300.0, 447.0, 1e4])
+def test_code_that_a_cast_makes_of_the_truth_is_right(truth: float) -> None:
+    """Whatever its distance to the truth, and what is too large is the largest code."""
+    exact = _tensor([truth], torch.float64)
+    verdict = _judge(exact.float().clamp(-448, 448).to(_CODES), exact, 0.0)
+    assert (verdict.rule, _measured(verdict).worst_deterministic) == (None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("truth", "code", "apart"),
+    [
+        (1.0625 - 2.0**-9, 1.125, 2.0**-9),  # 1.0625 lies between 1 and 1.125
+        (1.0625 + 2.0**-9, 1.0, 2.0**-9),
+        (1.0, 1.25, 0.1875),
+        (-17.0 + 2.0**-7, -18.0, 2.0**-7),
+        (2.0**-10 - 2.0**-15, 2.0**-9, 2.0**-15),  # the smallest code
+        (2.0**-5, -(2.0**-9), 2.0**-5 + 2.0**-10),
+        (430.0, 448.0, 2.0),
+    ],
+)
+def test_other_code_is_right_where_the_bound_reaches_it(
+    truth: float, code: float, apart: float
+) -> None:
+    """The boundary between two codes is what counts, not how far apart they are."""
+    exact, got = _tensor([truth], torch.float64), _tensor([code], _CODES)
+    assert _judge(got, exact, apart).rule is None
+    assert _judge(got, exact, apart * (1 - 2.0**-20)).rule == "deterministic bound"
+
+
+def test_code_of_a_number_is_no_nan_and_one_of_nan_no_number() -> None:
+    """Not even of a number past the largest code: a cast saturates."""
+    assert _judge(_tensor([NAN], _CODES), _tensor([1e4], torch.float64)).rule == (
+        "non-finite values"
+    )
+    assert _judge(_tensor([NAN], _CODES), _tensor([NAN], torch.float64)).rule is None
+    assert _judge(_tensor([1.0], _CODES), _tensor([NAN], torch.float64)).rule == (
+        "non-finite values"
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, _CODES])
 def test_element_never_written_is_named(dtype: torch.dtype) -> None:
     """It holds what fresh memory held: NaN at the first call, the sentinel at the second."""
     truth = torch.ones(2, 3, dtype=torch.float64)
     got, again = truth.to(dtype), truth.to(dtype)
-    got[1, 1], again[1, 1] = NAN, SENTINEL
+    got[1, 1], again[1, 1] = NAN, held(SENTINEL, dtype)
     verdict = _judge(got, truth, again=again)
     assert (verdict.rule, verdict.reason) == ("unwritten output", "dx[1, 1] was never written")
     assert _measured(verdict).worst_index == (1, 1)

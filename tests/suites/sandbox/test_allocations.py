@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from suites.sandbox.call import SENTINEL
+from suites.sandbox.call import SENTINEL, held
 from suites.sandbox.worker_side.allocations import fresh_memory
 
 NAN = math.nan
@@ -26,7 +26,9 @@ _UNINITIALISED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
+)
 @pytest.mark.parametrize("name", _UNINITIALISED)
 def test_fresh_memory_holds_the_value(name: str, dtype: torch.dtype) -> None:
     """Every way to memory that nothing was written to."""
@@ -34,7 +36,8 @@ def test_fresh_memory_holds_the_value(name: str, dtype: torch.dtype) -> None:
     for value in (NAN, SENTINEL):
         with fresh_memory(value, torch.device("cpu")):
             made = _UNINITIALISED[name](like)
-        expected = torch.full_like(made, value)
+        made = made.to(torch.float32 if dtype.itemsize == 1 else dtype)
+        expected = torch.full_like(made, held(value, dtype))
         assert torch.equal(made.isnan(), expected.isnan())
         assert torch.equal(made.nan_to_num(0.0), expected.nan_to_num(0.0))
 

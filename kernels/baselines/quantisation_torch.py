@@ -1,0 +1,65 @@
+"""PyTorch's scaled quantisation to fp8: one eager operation after the other, and compiled.
+
+What a cast makes of more than 448 is NaN in some versions: it clamps before.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.baselines.autograd_torch import DTYPES
+from kernels.baselines.compiled import compiled, unwatched
+from kernels.registry import Domain, kernel
+from oracles import QUANTISE_BLOCKS, QUANTISE_ROWS
+from oracles.op import Case
+from oracles.quantisation import BLOCK
+
+_CODES = torch.float8_e4m3fn
+_LARGEST = torch.finfo(_CODES).max
+_LEAST, _MOST = 2**20, 2**31 - 1  # compiled for each shape anew, which takes seconds
+
+
+def _reject(case: Case) -> str | None:
+    elements = case.size("m") * dict(case.sizes).get("n", BLOCK) * dict(case.sizes).get("g", 1)
+    if _LEAST <= elements <= _MOST:
+        return None
+    return f"is compiled for {_LEAST:,} to {_MOST:,} elements alone, got {elements:,}"
+
+
+_COMPILED = Domain(dtypes=DTYPES, strides="rows", devices=("cuda",), also=_reject)
+
+
+@kernel(QUANTISE_ROWS, Domain(dtypes=DTYPES), priority=-10)
+def torch_eager(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """The formula in fp32, over the last axis."""
+    wide = x.float()
+    scale = wide.abs().amax(-1).clamp(min=eps) / _LARGEST
+    return (wide / scale.unsqueeze(-1)).clamp(-_LARGEST, _LARGEST).to(_CODES), scale
+
+
+@kernel(QUANTISE_BLOCKS, Domain(dtypes=DTYPES), priority=-10, name="torch_eager")
+def torch_eager_blocks(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """Likewise, over blocks."""
+    codes, scales = torch_eager(x.unflatten(-1, (x.shape[-1] // BLOCK, BLOCK)), eps=eps)
+    return codes.flatten(-2), scales
+
+
+@kernel(QUANTISE_ROWS, _COMPILED, priority=-15)
+def inductor(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """The same, compiled."""
+    with unwatched():
+        made: tuple[Tensor, Tensor] = compiled(torch_eager, tuple(x.shape), x.stride(), x.dtype)(
+            x, eps=eps
+        )
+    return made
+
+
+@kernel(QUANTISE_BLOCKS, _COMPILED, priority=-15, name="inductor")
+def inductor_blocks(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """The same, compiled."""
+    with unwatched():
+        made: tuple[Tensor, Tensor] = compiled(
+            torch_eager_blocks, tuple(x.shape), x.stride(), x.dtype
+        )(x, eps=eps)
+    return made
