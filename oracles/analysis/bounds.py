@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
+from oracles.analysis.replay import largest_ratio, spread
 from oracles.analysis.scales import scales
 from oracles.analysis.trace import (
     ROUNDS,
@@ -73,6 +75,10 @@ def bounds(
         sizes: list[Tensor] | None = None
         if any(map(_suspect, pairs)):
             sizes = scales(graph.graph, constants, values)
+        most = largest_ratio(graph.graph)
+        shown: list[Tensor] | None = None
+        if any(_wide(*each, most) for each in zip(pairs, out_dtypes, strict=True)):
+            shown = spread(walk, constants, values)
         if any(each.sure is not None and not each.value.is_floating_point() for each in pairs):
             raise NoRuleError(
                 f"{told(reference)} returns truth values or whole numbers of rounded ones"
@@ -83,7 +89,10 @@ def bounds(
             # A reference may cast its output itself, by a mark, which is then the last cast.
             is_cast = node.target == ROUNDS and node.args[1:] == ("", dtype)
             last = torch.float64 if is_cast else dtype
-            made.append(_bound(pair, last, sure, likely, None if sizes is None else sizes[index]))
+            bound = _bound(pair, last, sure, likely, None if sizes is None else sizes[index])
+            if shown is not None:
+                bound = _looser(bound, pair, last, shown[index] * most, sure)
+            made.append(bound)
         return tuple(made)
 
 
@@ -100,6 +109,26 @@ def _suspect(pair: Pair) -> bool:
     """Whether some error is as large as its value."""
     error = _before(pair)
     return error is not None and bool(_silent(error, pair.value.abs()).any())
+
+
+def _wide(pair: Pair, dtype: torch.dtype, most: float) -> bool:
+    """Whether most errors are so many times the rounding of their values: are they as large?"""
+    error = _before(pair)
+    if error is None or not error.numel() or not pair.value.is_floating_point():
+        return False
+    least = pair.value.abs().mul_(most * UNIT_ROUNDOFF.get(dtype, UNIT_ROUNDOFF[torch.float32]))
+    return float((error > least.add_(_UNDERFLOW)).sum()) > error.numel() / 2
+
+
+def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: Arithmetic) -> Bound:
+    """The bound, without power where it is above what replays show, and the last cast."""
+    error = bound.deterministic if bound.probabilistic is None else bound.probabilistic
+    silent = error > _rounded(pair.value, shown.add_(_UNDERFLOW), dtype, sure)
+    silent &= error.isfinite()
+    if not bool(silent.any()):
+        return bound
+    before = bound.powerless
+    return replace(bound, powerless=silent if before is None else silent | before)
 
 
 def _bound(

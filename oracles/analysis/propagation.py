@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_map
 
 from oracles.analysis import atoms, sums  # noqa: F401  # they register rules
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
@@ -73,7 +74,9 @@ class Propagation:
             if node.op == "output":
                 return [held[each] for each in output_nodes(self.graph)]
             if node.op == "placeholder":
-                held[node] = self._input(next(given))
+                value = next(given)
+                error = self.read(value)
+                held[node] = Pair(value, error, error)
             elif node.op == "get_attr":
                 constant = constants[str(node.target)]
                 constant = constant.double() if constant.is_floating_point() else constant
@@ -85,15 +88,30 @@ class Propagation:
                 del held[each]
         raise AssertionError("a graph has an output")
 
-    def _input(self, value: Tensor) -> Pair:
-        """Exact, but for subnormals that are flushed when they are read."""
-        error = None
-        if not self.sure.numerics.gradual_underflow and value.is_floating_point():
-            size = value.abs()
-            if value.numel() and not float(size.amin()) >= FLUSHED:  # a zero, a NaN or a subnormal
-                error = size.masked_fill_(size >= FLUSHED, 0)
-                error = error if bool(error.any()) else None
-        return Pair(value, error, error)
+    def read(self, value: Tensor) -> Tensor | None:
+        """The error of an argument: exact, but for subnormals that are flushed as it is read."""
+        if self.sure.numerics.gradual_underflow or not value.is_floating_point():
+            return None
+        size = value.abs()
+        if not value.numel() or float(size.amin()) >= FLUSHED:
+            return None
+        error = size.masked_fill_(~(size < FLUSHED), 0)
+        return error if bool(error.any()) else None
+
+    def local(self, node: Node, out: Any, value_of: Callable[[Node], Any]) -> Error:  # noqa: ANN401
+        """The error of one operation on exact arguments."""
+        if node.target is operator.getitem:
+            return None
+        knowns: list[Known] = []
+
+        def known(each: Node) -> Any:  # noqa: ANN401
+            made = tree_map(lambda x: Known(x) if isinstance(x, Tensor) else x, value_of(each))
+            knowns.extend(each for each in _flat(made) if isinstance(each, Known))
+            return made
+
+        args: Any = map_arg(node.args, known)
+        kwargs: Any = map_arg(node.kwargs, known)
+        return self._error(node, self.likely or self.sure, out, args, kwargs, knowns)
 
     def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
         args: Any = map_arg(node.args, lambda each: held[each])

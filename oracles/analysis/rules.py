@@ -10,7 +10,7 @@ ea and eb; r(e) = e + u (|result| + e) + eta is the rounding of the result:
     a^k             k ea (|a| + ea)^(k-1), (k - 1) roundings
     exp a           e^a (expm1(d) + eps e^d), d = ea + 2 u |a|: the factor log2 e and its product
     log a           -log1p(-ea / a) + eps max(1, |log a|)
-    f(a)            min(L ea, |f'(a)| ea + C ea^2), |f'| <= L, |f''| <= 2 C
+    tanh a, erf a   the farther of f(a + ea) and f(a - ea)
 
 Infinite where an argument that isn't exact may be at a pole. A truth value may be either where its
 comparison may be decided either way; its error is True there.
@@ -301,32 +301,25 @@ def _sigmoid(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
     return arithmetic.rounded(out, through, 1 + EPS_DIVISION / arithmetic.u)
 
 
-def _through(error: Tensor | None, slope: Tensor, steepest: float, curve: float) -> Tensor | None:
-    """min(L e, |f'| e + C e^2); the slope is changed."""
-    if error is None:
-        return None
-    return slope.abs_().add_(error, alpha=curve).clamp_(max=steepest).mul_(error)
-
-
-def _within_one(
-    arithmetic: Arithmetic, out: Tensor, through: Tensor | None, local: float
+def _between(
+    arithmetic: Arithmetic, out: Tensor, a: Known, rises: Callable[[Tensor], Tensor], local: float
 ) -> Tensor:
-    """Of a function between -1 and 1 that a kernel approximates: absolute `local`."""
-    error = torch.full_like(out, local) if through is None else through.clamp_(max=2).add_(local)
+    """Of a function that rises everywhere, and that a kernel approximates: absolute `local`."""
+    error = torch.full_like(out, local)
+    if a.error is not None:
+        above, below = rises(a.value + a.error).sub_(out), rises(a.value - a.error).sub_(out).neg_()
+        error += torch.maximum(above, below)
     return arithmetic.rounded(out, error)
 
 
 @rule("tanh")
 def _tanh(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    through = _through(a.error, out.square().neg_().add_(1), 1.0, 0.39)  # max |tanh''| = 0.77
-    return _within_one(arithmetic, out, through, EPS_TANH)
+    return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
 
 
 @rule("erf")
 def _erf(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    slope = a.value.square().neg_().exp_().mul_(2 / math.sqrt(math.pi))
-    through = _through(a.error, slope, 1.13, 0.49)  # max |erf''| = 0.97
-    return _within_one(arithmetic, out, through, _EPS_ERF)
+    return _between(arithmetic, out, a, torch.erf, _EPS_ERF)
 
 
 @rule("sin", "cos")

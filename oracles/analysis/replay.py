@@ -1,0 +1,105 @@
+"""What roundings do: a reference run again, each operation off by some of what it may be off by.
+
+An operation's own error is what its rule says of exact arguments. A replay adds it times a number
+drawn from -1 to 1, element by element, and hands the result on: errors that cancel further on do
+so, which a bound that adds up magnitudes can't know.
+
+Of k operations, whose sums are of n addends at most, k n such errors meet in an output at most.
+Their magnitudes add up to no more than sqrt(k n) times the root of their squares (Cauchy, Schwarz),
+which is sqrt(3) times what uniform draws come to. A bound that is above `largest_ratio` times what
+replays show isn't that of errors that all err to one side: it counts what cancels.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from oracles.analysis.places import MADE, MOVES, of_constants
+from oracles.analysis.propagation import Propagation, last_uses, output_nodes
+from oracles.analysis.rules import SUMS
+from oracles.analysis.trace import ROUNDS
+
+_REPLAYS = 4
+_CHANCE = 4  # four draws come to a fourth of their root mean square in one of 150 elements
+
+
+def largest_ratio(graph: Graph) -> float:
+    """What a bound may come to in root mean squares of replays, where nothing cancels."""
+    operations = [
+        each
+        for each in graph.nodes
+        if each.op == "call_function" and each.target not in MOVES | MADE
+    ]
+    sums = (each for each in operations if each.target in SUMS)
+    most = max((size for each in sums for size in _sizes(each)), default=1)
+    return _CHANCE * math.sqrt(3 * len(operations) * most)
+
+
+def _sizes(node: Node) -> Iterator[int]:
+    """Of its arguments, along which it may add up: along one axis, or all."""
+    for each in node.all_input_nodes:
+        yield from each.meta["val"].shape
+        made = node.meta["val"]
+        if isinstance(made, Tensor) and made.numel():
+            yield each.meta["val"].numel() // made.numel()
+
+
+def spread(
+    walk: Propagation, constants: Mapping[str, Tensor], values: Sequence[Tensor]
+) -> list[Tensor]:
+    """The root mean square by which each output is off, of a few replays."""
+    draw = torch.Generator(values[0].device).manual_seed(0)
+
+    def off(value: Any, local: Any) -> Any:  # noqa: ANN401
+        if not isinstance(local, Tensor) or not value.is_floating_point():
+            return value
+        size = local.expand(value.shape)
+        chance = torch.empty_like(size).uniform_(-1, 1, generator=draw)
+        return value + torch.where(size.isfinite(), size * chance, 0.0)
+
+    # Of each node first the exact value, then those of the replays.
+    held: dict[Node, list[Any]] = {}
+    given, done = iter(values), last_uses(walk.graph)
+    for node in walk.graph.nodes:
+        if node.op == "output":
+            break
+        if node.op in {"placeholder", "get_attr"}:
+            is_given = node.op == "placeholder"
+            value = next(given) if is_given else constants[str(node.target)]
+            value = value.double() if value.is_floating_point() else value
+            exact, local = value, walk.read(value) if is_given else of_constants(value)
+            runs = [value] * _REPLAYS
+        else:
+            exact, *runs = (_result(node, held, each) for each in range(_REPLAYS + 1))
+            local = walk.local(node, exact, lambda other: held[other][0])
+        if isinstance(exact, list | tuple):
+            several = local if isinstance(local, list | tuple) else [local] * len(exact)
+            made = [list(map(off, each, several)) for each in runs]
+        else:
+            made = [off(each, local) for each in runs]
+        held[node] = [exact, *made]
+        for each in done.get(node, ()):
+            del held[each]
+    squares = []
+    for node in output_nodes(walk.graph):
+        exact, *runs = held[node]
+        squares.append(sum((each - exact).square() for each in runs) / _REPLAYS)
+    return [each.sqrt() for each in squares]
+
+
+def _result(node: Node, held: Mapping[Node, list[Any]], run: int) -> Any:  # noqa: ANN401
+    args: Any = map_arg(node.args, lambda each: held[each][run])
+    kwargs: Any = map_arg(node.kwargs, lambda each: held[each][run])
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    if node.target == ROUNDS:
+        return args[0]
+    return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -1,0 +1,78 @@
+"""Replays with random roundings: within the bounds of all ops, and what they take power from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracles import OPS
+from oracles.analysis import bounds, truth
+from oracles.analysis.arithmetic import Arithmetic
+from oracles.analysis.propagation import Propagation
+from oracles.analysis.replay import spread
+from oracles.analysis.trace import tensors_of, trace
+from oracles.op import Numerics
+from oracles.reference import ReferenceOp
+
+CPU = torch.device("cpu")
+_DERIVED = [each for each in OPS.values() if isinstance(each, ReferenceOp)]
+_NUMERICS = Numerics(gradual_underflow=True)
+_CASES = 4  # an op
+
+
+def _reciprocal(steps: int, x: Tensor) -> Tensor:
+    """1 / (1 + x^2) by Newton's steps, each of which takes off what the one before was off by."""
+    a = 1 + x.square()
+    y = torch.full_like(a, 0.05)
+    for _ in range(steps):
+        y = y * (2 - a * y)
+    return y
+
+
+def _long(x: Tensor) -> Tensor:
+    return _reciprocal(14, x)
+
+
+def _short(x: Tensor) -> Tensor:
+    return 1 / (1 + x.square())
+
+
+def test_bound_that_counts_what_cancels_has_no_power() -> None:
+    """It is small beside the values, and thousands of times what roundings do."""
+    inputs = {"x": torch.rand(33, generator=torch.Generator().manual_seed(3)) * 2}
+    (made,) = bounds(_long, inputs, _NUMERICS, (torch.float32,))
+    (exact,) = truth(_long, inputs)
+    assert bool((made.deterministic < exact / 20).all())
+    assert made.powerless is not None
+    assert bool(made.powerless.all())
+    (plain,) = bounds(_short, inputs, _NUMERICS, (torch.float32,))
+    assert plain.powerless is None
+
+
+def test_last_cast_is_one_of_the_roundings() -> None:
+    """A bound far above fp32's roundings has power where the output is rounded to bfloat16."""
+    inputs = {"x": torch.rand(33, generator=torch.Generator().manual_seed(3)) * 2}
+    (made,) = bounds(_long, inputs, _NUMERICS, (torch.bfloat16,))
+    assert made.powerless is None
+
+
+@pytest.mark.parametrize("op", _DERIVED, ids=lambda each: each.name)
+def test_replays_are_within_the_bound(op: ReferenceOp) -> None:
+    """An error of each operation that its rule allows leaves outputs within theirs."""
+    cases = [
+        each for each in op.cases() if each.tier == "ci" and each.distribution in {"normal", "inf"}
+    ]
+    for case in cases[:: len(cases) // _CASES]:
+        inputs = op.inputs(case, CPU)
+        values = tuple(tensors_of(inputs, torch.float64).values())
+        graph = trace(op.reference.function, inputs)
+        walk = Propagation(graph.graph, Arithmetic.of(_NUMERICS, case.dtype), None, str)
+        constants = {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
+        constants |= dict(graph.named_buffers())
+        for shown, pair in zip(
+            spread(walk, constants, values), walk(constants, values), strict=True
+        ):
+            assert bool(
+                (~pair.value.isfinite() | (shown <= (0 if pair.sure is None else pair.sure))).all()
+            )
