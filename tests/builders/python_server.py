@@ -344,6 +344,15 @@ def _run(option: str, what: str, *arguments: str) -> None:
         _program(what)
 
 
+def _end(status: int) -> None:
+    """End as Python does, but take nothing apart: of what is loaded that is 0.3 s of a core."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for each in (sys.stdout, sys.stderr):
+        each.flush()
+    os._exit(status & 0xFF)
+
+
 def main() -> None:
     """Load what most runs need, and serve; in a fork, run what was asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C isn't for the server
@@ -358,7 +367,14 @@ def main() -> None:
             module.__doc__ = f"{module.__doc__}\n\nPYTEST_DONT_REWRITE"
     gc.collect()
     gc.freeze()
-    _run(*_become(*_serve(line)))
+    command, status = _become(*_serve(line)), 0
+    try:
+        _run(*command)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):  # which Python prints
+            raise
+        status = int(end.code or 0)
+    _end(status)
 
 
 if __name__ == "__main__":
