@@ -8,7 +8,7 @@ sizes, and each pair once more.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -202,6 +202,11 @@ class _Covering(Coverage):
         owner = np.repeat(np.arange(len(counts)), counts)
         self.possible = owner[:, None] != owner[None, :]
 
+    def _made(self, parts: Iterable[Part]) -> Case | None:
+        """As of any covering; what ends with a size of 0 is no case, and most of what is tried."""
+        *_, last, end = given = list(parts)
+        return None if 0 in {**last.sizes, **end.sizes}.values() else super()._made(given)
+
 
 def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     """Cases in which every pair of levels meets, of as few shapes as that takes.
@@ -214,12 +219,16 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     # Of fixed axes a definition may have so many that no case is small.
     least = case_of(op.name, {name: each.smallest for name, each in sizes.items()}, _SAME[0], "ci")
     most = max(_MOST_BYTES, 2 * op.bytes(least))
+    small: dict[object, bool] = {}
 
     def serves(case: Case) -> bool:
-        return op.bytes(case) <= most and all(size for _, size in case.sizes)
+        key = case.sizes, case.dtype, case.weight_dtype
+        if key not in small:
+            small[key] = op.bytes(case) <= most and all(size for _, size in case.sizes)
+        return small[key]
 
-    small = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
-    coverage = _Covering(small, serves)
+    of_few = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
+    coverage = _Covering(of_few, serves)
     coverage.search()
     yield from coverage.cover("ci", "")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from oracles import OPS
 from oracles.cases.covering import Coverage
@@ -32,13 +35,18 @@ def _narrow(case: Case) -> bool:
     )
 
 
+@cache
+def _covering(name: str) -> tuple[Coverage, NDArray[np.bool_], tuple[Case, ...]]:
+    """That of an op's small cases, the pairs that were found possible, and its cases."""
+    coverage = Coverage(OPS[name], _small)
+    coverage.search()
+    return coverage, coverage.possible.copy(), tuple(coverage.cover("ci", "why"))
+
+
 @_BY_NAME
 def test_covering_leaves_no_possible_pair_unmet(op: Op) -> None:
     """Of those that were found possible: each is in one of the cases, whatever counts it."""
-    coverage = Coverage(op, _small)
-    coverage.search()
-    before = coverage.possible.copy()
-    made = list(coverage.cover("ci", "why"))
+    coverage, before, made = _covering(op.name)
     assert not coverage.missing().any()
     assert (coverage.possible == before).all(), "no pair was given up"
     met = {pair for case in made for pair in combinations(enumerate(levels_of(op, case)), 2)}
@@ -54,16 +62,17 @@ def test_covering_leaves_no_possible_pair_unmet(op: Op) -> None:
 
 
 @_BY_NAME
-@pytest.mark.parametrize("serves", [_small, _narrow])
-def test_covering_has_only_cases_that_are_served(op: Op, serves: object) -> None:
+def test_covering_has_only_cases_that_are_served(op: Op) -> None:
     """And each once, also of a kernel that serves little."""
-    assert callable(serves)
-    coverage = Coverage(op, serves)
-    coverage.search()
-    made = list(coverage.cover("ci", "why"))
-    assert len(made) > 10
-    assert all(serves(case) and objection(op, case) is None for case in made)
-    assert len({case.id() for case in made}) == len(made)
+    little = Coverage(op, _narrow)
+    little.search()
+    for serves, made in (
+        (_small, _covering(op.name)[2]),
+        (_narrow, tuple(little.cover("ci", "why"))),
+    ):
+        assert len(made) > 10
+        assert all(serves(case) and objection(op, case) is None for case in made)
+        assert len({case.id() for case in made}) == len(made)
 
 
 def test_covering_is_the_same_each_time() -> None:
@@ -99,9 +108,7 @@ def test_each_part_makes_a_case_of_its_level(op: Op) -> None:
 @_BY_NAME
 def test_id_says_all_of_a_case(op: Op) -> None:
     """Of the op's own cases and of those of a covering; why it is there aside."""
-    coverage = Coverage(op, _small)
-    coverage.search()
-    for case in (*op.cases(), *coverage.cover("ci", "")):
+    for case in (*op.cases(), *_covering(op.name)[2]):
         named = case_named(op, case.id())
         assert named is not None, case.id()
         for field in (
