@@ -89,8 +89,6 @@ _CASES = {
     "locked_partials_256": (
         (True, _case(37, 760, _BF16, _BF16)),
         (True, _case(37, 760, _FP16, _SINGLE)),
-        (True, _case(600, 40, _FP16, _FP16)),  # three rows to a sum
-        (True, _case(600, 40, _BF16, _SINGLE, "uniform")),
         (False, _case(37, 760, _SINGLE, _SINGLE)),
         (False, _case(37, 64, _BF16, _BF16, "integers")),  # each row has a sum of its own: exact
     ),
@@ -98,6 +96,8 @@ _CASES = {
     "locked_partials_64": (
         (True, _case(7, 5000, _BF16, _SINGLE)),
         (True, _case(5, 8193, _FP16, _SINGLE)),
+        (True, _case(150, 8193, _FP16, _FP16)),  # three rows to a sum
+        (True, _case(150, 8193, _BF16, _SINGLE, "uniform")),
     ),
     "half_products": (
         (True, _case(37, 760, _BF16, _BF16, "normal", *_RMS)),

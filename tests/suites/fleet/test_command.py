@@ -22,6 +22,33 @@ def _refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--on", "SHARED", "--", "bench", "--gpus", "all"), "--gpus: it isn't served in a fleet"),
+        (("--on", "SHARED", "--", "bench", "--ncu"), "--ncu: it isn't served in a fleet"),
+        (("--on", "SHARED", "--", "bench", "--no-such"), "--no-such: there is no such option"),
+        (("--on", "SHARED", "--", "compile"), "compile: there is no such suite"),
+        (("--on", "SHARED"), "no suite is named; after a second -- comes one of accuracy"),
+        (("--", "bench"), "--on names each type of accelerator once"),
+    ],
+)
+def test_mistake_is_told_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    """And no folder is made for records."""
+    status: object
+    try:
+        status = main(("--results", str(tmp_path), *words))
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(said)
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_ray_client_is_refused_with_what_works(capsys: pytest.CaptureFixture[str]) -> None:
     """Rows can't be streamed over it."""
     said = _refused(capsys, "--address", "ray://head:10001", "--on", "H200", "--", "bench")

@@ -101,19 +101,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tried(folder: Path) -> Iterator[Callable[[str], tuple[AccuracyRow, Workers]]]:
-    """What becomes of a kernel of the file, in workers that all share."""
-    os.environ["LOOKED"] = str(folder / "looked.jsonl")
-    workers = Workers(_CPU, 90, files=(folder / "mine.py",), time_limit_s=5.0)
+def workers(folder: Path) -> Iterator[Workers]:
+    """Those that all share: each start of theirs imports torch twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOKED", str(folder / "looked.jsonl"))
+        made = Workers(_CPU, 90, files=(folder / "mine.py",), time_limit_s=5.0)
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def tried(workers: Workers) -> Callable[[str], tuple[AccuracyRow, Workers]]:
+    """What becomes of a kernel of the file."""
 
     def row_of(name: str) -> tuple[AccuracyRow, Workers]:
         kernel = next(each for each in workers.kernels() if each.name == name)
         run = Run(_CPU, 90, workers=workers, further=0.0)
         return run.try_pair(kernel, _CASE), workers
 
-    yield row_of
-    workers.close()
-    del os.environ["LOOKED"]
+    return row_of
 
 
 def test_nothing_of_the_suites_is_there(
@@ -158,14 +164,14 @@ _OURS = {
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", _OURS)
-def test_our_kernels_are_as_right_there(name: str, dtype: str) -> None:
+def test_our_kernels_are_as_right_there(name: str, dtype: str, workers: Workers) -> None:
     """In the halves too: the interpreter's arithmetic is the mended one."""
     case = _CASES[_OURS[name].format(dtype)]
     kernel = next(each for each in all_kernels() if each.name == name)
-    _assert_alike(kernel, case)
+    _assert_alike(kernel, case, workers)
 
 
-def test_options_and_added_gradients_come_through() -> None:
+def test_options_and_added_gradients_come_through(workers: Workers) -> None:
     """Numbers, flags and tensors that are changed in place; an output that is None isn't sent."""
     options = {"accumulate", "no_bias"}
     case = next(
@@ -183,19 +189,15 @@ def test_options_and_added_gradients_come_through() -> None:
         and each.origin == "ours"
         and each.domain.reject(case, 90, "cpu") is None
     )
-    _assert_alike(kernel, case)
+    _assert_alike(kernel, case, workers)
 
 
-def _assert_alike(kernel: Kernel, case: Case) -> None:
+def _assert_alike(kernel: Kernel, case: Case, workers: Workers) -> None:
     """The outputs of a plain call are those of a worker's, bit by bit."""
-    workers = Workers(_CPU, 90)
-    try:
-        run = Run(_CPU, 90, workers=workers)
-        inputs: Inputs = kernel.op.inputs(case, _CPU)
-        there = workers.call_plainly(kernel, case, inputs)
-        here = workers.call(kernel, case, run.parcel(kernel, case), "nan")
-    finally:
-        workers.close()
+    run = Run(_CPU, 90, workers=workers)
+    inputs: Inputs = kernel.op.inputs(case, _CPU)
+    there = workers.call_plainly(kernel, case, inputs)
+    here = workers.call(kernel, case, run.parcel(kernel, case), "nan")
     assert (there.rule, there.reason) == (None, None)
     assert list(there.outputs) == list(here.outputs) == list(kernel.op.forms(case))
     for name, each in here.outputs.items():
