@@ -59,7 +59,6 @@ def mend(interpreter: Any) -> None:
     builder.create_minnumf = _binary(np.fmin, handle)
     builder.create_clampf = _clamp(builder.create_clampf, interpreter._ir.PROPAGATE_NAN.NONE)
     builder.create_fma = _fused(builder.create_fma, handle)
-    _mend_other(interpreter)
     _mend_sum(interpreter)
     type(interpreter.interpreter_semantic).dot_scaled = _refusing("tl.dot_scaled")
     _refuse_what_is_missing(builder)
@@ -73,20 +72,6 @@ def _mend_sum(interpreter: Any) -> None:
         return stock(self, block)
 
     interpreter.ReduceOps.sum = total
-
-
-def _mend_other(interpreter: Any) -> None:
-    semantic = type(interpreter.interpreter_semantic)  # Triton 3.6 makes many
-    stock = semantic.load
-
-    def load(self: Any, pointer: Any, mask: Any, other: Any, *rest: Any) -> Any:
-        GIVEN.append(other is not None)
-        try:
-            return stock(self, pointer, mask, other, *rest)
-        finally:
-            GIVEN.pop()
-
-    semantic.load = load
 
 
 def _comparison(stock: Any, handle: Any) -> Any:

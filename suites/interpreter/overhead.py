@@ -5,7 +5,8 @@ in numpy. What of that says the same again at every operation is kept: triton.la
 (the stock interpreter patches it anew for each launch, and for each call of a device function, of
 which tl.sum is one), the shapes of blocks, the check for integer overflow (five operations on
 int64 for each addition, for a device_assert that is compiled out), the host's copies of arguments
-that lie there already. docs/measured.md has how much.
+that lie there already. What a call of triton.language comes to is kept in plans.py.
+docs/measured.md has how much.
 
 Besides: autotuning, which needs a GPU to time on, takes the first configuration.
 """
@@ -16,6 +17,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 
@@ -121,6 +123,23 @@ def _keep_shapes() -> None:
     tl.tensor.__init__ = tensor
 
 
+def _shape_blocks(interpreter: Any) -> None:
+    """Spread blocks, and give them axes, by the C of numpy: its own Python is slow."""
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+
+    def broadcast(_: Any, block: Any, shape: Any) -> Any:
+        spread = np.empty(shape, block.data.dtype)
+        spread[...] = block.data
+        return handle(spread, block.dtype.scalar)
+
+    def expand_dims(_: Any, block: Any, axis: int) -> Any:
+        extents = list(block.data.shape)
+        extents.insert(axis, 1)
+        return handle(block.data.reshape(extents), block.dtype.scalar)
+
+    builder.create_broadcast, builder.create_expand_dims = broadcast, expand_dims
+
+
 def _keep_arguments(interpreter: Any) -> None:
     """Pass tensors on the CPU as they are; the stock interpreter makes an alias of each."""
     executor = interpreter.GridExecutor
@@ -156,4 +175,5 @@ _PARTS: dict[Callable[[Any], None], tuple[str, ...]] = {
         "InterpreterError",
     ),
     _keep_arguments: ("GridExecutor",),
+    _shape_blocks: ("InterpreterBuilder", "TensorHandle"),
 }

@@ -30,7 +30,7 @@ import triton
 import triton.language as tl
 from triton.runtime import jit
 
-from suites.interpreter import arguments, loops, operations, overhead
+from suites.interpreter import arguments, loops, operations, overhead, plans
 from suites.interpreter.strict import undefined
 from suites.interpreter.strict.launch import line
 
@@ -148,6 +148,7 @@ def install() -> None:
     operations.mend(interpreter)
     arguments.mend(interpreter)
     loops.mend(interpreter)
+    plans.mend(interpreter)
     overhead.mend(interpreter)
     try:
         probe()
