@@ -179,8 +179,6 @@ _CUTS = {
     (4, True): Cut(1, 2048, 8, 2, 128),
     (4, False): Cut(1, 2048, 8, 2, 128),
 }
-# An interpreter pays for each program and trip, whatever their size.
-_INTERPRETED_CUT = Cut(8, 256, 4, 2, 255)
 MOST_OWNERS = 32
 WIDEST = 65536
 SM = (80, 121)
@@ -209,7 +207,7 @@ def row_sharing(
     m, n, device = call.m, call.n, x.device
     interpreted = device.type == "cpu"
     if cut is None:
-        cut = _INTERPRETED_CUT if interpreted else _CUTS[x.element_size(), call.aligned]
+        cut = _interpreted_cut(n) if interpreted else _CUTS[x.element_size(), call.aligned]
     block_n = max(cut.block_n, triton.next_power_of_2(n) // MOST_OWNERS)
     owners = triton.cdiv(n, block_n)
     cores = multiprocessors(device, device_independent=device_independent)
@@ -231,6 +229,11 @@ def row_sharing(
                 BLOCK_N=block_n, BLOCK_O=triton.next_power_of_2(owners),
             )  # fmt: skip
     return call.gradients()
+
+
+def _interpreted_cut(n: int) -> Cut:
+    """Four owners a row at most: an interpreter pays for each program and trip, of any size."""
+    return Cut(16, max(256, triton.next_power_of_2(n) // 4), 4, 2, 255)
 
 
 # dweight has a partial for each group; with the option device_independent it doesn't show.

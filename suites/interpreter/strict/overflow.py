@@ -48,7 +48,8 @@ _SHAPES = (
     "create_split",
     "create_cat",
 )
-_MARK = "wrapped"  # the attribute of a handle
+_SPREADING = ("create_expand_dims", "create_broadcast", "create_splat")
+_MARK, _REACH = "wrapped", "reach"  # attributes of a handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,14 @@ def _range(data: Array) -> Range:
     return int(data.min()), int(data.max())
 
 
+def _reach(handle: Any) -> Range:
+    """A range that holds a handle's numbers, kept with it."""
+    found: Range | None = handle.__dict__.get(_REACH)
+    if found is None:
+        found = handle.__dict__[_REACH] = _range(handle.data)
+    return found
+
+
 def install(interpreter: Any) -> None:
     """Check the integer arithmetic of `triton.runtime.interpreter` from here on."""
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
@@ -165,6 +174,8 @@ def install(interpreter: Any) -> None:
     for name in (*_SAME_SHAPE, *_SHAPES, "create_select", "create_bitcast"):
         if hasattr(builder, name):
             plain[name] = getattr(builder, name)
+    for name in _SPREADING:
+        plain[name] = _reaching(plain[name])
     for name, function in plain.items():
         setattr(builder, name, function)
         marking[name] = _SPECIAL.get(name, _passed_on)(function)
@@ -179,6 +190,10 @@ def _checked(stock: Any, sign: str, operation: Any, reach: Callable[[Range, Rang
         out = stock(self, a, b)
         limits = _LIMITS.get(out.data.dtype)
         if limits is not None:
+            low, high = reach(_reach(a), _reach(b))
+            if limits[0] <= low and high <= limits[1]:
+                out.__dict__[_REACH] = low, high
+                return out
             low, high = reach(_range(a.data), _range(b.data))
             if low < limits[0] or high > limits[1]:
                 exact = operation(a.data.astype(np.int64), b.data.astype(np.int64))
@@ -186,6 +201,20 @@ def _checked(stock: Any, sign: str, operation: Any, reach: Callable[[Range, Rang
         return out
 
     return checked
+
+
+def _reaching(stock: Any) -> Any:
+    """What spreads a block, or a number over one, changes none of its numbers."""
+
+    def spread(self: Any, *operands: Any) -> Any:
+        out = stock(self, *operands)
+        for each in operands:
+            found = getattr(each, _REACH, None)
+            if found is not None:
+                out.__dict__[_REACH] = found
+        return out
+
+    return spread
 
 
 def _checked_cast(stock: Any) -> Any:
