@@ -67,7 +67,8 @@ def bounds(
     sure = Arithmetic.of(numerics, _activations(inputs))
     likely = sure.probable(count_sums(graph.graph))
     walk = Propagation(graph.graph, sure, likely, partial(line_of, reference=reference))
-    values = tuple(tensors_of(inputs, torch.float64).values())
+    tensors = tensors_of(inputs, torch.float64)
+    values = tuple(tensors[name] for name in graph.meta["names"])
     constants = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
     constants |= {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
     with torch.no_grad(), made_in(torch.float64):

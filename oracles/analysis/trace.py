@@ -10,16 +10,19 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
+from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx import traceback as lines
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 Reference = Callable[..., Tensor | tuple[Tensor, ...]]
 _aten = torch.ops.aten
@@ -118,7 +121,11 @@ class Precision(TorchFunctionMode):
         def kept(each: object) -> object:
             return self.dtype if isinstance(each, torch.dtype) and each in _FLOATS else each
 
-        return func(*map(kept, args), **{name: kept(each) for name, each in named.items()})
+        given = [each for each in tree_leaves((args, named)) if isinstance(each, Tensor)]
+        held = given and all(type(each) is Tensor and _is_whole(each) for each in given)
+        # Whole numbers that a graph has as they are: what follows from them is known, too.
+        with _disable_current_modes() if held and detect_fake_mode() else nullcontext():
+            return func(*map(kept, args), **{name: kept(each) for name, each in named.items()})
 
     def _tell(self) -> None:
         frame = sys._getframe(2)  # noqa: SLF001  # the one way to the caller's line
@@ -127,6 +134,10 @@ class Precision(TorchFunctionMode):
                 lines.set_stack_trace([f"{self.file}:{frame.f_lineno}"])
                 return
             frame = frame.f_back  # type: ignore[assignment]
+
+
+def _is_whole(x: Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex())
 
 
 @contextmanager
@@ -183,12 +194,19 @@ _LOWERED = (
 
 _MOST_KEPT = 256  # graphs
 _kept: dict[object, GraphModule] = {}
+_by_values: set[object] = set()
+
+
+class _DataError(NoRuleError):
+    """A reference does what depends on a tensor's values."""
 
 
 def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     """The reference in float64 as a graph of aten operations of the tensors in `inputs`.
 
-    It is kept for other inputs of the same shapes: to make one takes longer than a small case.
+    Where it does what depends on whole numbers' values, as on where pages lie, the graph is of
+    these, and of the other tensors alone: `meta["names"]`. It is kept for other inputs of the same
+    shapes: to make one takes longer than a small case.
     """
     forms = (
         (each.shape, each.stride(), each.dtype.is_floating_point or each.dtype)
@@ -196,20 +214,41 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
         else each
         for each in inputs.values()
     )
-    key = reference, tuple(inputs), *forms
-    if key not in _kept:
-        if len(_kept) == _MOST_KEPT:
-            del _kept[next(iter(_kept))]
-        _kept[key] = _traced(reference, inputs)
+    key: tuple[object, ...] = reference, tuple(inputs), *forms
+    whole = {
+        name: each for name, each in inputs.items() if isinstance(each, Tensor) and _is_whole(each)
+    }
+    if key not in _kept and key not in _by_values:
+        try:
+            _keep_graph(key, _traced(reference, inputs, frozenset()))
+        except _DataError:
+            if not whole:
+                raise
+            _by_values.add(key)
+    if key in _by_values:
+        key = *key, *(tuple(each.flatten().tolist()) for each in whole.values())
+        if key not in _kept:
+            _keep_graph(key, _traced(reference, inputs, frozenset(whole)))
     return _kept[key]
 
 
-def _traced(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
+def _keep_graph(key: object, graph: GraphModule) -> None:
+    if len(_kept) == _MOST_KEPT:
+        del _kept[next(iter(_kept))]
+    _kept[key] = graph
+
+
+def _traced(
+    reference: Reference, inputs: Mapping[str, object], known: frozenset[str]
+) -> GraphModule:
     """Raises NoRuleError, with the line, where it can't be done.
 
-    It draws random numbers then, changes its inputs, or does what depends on values.
+    It draws random numbers then, changes its inputs, or does what depends on values. known: tensors
+    that the graph has as they are.
     """
     tensors = tensors_of(inputs, torch.float64)
+    for each in known:
+        del tensors[each]
     names = tuple(tensors)
 
     def called(*values: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -223,10 +262,12 @@ def _traced(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
         except Exception as error:
             data = "DataDependent" in type(error).__name__
             why = "does what depends on a tensor's values" if data else f"can't be run: {error}"
-            raise NoRuleError(f"{told(reference)} {why.splitlines()[0]}") from error
+            kind = _DataError if data else NoRuleError
+            raise kind(f"{told(reference)} {why.splitlines()[0]}") from error
         table = get_decompositions(_LOWERED)
         lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
         graph = _graph(lowered, *values, table=table)
+    graph.meta["names"] = names
     graph.graph.eliminate_dead_code()
     for node in graph.graph.nodes:
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(

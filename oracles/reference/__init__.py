@@ -51,12 +51,20 @@ from oracles.reference.cases import (
 )
 from oracles.reference.checks import check
 from oracles.reference.counts import Counter, meta
-from oracles.reference.signature import Array, Function, OpError, Signature, place_of
+from oracles.reference.signature import (
+    Array,
+    Axis,
+    Function,
+    OpError,
+    Signature,
+    length,
+    place_of,
+)
 
 __all__ = ["OpError", "ReferenceOp", "op"]
 
 _SINGLE = (torch.float32, torch.float32)
-_IGNORED = 0.25  # of labels, where some may be ignored
+_RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +72,9 @@ class Reference:
     """A function, and what was said of it.
 
     written    what a user wrote; function computes the op, and is the same or its gradients
-    labels     of arguments that hold whole numbers: the size that they are below
+    labels     () -> of arguments that hold whole numbers: the axis whose places they name
     ignored    of some of these another number, which stands for no label at all
+    pointers   of others the axis whose parts begin and end at them: from 0 to its length, rising
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
     without    distributions on which the op isn't defined
@@ -78,8 +87,9 @@ class Reference:
     function: Function
     signature: Signature
     sizes: Mapping[str, Sizes]
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Callable[[], Mapping[str, Axis]] = dict
     ignored: Mapping[str, int] = field(default_factory=dict)
+    pointers: Mapping[str, Axis] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
@@ -119,12 +129,7 @@ class Reference:
         for each in self.signature.arrays:
             layout, shape = case.layout.of(each.name), each.shape(sizes)
             if not each.is_real:
-                most = sizes[self.labels[each.name]]
-                whole = torch.randint(most, shape, generator=draw, device=device)
-                if each.name in self.ignored:
-                    rare = torch.rand(shape, generator=draw, device=device) < _IGNORED
-                    whole = whole.masked_fill(rare, self.ignored[each.name])
-                made[each.name] = whole.to(each.dtype(case))
+                made[each.name] = self._whole(each, sizes, draw).to(each.dtype(case))
             elif len(shape) > 1:
                 placed = place_tensor(drawn[each.name], each.dtype(case), layout, each.letters)
                 made[each.name] = placed
@@ -132,6 +137,26 @@ class Reference:
                 made[each.name] = place_vector(drawn[each.name], each.dtype(case), layout)
         made.update(self.signature.numbers)
         return made
+
+    def _whole(self, array: Array, sizes: Mapping[str, int], draw: torch.Generator) -> Tensor:
+        """Whole numbers of an argument, or truth values, most of them true."""
+        shape, device = array.shape(sizes), draw.device
+
+        def rare() -> Tensor:
+            return torch.rand(shape, generator=draw, device=device) < _RARE
+
+        if array.kind == torch.bool:
+            return ~rare()
+        if array.name in self.pointers:
+            most = length(self.pointers[array.name], sizes)
+            ends = torch.randint(most + 1, shape, generator=draw, device=device).sort().values
+            ends[:1], ends[-1:] = 0, most
+            return ends
+        most = length(self.labels()[array.name], sizes)
+        whole = torch.randint(most, shape, generator=draw, device=device)
+        if array.name in self.ignored:
+            whole = whole.masked_fill(rare(), self.ignored[array.name])
+        return whole
 
     def oracle(self, _case: Case, inputs: Inputs) -> Outputs:
         """The truth."""
@@ -227,8 +252,14 @@ def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counte
     signature, named = reference.signature, dict(sizes)
     given = {each.name: meta(each.shape(named), real=each.is_real) for each in signature.arrays}
     counter = Counter()
-    with counter:
-        reference.function(**given, **signature.numbers)
+    try:
+        with counter:
+            reference.function(**given, **signature.numbers)
+    except RuntimeError:  # it goes by values of whole numbers, of which these have none
+        case = case_of(reference.name, named, _SINGLE, "ci")
+        inputs, counter = reference.inputs(case, torch.device("cpu")), Counter()
+        with counter:
+            reference.function(**inputs)
     return counter
 
 
@@ -395,7 +426,7 @@ def op(
                 function=function,
                 signature=signature,
                 sizes=sizes,
-                labels=labels or {},
+                labels=lambda: labels or {},
                 ignored=ignored or {},
                 nonzero=frozenset(nonzero),
                 without=frozenset(without),
@@ -419,7 +450,7 @@ def _compare(
     if not signature.real:
         raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
     for each in signature.arrays:
-        if not each.is_real and labels.get(each.name) not in sizes:
+        if not each.is_real and each.kind != torch.bool and labels.get(each.name) not in sizes:
             raise OpError(
                 f"{where}: {each.name} holds whole numbers; say the size that they are below, as "
                 f'labels={{"{each.name}": "n"}}'

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from oracles.analysis import NoRuleError, bounds, truth
 from oracles.op import Argument, Numerics
@@ -26,6 +27,8 @@ class _Watch(TorchDispatchMode):
     def __init__(self, function: Function, inputs: Mapping[str, Argument]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.function = function
+        # Whole numbers that follow from those given, which branches may go by.
+        self.whole = {id(each): each for each in inputs.values() if _is_whole(each)}
         self.names = {
             each.untyped_storage().data_ptr(): name
             for name, each in inputs.items()
@@ -35,20 +38,29 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._refuse(f"it draws random numbers ({func}); pass them as an argument")
-        if torch.Tag.data_dependent_output in func.tags:
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        is_whole = bool(given) and all(id(each) in self.whole for each in given)
+        if torch.Tag.data_dependent_output in func.tags and not is_whole:
             self._refuse(
                 f"it goes by a tensor's values ({func}); write torch.where for a branch by values"
             )
-        for argument, given in zip(func._schema.arguments, args, strict=False):  # noqa: SLF001
+        for argument, passed in zip(func._schema.arguments, args, strict=False):  # noqa: SLF001
             is_written = argument.alias_info is not None and argument.alias_info.is_write
-            if is_written and isinstance(given, Tensor):
-                name = self.names.get(given.untyped_storage().data_ptr())
+            if is_written and isinstance(passed, Tensor):
+                name = self.names.get(passed.untyped_storage().data_ptr())
                 if name is not None:
                     self._refuse(f"it changes its argument {name}; compute a new tensor")
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        if is_whole:
+            self.whole |= {id(each): each for each in tree_leaves(made) if _is_whole(each)}
+        return made
 
     def _refuse(self, told: str) -> None:
         raise OpError(f"{_line(self.function, traceback.extract_stack())}: {told}")
+
+
+def _is_whole(x: object) -> bool:
+    return isinstance(x, Tensor) and not x.is_floating_point()
 
 
 def _line(function: Function, frames: traceback.StackSummary) -> str:

@@ -22,9 +22,11 @@ import ast
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial, update_wrapper
+from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -32,12 +34,21 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from oracles.analysis import Precision
+from oracles.analysis import Precision, truth
 from oracles.cases.sizes import Sizes
-from oracles.op import Case, Workloads
+from oracles.op import Case, Workloads, required
 from oracles.reference import Reference, ReferenceOp, op_of
 from oracles.reference.cases import case_of, cases_of
-from oracles.reference.signature import Array, Extent, Function, Kind, OpError, Signature
+from oracles.reference.signature import (
+    Array,
+    Axis,
+    Extent,
+    Function,
+    Kind,
+    OpError,
+    Signature,
+    length,
+)
 
 _DTYPES = {
     "float32": torch.float32,
@@ -45,7 +56,8 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
 }
 _WEIGHTS = ("weight", "bias")  # about 1, and in a dtype of their own
-_INDICES = ("int8", "int16", "int32", "int64", "bool")
+_WHOLE = {"int32": torch.int32, "int64": torch.int64, "bool": torch.bool}
+_POINTERS = re.compile(r"\s*(\w+)\s*==\s*(\w+)\s*\[\s*-1\s*\](?:\.item\(\))?\s*")
 _MOST_BYTES = 2**24  # of a file
 _SEVERAL = {"several": (12, 3, 9, 5), "one": (1,), "many": (33, 66, 132)}
 
@@ -167,7 +179,8 @@ class _Place:
 class _Meaning:
     """A definition whose fields are known to fit together.
 
-    sizes      axes that cases are free to choose
+    axes       what each is
+    sizes      those that cases are free to choose
     dtypes     the activations' and the weights'
     problem    (sizes) -> the constraint that they break
     """
@@ -176,6 +189,7 @@ class _Meaning:
     read: _Definition
     run: Function
     signature: Signature
+    axes: Mapping[str, Axis]
     sizes: Mapping[str, Sizes]
     dtypes: tuple[torch.dtype, torch.dtype]
     problem: Callable[[Mapping[str, int]], str | None]
@@ -187,14 +201,18 @@ class _Meaning:
         real = {name: each for name, each in read.inputs.items() if each.shape is not None}
         for name, each in (*real.items(), *read.outputs.items()):
             _check(f"{path}: {name}", name, each, read)
-        if not real:
-            raise OpError(f"{path}: inputs: none is a tensor; an op has one at least")
-        dtypes = [_DTYPES[each.dtype] for each in real.values()]
-        weights = [_DTYPES[each.dtype] for name, each in real.items() if name in _WEIGHTS]
-        pair = dtypes[0], (weights or dtypes)[0]
+        known = _DTYPES | _WHOLE
+        dtypes = {name: _DTYPES[each.dtype] for name, each in real.items() if each.dtype in _DTYPES}
+        if not dtypes:
+            raise OpError(
+                f"{path}: inputs: none is a tensor of real numbers; an op has one at least"
+            )
+        activation = next(iter(dtypes.values()))
+        weights = [each for name, each in dtypes.items() if name in _WEIGHTS]
+        pair = activation, (*weights, activation)[0]
 
         def array(name: str, each: _Tensor) -> Array:
-            kind: Kind | torch.dtype = _DTYPES[each.dtype]
+            kind: Kind | torch.dtype = known[each.dtype]
             if name in read.inputs and name in _WEIGHTS and kind == pair[1]:
                 kind = "weight"
             elif kind == pair[0]:
@@ -211,6 +229,7 @@ class _Meaning:
                 _defaults(read, run),
                 tuple(array(*each) for each in read.outputs.items()),
             ),
+            axes=axes,
             sizes=_sizes([name for name in axes if axes[name] == name]),
             dtypes=pair,
             problem=broken,
@@ -237,7 +256,7 @@ class _Meaning:
 
     def reference(self, numbers: Mapping[str, float]) -> Reference:
         """The reference of an op with these values of its scalars."""
-        return Reference(
+        made = Reference(
             name=self.read.name,
             written=self.run,
             function=_function(self.run, self.read),
@@ -246,7 +265,21 @@ class _Meaning:
             without=frozenset({"inf"}),  # of exp(x - max x), say, it is nothing that was meant
             dtypes=(self.dtypes,),
             problem=self.problem,
+            pointers=self._pointers(),
         )
+        return replace(made, labels=cache(partial(_labels, made, self.path)))
+
+    def _pointers(self) -> dict[str, Axis]:
+        """Of each argument that a constraint says to end at an axis, as `n == p[-1]`, that axis."""
+        vectors = {each.name for each in self.signature.arrays if len(each.axes) == 1}
+        found = {}
+        for each in filter(None, map(_POINTERS.fullmatch, self.read.constraints or ())):
+            axis, name = each.groups()
+            if axis not in self.axes or name not in vectors:
+                told = f"{self.path}: constraints: {each[0]!r}"
+                raise OpError(f"{told}: {axis} must be an axis, and {name} an input of one axis")
+            found[name] = self.axes[axis]
+        return found
 
     def cases(self, lines: Sequence[_Place]) -> Iterator[Case]:
         """A case of each line. Raises OpError."""
@@ -276,16 +309,18 @@ class _Meaning:
 
 def _axes(
     read: _Definition, path: Path
-) -> tuple[dict[str, str | int | Extent], Callable[[Mapping[str, int]], str | None]]:
+) -> tuple[dict[str, Axis], Callable[[Mapping[str, int]], str | None]]:
     """What each axis is, and what tells of a constraint that sizes break."""
     constants = {name: each.value for name, each in read.axes.items() if isinstance(each, _Const)}
-    axes: dict[str, str | int | Extent] = {**{name: name for name in read.axes}, **constants}
+    axes: dict[str, Axis] = {**{name: name for name in read.axes}, **constants}
     constraints = []
     followed = {
         name: each.expression for name, each in read.axes.items() if isinstance(each, _Expression)
     }
     for text in read.constraints or ():
         told = f"{path}: constraints: {text!r}"
+        if _POINTERS.fullmatch(text):
+            continue
         names = _names(text, told)
         if unknown := sorted(names - read.axes.keys()):
             raise OpError(f"{told}: {unknown[0]} is no axis; only axes can be spoken of")
@@ -303,12 +338,12 @@ def _axes(
 
     def broken(sizes: Mapping[str, int]) -> str | None:
         lengths = {name: each.of(sizes) for name, each in axes.items() if isinstance(each, Extent)}
-        for name, length in lengths.items():
-            if sizes.get(name, length) != length or length < 1:
-                return f"{name} must be {followed[name]}, which is {length}"
-        for each in constraints:
-            if not each.of({**lengths, **sizes}):
-                return f"{each.text} must hold"
+        for name, each in lengths.items():
+            if sizes.get(name, each) != each or each < 1:
+                return f"{name} must be {followed[name]}, which is {each}"
+        for constraint in constraints:
+            if not constraint.of({**lengths, **sizes}):
+                return f"{constraint.text} must hold"
         return None
 
     return axes, broken
@@ -343,14 +378,57 @@ def _check(told: str, name: str, tensor: _Tensor, read: _Definition) -> None:
     for axis in tensor.shape:
         if axis not in read.axes:
             raise OpError(f"{told}.shape: {axis} is no axis; add it to axes")
-    if tensor.dtype in _INDICES:
-        raise OpError(
-            f"{told}.dtype: {tensor.dtype}, and nothing says which values of it are valid; "
-            "definitions with indices, masks, pages or ragged lengths aren't read: write an op of "
-            "your own (docs/how-to/own-op.md)"
-        )
+    if tensor.dtype in _WHOLE and name in read.inputs:
+        return
     if tensor.dtype not in _DTYPES:
         raise OpError(f"{told}.dtype: {tensor.dtype} isn't read; there are {', '.join(_DTYPES)}")
+
+
+def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
+    """Of each argument that holds places of an axis, that axis: the first place past it fails.
+
+    Each is tried alone, on sizes that differ, the others being 0. Raises OpError.
+    """
+    arrays = [each for each in reference.signature.arrays if not each.is_real]
+    unknown = [
+        each for each in arrays if each.kind != torch.bool and each.name not in reference.pointers
+    ]
+    if not unknown:
+        return {}
+    every = [axis for each in reference.signature.arrays for axis in each.axes]
+    apart = [each for each in range(2, 24) if each not in every]
+    names = list(reference.sizes)
+    drawn = (dict(zip(names, each, strict=True)) for each in permutations(apart, len(names)))
+    sizes = next((each for each in drawn if reference.problem(each) is None), None)
+    if sizes is None:
+        raise OpError(f"{path}: constraints: no sizes from 2 to 23 that differ fulfil them")
+    case = case_of(reference.name, sizes, reference.dtypes[0], "ci")
+    zeros = dict.fromkeys((each.name for each in unknown), 1)
+    given = replace(reference, labels=lambda: zeros).inputs(case, torch.device("cpu"))
+
+    def runs(name: str, value: int) -> bool:
+        try:
+            truth(
+                reference.function, {**given, name: torch.full_like(required(given, name), value)}
+            )
+        except Exception:  # noqa: BLE001  # whatever a reference raises
+            return False
+        return True
+
+    found = {}
+    for each in unknown:
+        named = sorted(every, key=lambda axis: isinstance(axis, str))  # a size before what follows
+        lengths = {length(axis, sizes): axis for axis in named}
+        ends = (n for n in sorted(lengths) if not runs(each.name, n))
+        end = next(ends, 0)
+        if not end or not runs(each.name, end - 1):
+            raise OpError(
+                f"{path}: {each.name}.dtype: {str(each.kind).removeprefix('torch.')}, and nothing "
+                "says which values of it are valid: the first that the reference fails on is no "
+                "axis's length; write an op of your own (docs/how-to/own-op.md)"
+            )
+        found[each.name] = lengths[end]
+    return found
 
 
 def _run(read: _Definition, path: Path) -> Function:
@@ -387,7 +465,9 @@ def _function(run: Function, read: _Definition) -> Function:
     """The reference as an op has it: in the precision of its arguments, and a tuple returned."""
     file = inspect.unwrap(run).__code__.co_filename
     dtypes = {
-        name: _DTYPES[each.dtype] for name, each in read.inputs.items() if each.shape is not None
+        name: _DTYPES[each.dtype]
+        for name, each in read.inputs.items()
+        if each.shape is not None and each.dtype in _DTYPES
     }
 
     def function(**given: Any) -> tuple[Tensor, ...]:

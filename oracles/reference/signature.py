@@ -4,9 +4,9 @@
         -> Float[Tensor, "m n"]:
 
 `Float` is the case's dtype, of a weight the weights'; `Float32` is fp32 whatever the case. `Int` is
-int64, `Int32` int32. An output may be `Float8e4m3fn`: codes, by a cast that saturates. An axis is
-the name of a size, so many times it (`2*n`), or a number. What has a default and isn't a tensor is
-a number that the op fixes, and that kernels are passed.
+int64, `Int32` int32, `Bool` a mask. An output may be `Float8e4m3fn`: codes, by a cast that
+saturates. An axis is the name of a size, so many times it (`2*n`), or a number. What has a default
+and isn't a tensor is a number that the op fixes, and that kernels are passed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _FIXED = {
     ("bfloat16",): torch.bfloat16,
     ("int32",): torch.int32,
     ("int64",): torch.int64,
+    ("bool",): torch.bool,
     ("float8_e4m3fn",): torch.float8_e4m3fn,
 }
 # One letter for each axis, the last one z: what layouts name axes by.
@@ -53,17 +54,20 @@ class Extent:
         return int(eval(self.text, names))  # noqa: S307  # beside code of the same file that runs
 
 
+Axis = str | int | Extent
+
+
 @dataclass(frozen=True, slots=True)
 class Array:
     """A tensor that an op takes or returns. kind: which of a case's dtypes it has, or its own."""
 
     name: str
-    axes: tuple[str | int | Extent, ...]
+    axes: tuple[Axis, ...]
     kind: Kind | torch.dtype
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Its shape, of a case with these sizes."""
-        return tuple(_length(each, sizes) for each in self.axes)
+        return tuple(length(each, sizes) for each in self.axes)
 
     def dtype(self, case: Case) -> torch.dtype:
         """Its dtype, in a case."""
@@ -82,7 +86,8 @@ class Array:
         return _LETTERS[len(_LETTERS) - len(self.axes) :]
 
 
-def _length(axis: str | int | Extent, sizes: Mapping[str, int]) -> int:
+def length(axis: Axis, sizes: Mapping[str, int]) -> int:
+    """How long an axis is, of a case with these sizes."""
     if isinstance(axis, Extent):
         return axis.of(sizes)
     return sizes[axis] if isinstance(axis, str) else axis
@@ -149,7 +154,7 @@ def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
         raise OpError(
             f'{where}: {name} has no shape; annotate it with its sizes, as Float[Tensor, "m n"]'
         )
-    axes: list[str | int | Extent] = []
+    axes: list[Axis] = []
     for each in axes_said.split():
         factor, star, size = each.rpartition("*")
         if star and factor.isdecimal() and size.isidentifier():
@@ -162,6 +167,6 @@ def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
     if fixed is None and "int64" in dtypes:
         fixed = torch.int64
     if fixed is None and "float32" not in dtypes:
-        known = "Float, Float32, Int or Int32, of an output Float8e4m3fn"
+        known = "Float, Float32, Int, Int32 or Bool, of an output Float8e4m3fn"
         raise OpError(f"{where}: {name} is of a type that no case has; write {known}")
     return Array(name, tuple(axes), fixed or ("weight" if name in weights else "activation"))

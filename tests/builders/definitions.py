@@ -159,3 +159,61 @@ def run(q, k, v, sm_scale):
 """,
     constraints=["h_q == h_kv * group"],
 )
+LABELLED = definition(
+    "labelled_loss",
+    {"m": None, "n": None},
+    {"logits": "float16 m n", "target": "int64 m"},
+    {"loss": "float32 m"},
+    """
+import torch
+
+def run(logits, target):
+    x = logits.to(torch.float32)
+    return torch.logsumexp(x, dim=-1) - x.gather(1, target[:, None]).squeeze(1)
+""",
+)
+MASKED = definition(
+    "masked_sum",
+    {"m": None, "n": 24},
+    {"x": "float16 m n", "keep": "bool m n"},
+    {"y": "float32 m"},
+    "import torch\n\ndef run(x, keep):\n    return torch.where(keep, x.float(), 0.0).sum(-1)\n",
+)
+PAGED = definition(
+    "gqa_paged_decode_d16",
+    {"batch": None, "heads": 4, "kv_heads": 2, "d": 16, "pages": None, "page_size": 1}
+    | {"len_indptr": None, "num_indices": None},
+    {
+        "q": "bfloat16 batch heads d",
+        "k_cache": "bfloat16 pages page_size kv_heads d",
+        "v_cache": "bfloat16 pages page_size kv_heads d",
+        "kv_indptr": "int32 len_indptr",
+        "kv_indices": "int32 num_indices",
+        "sm_scale": "float32",
+    },
+    {"output": "bfloat16 batch heads d", "lse": "float32 batch heads"},
+    """
+import torch
+
+@torch.no_grad()
+def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
+    batch, heads, d = q.shape
+    assert kv_indices.shape[0] == kv_indptr[-1].item()
+    keys, values = k_cache.squeeze(1).to(torch.float32), v_cache.squeeze(1).to(torch.float32)
+    output = torch.zeros((batch, heads, d), dtype=torch.bfloat16, device=q.device)
+    lse = torch.full((batch, heads), -float("inf"), dtype=torch.float32, device=q.device)
+    for b in range(batch):
+        first, last = int(kv_indptr[b].item()), int(kv_indptr[b + 1].item())
+        if first >= last:
+            continue
+        places = kv_indices[first:last].to(torch.long)
+        k = keys[places].repeat_interleave(2, dim=1)
+        v = values[places].repeat_interleave(2, dim=1)
+        logits = torch.einsum("hd,shd->hs", q[b].to(torch.float32), k) * sm_scale
+        lse[b] = torch.logsumexp(logits, dim=-1)
+        weights = torch.softmax(logits, dim=-1)
+        output[b] = torch.einsum("hs,shd->hd", weights, v).to(torch.bfloat16)
+    return output, lse
+""",
+    constraints=["len_indptr == batch + 1", "num_indices == kv_indptr[-1].item()"],
+)

@@ -18,6 +18,9 @@ from oracles.reference.definitions import read_definition, unsaid
 from tests.builders.definitions import (
     ADD_RMS_NORM,
     ATTENTION,
+    LABELLED,
+    MASKED,
+    PAGED,
     PRODUCT,
     RMS_NORM,
     ROPE,
@@ -31,6 +34,7 @@ from tests.builders.definitions import (
 
 CPU = torch.device("cpu")
 _SIZES = {"m": 5, "n": 64, "batch_size": 5, "M": 5, "rows": 5, "tokens": 5, "heads": 3}
+_PAGES = {"batch": 4, "pages": 7, "len_indptr": 5, "num_indices": 11}
 _SCALARS = {"eps": 1e-3, "sm_scale": 0.25, "temperature": 0.5}
 
 
@@ -44,6 +48,23 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, sm_scale: float) -> tuple[Tensor
 def _rope(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     turned = torch.complex(q[..., :16], q[..., 16:]) * torch.complex(cos, sin)[:, None]
     return torch.cat((turned.real, turned.imag), -1)
+
+
+def _paged(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    kv_indptr: Tensor,
+    kv_indices: Tensor,
+    sm_scale: float,
+) -> tuple[Tensor, ...]:
+    keys, values = (each[kv_indices, 0].repeat_interleave(2, 1) for each in (k_cache, v_cache))
+    logits = torch.einsum("bhd,shd->bhs", q, keys) * sm_scale
+    at = torch.arange(len(kv_indices))
+    mine = (at >= kv_indptr[:-1, None]) & (at < kv_indptr[1:, None])
+    logits = logits.masked_fill(~mine[:, None], -math.inf)
+    weights = logits.softmax(-1).nan_to_num(0)
+    return torch.einsum("bhs,shd->bhd", weights, values), logits.logsumexp(-1)
 
 
 # Each definition, and what it computes, written another way.
@@ -64,6 +85,12 @@ _CLOSED: list[tuple[Definition, Callable[..., Any]]] = [
     (SILU_AND_MUL, lambda x: functional.silu(x[:, : x.shape[1] // 2]) * x[:, x.shape[1] // 2 :]),
     (ROPE, _rope),
     (ATTENTION, _attention),
+    (
+        LABELLED,
+        lambda logits, target: functional.cross_entropy(logits, target, reduction="none"),
+    ),
+    (MASKED, lambda x, keep: (x * keep).sum(-1)),
+    (PAGED, _paged),
 ]
 _BY_NAME = pytest.mark.parametrize(
     ("of", "closed"), _CLOSED, ids=[each["name"] for each, _ in _CLOSED]
@@ -73,6 +100,7 @@ _BY_NAME = pytest.mark.parametrize(
 def _read(folder: Path, of: Definition) -> ReferenceOp:
     """The op, with one workload."""
     sizes = {"b": 3, "h_q": 4, "h_kv": 2, "s": 7} if of is ATTENTION else _SIZES
+    sizes = _PAGES if of is PAGED else sizes
     given = {name: _SCALARS.get(name) for name in of["inputs"]}
     line = workload(
         of["name"], {name: sizes[name] for name in of["axes"] if name in sizes}, **given
@@ -84,10 +112,12 @@ def _errors(op: ReferenceOp, case: Case) -> Mapping[str, tuple[Tensor, Tensor]]:
     """Of an idealised kernel, beside their bounds."""
     inputs = op.inputs(case, CPU)
     truth, made = op.oracle(case, inputs), op.reference.emulate(case, inputs, Numerics())
-    return {
-        name: ((required(made, name).double() - required(truth, name)).abs(), bound.deterministic)
-        for name, bound in op.bound(case, inputs, truth, Numerics()).items()
-    }
+    found = {}
+    for name, bound in op.bound(case, inputs, truth, Numerics()).items():
+        exact = required(truth, name)
+        error = (required(made, name).double() - exact).abs()
+        found[name] = error[exact.isfinite()], bound.deterministic[exact.isfinite()]
+    return found
 
 
 @_BY_NAME
@@ -99,7 +129,10 @@ def test_truth_is_what_a_definition_computes_in_float64(
     op.check()
     case = op.cases()[0]
     inputs = op.inputs(case, CPU)
-    wide = {k: each.double() if isinstance(each, Tensor) else each for k, each in inputs.items()}
+    wide = {
+        k: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
+        for k, each in inputs.items()
+    }
     expected = closed(**wide)
     expected = expected if isinstance(expected, tuple) else (expected,)
     truth = op.oracle(case, inputs)
@@ -214,7 +247,7 @@ def _taking(body: str) -> Definition:
     return _changed(PRODUCT, "reference", to=f"import torch\n\ndef run(A, B):\n    {body}\n")
 
 
-_PAGES = {"shape": ["M"], "dtype": "int32"}
+_PLACES = {"shape": ["M"], "dtype": "int32"}
 _WRONG = {
     "no reference": (_changed(PRODUCT, "reference", to=None), "reference: Field required"),
     "no run": (_changed(PRODUCT, "reference", to="x = 1"), "it has no function run"),
@@ -237,10 +270,10 @@ _WRONG = {
     ),
     "constraint on values": (
         _changed(PRODUCT, "constraints", to=["M == indptr[-1]"]),
-        "indptr is no axis",
+        "M must be an axis, and indptr an input of one axis",
     ),
     "pages": (
-        _changed(PRODUCT, "inputs", "B", to=_PAGES),
+        _changed(PRODUCT, "inputs", "B", to=_PLACES),
         "B.dtype: int32, and nothing says which values of it are valid",
     ),
     "a quarter": (
@@ -317,6 +350,23 @@ def test_workload_that_cant_be_read_is_refused_in_a_sentence(kind: str, tmp_path
     told = str(refused.value)
     assert told.startswith(f"{workloads[0]}, line 2: ")
     assert part in told
+
+
+def test_whole_numbers_are_drawn_where_they_are_valid(tmp_path: Path) -> None:
+    """Places of the axis that the reference reads, ends that rise to what they end at, masks."""
+    paged, labelled, masked = (_read(tmp_path, each) for each in (PAGED, LABELLED, MASKED))
+    for case in paged.cases()[1:40]:
+        inputs = paged.inputs(case, CPU)
+        places, ends = required(inputs, "kv_indices"), required(inputs, "kv_indptr")
+        assert 0 <= int(places.min()) <= int(places.max()) < case.size("pages")
+        assert (int(ends[0]), int(ends[-1])) == (0, case.size("num_indices"))
+        assert bool((ends.diff() >= 0).all())
+        assert (places.dtype, len(ends)) == (torch.int32, case.size("batch") + 1)
+    assert labelled.reference.labels() == {"target": "n"}
+    kept = required(masked.inputs(masked.cases()[0], CPU), "keep")
+    assert kept.dtype == torch.bool
+    assert bool(kept.any())
+    assert not bool(kept.all())
 
 
 def test_workload_that_breaks_a_constraint_is_refused(tmp_path: Path) -> None:
