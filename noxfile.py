@@ -299,7 +299,8 @@ def sanitize(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Test the workbench itself, under the interpreter; options and paths go to pytest.
 
-    File by file in as many processes as there are cores; `-- -n0` keeps them in one.
+    File by file in one process more than there are cores (tests/conftest.py); `-- -n0` keeps them
+    in one.
     """
     spread = ("-n=auto", "--maxprocesses=8", "--dist=loadfile", "--no-loadscope-reorder")
     _run(session, "test", "pytest", "--device=cpu", *spread, *session.posargs)

@@ -29,6 +29,12 @@ def pytest_configure() -> None:
         del os.environ[name]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: tests of fleets, signals and limits mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start processes come first: a long one at the end leaves a core without work."""
     items.sort(key=lambda each: {"run_python", "Running"}.isdisjoint(vars(each.module)))  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from kernels import all_kernels, registry
-from oracles import LAYER_NORM_BACKWARD
+from oracles import LAYER_NORM_BACKWARD, OPS
 from reports.__main__ import main as report
 from reports.comparison.__main__ import main as compare
 from suites.accuracy.sanitizer import main as sanitize
@@ -36,6 +36,7 @@ from tests.mutants.__main__ import main as mutants
 
 OP = "layer_norm_backward"
 SMALL = f"{OP}-m1-n1-float32-contiguous"
+ONE = f"--kernel row_persistent --case {SMALL}"  # a run of all takes a second to plan
 # As the noxfile has it.
 QUIET = "--no-header --no-summary --tb=short -qq -p no:cacheprovider -p no:logging"
 LONGEST_S = 120  # that a mistake takes to be told; seconds on an idle machine
@@ -126,19 +127,19 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("accuracy", "--sm 0", "--sm: '0' isn't a whole number from 70 to 199"),
     ("accuracy", "--sm sm_90", "--sm: 'sm_90' isn't a whole number from 70 to 199"),
     ("accuracy", "--signs=-1", "--signs: '-1' isn't a whole number from 0"),
-    ("accuracy", f"-k nosuchword --op {OP}", "-k nosuchword: no row has that in its name, as "),
-    ("accuracy", f"-k nosuchword --co --op {OP}", "-k nosuchword: no row has that in its name"),
-    ("accuracy", f"-k 'a and and' --op {OP}", "Wrong expression passed to '-k': a and and: at"),
-    ("accuracy", f"--resume=missing --op {OP}", "--resume: missing: there is no such file"),
-    ("accuracy", f"--resume={{0}}/garbage.jsonl --op {OP}", "garbage.jsonl, line 1: not JSON"),
-    ("accuracy", f"--resume={{0}}/bench.jsonl --op {OP}", "its suite is bench, and here it is"),
+    ("accuracy", f"-k nosuchword {ONE}", "-k nosuchword: no row has that in its name, as "),
+    ("accuracy", f"-k nosuchword --co {ONE}", "-k nosuchword: no row has that in its name"),
+    ("accuracy", f"-k 'a and and' {ONE}", "Wrong expression passed to '-k': a and and: at"),
+    ("accuracy", f"--resume=missing {ONE}", "--resume: missing: there is no such file"),
+    ("accuracy", f"--resume={{0}}/garbage.jsonl {ONE}", "garbage.jsonl, line 1: not JSON"),
+    ("accuracy", f"--resume={{0}}/bench.jsonl {ONE}", "its suite is bench, and here it is"),
     ("accuracy", "--maxfail 0", "--maxfail: '0' isn't a whole number from 1 to"),
-    ("accuracy", f"--failed=missing --op {OP}", "--failed: missing: there is no such file"),
-    ("accuracy", f"--failed={{0}}/bench.jsonl --op {OP}", "its suite is bench, and here it is"),
+    ("accuracy", f"--failed=missing {ONE}", "--failed: missing: there is no such file"),
+    ("accuracy", f"--failed={{0}}/bench.jsonl {ONE}", "its suite is bench, and here it is"),
     ("accuracy", f"--failed={{0}}/record.jsonl --case {SMALL}", "is asked for by these options"),
     ("accuracy", "--results=''", "--results: it names nothing; write what is meant"),
-    ("accuracy", f"--results=/dev/null/a --op {OP}", "--results /dev/null/a: "),
-    ("accuracy", f"--results={{0}}/text.txt --op {OP}", "the record can't be created"),
+    ("accuracy", f"--results=/dev/null/a {ONE}", "--results /dev/null/a: "),
+    ("accuracy", f"--results={{0}}/text.txt {ONE}", "the record can't be created"),
     ("accuracy", "--kernels=''", "--kernels: it names nothing; write what is meant"),
     ("accuracy", "--kernels=no/such.py", "--kernels no/such.py: there is no such file"),
     ("accuracy", "--kernels={0}", "it is a folder; name a Python file"),
@@ -288,6 +289,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, device: torch.device) -> Pa
     write_example(made / "record.jsonl", example_rows())
     write_bench(made / "bench.jsonl", bench_rows())
     all_kernels()  # once, for all forks
+    for each in OPS.values():
+        each.cases()
     return made
 
 
