@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
-from oracles.analysis.replay import largest_ratio, spread
+from oracles.analysis.replay import addends, largest_ratio, spread
 from oracles.analysis.scales import scales
 from oracles.analysis.trace import (
     ROUNDS,
@@ -27,7 +27,7 @@ from oracles.analysis.trace import (
     trace,
 )
 from oracles.op import Bound, Numerics
-from oracles.rounding import FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
+from oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
@@ -78,7 +78,8 @@ def bounds(
             sizes = scales(graph.graph, constants, values)
         most = largest_ratio(graph.graph)
         shown: list[Tensor] | None = None
-        if any(_wide(*each, most) for each in zip(pairs, out_dtypes, strict=True)):
+        least = most * ((likely or sure).growth(addends(graph.graph)) + EPS_EXP)
+        if any(_wide(*each, least) for each in zip(pairs, out_dtypes, strict=True)):
             shown = spread(walk, constants, values)
         if any(each.sure is not None and not each.value.is_floating_point() for each in pairs):
             raise NoRuleError(
@@ -112,13 +113,13 @@ def _suspect(pair: Pair) -> bool:
     return error is not None and bool(_silent(error, pair.value.abs()).any())
 
 
-def _wide(pair: Pair, dtype: torch.dtype, most: float) -> bool:
-    """Whether most errors are so many times the rounding of their values: are they as large?"""
+def _wide(pair: Pair, dtype: torch.dtype, least: float) -> bool:
+    """Whether most errors are that large beside their values, and larger than the last cast's."""
     error = _before(pair)
     if error is None or not error.numel() or not pair.value.is_floating_point():
         return False
-    least = pair.value.abs().mul_(most * UNIT_ROUNDOFF.get(dtype, UNIT_ROUNDOFF[torch.float32]))
-    return float((error > least.add_(_UNDERFLOW)).sum()) > error.numel() / 2
+    size = pair.value.abs().mul_(max(least, UNIT_ROUNDOFF.get(dtype, 0)))
+    return float((error > size.add_(_UNDERFLOW)).sum()) > error.numel() / 2
 
 
 def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: Arithmetic) -> Bound:

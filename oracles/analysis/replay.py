@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import math
 import operator
+import random
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,19 +30,21 @@ from oracles.analysis.rules import SUMS
 from oracles.analysis.trace import ROUNDS
 
 _REPLAYS = 4
+_PLACES = 4096  # that a tensor's random numbers may begin at
 _CHANCE = 4  # four draws come to a fourth of their root mean square in one of 150 elements
+
+
+def addends(graph: Graph) -> int:
+    """Of how many numbers a sum of the graph may be."""
+    sums = (each for each in graph.nodes if each.target in SUMS)
+    return max((size for each in sums for size in _sizes(each)), default=1)
 
 
 def largest_ratio(graph: Graph) -> float:
     """What a bound may come to in root mean squares of replays, where nothing cancels."""
-    operations = [
-        each
-        for each in graph.nodes
-        if each.op == "call_function" and each.target not in MOVES | MADE
-    ]
-    sums = (each for each in operations if each.target in SUMS)
-    most = max((size for each in sums for size in _sizes(each)), default=1)
-    return _CHANCE * math.sqrt(3 * len(operations) * most)
+    computed = (each for each in graph.nodes if each.op == "call_function")
+    operations = sum(each.target not in MOVES | MADE for each in computed)
+    return _CHANCE * math.sqrt(3 * operations * addends(graph))
 
 
 def _sizes(node: Node) -> Iterator[int]:
@@ -56,14 +60,16 @@ def spread(
     walk: Propagation, constants: Mapping[str, Tensor], values: Sequence[Tensor]
 ) -> list[Tensor]:
     """The root mean square by which each output is off, of a few replays."""
-    draw = torch.Generator(values[0].device).manual_seed(0)
+    draw = random.Random(0)  # noqa: S311  # of places
 
     def off(value: Any, local: Any) -> Any:  # noqa: ANN401
         if not isinstance(local, Tensor) or not value.is_floating_point():
             return value
-        size = local.expand(value.shape)
-        chance = torch.empty_like(size).uniform_(-1, 1, generator=draw)
-        return value + torch.where(size.isfinite(), size * chance, 0.0)
+        start = draw.randrange(_PLACES)
+        numbers = _numbers(value.device, value.numel() + _PLACES)
+        chance = numbers[start : start + value.numel()].view(value.shape)
+        made = torch.addcmul(value, local, chance)
+        return made if bool(made.isfinite().all()) else torch.where(local.isfinite(), made, value)
 
     # Of each node first the exact value, then those of the replays.
     held: dict[Node, list[Any]] = {}
@@ -93,6 +99,17 @@ def spread(
         exact, *runs = held[node]
         squares.append(sum((each - exact).square() for each in runs) / _REPLAYS)
     return [each.sqrt() for each in squares]
+
+
+@lru_cache(maxsize=1)
+def _drawn(device: torch.device, count: int) -> Tensor:
+    draw = torch.Generator(device).manual_seed(0)
+    return torch.empty(count, dtype=torch.float64, device=device).uniform_(-1, 1, generator=draw)
+
+
+def _numbers(device: torch.device, count: int) -> Tensor:
+    """So many from -1 to 1 at least, kept: to draw them takes longer than to compute."""
+    return _drawn(device, 1 << (count - 1).bit_length())
 
 
 def _result(node: Node, held: Mapping[Node, list[Any]], run: int) -> Any:  # noqa: ANN401
