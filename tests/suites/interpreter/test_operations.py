@@ -228,9 +228,7 @@ def _gluon_kernel():
 
 def test_kernel_in_gluon_is_told_so() -> None:
     """It is launched as one of Triton is, and no interpreter takes it."""
-    with pytest.raises(
-        NotInterpretedError, match="can't run a kernel in Gluon"
-    ):
+    with pytest.raises(NotInterpretedError, match="can't run a kernel in Gluon"):
         _gluon_kernel[(1,)]()
 
 
