@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
@@ -36,10 +35,19 @@ def evidence(
     )
 
 
-@cache  # tests ask twice for the same draws: of processes that took turns, and of others
-def _sides(
-    processes: int, change: float, between: float, placed: float, two_times: float
-) -> list[tuple[Evidence, Evidence]]:
+def verdicts(
+    processes: int,
+    change: float,
+    *,
+    between: float = 0.002,
+    placed: float = 0.002,
+    two_times: float = 0.0,
+    in_turn: bool = True,
+) -> Counter[Verdict]:
+    """Verdicts on 1,500 pairs of sides of this many processes, of ten places in memory each.
+
+    two_times: how much longer three processes in ten take than the others
+    """
     draw = random.Random(1)
 
     def side(centre: float) -> Evidence:
@@ -54,29 +62,10 @@ def _sides(
         far = [(each.high - each.low) / 2 for each in found]
         centres = [each.centre for each in found]
         whole = interval_of_processes(centres, far)
-        return Evidence(time_us=whole, processes=processes)
+        began = BEGAN if in_turn else ("", "")
+        return Evidence(time_us=whole, processes=processes, began=began)
 
-    return [(side(100), side(100 * (1 + change))) for _ in range(1500)]
-
-
-def verdicts(
-    processes: int,
-    change: float,
-    *,
-    between: float = 0.002,
-    placed: float = 0.002,
-    two_times: float = 0.0,
-    in_turn: bool = True,
-) -> Counter[Verdict]:
-    """Verdicts on 1,500 pairs of sides of this many processes, of ten places in memory each.
-
-    two_times: how much longer three processes in ten take than the others
-    """
-    began = BEGAN if in_turn and processes > 1 else ("", "")
-    return Counter(
-        judge(*(replace(each, began=began) for each in pair)).verdict
-        for pair in _sides(processes, change, between, placed, two_times)
-    )
+    return Counter(judge(side(100), side(100 * (1 + change))).verdict for _ in range(1500))
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
