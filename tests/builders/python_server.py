@@ -355,7 +355,8 @@ def _end(status: int) -> None:
 
 def main() -> None:
     """Load what most runs need, and serve; in a fork, run what was asked for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C isn't for the server
+    # Ctrl-C isn't for the server; what comes to a fork before it is all there waits until it is.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     line = socket.socket(fileno=int(sys.argv[1]))
     for each in _LOADED if _interprets(os.environ) else _LOADED_TO_COMPILE:
         importlib.import_module(each)
