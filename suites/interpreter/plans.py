@@ -40,6 +40,7 @@ _PLANNED = frozenset([*(f"__{each}__" for each in _OPERATORS.split()), *_FUNCTIO
 _OF_PROGRAMS = frozenset(["create_get_program_id", "create_get_num_programs"])
 _OTHER = 2  # its place among the arguments of a load
 _MOST = 2**14  # plans; a kernel makes more where ever new numbers stand beside its tensors
+_LARGE = 2**20  # bytes of a constant, which is made each time
 
 
 def mend(interpreter: Any) -> None:
@@ -222,7 +223,8 @@ class _Notes:
 
         for name, args, named, out in self._steps:
             of = {id(each) for each in args if self._is_handle(each)}
-            if self._is_handle(out) and of <= fixed and name not in _OF_PROGRAMS:
+            is_small = self._is_handle(out) and out.data.nbytes <= _LARGE
+            if is_small and of <= fixed and name not in _OF_PROGRAMS:
                 fixed.add(id(out))
                 continue
             nested = [value for each in args if isinstance(each, tuple | list) for value in each]

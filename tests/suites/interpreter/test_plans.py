@@ -92,3 +92,17 @@ def test_blocks_of_several_extents() -> None:
         _block_kernel[(1,)](out, x, BLOCK=size)
         square = torch.outer(x, x) + 1
         assert torch.equal(out, torch.where(square > 1, square, x.expand(size, size)))
+
+
+@triton.jit
+def _large_kernel(out_ptr, BLOCK: tl.constexpr):
+    numbers = tl.full((BLOCK,), 3, tl.int32) + tl.arange(0, BLOCK)
+    tl.store(out_ptr, tl.sum(numbers.to(tl.int64), axis=0))
+
+
+def test_large_constants_are_made_each_time() -> None:
+    """They would fill the memory; what is made of them is the same."""
+    out = torch.zeros(1, dtype=torch.int64)
+    for _ in range(2):
+        _large_kernel[(1,)](out, BLOCK=2**19)
+        assert out.item() == 2**19 * 3 + 2**18 * (2**19 - 1)
