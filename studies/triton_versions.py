@@ -30,7 +30,7 @@ _CASES_OF_EACH = 6
 _KERNELS = ("row_persistent", "row_sharing", "column_owning", "flash", "flash_fp32", "split_keys")
 _CHECKS = (
     "import triton; print(triton.__version__); "
-    "from suites.accuracy import interpreter, strict; interpreter.install(); "
+    "from suites.interpreter import repairs, strict; repairs.install(); "
     "print(', '.join(strict.install()))"
 )
 

@@ -84,22 +84,26 @@ class Coverage:
         Where nothing is computed (there are no rows), those with the level that makes it so alone:
         no other two have met there.
         """
-        places = self.levels(case)
-        found = np.zeros_like(self.met)
-        found[np.ix_(places, places)] = True
+        places = np.array(self.levels(case), dtype=np.intp)
+        found = np.zeros(self.met.shape, dtype=np.bool_)
+        found[places[:, None], places] = True
         if self.op.flops(case) == 0:
             found &= self._idle[:, None] | self._idle[None, :]
         return found
 
     def add(self, case: Case) -> int:
         """Note a case as met; how many possible pairs it is the first to meet."""
-        new = self.new_pairs(case)
-        self.met |= self._pairs(case)
+        pairs = self._pairs(case)
+        new = self._new(pairs)
+        self.met |= pairs
         return new
 
     def new_pairs(self, case: Case) -> int:
         """How many possible pairs the case would be the first to meet."""
-        return int((self._pairs(case) & ~self.met & self.possible).sum()) // 2
+        return self._new(self._pairs(case))
+
+    def _new(self, pairs: NDArray[np.bool_]) -> int:
+        return int(np.count_nonzero(pairs & ~self.met & self.possible)) // 2
 
     def served(self, case: Case) -> bool:
         """Whether the op has such a case, and the kernel serves it."""

@@ -112,6 +112,8 @@ def _refuse_what_is_missing(builder: Any) -> None:
     for name, what in _ELEMENTWISE.items():
         setattr(builder, name, _refusing(what))
     builder.__getattr__ = _without
+    gluon = importlib.import_module("triton.experimental.gluon._runtime")
+    gluon.GluonJITFunction.run = _refusing("a kernel in Gluon")
     for each in _LIBRARIES:
         importlib.import_module(f"{_EXTRA}{each}")
     # Triton makes each package among them twice; a user's import may find either.

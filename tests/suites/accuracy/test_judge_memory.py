@@ -30,7 +30,7 @@ from tests.builders.attention_trials import JUDGED, Trial
 from tests.builders.by_hand import kernel_of, run_on
 
 CPU = torch.device("cpu")
-SCALE, LONG = 512, 4096  # of 2^21 queries or keys
+SCALE, LONG = 1024, 2048  # of 2^21 queries or keys
 # Of the largest tensor in float64, of 16 GiB each at full size. 4.8 were measured, and a quarter
 # more in some runs, as if something the size of an input were freed later there.
 MOST_COPIES = 5.4

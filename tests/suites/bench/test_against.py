@@ -107,11 +107,12 @@ def time_sides(
     files: Sequence[str] = (),
     arguments: Sequence[str] = ("suites/bench",),
     gate: bool = False,
+    turns: int = 1,
 ) -> int:
     """What `nox -s bench -- --against` does in the checkout; its exit status."""
     with two_sides(against, files, arguments, checkout, checkout) as sides:
         command = f"nox -s bench -- --against {against}"
-        timed = time_in_turn(in_order(sides, 2), checkout.parent / "results", command)
+        timed = time_in_turn(in_order(sides, turns), checkout.parent / "results", command)
         return tell(timed, gate=gate)
 
 
@@ -119,7 +120,7 @@ def test_against_runs_in_turn_and_finds_the_slower_commit(
     checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A B B A, twice; each side's record has its four processes, and the 2 % are found."""
-    assert time_sides(checkout, gate=True) == 1
+    assert time_sides(checkout, gate=True, turns=2) == 1
     log = (checkout.parent / "log").read_text().split()
     assert log == ["old", "new", "new", "old"] * 2
     shown = capsys.readouterr().out
@@ -142,7 +143,7 @@ def test_against_times_this_tree_with_what_is_not_committed(
     (checkout / "side.txt").write_text("edited")
     assert time_sides(checkout) == 0
     log = (checkout.parent / "log").read_text().split()
-    assert log == ["old", "edited", "edited", "old"] * 2
+    assert log == ["old", "edited", "edited", "old"]
     assert "B: this tree, and what isn't committed" in capsys.readouterr().out
 
 
@@ -156,7 +157,7 @@ def test_against_a_file_runs_both_files_in_this_tree(
         write(checkout.parent / f"{name}.jsonl", header(), [row])
     newer = str(checkout.parent / "newer.py")
     arguments = ("suites/bench", "--kernels", newer)
-    assert time_sides(checkout, "../older.py", files=(newer,), arguments=arguments) == 0
+    assert time_sides(checkout, "../older.py", files=(newer,), arguments=arguments, turns=2) == 0
     shown = capsys.readouterr().out
     assert "newer of B is held against older of A" in shown
     assert "SLOWER, B beside A: 1 row" in shown
