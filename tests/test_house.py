@@ -154,6 +154,7 @@ _ORDINARY = frozenset(
         "target",  # a GPU that is compiled for
         "device_independent",  # a property that any kernel may have, by its name in `Numerics`
         "do",  # what a worker is asked to do
+        "codes",  # a word for each thing that is odd about a row of bench
         *("sin", "cos"),  # functions of Triton's
     }
 )
