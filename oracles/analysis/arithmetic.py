@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,14 +20,6 @@ from oracles.rounding import (
 )
 
 LARGEST = torch.finfo(torch.float32).max
-_SMALL = 2.0**-14
-
-
-def grown(x: Tensor) -> Tensor:
-    """exp(x) - 1 of numbers from 0 on; of small ones by their powers, in a fifth of the time."""
-    if x.numel() and float(x.amax()) < _SMALL:  # the next power is 1e-14 of it
-        return (x / 3).add_(1).mul_(x).mul_(0.5).add_(1).mul_(x)
-    return torch.expm1(x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +29,6 @@ class Arithmetic:
     gamma     of sums; deterministic, or probable for so many results
     u, eta    of any operation: relative, and what flushing to zero (or the last bit) loses
     dtype     what marked casts are to where they don't say it themselves
-    memory    what both forms ask for
     """
 
     gamma: Gamma
@@ -45,7 +36,6 @@ class Arithmetic:
     eta: float
     dtype: torch.dtype
     numerics: Numerics
-    memory: dict[str, tuple[Tensor, float, Tensor]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, numerics: Numerics, dtype: torch.dtype) -> Arithmetic:
@@ -73,24 +63,13 @@ class Arithmetic:
         """What n roundings in a row do to a number: (1 + u)^n - 1, or what is as probable."""
         return math.expm1(min(self.gamma(n) + n * self.u**2, 600.0))
 
-    def rounded(
-        self, value: Tensor, error: Tensor | None, roundings: float = 1, *, spent: bool = False
-    ) -> Tensor:
-        """The error after so many roundings of `value`, which had this error before.
+    def rounded(self, value: Tensor, error: Tensor | None, roundings: float = 1) -> Tensor:
+        """The error after so many roundings of `value`, which had this error before; in new memory.
 
-        A subnormal result may be flushed to zero. spent: the error before isn't needed any more;
-        else what is returned is new.
+        A subnormal result may be flushed to zero.
         """
-        # Kept for the other form of the bound, which asks for the same next.
-        held, times, local = self.memory.get("rounded", (value, 0, value))
-        if held is not value or times != roundings:
-            local = value.abs().mul_(roundings * self.u).add_(self.eta)
-            self.memory["rounded"] = value, roundings, local
-        if error is None:
-            return local
-        if spent and error.shape == value.shape:
-            return error.mul_(1 + roundings * self.u).add_(local)
-        return torch.add(local, error, alpha=1 + roundings * self.u)
+        size = value.abs().mul_(roundings * self.u).add_(self.eta)
+        return size if error is None else size.add_(error, alpha=1 + roundings * self.u)
 
     def cast(self, value: Tensor, error: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         """The error after a cast, of which a type as wide as the arithmetic's needs none."""

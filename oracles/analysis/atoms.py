@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import Arithmetic, grown
+from oracles.analysis.arithmetic import Arithmetic
 from oracles.analysis.rules import EPS_DIVISION, Known, rule
 from oracles.analysis.sums import _axes
 from oracles.rounding import EPS_EXP, EPS_LOG
@@ -55,7 +55,7 @@ class _Scores:
             d = d.masked_fill_(s <= _HIDDEN, 0)
         log_p = s - lse.masked_fill(~lse.isfinite(), 0)
         p = log_p.exp()
-        above = grown(d).mul_(p).sum(axes, keepdim=True).log1p_()
+        above = torch.expm1(d).mul_(p).sum(axes, keepdim=True).log1p_()
         if not float(above.amax()) < _SMALL:
             above = torch.logsumexp(log_p + d, axes, keepdim=True)
         return cls(d, p, m, lse, above, math.prod(s.shape[axis] for axis in axes))
@@ -76,7 +76,7 @@ class _Scores:
     def through(self, axes: tuple[int, ...]) -> Tensor:
         """What errors of the exponents do to the softmax."""
         if float(self.above.amax()) < _SMALL:
-            return grown(self.d + self.above).mul_(self.p)
+            return (self.d + self.above).expm1_().mul_(self.p)
         log_p = self.p.log()
         below = -torch.logsumexp(log_p - self.d, axes, keepdim=True)
         high = (log_p + self.d + below).exp_().sub_(self.p)

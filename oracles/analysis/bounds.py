@@ -30,7 +30,6 @@ from oracles.op import Bound, Numerics
 from oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
-_LOOKED_AT = 2**15  # elements that tell what most are
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
 _aten = torch.ops.aten
 _PRODUCTS = {
@@ -111,13 +110,7 @@ def _silent(error: Tensor, size: Tensor) -> Tensor:
 def _suspect(pair: Pair) -> bool:
     """Whether some error is as large as its value."""
     error = _before(pair)
-    if error is None or not error.numel():
-        return False
-    size = pair.value.abs()
-    above = float(torch.add(error, size, alpha=-SAYS_NOTHING).amax())
-    if above <= SAYS_NOTHING * _UNDERFLOW:  # not where one is NaN
-        return False
-    return bool(_silent(error, size).any())
+    return error is not None and bool(_silent(error, pair.value.abs()).any())
 
 
 def _wide(pair: Pair, dtype: torch.dtype, least: float) -> bool:
@@ -125,10 +118,8 @@ def _wide(pair: Pair, dtype: torch.dtype, least: float) -> bool:
     error = _before(pair)
     if error is None or not error.numel() or not pair.value.is_floating_point():
         return False
-    few = slice(None, None, -(-error.numel() // _LOOKED_AT))
-    some, size = (each.reshape(-1)[few] for each in (error, pair.value))
-    size = size.abs() * max(least, UNIT_ROUNDOFF.get(dtype, 0))
-    return float((some > size + _UNDERFLOW).sum()) > some.numel() / 2
+    size = pair.value.abs().mul_(max(least, UNIT_ROUNDOFF.get(dtype, 0)))
+    return float((error > size.add_(_UNDERFLOW)).sum()) > error.numel() / 2
 
 
 def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: Arithmetic) -> Bound:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import Arithmetic, grown
+from oracles.analysis.arithmetic import Arithmetic
 from oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
 
 _aten = torch.ops.aten
@@ -35,7 +35,6 @@ EPS_DIVISION = 2.0**-22  # relative: div.full, sqrt.approx and rsqrt.approx of P
 _EPS_POWER = 2.0**-20  # relative: powf is within 8 units in the last place
 _EPS_CIRCLE = 2.0**-20  # absolute: sin.approx and cos.approx of PTX
 _EPS_ERF = 2.0**-21  # absolute: erff is within 2 units in the last place; one to spare
-_LINEAR = 2.0**-10  # tanh of errors up to that is them, but for 3e-7 of them
 _EXACT_INTEGERS = 2**24
 _SINGLE = 2.0**-24
 _HALF = 0.5  # the fraction of a power of two
@@ -133,7 +132,7 @@ def _add(
     eb = None if eb is None else eb * abs(alpha)
     if not _power_of_two(alpha):
         eb = added(eb, value.abs() * (abs(alpha) * 2 * arithmetic.u))
-    return arithmetic.rounded(out, added(ea, eb), spent=eb is not None)
+    return arithmetic.rounded(out, added(ea, eb))
 
 
 def product(a: Tensor, ea: Tensor | None, b: Tensor, eb: Tensor | None) -> Tensor | None:
@@ -149,7 +148,7 @@ def _mul(arithmetic: Arithmetic, out: Tensor, a: Known | float, b: Known | float
     error = product(*number(a), *number(b))
     if _power_of_two(b):
         return None if error is None else error + arithmetic.eta
-    return arithmetic.rounded(out, error, spent=True)
+    return arithmetic.rounded(out, error)
 
 
 def _quotient(
@@ -164,7 +163,7 @@ def _quotient(
         least = y.abs() - eb
         error = out.abs() * eb if ea is None else torch.add(ea, out.abs() * eb)
         error = (error / least).masked_fill(~(least > 0), torch.inf)
-    return arithmetic.rounded(out, error, EPS_DIVISION / arithmetic.u, spent=True)
+    return arithmetic.rounded(out, error, EPS_DIVISION / arithmetic.u)
 
 
 @rule("div", poles=True)
@@ -197,7 +196,7 @@ def square_root(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
     through = None
     if a.error is not None:  # a sum of squares is never below 0, whatever its error
         through = torch.where(a.error < a.value, a.error / out, out + a.error.sqrt())
-    return arithmetic.rounded(out, through, EPS_DIVISION / arithmetic.u, spent=True)
+    return arithmetic.rounded(out, through, EPS_DIVISION / arithmetic.u)
 
 
 def _shrunk(error: Tensor, value: Tensor) -> Tensor:
@@ -208,8 +207,7 @@ def _shrunk(error: Tensor, value: Tensor) -> Tensor:
 @rule("rsqrt", poles=True)
 def _rsqrt(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
     through = None if a.error is None else out * torch.expm1(_shrunk(a.error, a.value) / 2)
-    local = 1.5 * EPS_DIVISION / arithmetic.u  # as 1 / sqrt(a)
-    return arithmetic.rounded(out, through, local, spent=True)
+    return arithmetic.rounded(out, through, 1.5 * EPS_DIVISION / arithmetic.u)  # as 1 / sqrt(a)
 
 
 @rule("pow", poles=True)
@@ -247,7 +245,7 @@ def _whole_power(arithmetic: Arithmetic, out: Tensor, a: Known, k: int) -> Tenso
     error = None
     if a.error is not None:
         error = a.value.abs().add_(a.error).pow_(k - 1).mul_(a.error).mul_(k)
-    return arithmetic.rounded(out, error, k - 1, spent=True)
+    return arithmetic.rounded(out, error, k - 1)
 
 
 def exponent_error(arithmetic: Arithmetic, a: Known, slope: float = 1.0) -> Tensor:
@@ -268,13 +266,13 @@ def _exp2(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
 
 
 def _exponential(arithmetic: Arithmetic, out: Tensor, d: Tensor) -> Tensor:
-    return grown(d).mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(out).add_(arithmetic.eta)
+    return torch.expm1(d).add_(d.exp(), alpha=EPS_EXP).mul_(out).add_(arithmetic.eta)
 
 
 @rule("expm1")
 def _expm1(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
     through = _exponential(arithmetic, out + 1, exponent_error(arithmetic, a))
-    return arithmetic.rounded(out, through, spent=True)
+    return arithmetic.rounded(out, through)
 
 
 @rule("log", poles=True)
@@ -298,40 +296,37 @@ def _log1p(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
 @rule("sigmoid")
 def _sigmoid(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
     other = 1 - out
-    through = grown(exponent_error(arithmetic, a).add_(EPS_EXP)).mul_(torch.minimum(out, other))
-    through = through.fmin(torch.maximum(out, other))
-    return arithmetic.rounded(out, through, 1 + EPS_DIVISION / arithmetic.u, spent=True)
+    grown = exponent_error(arithmetic, a).add_(EPS_EXP).expm1_().mul_(torch.minimum(out, other))
+    through = grown.fmin(torch.maximum(out, other))
+    return arithmetic.rounded(out, through, 1 + EPS_DIVISION / arithmetic.u)
 
 
-def _between(out: Tensor, a: Known, rises: Callable[[Tensor], Tensor]) -> Tensor | float:
-    """What an error does to a function that rises everywhere."""
-    if a.error is None:
-        return 0.0
-    above = rises(a.value + a.error).sub_(out)
-    return torch.maximum(above, rises(a.value - a.error).sub_(out).neg_())
+def _between(
+    arithmetic: Arithmetic, out: Tensor, a: Known, rises: Callable[[Tensor], Tensor], local: float
+) -> Tensor:
+    """Of a function that rises everywhere, and that a kernel approximates: absolute `local`."""
+    error = torch.full_like(out, local)
+    if a.error is not None:
+        above, below = rises(a.value + a.error).sub_(out), rises(a.value - a.error).sub_(out).neg_()
+        error += torch.maximum(above, below)
+    return arithmetic.rounded(out, error)
 
 
 @rule("tanh")
 def _tanh(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    if a.error is not None and a.error.numel() and float(a.error.amax()) <= _LINEAR:
-        size = out.abs()  # by the sum of arguments, with e for tanh e
-        error = (1 - size).mul_(1 + size).mul_(a.error).div_(1 - size.mul_(a.error))
-    else:
-        error = torch.zeros_like(out) + _between(out, a, torch.tanh)
-    return arithmetic.rounded(out, error.add_(EPS_TANH), spent=True)
+    return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
 
 
 @rule("erf")
 def _erf(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    error = torch.full_like(out, _EPS_ERF).add_(_between(out, a, torch.erf))
-    return arithmetic.rounded(out, error, spent=True)
+    return _between(arithmetic, out, a, torch.erf, _EPS_ERF)
 
 
 @rule("sin", "cos")
 def _circle(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
     local = a.value.abs().mul_(arithmetic.u).add_(_EPS_CIRCLE)
     through = local if a.error is None else local.add_(a.error.clamp(max=2))
-    return arithmetic.rounded(out, through, spent=True)
+    return arithmetic.rounded(out, through)
 
 
 @rule("sign")

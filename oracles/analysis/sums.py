@@ -128,7 +128,7 @@ def _variance(
     apart = a.value - mean
     off = arithmetic.rounded(apart, added(a.error, e_mean))
     squares = apart.square()
-    e_squares = arithmetic.rounded(squares, product(apart, off, apart, off), spent=True)
+    e_squares = arithmetic.rounded(squares, product(apart, off, apart, off))
     total = _total(arithmetic, Known(squares, e_squares), axes, keep=keep)
     value = squares.sum(axes, keepdim=keep) / (n - correction)
     assert total is not None
@@ -250,7 +250,7 @@ def _added_product(
         whole = whole + c.error * abs(beta)
     if beta not in {0, 1, -1}:
         whole = whole + of_c * (2 * arithmetic.u)
-    return arithmetic.rounded(out, whole, spent=True)
+    return arithmetic.rounded(out, whole)
 
 
 @rule("all", "any")
