@@ -161,6 +161,7 @@ def main() -> None:
         pass
     finally:
         end_children()
+    os._exit(0)  # the judge waits: there is nothing to take apart
 
 
 if __name__ == "__main__":
