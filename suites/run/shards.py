@@ -2,7 +2,8 @@
 
 On a CPU the interpreter uses one core; on a GPU most of a run's time is Triton's compiler, which
 uses one core too. A share is made of whole cases, so that a case's truth is computed once; on a
-GPU, of whole families that need the same compiled kernels. Cases whose truth takes most of a card's
+GPU, of whole families that need the same compiled kernels, and on a CPU of families that need the
+same graph of a reference. Cases whose truth takes most of a card's
 memory are a last share, which has the card to itself.
 A process of a run is pytest with the same arguments and `--shard`; its rows are taken from its own
 record as they come, and one that dies takes its share with it and nothing else.
@@ -23,6 +24,7 @@ from pydantic import TypeAdapter
 
 from oracles import OPS
 from oracles.op import Case
+from oracles.reference import ReferenceOp
 from reports.record import AccuracyRow, FindRow, Line, RunEnd
 
 # Names a file that is to hold the record's path: who started the run can then see that it ended,
@@ -31,6 +33,7 @@ RECORD_NOTE = "WORKBENCH_RECORD_NOTE"
 FEWEST_PAIRS = 150  # below this one process is done before a second one has started
 MOST_ON_GPU = 12  # each holds a CUDA context and the allocator's cache
 _HUGE_BYTES = 2**31
+_FAMILIES = 8  # that a process has at least, before they are taken apart
 _POLL_S = 0.1
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
 
@@ -45,6 +48,8 @@ def default_jobs(device: str, pairs: int) -> int:
 
 def most_jobs(cases: Sequence[Case], device: str) -> int:
     """The most processes of which each has a case to try; the huge cases' aside."""
+    if device == "cpu":
+        return len(cases)
     return len({_family(case, device) for case in cases if not is_huge(case, device)})
 
 
@@ -63,6 +68,11 @@ def share_of(cases: Sequence[Case], number: int, count: int, device: str) -> fro
     loads = [0.0] * count
     mine: set[str] = set()
     weighed = [(sum(_weight(case, device) for case in each), each) for each in families.values()]
+    if device == "cpu":  # a graph is made in a second: no process waits for another's
+        most = sum(weight for weight, _ in weighed) / (_FAMILIES * count)
+        large = [case for weight, each in weighed if weight > most for case in each]
+        weighed = [pair for pair in weighed if pair[0] <= most]
+        weighed += [(_weight(case, device), [case]) for case in large]
     for weight, each in sorted(weighed, key=lambda pair: -pair[0]):
         least = loads.index(min(loads))
         loads[least] += weight
@@ -78,7 +88,7 @@ def is_huge(case: Case, device: str) -> bool:
 
 def _family(case: Case, device: str) -> object:
     if device == "cpu":
-        return case.id()
+        return (case.op, case.sizes) if isinstance(OPS[case.op], ReferenceOp) else case.id()
     blocks = tuple(
         (size - 1).bit_length() for name, size in case.sizes if name in OPS[case.op].widths
     )

@@ -64,6 +64,18 @@ def test_shares_of_a_gpu_keep_what_compiles_together() -> None:
     assert sum(bool(share & set(alike)) for share in holding) == 1
 
 
+def test_shares_of_a_cpu_keep_what_has_one_graph() -> None:
+    """A reference's cases of the same sizes, where a run has enough of others."""
+    cases = [case for case in _cases() if case.tier == "ci"]
+    shares = [share_of(cases, number, 2, "cpu") for number in range(2)]
+    alike: dict[object, set[bool]] = {}
+    for case in cases:
+        if case.op == "softmax_backward":
+            alike.setdefault(case.sizes, set()).add(case.id() in shares[0])
+    assert len(alike) > 4
+    assert all(len(each) == 1 for each in alike.values())
+
+
 def test_small_runs_stay_in_one_process() -> None:
     """A second process would start as the first one ends."""
     assert default_jobs("cpu", 20) == 1
