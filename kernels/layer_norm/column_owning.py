@@ -148,8 +148,8 @@ class Cut:
 # H200, triton 3.6, 2026-11-21: docs/measured.md.
 _CUTS = {2: Cut(2048, 1, 1024, 2, 4, 3, 2), 4: Cut(2048, 1, 512, 2, 4, 2, 4)}
 # An interpreter pays for each program and trip, whatever their size.
-_INTERPRETED_CUT = Cut(1024, 16, 1024, 16, 4, 1, 4)
-_INTERPRETED_WIDE_CUT = Cut(4096, 8, 4096, 8, 4, 1, 4)
+_INTERPRETED_CUT = Cut(1024, 4, 1024, 4, 4, 1, 4)
+_INTERPRETED_WIDE_CUT = Cut(4096, 4, 4096, 4, 4, 1, 4)
 _MOST_CHUNKS = 64
 _WIDEST = 2**30
 

@@ -232,8 +232,11 @@ def row_sharing(
 
 
 def _interpreted_cut(n: int) -> Cut:
-    """Four owners a row at most: an interpreter pays for each program and trip, of any size."""
-    return Cut(16, max(256, triton.next_power_of_2(n) // 4), 4, 2, 255)
+    """Four owners a row at most: an interpreter pays for each program and trip, of any size.
+
+    Of rows eight, so that there are groups, whose number shows what their sums depend on.
+    """
+    return Cut(8, max(256, triton.next_power_of_2(n) // 4), 4, 2, 255)
 
 
 # dweight has a partial for each group; with the option device_independent it doesn't show.

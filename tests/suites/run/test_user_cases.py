@@ -190,7 +190,7 @@ def test_wrong_line_is_told_of_with_its_place(tmp_path: Path, name: str) -> None
     assert message.startswith(f"{tmp_path / 'mine.jsonl'}, line 1: ")
     assert said in message
     assert message.isprintable()
-    assert len(message) < 600
+    assert len(message) < 700
 
 
 def test_bytes_that_are_not_utf8_are_told_of(tmp_path: Path) -> None:
