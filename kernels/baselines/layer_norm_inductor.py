@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.baselines.compiled import compiled, unwatched
+from kernels.baselines.compiled import compiled, reject_elements, unwatched
 from kernels.baselines.layer_norm_torch import DTYPES, Gradients, torch_eager
 from kernels.registry import Domain, kernel
 from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case
 
-# 128 x 65536, the smallest of the shapes that peers are compared on; and what 32 bits index.
-_LEAST, _MOST = 2**23, 2**31 - 1
+_LEAST = 2**23  # elements of 128 x 65536, the smallest of the shapes that peers are compared on
 
 
 def _reject(case: Case) -> str | None:
-    elements = case.size("m") * case.size("n")
-    if _LEAST <= elements <= _MOST:
-        return None
-    return f"is compiled for {_LEAST:,} to {_MOST:,} elements alone, got {elements:,}"
+    return reject_elements(case.size("m") * case.size("n"), _LEAST)
 
 
 @kernel(

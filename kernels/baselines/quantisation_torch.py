@@ -5,11 +5,13 @@ What a cast makes of more than 448 is NaN in some versions: it clamps before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from kernels.baselines.autograd_torch import DTYPES
-from kernels.baselines.compiled import compiled, unwatched
+from kernels.baselines.compiled import compiled, reject_elements, unwatched
 from kernels.registry import Domain, kernel
 from oracles import QUANTISE_BLOCKS, QUANTISE_ROWS
 from oracles.op import Case
@@ -17,14 +19,12 @@ from oracles.quantisation import BLOCK
 
 _CODES = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_CODES).max
-_LEAST, _MOST = 2**20, 2**31 - 1  # compiled for each shape anew, which takes seconds
+_LEAST = 2**20  # elements: it is compiled for each shape anew, which takes seconds
 
 
 def _reject(case: Case) -> str | None:
     elements = case.size("m") * dict(case.sizes).get("n", BLOCK) * dict(case.sizes).get("g", 1)
-    if _LEAST <= elements <= _MOST:
-        return None
-    return f"is compiled for {_LEAST:,} to {_MOST:,} elements alone, got {elements:,}"
+    return reject_elements(elements, _LEAST)
 
 
 _COMPILED = Domain(dtypes=DTYPES, strides="rows", devices=("cuda",), also=_reject)
@@ -45,21 +45,23 @@ def torch_eager_blocks(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     return codes.flatten(-2), scales
 
 
-@kernel(QUANTISE_ROWS, _COMPILED, priority=-15)
-def inductor(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    """The same, compiled."""
+def _compiled(
+    function: Callable[..., tuple[Tensor, Tensor]], x: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     with unwatched():
-        made: tuple[Tensor, Tensor] = compiled(torch_eager, tuple(x.shape), x.stride(), x.dtype)(
+        made: tuple[Tensor, Tensor] = compiled(function, tuple(x.shape), x.stride(), x.dtype)(
             x, eps=eps
         )
     return made
 
 
+@kernel(QUANTISE_ROWS, _COMPILED, priority=-15)
+def inductor(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """The same, compiled."""
+    return _compiled(torch_eager, x, eps)
+
+
 @kernel(QUANTISE_BLOCKS, _COMPILED, priority=-15, name="inductor")
 def inductor_blocks(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
     """The same, compiled."""
-    with unwatched():
-        made: tuple[Tensor, Tensor] = compiled(
-            torch_eager_blocks, tuple(x.shape), x.stride(), x.dtype
-        )(x, eps=eps)
-    return made
+    return _compiled(torch_eager_blocks, x, eps)

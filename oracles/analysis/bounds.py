@@ -76,9 +76,10 @@ def bounds(
         sizes: list[Tensor] | None = None
         if any(map(_suspect, pairs)):
             sizes = scales(graph.graph, constants, values)
-        most = largest_ratio(graph.graph)
+        longest = addends(graph.graph)
+        most = largest_ratio(graph.graph, longest)
         shown: list[Tensor] | None = None
-        least = most * ((likely or sure).growth(addends(graph.graph)) + EPS_EXP)
+        least = most * ((likely or sure).growth(longest) + EPS_EXP)
         if any(_wide(*each, least) for each in zip(pairs, out_dtypes, strict=True)):
             shown = spread(walk, constants, values)
         if any(each.sure is not None and not each.value.is_floating_point() for each in pairs):

@@ -40,11 +40,14 @@ def addends(graph: Graph) -> int:
     return max((size for each in sums for size in _sizes(each)), default=1)
 
 
-def largest_ratio(graph: Graph) -> float:
-    """What a bound may come to in root mean squares of replays, where nothing cancels."""
+def largest_ratio(graph: Graph, longest: int) -> float:
+    """What a bound may come to in root mean squares of replays, where nothing cancels.
+
+    longest: as `addends` has it.
+    """
     computed = (each for each in graph.nodes if each.op == "call_function")
     operations = sum(each.target not in MOVES | MADE for each in computed)
-    return _CHANCE * math.sqrt(3 * operations * addends(graph))
+    return _CHANCE * math.sqrt(3 * operations * longest)
 
 
 def _sizes(node: Node) -> Iterator[int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import torch
@@ -226,10 +227,7 @@ class _Chunk:
         """Of what a kernel left, `wide`, to the truth."""
         if self.dtype.itemsize > 1:
             return (wide - self.exact).abs()
-        numbers = torch.arange(256, dtype=torch.uint8, device=wide.device).view(self.dtype).double()
-        numbers = numbers[numbers.isfinite()].unique()
-        ends = numbers.new_tensor([math.inf])
-        edges = torch.cat([-ends, (numbers[1:] + numbers[:-1]) / 2, ends])
+        numbers, edges = _codes(self.dtype, wide.device)
         at = torch.searchsorted(numbers, wide.nan_to_num().clamp(numbers[0], numbers[-1]))
         return (edges[at] - self.exact).maximum(self.exact - edges[at + 1]).clamp(min=0)
 
@@ -331,6 +329,15 @@ def _interval(there: Tensor) -> str:
     places = there.nonzero().flatten()
     first, last = int(places[0]), int(places[-1])
     return str(first) if first == last else f"{first}:{last + 1}"
+
+
+@cache
+def _codes(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The finite numbers of an fp8 type, rising, and the ends of what rounds to each."""
+    numbers = torch.arange(256, dtype=torch.uint8, device=device).view(dtype).double()
+    numbers = numbers[numbers.isfinite()].unique()
+    ends = numbers.new_tensor([math.inf])
+    return numbers, torch.cat([-ends, (numbers[1:] + numbers[:-1]) / 2, ends])
 
 
 def _histogram(ulps: Tensor, compared: Tensor) -> Tensor:
