@@ -31,7 +31,7 @@ MOVES = frozenset(
 MADE = frozenset(
     getattr(packet, overload)
     for packet in (
-        *(_aten.zeros, _aten.ones, _aten.full, _aten.arange, _aten.empty, _aten.eye),
+        *(_aten.zeros, _aten.ones, _aten.full, _aten.arange, _aten.empty, _aten.eye, _aten.zero),
         *(_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like),
         *(_aten.new_zeros, _aten.new_ones, _aten.new_full, _aten.new_empty, _aten.scalar_tensor),
         *(_aten.empty_strided, _aten.new_empty_strided, _aten.sym_size, _aten.sym_numel),

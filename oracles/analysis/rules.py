@@ -379,6 +379,15 @@ def _not(_: Arithmetic, out: Tensor, a: Known) -> Tensor | None:
     return a.error
 
 
+@rule("isinf", "isposinf", "isneginf", "isnan", "isfinite")
+def _special(_: Arithmetic, out: Tensor, a: Known) -> Tensor | None:
+    del out
+    if a.error is None:
+        return None
+    open_ = a.value.isfinite() & ~a.error.isfinite()
+    return open_ if bool(open_.any()) else None
+
+
 def _chosen(mask: Known, a: Known | float, b: Known | float) -> Tensor | None:
     """a where mask, else b; where the mask may be either way, as far as they are apart."""
     (x, ea), (y, eb) = number(a), number(b)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ class Precision(TorchFunctionMode):
             return self.dtype if isinstance(each, torch.dtype) and each in _FLOATS else each
 
         given = [each for each in tree_leaves((args, named)) if isinstance(each, Tensor)]
-        held = given and all(type(each) is Tensor and _is_whole(each) for each in given)
+        held = given and all(map(_is_held, given))
         # Whole numbers that a graph has as they are: what follows from them is known, too.
         with _disable_current_modes() if held and detect_fake_mode() else nullcontext():
             return func(*map(kept, args), **{name: kept(each) for name, each in named.items()})
@@ -138,6 +138,11 @@ class Precision(TorchFunctionMode):
 
 def _is_whole(x: Tensor) -> bool:
     return not (x.is_floating_point() or x.is_complex())
+
+
+def _is_held(x: Tensor) -> bool:
+    """Whether it is whole numbers that a graph has as they are."""
+    return type(x) is Tensor and _is_whole(x) and not torch._is_functional_tensor(x)  # noqa: SLF001
 
 
 @contextmanager
@@ -218,14 +223,14 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     whole = {
         name: each for name, each in inputs.items() if isinstance(each, Tensor) and _is_whole(each)
     }
-    if key not in _kept and key not in _by_values:
+    if key not in _kept and reference not in _by_values:
         try:
             _keep_graph(key, _traced(reference, inputs, frozenset()))
         except _DataError:
             if not whole:
                 raise
-            _by_values.add(key)
-    if key in _by_values:
+            _by_values.add(reference)
+    if key not in _kept:
         key = *key, *(tuple(each.flatten().tolist()) for each in whole.values())
         if key not in _kept:
             _keep_graph(key, _traced(reference, inputs, frozenset(whole)))
@@ -254,19 +259,13 @@ def _traced(
     def called(*values: Tensor) -> Tensor | tuple[Tensor, ...]:
         return reference(**{**inputs, **dict(zip(names, values, strict=True))})
 
-    values = tuple(tensors.values())
+    values, table = tuple(tensors.values()), get_decompositions(_LOWERED)
     with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad():
-        try:
-            with Precision(torch.float64, _place(reference)[0]):
-                first = _graph(called, *values)
-        except Exception as error:
-            data = "DataDependent" in type(error).__name__
-            why = "does what depends on a tensor's values" if data else f"can't be run: {error}"
-            kind = _DataError if data else NoRuleError
-            raise kind(f"{told(reference)} {why.splitlines()[0]}") from error
-        table = get_decompositions(_LOWERED)
-        lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
-        graph = _graph(lowered, *values, table=table)
+        graph = None
+        with suppress(RuntimeError), Precision(torch.float64, _place(reference)[0]):
+            graph = _graph(torch.func.functionalize(called), *values, table=table)
+        if graph is None or any(map(_writes, graph.graph.nodes)):
+            graph = _in_two_steps(reference, called, values)
     graph.meta["names"] = names
     graph.graph.eliminate_dead_code()
     for node in graph.graph.nodes:
@@ -278,6 +277,27 @@ def _traced(
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
             raise NoRuleError(f"{told(reference)} changes its input {name}")
     return graph
+
+
+def _in_two_steps(
+    reference: Reference, called: Callable[..., object], values: Sequence[Tensor]
+) -> GraphModule:
+    """The graph of a reference that asks for gradients, or of what is lowered to writes."""
+    try:
+        with Precision(torch.float64, _place(reference)[0]):
+            first = _graph(called, *values)
+    except Exception as error:
+        data = "DataDependent" in type(error).__name__
+        why = "does what depends on a tensor's values" if data else f"can't be run: {error}"
+        kind = _DataError if data else NoRuleError
+        raise kind(f"{told(reference)} {why.splitlines()[0]}") from error
+    lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
+    return _graph(lowered, *values, table=get_decompositions(_LOWERED))
+
+
+def _writes(node: Node) -> bool:
+    """Whether it changes an argument."""
+    return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 
 def _graph(function: Callable[..., object], *values: Tensor, table: Any = None) -> GraphModule:  # noqa: ANN401

@@ -63,6 +63,7 @@ from oracles.reference.signature import (
 
 __all__ = ["OpError", "ReferenceOp", "op"]
 
+Draw = tuple[tuple[tuple[str, int], ...], int]  # sizes and seed of a case
 _SINGLE = (torch.float32, torch.float32)
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
 
@@ -80,6 +81,7 @@ class Reference:
     without    distributions on which the op isn't defined
     dtypes     the activations' and the weights' that it is defined in; none: each that ops share
     problem    (sizes) -> why there can be no case of them; None where there can
+    stored     of cases that some arguments have values of their own in: () -> these
     """
 
     name: str
@@ -95,6 +97,7 @@ class Reference:
     without: frozenset[str] = frozenset()
     dtypes: tuple[tuple[torch.dtype, torch.dtype], ...] = ()
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
+    stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
 
     def forms(self, case: Case) -> dict[str, OutputForm]:
         """Shape and dtype of each output."""
@@ -121,15 +124,25 @@ class Reference:
         key = (case.op, case.sizes, case.dtype_label, case.distribution, case.seed)
         draw = generator(device, *key)
         drawn = {}
+        stored = {
+            name: values().to(device)
+            for name, values in self.stored.get((case.sizes, case.seed), {}).items()
+        }
         for each in real:
             values = torch.empty(each.shape(sizes), device=device).normal_(generator=draw)
             drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
+            if each.name in stored:
+                drawn[each.name] = stored[each.name].float()
         distributions_of(self.signature)[case.distribution](Values(case, drawn, draw))
         made: Inputs = {}
         for each in self.signature.arrays:
             layout, shape = case.layout.of(each.name), each.shape(sizes)
+            if each.kind == torch.float8_e4m3fn:  # which has no infinity to overflow to
+                most = torch.finfo(each.kind).max
+                drawn[each.name].clamp_(-most, most)
             if not each.is_real:
-                made[each.name] = self._whole(each, sizes, draw).to(each.dtype(case))
+                whole = self._whole(each, sizes, draw).to(each.dtype(case))
+                made[each.name] = stored.get(each.name, whole)
             elif len(shape) > 1:
                 placed = place_tensor(drawn[each.name], each.dtype(case), layout, each.letters)
                 made[each.name] = placed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -47,8 +48,9 @@ _UNDERFLOWING = frozenset({"subnormals"})
 
 
 def distributions_of(signature: Signature) -> dict[str, Distribution]:
-    """What its activations hold; weights are about 1 throughout."""
-    own = [each.name for each in signature.real if each.kind == "activation"]
+    """What its activations hold, and what is in fp8; weights are about 1 throughout."""
+    changed = ("activation", torch.float8_e4m3fn)
+    own = [each.name for each in signature.real if each.kind in changed and each.axes]
     names, first = " ".join(own), own[0] if own else signature.real[0].name
 
     def near_overflow(values: known.Values) -> None:
@@ -198,6 +200,10 @@ class _Covering(Coverage):
         """Take each pair for possible: one that can't be made costs its tries, and is given up."""
         assert self.op.allowed is not None
         self._find_bases()
+        if not self._bases:  # one size alone isn't small where another must not be larger
+            every = (chain.from_iterable(each.levels.values()) for each in self.op.allowed.factors)
+            smallest = (min(parts, key=lambda each: sum(each.sizes.values())) for parts in every)
+            self._bases.append([Part(), *smallest])
         counts = [len(each.levels) for each in self.op.allowed.factors]
         owner = np.repeat(np.arange(len(counts)), counts)
         self.possible = owner[:, None] != owner[None, :]

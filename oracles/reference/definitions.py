@@ -37,7 +37,7 @@ from torch import Tensor
 from oracles.analysis import Precision, truth
 from oracles.cases.sizes import Sizes
 from oracles.op import Case, Workloads, required
-from oracles.reference import Reference, ReferenceOp, op_of
+from oracles.reference import Draw, Reference, ReferenceOp, op_of
 from oracles.reference.cases import case_of, cases_of
 from oracles.reference.signature import (
     Array,
@@ -55,15 +55,17 @@ _DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+_CODES = {"float8_e4m3fn": torch.float8_e4m3fn}  # a tensor's own dtype beside the case's
 _WEIGHTS = ("weight", "bias")  # about 1, and in a dtype of their own
 _WHOLE = {"int32": torch.int32, "int64": torch.int64, "bool": torch.bool}
 _POINTERS = re.compile(r"\s*(\w+)\s*==\s*(\w+)\s*\[\s*-1\s*\](?:\.item\(\))?\s*")
+_LENGTH = re.compile(r"\b(\w+)\.shape\[(-?\d+)\]")  # of an axis of a tensor
 _MOST_BYTES = 2**24  # of a file
 _SEVERAL = {"several": (12, 3, 9, 5), "one": (1,), "many": (33, 66, 132)}
 
 
 class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")  # what others may ask for
 
 
 _Kind = TypeVar("_Kind", bound=_Read)
@@ -72,29 +74,24 @@ _Kind = TypeVar("_Kind", bound=_Read)
 class _Const(_Read):
     type: Literal["const"]
     value: int = Field(ge=1)
-    description: str | None = None
 
 
 class _Var(_Read):
     type: Literal["var"]
-    description: str | None = None
 
 
 class _Expression(_Read):
     type: Literal["expr"]
     expression: str
-    description: str | None = None
 
 
 class _Tensor(_Read):
     shape: tuple[str, ...] | None
     dtype: str
-    description: str | None = None
+    optional: bool = False
 
 
 class _Definition(_Read):
-    model_config = ConfigDict(extra="ignore")  # op_type, tags and what else a reader may ask for
-
     name: str = Field(pattern=r"^\w+$")  # of ids, whose parts stand between dashes
     axes: dict[str, Annotated[_Const | _Var | _Expression, Field(discriminator="type")]]
     inputs: dict[str, _Tensor]
@@ -119,16 +116,12 @@ class _Safetensors(_Read):
 
 
 class _Workload(_Read):
-    model_config = ConfigDict(extra="ignore")
-
     axes: dict[str, int]
     inputs: dict[str, Annotated[_Random | _Scalar | _Safetensors, Field(discriminator="type")]]
     uuid: str = ""
 
 
 class _Line(_Read):
-    model_config = ConfigDict(extra="ignore")
-
     definition: str
     workload: _Workload
 
@@ -140,13 +133,16 @@ def read_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
     calls kernels asks `unsaid` first. Raises OpError, with the file and the field.
     """
     read = _parsed(_Definition, _text(path), str(path))
-    definition = _Meaning.of(read, path)
     lines = [each for file in workloads for each in _lines(file, read.name)]
     if workloads and not lines:
         raise OpError(f"{workloads[0]}: no line is a workload of {read.name}")
+    definition = _Meaning.of(
+        read, path, frozenset(name for each in lines for name in each.workload.inputs)
+    )
     numbers = definition.numbers(lines)
-    made = op_of(definition.reference(numbers))
-    cases = tuple({each.id(): each for each in definition.cases(lines)}.values())
+    stored: dict[Draw, dict[str, _Stored]] = {}
+    cases = tuple({each.id(): each for each in definition.cases(lines, stored)}.values())
+    made = op_of(replace(definition.reference(numbers), stored=stored))
     listed = Workloads(anchors=cases, on_cpu=cases, profiled=cases[:1])
     return replace(
         made,
@@ -171,8 +167,60 @@ def _cases(op: ReferenceOp, workloads: tuple[Case, ...]) -> tuple[Case, ...]:
 class _Place:
     """A line of a file of workloads."""
 
-    where: str
+    file: Path
+    number: int
     workload: _Workload
+
+    @property
+    def where(self) -> str:
+        """What sentences name."""
+        return f"{self.file}, line {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A tensor in a file of safetensors."""
+
+    file: Path
+    key: str
+
+    def __call__(self) -> Tensor:
+        """Its values. Raises ImportError, and what a file that can't be read does."""
+        from safetensors import safe_open  # noqa: PLC0415  # who names no such file needs none
+
+        with safe_open(self.file, framework="pt") as opened:
+            values: Tensor = opened.get_tensor(self.key)
+            return values
+
+
+def _stored(line: _Place, given: _Safetensors, array: Array, case: Case) -> _Stored:
+    """Where a tensor's values are: the path is from a folder above the workloads.
+
+    Raises OpError where they can't be read, or aren't such a tensor.
+    """
+    where = f"{line.where}: inputs.{array.name}"
+    paths = (each / given.path for each in line.file.absolute().parents)
+    found = _Stored(next(filter(Path.is_file, paths), Path(given.path)), given.tensor_key)
+    try:
+        values = found()
+    except ImportError as error:
+        raise OpError(f"{where}: {given.path} is read by safetensors; install it") from error
+    except Exception as error:  # its own error has no base but this
+        raise OpError(
+            f"{where}: {given.path}: {given.tensor_key} can't be read ({error})"
+        ) from error
+    held, wanted = (
+        (values.dtype, tuple(values.shape)),
+        (
+            array.dtype(case),
+            array.shape(dict(case.sizes)),
+        ),
+    )
+    if held != wanted:
+        raise OpError(
+            f"{where}: {given.path} holds {held[0]} {held[1]}, not {wanted[0]} {wanted[1]}"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +243,24 @@ class _Meaning:
     problem: Callable[[Mapping[str, int]], str | None]
 
     @classmethod
-    def of(cls, read: _Definition, path: Path) -> _Meaning:
-        """Raises OpError for the first field that can't be read."""
+    def of(cls, read: _Definition, path: Path, given: frozenset[str]) -> _Meaning:
+        """Raises OpError for the first field that can't be read.
+
+        given: the inputs that workloads name, of which optional ones are taken in.
+        """
+        run, inputs = _run(read, path, given)
+        read = read.model_copy(update={"inputs": inputs})
         axes, broken = _axes(read, path)
         real = {name: each for name, each in read.inputs.items() if each.shape is not None}
         for name, each in (*real.items(), *read.outputs.items()):
             _check(f"{path}: {name}", name, each, read)
-        known = _DTYPES | _WHOLE
+        known = _DTYPES | _WHOLE | _CODES
         dtypes = {name: _DTYPES[each.dtype] for name, each in real.items() if each.dtype in _DTYPES}
-        if not dtypes:
+        if not (dtypes or any(each.dtype in _CODES for each in real.values())):
             raise OpError(
                 f"{path}: inputs: none is a tensor of real numbers; an op has one at least"
             )
-        activation = next(iter(dtypes.values()))
+        activation = next(iter(dtypes.values()), torch.float32)
         weights = [each for name, each in dtypes.items() if name in _WEIGHTS]
         pair = activation, (*weights, activation)[0]
 
@@ -219,7 +272,6 @@ class _Meaning:
                 kind = "activation"
             return Array(name, tuple(axes[axis] for axis in each.shape or ()), kind)
 
-        run = _run(read, path)
         return cls(
             path=path,
             read=read,
@@ -281,8 +333,10 @@ class _Meaning:
             found[name] = self.axes[axis]
         return found
 
-    def cases(self, lines: Sequence[_Place]) -> Iterator[Case]:
-        """A case of each line. Raises OpError."""
+    def cases(
+        self, lines: Sequence[_Place], stored: dict[Draw, dict[str, _Stored]]
+    ) -> Iterator[Case]:
+        """A case of each line; the tensors that it names go into `stored`. Raises OpError."""
         for each in lines:
             self._check(each)
             axes = each.workload.axes
@@ -291,6 +345,13 @@ class _Meaning:
             if wrong is not None:
                 raise OpError(f"{each.where}: axes: {wrong}")
             case = case_of(self.read.name, sizes, self.dtypes, "ci")
+            named = {
+                array.name: _stored(each, given, array, case)
+                for array in self.signature.arrays
+                if isinstance(given := each.workload.inputs[array.name], _Safetensors)
+            }
+            while stored.setdefault((case.sizes, case.seed), named) != named:
+                case = replace(case, seed=case.seed + 1)  # other values, of these sizes
             yield replace(case, why=f"workload {each.workload.uuid or each.where}")
 
     def _check(self, line: _Place) -> None:
@@ -299,12 +360,9 @@ class _Meaning:
                 raise OpError(f"{line.where}: axes.{name}: it needs a number of 1 or more")
         for name, each in self.read.inputs.items():
             given = line.workload.inputs.get(name)
-            where = f"{line.where}: inputs.{name}"
-            if isinstance(given, _Safetensors):
-                raise OpError(f"{where}: safetensors aren't read; make it random")
             if given is None or (each.shape is None) != isinstance(given, _Scalar):
-                kind = "scalar, with its value" if each.shape is None else "random"
-                raise OpError(f"{where}: its type must be {kind}")
+                kind = "scalar, with its value" if each.shape is None else "random or safetensors"
+                raise OpError(f"{line.where}: inputs.{name}: its type must be {kind}")
 
 
 def _axes(
@@ -317,8 +375,15 @@ def _axes(
     followed = {
         name: each.expression for name, each in read.axes.items() if isinstance(each, _Expression)
     }
-    for text in read.constraints or ():
-        told = f"{path}: constraints: {text!r}"
+    tensors = {name: each.shape for name, each in (read.inputs | read.outputs).items()}
+
+    def axis(found: re.Match[str]) -> str:
+        """What the axis of a tensor is called; the text as it is where there is none."""
+        shape, place = tensors.get(found[1]) or (), int(found[2])
+        return shape[place] if -len(shape) <= place < len(shape) else found[0]
+
+    for written in read.constraints or ():
+        told, text = f"{path}: constraints: {written!r}", _LENGTH.sub(axis, written)
         if _POINTERS.fullmatch(text):
             continue
         names = _names(text, told)
@@ -373,15 +438,17 @@ def _check(told: str, name: str, tensor: _Tensor, read: _Definition) -> None:
     """Raises OpError where a tensor isn't one that a case can have."""
     if not name.isidentifier():
         raise OpError(f"{told}: no name of an argument; write letters, digits and underscores")
-    if tensor.shape is None or (not tensor.shape and name in read.inputs):
-        raise OpError(f"{told}.shape: it needs an axis at least")
+    if tensor.shape is None:
+        raise OpError(f"{told}.shape: an output is a tensor; write its axes")
     for axis in tensor.shape:
         if axis not in read.axes:
             raise OpError(f"{told}.shape: {axis} is no axis; add it to axes")
-    if tensor.dtype in _WHOLE and name in read.inputs:
-        return
-    if tensor.dtype not in _DTYPES:
-        raise OpError(f"{told}.dtype: {tensor.dtype} isn't read; there are {', '.join(_DTYPES)}")
+    known = [*_DTYPES, *_CODES, *(_WHOLE if name in read.inputs else ())]
+    if tensor.dtype not in known:
+        whole = " (whole numbers have no bound)" if tensor.dtype in _WHOLE else ""
+        raise OpError(
+            f"{told}.dtype: {tensor.dtype} isn't read{whole}; there are {', '.join(known)}"
+        )
 
 
 def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
@@ -431,8 +498,14 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
     return found
 
 
-def _run(read: _Definition, path: Path) -> Function:
-    """The reference's function."""
+def _run(
+    read: _Definition, path: Path, given: frozenset[str]
+) -> tuple[Function, dict[str, _Tensor]]:
+    """The reference's function, the last one if none is called run; the inputs that it is passed.
+
+    An optional input that it has a default for is none of them, unless that is a number or the
+    input is given. Where a parameter has another name, its place says which input it is.
+    """
     file = f"{path}: reference"  # what sentences name, with a line
     space: dict[str, Any] = {"__name__": read.name}
     try:
@@ -440,22 +513,52 @@ def _run(read: _Definition, path: Path) -> Function:
     except Exception as error:
         told = " ".join(str(error).split())
         raise OpError(f"{file}: it can't be run: {type(error).__name__}: {told}") from error
-    run: Function | None = space.get("run")
+    defined = (each for each in space.values() if inspect.isfunction(each))
+    own = [each for each in defined if inspect.unwrap(each).__code__.co_filename == file]
+    run: Function | None = space.get("run") or next(reversed(own), None)
     if not callable(run):
         raise OpError(f"{file}: it has no function run; write `def run({', '.join(read.inputs)})`")
     taken = inspect.signature(run).parameters
-    if set(taken) != set(read.inputs):
+
+    def is_passed(name: str) -> bool:
+        default = taken[name].default if name in taken else None
+        needed = isinstance(default, int | float) or default is inspect.Parameter.empty
+        return needed or name in given or not read.inputs[name].optional
+
+    inputs = {name: each for name, each in read.inputs.items() if is_passed(name)}
+    called = {
+        name: other
+        for name, other in zip(read.inputs, taken, strict=False)
+        if name in inputs.keys() - taken.keys() and other not in inputs
+    }
+    passed = {called.get(name, name) for name in inputs}
+    needed = {
+        name
+        for name, each in taken.items()
+        if each.default is inspect.Parameter.empty and each.kind != inspect.Parameter.VAR_KEYWORD
+    }
+    if not needed <= passed <= taken.keys():
         raise OpError(
             f"{file}: run takes {', '.join(taken) or 'nothing'}, and inputs are "
-            f"{', '.join(read.inputs)}; give them the same names"
+            f"{', '.join(inputs)}; give them the same names"
         )
-    return run
+    return (_renamed(run, called) if called else run), inputs
+
+
+def _renamed(run: Function, called: Mapping[str, str]) -> Function:
+    """The function with its parameters called by the names of inputs."""
+
+    def function(**given: Any) -> Tensor | tuple[Tensor, ...]:
+        return run(**{called.get(name, name): each for name, each in given.items()})
+
+    return update_wrapper(function, run)
 
 
 def _defaults(read: _Definition, run: Function) -> dict[str, float]:
     """The scalars, with the values that the reference has for them, else NaN."""
     known = inspect.signature(run).parameters
-    defaults = {name: known[name].default for name, each in read.inputs.items() if not each.shape}
+    scalars = [name for name, each in read.inputs.items() if each.shape is None]
+    defaults = {name: known[name].default if name in known else None for name in scalars}
     return {
         name: each if isinstance(each, int | float) else math.nan for name, each in defaults.items()
     }
@@ -463,11 +566,11 @@ def _defaults(read: _Definition, run: Function) -> dict[str, float]:
 
 def _function(run: Function, read: _Definition) -> Function:
     """The reference as an op has it: in the precision of its arguments, and a tuple returned."""
-    file = inspect.unwrap(run).__code__.co_filename
+    file, known = inspect.unwrap(run).__code__.co_filename, _DTYPES | _CODES
     dtypes = {
-        name: _DTYPES[each.dtype]
+        name: known[each.dtype]
         for name, each in read.inputs.items()
-        if each.shape is not None and each.dtype in _DTYPES
+        if each.shape is not None and each.dtype in known
     }
 
     def function(**given: Any) -> tuple[Tensor, ...]:
@@ -517,6 +620,6 @@ def _lines(file: Path, name: str) -> Iterator[_Place]:
         except (ValueError, TypeError) as error:
             raise OpError(f"{where}: not JSON ({error}); write one workload a line") from error
         if bare:
-            yield _Place(where, _parsed(_Workload, line, where))
+            yield _Place(file, number, _parsed(_Workload, line, where))
         elif (read := _parsed(_Line, line, where)).definition == name:
-            yield _Place(where, read.workload)
+            yield _Place(file, number, read.workload)

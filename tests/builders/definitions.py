@@ -21,7 +21,7 @@ def definition(
     """One in JSON's types.
 
     Of axes None is var, a number const, a text expr. A tensor is "dtype axis axis", a scalar
-    "dtype" alone.
+    "dtype" alone; "? dtype axis" is optional.
     """
     kinds = {
         name: {"type": "var"}
@@ -33,21 +33,27 @@ def definition(
     }
 
     def tensors(of: Mapping[str, str]) -> dict[str, Any]:
-        words = {name: each.split() for name, each in of.items()}
-        return {name: {"dtype": each[0], "shape": each[1:] or None} for name, each in words.items()}
+        words = {name: each.removeprefix("? ").split() for name, each in of.items()}
+        return {
+            name: {"dtype": dtype, "shape": shape or None, "optional": of[name].startswith("?")}
+            for name, (dtype, *shape) in words.items()
+        }
 
     told = {"name": name, "op_type": "op", "axes": kinds, "reference": reference}
     return told | {"inputs": tensors(inputs), "outputs": tensors(outputs)} | others
 
 
-def workload(name: str, axes: Mapping[str, int], **inputs: float | None) -> dict[str, Any]:
-    """A line; an input is random where it is None."""
-    made = {
-        each: {"type": "random"} if value is None else {"type": "scalar", "value": value}
-        for each, value in inputs.items()
-    }
-    told = {"uuid": "one", "axes": dict(axes), "inputs": made}
-    return {"definition": name, "solution": None, "workload": told, "evaluation": None}
+def workload(name: str, axes: Mapping[str, int], **inputs: float | str | None) -> dict[str, Any]:
+    """A line; an input is random where it is None, a text names the safetensors that have it."""
+
+    def told(each: str, value: float | str | None) -> dict[str, Any]:
+        if isinstance(value, str):
+            return {"type": "safetensors", "path": value, "tensor_key": each}
+        return {"type": "random"} if value is None else {"type": "scalar", "value": value}
+
+    made = {each: told(each, value) for each, value in inputs.items()}
+    line = {"uuid": "one", "axes": dict(axes), "inputs": made}
+    return {"definition": name, "solution": None, "workload": line, "evaluation": None}
 
 
 def written(folder: Path, of: Definition, lines: Iterable[object] = ()) -> tuple[Path, list[Path]]:
@@ -205,6 +211,7 @@ def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
     for b in range(batch):
         first, last = int(kv_indptr[b].item()), int(kv_indptr[b + 1].item())
         if first >= last:
+            output[b].zero_()
             continue
         places = kv_indices[first:last].to(torch.long)
         k = keys[places].repeat_interleave(2, dim=1)
@@ -216,4 +223,24 @@ def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
     return output, lse
 """,
     constraints=["len_indptr == batch + 1", "num_indices == kv_indptr[-1].item()"],
+)
+# As flashinfer writes it: no function run, a name of its own for an input, an optional one.
+SCALED = definition(
+    "gemm_fp8_n24_k32",
+    {"M": None, "N": 24, "K": 32},
+    {"A": "float8_e4m3fn M K", "B": "float8_e4m3fn N K", "scale": "float32 M"}
+    | {"bias": "? float32 N"},
+    {"C": "bfloat16 M N"},
+    """
+import torch
+
+def _scaled(a, scale):
+    return a.to(torch.float32) * scale[:, None]
+
+@torch.no_grad()
+def _gemm_reference(a, B, scale, bias=None, **_unused):
+    made = _scaled(a, scale) @ B.to(torch.float32).T
+    return (made if bias is None else made + bias).to(torch.bfloat16)
+""",
+    constraints=["B.shape[-1] == K"],
 )

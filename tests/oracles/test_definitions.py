@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from tests.builders.definitions import (
     PRODUCT,
     RMS_NORM,
     ROPE,
+    SCALED,
     SILU_AND_MUL,
     SOFTMAX,
     Definition,
@@ -91,6 +95,7 @@ _CLOSED: list[tuple[Definition, Callable[..., Any]]] = [
     ),
     (MASKED, lambda x, keep: (x * keep).sum(-1)),
     (PAGED, _paged),
+    (SCALED, lambda A, B, scale, bias: scale[:, None] * (A @ B.T) + bias),  # noqa: N803
 ]
 _BY_NAME = pytest.mark.parametrize(
     ("of", "closed"), _CLOSED, ids=[each["name"] for each, _ in _CLOSED]
@@ -277,12 +282,16 @@ _WRONG = {
         "B.dtype: int32, and nothing says which values of it are valid",
     ),
     "a quarter": (
-        _changed(PRODUCT, "inputs", "B", "dtype", to="float8_e4m3fn"),
-        "B.dtype: float8_e4m3fn isn't read",
+        _changed(PRODUCT, "inputs", "B", "dtype", to="float4_e2m1"),
+        "B.dtype: float4_e2m1 isn't read; there are float32, ",
     ),
-    "an optional input": (
-        _changed(PRODUCT, "inputs", "B", "optional", to=True),
-        "inputs.B.optional: Extra inputs are not permitted",
+    "whole numbers made": (
+        _changed(PRODUCT, "outputs", "C", "dtype", to="int64"),
+        "C.dtype: int64 isn't read (whole numbers have no bound); there are float32, ",
+    ),
+    "a constraint on a tensor": (
+        _changed(PRODUCT, "constraints", to=["A.shape[2] == K"]),
+        "constraints: 'A.shape[2] == K': A is no axis",
     ),
     "a name with dashes": (_changed(PRODUCT, "name", to="a-b"), "name: String should match"),
     "a branch by values": (
@@ -315,9 +324,9 @@ def test_definition_that_cant_be_read_is_refused_in_a_sentence(kind: str, tmp_pa
 _LINE = workload("fused_add_rmsnorm_h64", {"m": 3}, x=None, residual=None, weight=None, eps=1e-6)
 _SAFE = {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}
 _WRONG_LINES: dict[str, tuple[object, str]] = {
-    "safetensors": (
+    "no such file": (
         _changed(_LINE, "workload", "inputs", "x", to=_SAFE),
-        "inputs.x: safetensors aren't read; make it random",
+        "inputs.x: x.safetensors: x can't be read",
     ),
     "kind of input": (
         _changed(_LINE, "workload", "inputs", "x", to={"type": "zeros"}),
@@ -350,6 +359,78 @@ def test_workload_that_cant_be_read_is_refused_in_a_sentence(kind: str, tmp_path
     told = str(refused.value)
     assert told.startswith(f"{workloads[0]}, line 2: ")
     assert part in told
+
+
+def _stored(folder: Path, **tensors: Tensor) -> str:
+    """A file of safetensors: how long its header is, the header, the numbers."""
+    header, data, dtypes = {}, b"", {torch.int32: "I32", torch.int64: "I64", torch.float32: "F32"}
+    for name, each in tensors.items():
+        held = each.numpy().tobytes()
+        offsets = [len(data), len(data) + len(held)]
+        header[name] = {"dtype": dtypes[each.dtype], "shape": each.shape, "data_offsets": offsets}
+        data += held
+    told = json.dumps(header).encode()
+    file = folder / f"{len(list(folder.iterdir()))}.safetensors"
+    file.write_bytes(len(told).to_bytes(8, "little") + told + data)
+    return f"./{file.name}"
+
+
+def _paged_line(ends: str) -> Definition:
+    given = {"q": None, "k_cache": None, "v_cache": None, "kv_indices": None, "sm_scale": 0.25}
+    return workload(PAGED["name"], _PAGES, kv_indptr=ends, **given)
+
+
+def test_values_that_a_workload_names_are_those_of_its_case(tmp_path: Path) -> None:
+    """Each of two of the same sizes has its own; of another seed they are drawn."""
+    pytest.importorskip("safetensors")
+    ends = [torch.tensor(each, dtype=torch.int32) for each in ([0, 0, 5, 9, 11], [0, 2, 4, 6, 11])]
+    lines = [_paged_line(_stored(tmp_path, kv_indptr=each)) for each in ends]
+    op = read_definition(*written(tmp_path, PAGED, [lines[0], lines[1], lines[0]]))
+    named = [case for case in op.cases() if case.why == "workload one"]
+    assert [case.seed for case in named] == [0, 1]
+    for case, each in zip(named, ends, strict=True):
+        inputs = op.inputs(case, CPU)
+        assert torch.equal(required(inputs, "kv_indptr"), each)
+        assert op.oracle(case, inputs)["output"] is not None
+    other = op.inputs(replace(named[0], seed=7), CPU)
+    assert not torch.equal(required(other, "kv_indptr"), ends[0])
+
+
+def test_values_that_arent_an_inputs_are_refused(tmp_path: Path) -> None:
+    """In a sentence that says what the file holds."""
+    pytest.importorskip("safetensors")
+    file = _stored(tmp_path, kv_indptr=torch.zeros(5, dtype=torch.int64))
+    with pytest.raises(OpError, match=r"inputs.kv_indptr: .* holds torch.int64 \(5,\), not"):
+        read_definition(*written(tmp_path, PAGED, [_paged_line(file)]))
+
+
+def test_values_without_what_reads_them_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a sentence that says what to install."""
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(OpError, match=r"x\.safetensors is read by safetensors; install it"):
+        read_definition(*written(tmp_path, PAGED, [_paged_line("x.safetensors")]))
+
+
+def test_optional_input_that_nothing_gives_is_left_out(tmp_path: Path) -> None:
+    """The reference's default stands for it; a number is passed."""
+    op = read_definition(written(tmp_path, SCALED)[0])
+    op.check()
+    assert op.arguments == ("A", "B", "scale")
+    scalar = _changed(SOFTMAX, "inputs", "temperature", "optional", to=True)
+    assert read_definition(written(tmp_path, scalar)[0]).arguments == ("logits", "temperature")
+
+
+def test_definition_whose_small_cases_need_two_small_sizes_has_cases(tmp_path: Path) -> None:
+    """A size that must not be above another, of a tensor that is large at several."""
+    made = definition(
+        *("slots", {"slots": None, "rows": None, "n": 2**20}, {"x": "float32 slots n"}),
+        *({"y": "float32 slots n"}, "def run(x):\n    return x + x"),
+        constraints=["slots >= rows"],
+    )
+    op = read_definition(written(tmp_path, made)[0])
+    assert any(case.tier == "ci" for case in op.cases())
 
 
 def test_whole_numbers_are_drawn_where_they_are_valid(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ OPERATIONS = {
     "where": Operation(lambda a, b: torch.where(_ONES, a, b), count=2),
     "where of a comparison": Operation(lambda a, b: torch.where(a > b, a, b), count=2),
     "masked_fill": Operation(lambda a: a.masked_fill(_ONES, 0.5)),
+    "where infinite": Operation(lambda a: torch.where((a / _ONES).isinf(), 0.5, a)),
+    "zero_": Operation(lambda a: torch.cat([a, a.clone().zero_()])),
     "sum": Operation(lambda a: a.sum(-1)),
     "mean": Operation(lambda a: a.mean(-1, keepdim=True)),
     "cumsum": Operation(lambda a: a.cumsum(-1)),
