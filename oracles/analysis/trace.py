@@ -262,7 +262,7 @@ def _traced(
     values, table = tuple(tensors.values()), get_decompositions(_LOWERED)
     with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad():
         graph = None
-        with suppress(RuntimeError), Precision(torch.float64, _place(reference)[0]):
+        with suppress(Exception), Precision(torch.float64, _place(reference)[0]):
             graph = _graph(torch.func.functionalize(called), *values, table=table)
         if graph is None or any(map(_writes, graph.graph.nodes)):
             graph = _in_two_steps(reference, called, values)

@@ -389,11 +389,13 @@ def _axes(
         names = _names(text, told)
         if unknown := sorted(names - read.axes.keys()):
             raise OpError(f"{told}: {unknown[0]} is no axis; only axes can be spoken of")
+        constants |= _fulfilling(text, names - constants.keys(), constants, read)
         constraints.append(Extent(text, constants))
         left, equals, right = text.partition("==")
         name = left.strip()
         if equals and axes.get(name) == name and name not in _names(right, told) | followed.keys():
             followed[name] = right.strip()
+    axes |= constants
     for name, text in followed.items():
         told = f"{path}: axes.{name}: {text!r}"
         for each in sorted(_names(text, told)):
@@ -412,6 +414,19 @@ def _axes(
         return None
 
     return axes, broken
+
+
+def _fulfilling(
+    text: str, free: set[str], constants: Mapping[str, int], read: _Definition
+) -> dict[str, int]:
+    """The length of an axis that no input has, which a constraint on constants leaves one for."""
+    taken = {axis for each in read.inputs.values() for axis in each.shape or ()}
+    name, *others = [*free, ""]
+    if others != [""] or name in taken or not isinstance(read.axes[name], _Var):
+        return {}
+    lengths = range(1, max(constants.values(), default=0) + 1)
+    found = [each for each in lengths if Extent(text, constants).of({name: each})]
+    return {name: found[0]} if len(found) == 1 else {}
 
 
 def _names(text: str, told: str) -> set[str]:
@@ -464,14 +479,31 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
         return {}
     every = [axis for each in reference.signature.arrays for axis in each.axes]
     apart = [each for each in range(2, 24) if each not in every]
+    pairs = (each.axes[:2] for each in reference.signature.real if len(each.axes) > 2)
+    joined = [  # pages and their size, of which a reference may make one axis
+        Extent(f"{one} * {other}", {})
+        for one, other in pairs
+        if not isinstance(one, Extent) and not isinstance(other, Extent) and 1 not in (one, other)
+    ]
     names = list(reference.sizes)
     drawn = (dict(zip(names, each, strict=True)) for each in permutations(apart, len(names)))
-    sizes = next((each for each in drawn if reference.problem(each) is None), None)
+
+    def tells(sizes: Mapping[str, int]) -> bool:
+        lengths = {length(axis, sizes) for axis in every}
+        return reference.problem(sizes) is None and lengths.isdisjoint(
+            each.of(sizes) for each in joined
+        )
+
+    sizes = next(filter(tells, drawn), None)
     if sizes is None:
         raise OpError(f"{path}: constraints: no sizes from 2 to 23 that differ fulfil them")
     case = case_of(reference.name, sizes, reference.dtypes[0], "ci")
     zeros = dict.fromkeys((each.name for each in unknown), 1)
     given = replace(reference, labels=lambda: zeros).inputs(case, torch.device("cpu"))
+    given = {
+        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
+        for name, each in given.items()
+    }
 
     def runs(name: str, value: int) -> bool:
         try:
@@ -484,7 +516,8 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
 
     found = {}
     for each in unknown:
-        named = sorted(every, key=lambda axis: isinstance(axis, str))  # a size before what follows
+        # Of axes of one length a size is meant, not what follows from it.
+        named = [*joined, *sorted(every, key=lambda axis: isinstance(axis, str))]
         lengths = {length(axis, sizes): axis for axis in named}
         ends = (n for n in sorted(lengths) if not runs(each.name, n))
         end = next(ends, 0)

@@ -422,6 +422,27 @@ def test_optional_input_that_nothing_gives_is_left_out(tmp_path: Path) -> None:
     assert read_definition(written(tmp_path, scalar)[0]).arguments == ("logits", "temperature")
 
 
+def test_places_of_pages_that_are_joined_are_drawn_where_they_are_valid(tmp_path: Path) -> None:
+    """Up to the pages' count times their size."""
+    made = definition(
+        *("rows_of_pages", {"pages": None, "size": 4, "n": 8, "m": None}),
+        *({"cache": "bfloat16 pages size n", "places": "int32 m"}, {"y": "bfloat16 m n"}),
+        "def run(cache, places):\n    return cache.reshape(-1, cache.shape[-1])[places]",
+    )
+    op = read_definition(written(tmp_path, made)[0])
+    case = replace(op.cases()[0], sizes=(("pages", 5), ("m", 4000)))
+    assert int(required(op.inputs(case, CPU), "places").max()) == 5 * 4 - 1
+
+
+def test_axis_of_outputs_alone_has_the_length_that_fulfils_a_constraint(tmp_path: Path) -> None:
+    """Whichever side of it the axis stands on."""
+    made = _changed(SILU_AND_MUL, "axes", "both", to={"type": "const", "value": 24})
+    op = read_definition(written(tmp_path, made | {"constraints": ["both == 2 * n"]})[0])
+    op.check()
+    assert op.reference.sizes.keys() == {"m"}
+    assert op.forms(op.cases()[0])["out"].shape[1] == 12
+
+
 def test_definition_whose_small_cases_need_two_small_sizes_has_cases(tmp_path: Path) -> None:
     """A size that must not be above another, of a tensor that is large at several."""
     made = definition(
