@@ -143,6 +143,8 @@ def read_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
     stored: dict[Draw, dict[str, _Stored]] = {}
     cases = tuple({each.id(): each for each in definition.cases(lines, stored)}.values())
     made = op_of(replace(definition.reference(numbers), stored=stored))
+    for (sizes, _), named in stored.items():
+        _check_whole(made.reference, dict(sizes), named)
     listed = Workloads(anchors=cases, on_cpu=cases, profiled=cases[:1])
     return replace(
         made,
@@ -363,6 +365,30 @@ class _Meaning:
             if given is None or (each.shape is None) != isinstance(given, _Scalar):
                 kind = "scalar, with its value" if each.shape is None else "random or safetensors"
                 raise OpError(f"{line.where}: inputs.{name}: its type must be {kind}")
+
+
+def _check_whole(
+    reference: Reference, sizes: Mapping[str, int], named: Mapping[str, _Stored]
+) -> None:
+    """Raises OpError where whole numbers in a file aren't valid: traces have such. -1 pads."""
+    for array in reference.signature.arrays:
+        if array.name not in named or array.is_real or array.kind == torch.bool:
+            continue
+        stored = named[array.name]
+        values, told = stored().long().flatten(), f"{stored.file}: {stored.key}"
+        if array.name in reference.pointers:
+            end = length(reference.pointers[array.name], sizes)
+            ends = int(values[0]), int(values[-1])
+            if ends != (0, end) or bool((values.diff() < 0).any()):
+                raise OpError(f"{told} must rise from 0 to {end}, and doesn't")
+        else:
+            end = length(reference.labels()[array.name], sizes)
+            wrong = values[(values < -1) | (values >= end)]
+            if len(wrong):
+                raise OpError(
+                    f"{told}: {len(wrong):,} of {len(values):,} aren't from 0 to {end - 1}, as "
+                    f"{wrong[0]}"
+                )
 
 
 def _axes(

@@ -404,6 +404,27 @@ def test_values_that_arent_an_inputs_are_refused(tmp_path: Path) -> None:
         read_definition(*written(tmp_path, PAGED, [_paged_line(file)]))
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("kv_indptr", [0, 4, 2, 9, 11], "kv_indptr must rise from 0 to 11, and doesn't"),
+        ("kv_indptr", [0, 2, 4, 9, 10], "kv_indptr must rise from 0 to 11, and doesn't"),
+        ("kv_indices", [0] * 9 + [-1, 7], "kv_indices: 1 of 11 aren't from 0 to 6, as 7"),
+    ],
+)
+def test_values_that_no_kernel_can_be_called_on_are_refused(
+    name: str, values: list[int], told: str, tmp_path: Path
+) -> None:
+    """With their file: recorded places of pages lie outside of all pages, now and then."""
+    pytest.importorskip("safetensors")
+    file = _stored(tmp_path, **{name: torch.tensor(values, dtype=torch.int32)})
+    line = _changed(_paged_line(file), "workload", "inputs", "kv_indptr", to={"type": "random"})
+    given = {"type": "safetensors", "path": file, "tensor_key": name}
+    line = _changed(line, "workload", "inputs", name, to=given)
+    with pytest.raises(OpError, match=rf"safetensors: {told}"):
+        read_definition(*written(tmp_path, PAGED, [line]))
+
+
 def test_values_without_what_reads_them_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
