@@ -77,8 +77,9 @@ class Kernel:
     profiled   `nox -s profile` runs it beside ours where nobody names a kernel
     same_code_as  the op's kernel whose Triton code it runs, where the two differ in numerics or in
                what alignment they take: what an interpreter asks of that one it needn't ask again
+    dispatched  (case) -> whether dispatch may take it, of those that it serves: where it's quick
 
-    variant to wraps, and same_code_as, are None where the kernel doesn't say.
+    variant to wraps, same_code_as and dispatched are None where the kernel doesn't say.
     """
 
     op: Op
@@ -96,6 +97,14 @@ class Kernel:
     same_stores: bool = False
     profiled: bool = False
     same_code_as: str | None = None
+    dispatched: Callable[[Case], bool] | None = None
+
+    def left_to_others(self, case: Case, sm: int, device: str = "cuda") -> str | None:
+        """Why dispatch doesn't take it for `case`; None where it may."""
+        reason = self.domain.reject(case, sm, device)
+        if reason is None and self.dispatched is not None and not self.dispatched(case):
+            return "serves it, and another kernel is quicker"
+        return reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,7 @@ def kernel(
     same_stores: bool = False,
     profiled: bool = False,
     same_code_as: str | None = None,
+    dispatched: Callable[[Case], bool] | None = None,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
@@ -152,7 +162,8 @@ def kernel(
     the function then returns them alone, and the others aren't judged. variant, variants and
     workspace say what a case runs and how much memory it takes, wraps which library computes it,
     same_stores that its programs may store the same value to one element, profiled that it is a
-    peer to profile beside ours, same_code_as which kernel's code it runs: see `Kernel`.
+    peer to profile beside ours, same_code_as which kernel's code it runs, dispatched for which of
+    the cases that it serves dispatch may take it: see `Kernel`.
     Raises KernelError where the op already has a kernel of that name, or where an argument can't
     be what was meant. The function itself is returned unchanged.
     """
@@ -175,6 +186,7 @@ def kernel(
             or wrong_kind("same_stores", same_stores, (bool,), "True or False")
             or wrong_kind("profiled", profiled, (bool,), "True or False")
             or _wrong_same_code(same_code_as, path)
+            or wrong_function("dispatched", dispatched)
         )
         if problem is not None:
             raise KernelError(f"kernel {called} in {path}: {problem}")
@@ -201,6 +213,7 @@ def kernel(
             same_stores=same_stores,
             profiled=profiled,
             same_code_as=same_code_as,
+            dispatched=dispatched,
         )
         return function
 
@@ -455,7 +468,7 @@ def _meant_keyword(message: str) -> str:
 def choose(
     op: Op, case: Case, sm: int, *, device: str = "cuda", among: Iterable[Kernel] | None = None
 ) -> Kernel:
-    """The first kernel of ours that computes all of `op`, in priority order, and serves `case`.
+    """The first kernel of ours that computes all of `op`, in priority order, and takes `case`.
 
     among: the kernels to choose from; by default all of ours. Raises NoKernelError with each
     refusal where none serves the case.
@@ -470,7 +483,7 @@ def choose(
         if candidate.op.left_out:
             refusals.append(f"{candidate.name}: leaves {' and '.join(candidate.op.left_out)} out")
             continue
-        reason = candidate.domain.reject(case, sm, device)
+        reason = candidate.left_to_others(case, sm, device)
         if reason is None:
             return candidate
         refusals.append(f"{candidate.name}: {reason}")

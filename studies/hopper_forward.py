@@ -1,50 +1,71 @@
-"""A trial of attention's forward on Hopper in Gluon, as a file of a user's kernel.
+"""What comes next for `hopper` (kernels/attention), on trial: a file of a user's kernel.
 
-`nox -s bench -- --kernels=studies/hopper_forward.py --kernel hopper_forward`; accuracy likewise.
-It isn't one of kernels/ yet. It serves sm 90, halves, heads of 64, 128 and 256, and no option but
-causal masks and grouped heads.
+`nox -s accuracy -- --kernels=studies/hopper_forward.py --kernel hopper_next`; bench likewise. It
+has been compiled, and run on a CPU, and not on a GPU. Beside what `hopper` does:
 
-A program has a warp that loads, and two or three groups of four warps that compute. The warp brings
-q, k and v into shared memory by TMA, as far ahead as there are STAGES; barriers say what is there
-(`full`) and what may be written again (`empty`). Each group has 64 queries of a block. It asks the
-tensor cores for the scores of a tile of keys and for the product of the tile before with v, and
-does a tile's softmax while they work. Between two tiles the weights p are held as pairs in 32-bit
-words: Triton 3.6 takes two instructions more for each pair to carry halves around a loop.
-
-A program stays for several blocks of queries. They come in pairs of one head, the first block with
-the last one and so on, so that under a causal mask all pairs take the same time.
-
-Design after FlashAttention-3 (Shah et al. 2024).
+- A window, a scale and a sink. One loop over the tiles of keys asks of each whether it needs a
+  mask, and a mask takes one comparison a score.
+- A tile's softmax is done before the product of the tile before with v is waited for. ptxas moves
+  that wait up otherwise, whatever the PTX says: between the two stands a barrier of a warp whose
+  mask follows from the softmax's sum, and which is always full.
+- hopper_next_in_turn: the groups take turns to ask for products, as FlashAttention-3's do.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.experimental.gluon.language.nvidia import hopper
 
+from kernels.attention.hopper import CUTS, DTYPES, ROWS, STAGES, WHOLE, descriptor
+from kernels.attention.problem import Given, Options, Problem
+from kernels.attention.scores import UNLIMITED
 from kernels.attention.served import load_bytes_of
 from kernels.device import on_device_of, real_multiprocessors
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, OPS
 from oracles.op import Case, Numerics
 
-# By head: groups of warps that compute, keys of a tile, registers of their threads.
-_CUTS = {64: (3, 128, 160), 128: (2, 128, 240), 256: (2, 64, 240)}
-_ROWS = 64  # queries of a group
-_STAGES = 2
+LN2 = gl.constexpr(0.6931471805599453)
+LOG2E = gl.constexpr(1.4426950408889634)
+
+
+class Memory(NamedTuple):
+    """Shared memory of a program: [GROUPS or STAGES, 1, 1, rows, D] each."""
+
+    q: Any
+    k: Any
+    v: Any
+    out: Any
+
+
+class Barriers(NamedTuple):
+    """One for each group's q, and for each stage of k and v."""
+
+    q_full: Any
+    q_empty: Any
+    k_full: Any
+    k_empty: Any
+    v_full: Any
+    v_empty: Any
+    turns: Any
+
+
+class Band(NamedTuple):
+    """Which keys a query may attend to: from i + behind to i + ahead, both included, below keys."""
+
+    s_q: Any
+    keys: Any
+    behind: Any
+    ahead: Any
+    BEHIND: Any  # whether there is a limit behind, and ahead
+    AHEAD: Any
 
 
 @gluon.constexpr_function
@@ -78,80 +99,89 @@ def _items(blocks, heads):
 
 
 @gluon.jit
-def _tiles(
-    start_m, s_q, keys, shift,
-    CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-):  # fmt: skip
-    """Tiles of keys of a block of queries, one at least, and how many of the first need no mask."""
-    if start_m >= s_q:
-        keys = 0
-    if CAUSAL:
-        last = gl.minimum(start_m + BLOCK_M, s_q) + shift
-        tiles = gl.cdiv(gl.minimum(gl.maximum(last, 0), keys), BLOCK_N)
-        full = gl.minimum(gl.maximum(start_m + shift + 1, 0), keys) // BLOCK_N
-    else:
-        tiles = gl.cdiv(keys, BLOCK_N)
-        full = keys // BLOCK_N
-    return gl.maximum(tiles, 1), full
+def _tiles(start_m, band, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    """The first tile of keys of a block of queries, and the one after the last."""
+    last = band.keys
+    first = 0
+    if band.AHEAD:
+        row = gl.minimum(start_m + BLOCK_M, band.s_q) - 1
+        last = gl.minimum(gl.maximum(row + band.ahead + 1, 0), last)
+    if band.BEHIND:
+        first = gl.maximum(start_m + band.behind, 0) // BLOCK_N
+    last = gl.cdiv(last, BLOCK_N)
+    if (start_m >= band.s_q) | (last <= first):
+        # One tile past all keys, which reads as zeros.
+        first = gl.cdiv(band.keys, BLOCK_N)
+        last = first + 1
+    return first, last
 
 
 @gluon.jit
-def _load(
-    descriptors, memory, barriers, sizes, group, CAUSAL: gl.constexpr
-):  # fmt: skip
+def _load(descriptors, memory, barriers, band, blocks, heads, h_q, group):
     """What the loading warp does: q of each item, then its tiles of k and v, the last one first."""
     q_desc, k_desc, v_desc = descriptors
-    q_smem, k_smem, v_smem, _out_smem = memory
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
-    blocks, heads, h_q, s_q, keys, shift = sizes
-    GROUPS: gl.constexpr = q_smem.shape[0]
-    ROWS: gl.constexpr = q_smem.shape[3]
-    STAGES: gl.constexpr = k_smem.shape[0]
+    GROUPS: gl.constexpr = memory.q.shape[0]
+    ROWS: gl.constexpr = memory.q.shape[3]
+    STAGES: gl.constexpr = memory.k.shape[0]
     BLOCK_M: gl.constexpr = GROUPS * ROWS
-    BLOCK_N: gl.constexpr = k_smem.shape[3]
+    BLOCK_N: gl.constexpr = memory.k.shape[3]
     loaded = 0
     for item in range(gl.program_id(0), _items(blocks, heads), gl.num_programs(0)):
         block, head, turn = _block(item, blocks)
         b = head // h_q
         h = head - b * h_q
         start_m = block * BLOCK_M
-        tiles, _ = _tiles(start_m, s_q, keys, shift, CAUSAL, BLOCK_M, BLOCK_N)
+        first, last = _tiles(start_m, band, BLOCK_M, BLOCK_N)
         for g in gl.static_range(GROUPS):
-            row = start_m + g * ROWS
-            mbarrier.wait(q_empty.index(g), (turn & 1) ^ 1)
-            mbarrier.expect(q_full.index(g), q_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(
-                q_desc, [b, h, row, 0], q_full.index(g), q_smem.index(g)
+            hopper.mbarrier.wait(barriers.q_empty.index(g), (turn & 1) ^ 1)
+            hopper.mbarrier.expect(barriers.q_full.index(g), q_desc.block_type.nbytes)
+            hopper.tma.async_copy_global_to_shared(
+                q_desc, [b, h, start_m + g * ROWS, 0], barriers.q_full.index(g), memory.q.index(g)
             )
-        for i in range(tiles):
-            place = [b, h // group, (tiles - 1 - i) * BLOCK_N, 0]
+        for i in range(first, last):
+            place = [b, h // group, (last - 1 - i + first) * BLOCK_N, 0]
             stage = loaded % STAGES
             phase = ((loaded // STAGES) & 1) ^ 1
-            mbarrier.wait(k_empty.index(stage), phase)
-            mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(k_desc, place, k_full.index(stage), k_smem.index(stage))
-            mbarrier.wait(v_empty.index(stage), phase)
-            mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(v_desc, place, v_full.index(stage), v_smem.index(stage))
+            hopper.mbarrier.wait(barriers.k_empty.index(stage), phase)
+            hopper.mbarrier.expect(barriers.k_full.index(stage), k_desc.block_type.nbytes)
+            hopper.tma.async_copy_global_to_shared(
+                k_desc, place, barriers.k_full.index(stage), memory.k.index(stage)
+            )
+            hopper.mbarrier.wait(barriers.v_empty.index(stage), phase)
+            hopper.mbarrier.expect(barriers.v_full.index(stage), v_desc.block_type.nbytes)
+            hopper.tma.async_copy_global_to_shared(
+                v_desc, place, barriers.v_full.index(stage), memory.v.index(stage)
+            )
             loaded += 1
 
 
 @gluon.jit
-def _softmax(
-    s, m_i, l_i, scale, offs_m, start_n, keys, shift,
-    MASKED: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, S_LAYOUT: gl.constexpr,
-):  # fmt: skip
-    """A tile's weights, the new m (in base 2) and l, and the accumulator's factor."""
-    if MASKED:
-        offs_n = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
-        keep = offs_n[None, :] < keys
-        if CAUSAL:
-            keep = keep & (offs_n[None, :] <= offs_m[:, None] + shift)
+def _masked(s, start_n, row, band, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """A tile's scores, -inf where a query may not attend; row: the tile's first query."""
+    LAYOUT: gl.constexpr = s.type.layout
+    inside = start_n + BLOCK_N <= band.keys
+    if band.AHEAD:
+        inside = inside & (start_n + BLOCK_N <= row + band.ahead + 1)
+    if band.BEHIND:
+        inside = inside & (start_n >= row + ROWS - 1 + band.behind)
+    if not inside:
+        offs_m = row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+        offs_n = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, LAYOUT))
+        end = gl.zeros_like(offs_m) + (band.keys - 1)
+        if band.AHEAD:
+            end = gl.minimum(end, offs_m + band.ahead)
+        keep = offs_n[None, :] <= end[:, None]
+        if band.BEHIND:
+            keep = keep & (offs_n[None, :] >= (offs_m + band.behind)[:, None])
         s = gl.where(keep, s, float("-inf"))
+    return s
+
+
+@gluon.jit
+def _softmax(s, m_i, l_i, scale):
+    """A tile's weights, the new m (in base 2) and l, and the accumulator's factor."""
     m_new = gl.maximum(m_i, gl.max(s, 1) * scale)
-    m_used = m_new
-    if MASKED:
-        m_used = gl.where(m_new == float("-inf"), 0.0, m_new)
+    m_used = gl.where(m_new == float("-inf"), 0.0, m_new)
     p = gl.exp2(s * scale - m_used[:, None])
     alpha = gl.exp2(m_i - m_used)
     return p, m_new, l_i * alpha + gl.sum(p, 1), alpha
@@ -177,118 +207,134 @@ def _unpacked(
 
 
 @gluon.jit
-def _compute(
-    out_desc, lse_ptr, memory, barriers, sizes, scale, G: gl.constexpr, CAUSAL: gl.constexpr
-):  # fmt: skip
+def _held(x):
+    """x, computed before what comes next."""
+    ASM: gl.constexpr = (
+        "{ .reg .pred p; .reg .b32 m; .reg .f32 t; add.f32 t, $2, $3; setp.lt.f32 p, t, 0fBF800000;"
+        " selp.b32 m, 0x7fffffff, 0xffffffff, p; bar.warp.sync m; mov.b32 $0, $2; mov.b32 $1, $3; }"
+    )
+    return gl.inline_asm_elementwise(ASM, "=f,=f,f,f", [x], dtype=gl.float32, is_pure=False, pack=2)
+
+
+@gluon.jit
+def _compute(computing, G: gl.constexpr, TURNS: gl.constexpr):
     """What group G does: out and lse of its rows of each item."""
-    q_smem, k_smem, v_smem, out_smem = memory
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
-    blocks, heads, h_q, s_q, keys, shift = sizes
-    ROWS: gl.constexpr = q_smem.shape[3]
-    D: gl.constexpr = q_smem.shape[4]
-    STAGES: gl.constexpr = k_smem.shape[0]
-    BLOCK_M: gl.constexpr = q_smem.shape[0] * ROWS
-    BLOCK_N: gl.constexpr = k_smem.shape[3]
+    out_desc, lse_ptr, sink_ptr, memory, barriers, band, blocks, heads, h_q, scale = computing
+    GROUPS: gl.constexpr = memory.q.shape[0]
+    ROWS: gl.constexpr = memory.q.shape[3]
+    D: gl.constexpr = memory.q.shape[4]
+    STAGES: gl.constexpr = memory.k.shape[0]
+    BLOCK_M: gl.constexpr = GROUPS * ROWS
+    BLOCK_N: gl.constexpr = memory.k.shape[3]
     OUT_IN_Q: gl.constexpr = _out_in_q(D)
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     S_ROWS: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     O_ROWS: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
-    DTYPE: gl.constexpr = q_smem.dtype
+    DTYPE: gl.constexpr = memory.q.dtype
     taken = 0  # tiles, of all items
-    q = q_smem.index(G).reshape((ROWS, D))
+    turns_taken = 0
+    q = memory.q.index(G).reshape((ROWS, D))
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, S_LAYOUT)
     for item in range(gl.program_id(0), _items(blocks, heads), gl.num_programs(0)):
         block, head, turn = _block(item, blocks)
         b = head // h_q
         h = head - b * h_q
         start_m = block * BLOCK_M
-        tiles, full = _tiles(start_m, s_q, keys, shift, CAUSAL, BLOCK_M, BLOCK_N)
-        offs_m = start_m + G * ROWS + gl.arange(0, ROWS, S_ROWS)
+        row = start_m + G * ROWS
+        first, last = _tiles(start_m, band, BLOCK_M, BLOCK_N)
         m_i = gl.full((ROWS,), float("-inf"), gl.float32, S_ROWS)
         l_i = gl.zeros((ROWS,), gl.float32, S_ROWS)
         acc = gl.zeros((ROWS, D), gl.float32, O_LAYOUT)
-        mbarrier.wait(q_full.index(G), turn & 1)
+        hopper.mbarrier.wait(barriers.q_full.index(G), turn & 1)
         stage = taken % STAGES
-        mbarrier.wait(k_full.index(stage), (taken // STAGES) & 1)
-        k = k_smem.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
-        s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
-        s = warpgroup_mma_wait(0, deps=[s])
-        mbarrier.arrive(k_empty.index(stage), count=1)
-        p, m_i, l_i, alpha = _softmax(
-            s, m_i, l_i, scale, offs_m, (tiles - 1) * BLOCK_N, keys, shift, True, CAUSAL, BLOCK_N,
-            S_LAYOUT,
-        )  # fmt: skip
+        hopper.mbarrier.wait(barriers.k_full.index(stage), (taken // STAGES) & 1)
+        k = memory.k.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
+        if TURNS:
+            hopper.mbarrier.wait(barriers.turns.index(G), turns_taken & 1)
+            turns_taken += 1
+        s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+        s = hopper.warpgroup_mma_wait(0, deps=[s])
+        if TURNS:
+            hopper.mbarrier.arrive(barriers.turns.index((G + 1) % GROUPS), count=1)
+        hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
+        s = _masked(s, (last - 1) * BLOCK_N, row, band, ROWS, BLOCK_N)
+        p, m_i, l_i, alpha = _softmax(s, m_i, l_i, scale)
         words = _packed(p, DTYPE, ROWS, BLOCK_N)
         taken += 1
-        # The tiles that need a mask, then the others.
-        for masked in gl.static_range(2):
-            if masked == 0:
-                first = 1
-                end = gl.maximum(tiles - full, 1)
-            else:
-                first = gl.maximum(tiles - full, 1)
-                end = tiles
-            for i in range(first, end):
-                stage = taken % STAGES
-                before = (taken - 1) % STAGES
-                mbarrier.wait(k_full.index(stage), (taken // STAGES) & 1)
-                k = k_smem.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
-                s = warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
-                mbarrier.wait(v_full.index(before), ((taken - 1) // STAGES) & 1)
-                weights = _unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
-                v = v_smem.index(before).reshape((BLOCK_N, D))
-                product = warpgroup_mma(weights, v, acc, is_async=True)
-                s = warpgroup_mma_wait(1, deps=[s])
-                mbarrier.arrive(k_empty.index(stage), count=1)
-                p, m_i, l_i, alpha = _softmax(
-                    s, m_i, l_i, scale, offs_m, (tiles - 1 - i) * BLOCK_N, keys, shift,
-                    masked == 0, CAUSAL, BLOCK_N, S_LAYOUT,
-                )  # fmt: skip
-                acc, weights, p = warpgroup_mma_wait(0, deps=[product, weights, p])
-                mbarrier.arrive(v_empty.index(before), count=1)
-                words = _packed(p, DTYPE, ROWS, BLOCK_N)
-                acc = acc * gl.convert_layout(alpha, O_ROWS)[:, None]
-                taken += 1
+        for i in range(first + 1, last):
+            stage = taken % STAGES
+            before = (taken - 1) % STAGES
+            if TURNS:
+                hopper.mbarrier.wait(barriers.turns.index(G), turns_taken & 1)
+                turns_taken += 1
+            hopper.mbarrier.wait(barriers.k_full.index(stage), (taken // STAGES) & 1)
+            k = memory.k.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
+            s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+            hopper.mbarrier.wait(barriers.v_full.index(before), ((taken - 1) // STAGES) & 1)
+            weights = _unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
+            v = memory.v.index(before).reshape((BLOCK_N, D))
+            product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
+            if TURNS:
+                hopper.mbarrier.arrive(barriers.turns.index((G + 1) % GROUPS), count=1)
+            s = hopper.warpgroup_mma_wait(1, deps=[s])
+            hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
+            s = _masked(s, (last - 1 - i + first) * BLOCK_N, row, band, ROWS, BLOCK_N)
+            p, m_i, l_i, alpha = _softmax(s, m_i, l_i, scale)
+            l_i = _held(l_i)
+            acc, weights, p = hopper.warpgroup_mma_wait(0, deps=[product, weights, p])
+            hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
+            words = _packed(p, DTYPE, ROWS, BLOCK_N)
+            acc = acc * gl.convert_layout(alpha, O_ROWS)[:, None]
+            taken += 1
         if not OUT_IN_Q:
-            mbarrier.arrive(q_empty.index(G), count=1)
+            hopper.mbarrier.arrive(barriers.q_empty.index(G), count=1)
         before = (taken - 1) % STAGES
-        mbarrier.wait(v_full.index(before), ((taken - 1) // STAGES) & 1)
+        hopper.mbarrier.wait(barriers.v_full.index(before), ((taken - 1) // STAGES) & 1)
         weights = _unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
-        v = v_smem.index(before).reshape((BLOCK_N, D))
-        product = warpgroup_mma(weights, v, acc, is_async=True)
-        acc, weights = warpgroup_mma_wait(0, deps=[product, weights])
-        mbarrier.arrive(v_empty.index(before), count=1)
+        v = memory.v.index(before).reshape((BLOCK_N, D))
+        product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
+        acc, weights = hopper.warpgroup_mma_wait(0, deps=[product, weights])
+        hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
+        factor = gl.full((ROWS,), 1.0, gl.float32, S_ROWS)
         m_used = gl.where(m_i == float("-inf"), 0.0, m_i)
-        lse = m_used * 0.6931471805599453 + gl.log(l_i)  # -inf for a row without keys
-        inverse = gl.where(l_i == 0.0, 0.0, 1.0 / gl.where(l_i == 0.0, 1.0, l_i))
+        if sink_ptr is not None:
+            sink = gl.load(sink_ptr + h) * LOG2E
+            m_new = gl.maximum(m_i, sink)
+            m_used = gl.where(m_new == float("-inf"), 0.0, m_new)
+            factor = gl.exp2(m_i - m_used)
+            l_i = l_i * factor + gl.exp2(sink - m_used)
+        lse = m_used * LN2 + gl.log(l_i)  # -inf for a row without keys
+        inverse = gl.where(l_i == 0.0, 0.0, factor / gl.where(l_i == 0.0, 1.0, l_i))
         out = acc * gl.convert_layout(inverse, O_ROWS)[:, None]
         if not OUT_IN_Q:
-            tma.store_wait(0)
-        out_smem.index(G).reshape((ROWS, D)).store(out.to(DTYPE))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out_desc, [b, h, start_m + G * ROWS, 0], out_smem.index(G))
-        gl.store(lse_ptr + head.to(gl.int64) * s_q + offs_m, lse, mask=offs_m < s_q)
+            hopper.tma.store_wait(0)
+        memory.out.index(G).reshape((ROWS, D)).store(out.to(DTYPE))
+        hopper.fence_async_shared()
+        hopper.tma.async_copy_shared_to_global(out_desc, [b, h, row, 0], memory.out.index(G))
+        offs_m = row + gl.arange(0, ROWS, S_ROWS)
+        gl.store(lse_ptr + head.to(gl.int64) * band.s_q + offs_m, lse, mask=offs_m < band.s_q)
         if OUT_IN_Q:
-            tma.store_wait(0)
-            mbarrier.arrive(q_empty.index(G), count=1)
-    tma.store_wait(0)
+            hopper.tma.store_wait(0)
+            hopper.mbarrier.arrive(barriers.q_empty.index(G), count=1)
+    hopper.tma.store_wait(0)
 
 
 @gluon.jit
 def _barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
     """So many barriers, each of which waits for COUNT arrivals."""
-    made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], hopper.mbarrier.MBarrierLayout())
     for i in gl.static_range(NUMBER):
-        mbarrier.init(made.index(i), count=COUNT)
+        hopper.mbarrier.init(made.index(i), count=COUNT)
     return made
 
 
 @gluon.jit
-def _forward(
-    q_desc, k_desc, v_desc, out_desc, lse_ptr, blocks, heads, h_q, group, s_q, keys, shift, scale,
-    CAUSAL: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr,
+def hopper_kernel(
+    q_desc, k_desc, v_desc, out_desc, lse_ptr, sink_ptr, blocks, heads, h_q, group, s_q, keys,
+    behind, ahead, scale, BEHIND: gl.constexpr, AHEAD: gl.constexpr, STAGES: gl.constexpr,
+    GROUPS: gl.constexpr, REGISTERS: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """out [b, h_q, s_q, d] by its descriptor, and lse [b, h_q, s_q]; scale is in base 2."""
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
@@ -300,21 +346,26 @@ def _forward(
         out_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], v_desc.layout)
-    memory = (q_smem, k_smem, v_smem, out_smem)
-    barriers = (
+    memory = Memory(q_smem, k_smem, v_smem, out_smem)
+    barriers = Barriers(
         _barriers(GROUPS, 1), _barriers(GROUPS, 1), _barriers(STAGES, 1),
         _barriers(STAGES, GROUPS), _barriers(STAGES, 1), _barriers(STAGES, GROUPS),
+        _barriers(GROUPS, 1),
     )  # fmt: skip
-    fence_async_shared()
+    if TURNS:
+        hopper.mbarrier.arrive(barriers.turns.index(0), count=1)  # fmt: skip
+    hopper.fence_async_shared()
     descriptors = (q_desc, k_desc, v_desc)
-    sizes = (blocks, heads, h_q, s_q, keys, shift)
+    band = Band(s_q, keys, behind, ahead, BEHIND, AHEAD)
+    loading = (descriptors, memory, barriers, band, blocks, heads, h_q, group)
+    computing = (out_desc, lse_ptr, sink_ptr, memory, barriers, band, blocks, heads, h_q, scale)
     # Constants stay constants only where they stand in the call.
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 0, CAUSAL)),
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 1, CAUSAL)),
-                (_load, (descriptors, memory, barriers, sizes, group, CAUSAL)),
+                (_compute, (computing, 0, TURNS)),
+                (_compute, (computing, 1, TURNS)),
+                (_load, loading),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -322,79 +373,78 @@ def _forward(
     else:
         gl.warp_specialize(
             [
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 0, CAUSAL)),
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 1, CAUSAL)),
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 2, CAUSAL)),
-                (_load, (descriptors, memory, barriers, sizes, group, CAUSAL)),
+                (_compute, (computing, 0, TURNS)),
+                (_compute, (computing, 1, TURNS)),
+                (_compute, (computing, 2, TURNS)),
+                (_load, loading),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],
         )
 
 
-def _descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDescriptor:
-    """Boxes of so many rows of a head of [b, s, h, d]; rows from `there` on read as 0."""
-    b, s, h, d = tensor.shape
-    shape = [b, h, s if there is None else there, d]
-    # An axis of one element may have any stride; TMA wants multiples of 16 bytes.
-    axes = tensor.transpose(1, 2)
-    strides = [
-        stride if size > 1 else d
-        for size, stride in zip(axes.shape[:3], axes.stride()[:3], strict=True)
-    ]
-    element = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float16
-    box = [1, 1, rows, d]
-    layout = gl.NVMMASharedLayout.get_default_for(box, element)
-    return TensorDescriptor(tensor, shape, [*strides, 1], box, layout)
-
-
 def _refusal(case: Case) -> str | None:
-    if case.size("d") not in _CUTS or case.size("d") != case.size("d_v"):
-        return "serves d = d_v of 64, 128 or 256"
+    if case.size("d") not in CUTS:
+        return f"serves heads of {', '.join(map(str, CUTS))}, got {case.size('d')}"
     places = OPS[case.op].geometry(case)
-    if any(load_bytes_of(places[name]) < 16 for name in "qkv"):
+    if any(load_bytes_of(places[name]) < WHOLE for name in "qkv"):
         return "needs 16-byte pointers, strides and rows"
     return None
 
 
-@kernel(
-    ATTENTION_FORWARD,
-    Domain(
-        dtypes=(torch.float16, torch.bfloat16),
-        features=frozenset({"causal", "bottom_right", "gqa"}),
-        sm=(90, 90),
-        interpretable=False,
-        also=_refusal,
-    ),
-    numerics=Numerics(
-        key_tile=64, accumulation_roundoff=2.0**-23, batch_invariant=True, device_independent=True
-    ),
-    priority=1,
-)
-def hopper_forward(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, corner: str = "top_left"
-) -> tuple[Tensor, Tensor]:
-    """out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32, of q, k and v [b, s, h, d]."""
-    b, s_q, h_q, d = q.shape
-    s_kv, h_kv = k.shape[1:3]
+def _run(problem: Problem, *, turns: bool) -> tuple[Tensor, Tensor]:
+    """out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32."""
+    q, sink = problem.q, problem.options.sink
+    b, s_q, h_q, s_kv, d = problem.b, problem.s_q, problem.h_q, problem.s_kv, problem.d
     out = q.new_empty(q.shape)
     lse = q.new_empty((b, h_q, s_q), dtype=torch.float32)
-    shift = s_kv - s_q if corner == "bottom_right" else 0
-    # What lies past the last key that some query may attend to is never read.
-    keys = min(s_kv, max(s_q + shift, 0)) if causal else s_kv
+    shift = s_kv - s_q if problem.options.corner == "bottom_right" else 0
+    behind, ahead = problem.left < UNLIMITED, problem.right < UNLIMITED
+    # Keys that no query may attend to are never read.
+    first = min(max(shift - problem.left, 0), s_kv) if behind else 0
+    end = max(min(s_kv, s_q + shift + problem.right), first) if ahead else s_kv
     if not lse.numel():
         return out, lse
-    if not keys:
-        return out.zero_(), lse.fill_(float("-inf"))
-    groups, tile, registers = _CUTS[d]
-    rows = groups * _ROWS
-    blocks, heads = triton.cdiv(s_q, rows), b * h_q
-    programs = min((blocks + 1) // 2 * heads, real_multiprocessors(q.device))
+    if first == end:
+        lse.fill_(float("-inf"))
+        return out.zero_(), lse if sink is None else lse.copy_(sink[:, None].expand_as(lse))
+    k, v, keys, shift = problem.k[:, first:], problem.v[:, first:], end - first, shift - first
+    cut = CUTS[d]
+    blocks = triton.cdiv(s_q, cut.groups * ROWS)
+    programs = min((blocks + 1) // 2 * b * h_q, real_multiprocessors(q.device))
     with on_device_of(q):
-        _forward[(programs,)](
-            _descriptor(q, _ROWS), _descriptor(k, tile, keys), _descriptor(v, tile, keys),
-            _descriptor(out, _ROWS), lse, blocks, heads, h_q, h_q // h_kv, s_q, keys, shift,
-            math.log2(math.e) / math.sqrt(d), CAUSAL=causal, STAGES=_STAGES, GROUPS=groups,
-            REGISTERS=registers, num_warps=4,
+        hopper_kernel[(programs,)](
+            descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),
+            descriptor(out, ROWS), lse, sink, blocks, b * h_q, h_q, problem.group, s_q, keys,
+            shift - problem.left if behind else 0, shift + problem.right if ahead else 0,
+            problem.scale * math.log2(math.e), BEHIND=behind, AHEAD=ahead, STAGES=STAGES,
+            GROUPS=cut.groups, REGISTERS=cut.registers, TURNS=turns, num_warps=4,
         )  # fmt: skip
     return out, lse
+
+
+_DOMAIN = Domain(
+    dtypes=DTYPES,
+    features=frozenset({"causal", "bottom_right", "gqa", "window", "scale", "sink"}),
+    sm=(90, 90),
+    relations=("d_v == d",),
+    interpretable=False,
+    also=_refusal,
+)
+_NUMERICS = Numerics(
+    key_tile=64, accumulation_roundoff=2.0**-23, batch_invariant=True, device_independent=True
+)
+
+
+@kernel(ATTENTION_FORWARD, _DOMAIN, numerics=_NUMERICS)
+def hopper_next(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> tuple[Tensor, Tensor]:
+    """As this file's head says."""
+    return _run(Problem.of(q, k, v, Options(**given)), turns=False)
+
+
+@kernel(ATTENTION_FORWARD, _DOMAIN, numerics=_NUMERICS)
+def hopper_next_in_turn(
+    q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]
+) -> tuple[Tensor, Tensor]:
+    """Its groups take turns."""
+    return _run(Problem.of(q, k, v, Options(**given)), turns=True)

@@ -110,6 +110,12 @@ _INSTRUCTIONS = (
         for instruction, sm in _MATRIX
     ),
     Expectation(
+        says="products of groups of warps use HGMMA",
+        claim=Uses("HGMMA"),
+        kernels=("hopper",),
+        sm=(90, 90),
+    ),
+    Expectation(
         # Of cases with a key head to each query head, by which those with more are stood for.
         says="products of a tile of 16 rows use HMMA",
         claim=Uses("HMMA"),

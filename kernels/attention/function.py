@@ -15,6 +15,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
+from kernels.attention import hopper
 from kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward
 from kernels.attention.forward import Forward, flash_forward
 from kernels.attention.problem import (
@@ -72,12 +73,18 @@ def _given(tensors: Sequence[Tensor | None], settings: Mapping[str, Any]) -> Opt
     return Options(**given)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, options: Options, *, tf32: bool = False) -> Forward:
-    """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], by the kernel that dispatch takes."""
-    problem = Problem.of(q, k, v, options)
+def _forward(problem: Problem, *, tf32: bool) -> Forward:
+    """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], on every generation."""
     if serves(problem) and not tf32:
         return split_forward(problem)
     return flash_forward(problem, tf32=tf32)
+
+
+def forward(problem: Problem, *, tf32: bool) -> Forward:
+    """As `_forward`, by the kernel that dispatch takes."""
+    if hopper.serves(problem) and not serves(problem):
+        return hopper.hopper_forward(problem)
+    return _forward(problem, tf32=tf32)
 
 
 @torch.library.custom_op(
@@ -92,8 +99,8 @@ def forward_operator(
     reason = unlaunchable(q)
     if reason is not None:
         raise AttentionError(reason)
-    options, tf32 = _given(tensors, settings), settings["precision"] == "tf32"
-    return forward(q, k, v, options, tf32=tf32)
+    problem = Problem.of(q, k, v, _given(tensors, settings))
+    return forward(problem, tf32=settings["precision"] == "tf32")
 
 
 @forward_operator.register_fake
@@ -244,9 +251,9 @@ def attention(
 def _end_to_end(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, given: Given, *, tf32: bool
 ) -> Gradients:
-    options = Options(**given)
-    out, lse = forward(q, k, v, options, tf32=tf32)
-    return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)
+    problem = Problem.of(q, k, v, Options(**given))
+    out, lse = _forward(problem, tf32=tf32)
+    return backward(do, problem, out, lse, tf32=tf32)
 
 
 def _workspace(case: Case, *, tf32: bool = False) -> int:

@@ -144,7 +144,7 @@ def _standing_classes(
     def taken(case: Case, plainest: Case) -> bool:
         return (case.options, case.layout) == (plainest.options, plainest.layout) and any(
             kernel.domain.reject(case, sm) is None
-            and all(other.domain.reject(case, sm) is not None for other in before)
+            and all(other.left_to_others(case, sm) is not None for other in before)
             for sm in sms
         )
 

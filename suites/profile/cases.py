@@ -55,7 +55,7 @@ def profiled_kernels(
 ) -> dict[str, tuple[Kernel, ...]]:
     """By a case's id: all of the kernels where they were named, else ours that serves it and peers.
 
-    Ours is the one that dispatch takes: the first, in priority order, that doesn't refuse.
+    Ours is the one that dispatch takes: the first in order that doesn't leave it to others.
     """
     if options.kernel or options.kernels:
         return {
@@ -69,7 +69,7 @@ def profiled_kernels(
             for each in of_op
             if each.origin == "ours"
             and not each.op.left_out
-            and each.domain.reject(case, sm, "cuda") is None
+            and each.left_to_others(case, sm) is None
         ]
         peers = [each for each in of_op if each.profiled]
         chosen[case.id()] = (*ours[:1], *peers)

@@ -1,0 +1,172 @@
+"""Blocks of values, as a Gluon kernel handles them on a CPU: torch tensors with Triton's rules."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+
+TORCH_OF = {
+    gl.bfloat16: torch.bfloat16,
+    gl.float16: torch.float16,
+    gl.float32: torch.float32,
+    gl.int1: torch.bool,
+    gl.int16: torch.int16,
+    gl.int32: torch.int32,
+    gl.int64: torch.int64,
+}
+GLUON_OF = {there: here for here, there in TORCH_OF.items()}
+
+
+class MachineError(Exception):
+    """The kernel does what a GPU can't be trusted with, or what isn't served; one sentence."""
+
+
+class Product:
+    """What an asynchronous product of matrices will be, once it is waited for."""
+
+    def __init__(self, compute: Callable[[], Block]) -> None:
+        self._compute = compute
+        self._value: Block | None = None
+
+    def finish(self) -> None:
+        """Compute it."""
+        self._value = self._compute()
+
+    @property
+    def value(self) -> Block:
+        """Raises MachineError where it isn't done."""
+        if self._value is None:
+            raise MachineError("a product is passed on by a wait that doesn't wait for it")
+        return self._value
+
+    def __getattr__(self, name: str) -> Any:
+        raise MachineError(f"a product is used ({name}) before it was waited for")
+
+
+class Block:
+    """A block of values, or one value in a block without axes."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value if isinstance(value, Tensor) else _scalar(value)
+
+    @property
+    def shape(self) -> list[int]:
+        """Its extents."""
+        return list(self.value.shape)
+
+    @property
+    def dtype(self) -> gl.dtype:
+        """Triton's name of its dtype."""
+        return GLUON_OF[self.value.dtype]
+
+    @property
+    def type(self) -> SimpleNamespace:
+        """What a kernel asks of its type: a layout, which means nothing here."""
+        return SimpleNamespace(layout=None)
+
+    def to(self, dtype: gl.dtype, *, bitcast: bool = False) -> Block:
+        """In another dtype: the same values, or the same bits."""
+        there = TORCH_OF[dtype]
+        return Block(self.value.view(there) if bitcast else self.value.to(there))
+
+    def reshape(self, shape: Sequence[int]) -> Block:
+        """In another shape."""
+        return Block(self.value.reshape(tuple(shape)))
+
+    def __getitem__(self, key: Any) -> Block:
+        return Block(self.value[key])
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __index__(self) -> int:
+        return int(self.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _scalar(value: Any) -> Tensor:
+    if isinstance(value, bool):
+        return torch.tensor(value)
+    return torch.tensor(value, dtype=torch.float32 if isinstance(value, float) else torch.int32)
+
+
+def tensor_of(value: Any) -> Tensor:
+    """The values of a block or a number. Raises MachineError for a product that isn't done."""
+    if isinstance(value, Product):
+        value = value.value
+    return value.value if isinstance(value, Block) else Block(value).value
+
+
+def joined(first: Any, second: Any) -> tuple[Tensor, Tensor]:
+    """Both in the dtype that Triton computes in; a number takes the block's where it can."""
+    left, right = tensor_of(first), tensor_of(second)
+    if not isinstance(first, Block) and left.is_floating_point() <= right.is_floating_point():
+        left = left.to(right.dtype)
+    elif not isinstance(second, Block) and right.is_floating_point() <= left.is_floating_point():
+        right = right.to(left.dtype)
+    # Of blocks without axes torch would take the narrower dtype.
+    dtype = torch.promote_types(left.dtype, right.dtype)
+    return left.to(dtype), right.to(dtype)
+
+
+def elementwise(compute: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Block]:
+    """A function of two blocks or numbers."""
+    return lambda first, second: Block(compute(*joined(first, second)))
+
+
+def _quotient(left: Tensor, right: Tensor) -> Tensor:
+    return torch.div(left, right, rounding_mode="trunc")
+
+
+def _remainder(left: Tensor, right: Tensor) -> Tensor:
+    return torch.fmod(left, right)
+
+
+_ARITHMETIC = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
+    "floordiv": _quotient, "mod": _remainder, "and": operator.and_, "or": operator.or_,
+    "xor": operator.xor, "rshift": operator.rshift, "lshift": operator.lshift,
+}  # fmt: skip
+_COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
+
+
+def _method(compute: Callable[[Tensor, Tensor], Tensor], *, swapped: bool) -> Callable[..., Any]:
+    def apply(self: Block, other: Any) -> Block:
+        first, second = (other, self) if swapped else (self, other)
+        return Block(compute(*joined(first, second)))
+
+    return apply
+
+
+for _name, _compute in {**_ARITHMETIC, **_COMPARISONS}.items():
+    setattr(Block, f"__{_name}__", _method(_compute, swapped=False))
+for _name, _compute in _ARITHMETIC.items():
+    setattr(Block, f"__r{_name}__", _method(_compute, swapped=True))
+
+
+class Pointer:
+    """Addresses in a tensor: elements from its first one."""
+
+    def __init__(self, tensor: Tensor, places: Any = 0) -> None:
+        self._elements = tensor.view(-1)
+        self._places = places
+
+    def __add__(self, other: Any) -> Pointer:
+        return Pointer(self._elements, Block(tensor_of(self._places)) + other)
+
+    def load(self) -> Block:
+        """The elements there."""
+        return Block(self._elements[tensor_of(self._places).long()])
+
+    def store(self, value: Any, mask: Any) -> None:
+        """Store `value` where the mask holds. Raises IndexError outside of the tensor."""
+        places = tensor_of(self._places).long()
+        kept = tensor_of(mask).expand_as(places)
+        self._elements[places[kept]] = tensor_of(value).expand_as(places)[kept]

@@ -1,0 +1,479 @@
+"""A machine that runs a Gluon kernel for Hopper on a CPU: partitions of warps in turn, work late.
+
+What a GPU may do at any time after it is asked for, the machine does as late as it may, or at once.
+Late, a copy by TMA is done when somebody waits for its barrier, and what it will write is NaN till
+then; a product reads shared memory when it is waited for; a store reads it when its end is waited
+for. So a wait that is missing shows as NaN, or as values of another tile. At once, a wait that
+is missing on the other side shows. Waits that nothing will end are told of, by their lines.
+
+Not modelled: layouts, registers, fences, and what threads of one partition do to one another.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from tests.builders.gluon_blocks import (
+    GLUON_OF,
+    TORCH_OF,
+    Block,
+    MachineError,
+    Pointer,
+    Product,
+    elementwise,
+    joined,
+    tensor_of,
+)
+
+
+class Shared:
+    """Shared memory, or a view of it."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+    @property
+    def shape(self) -> list[int]:
+        """Its extents."""
+        return list(self.value.shape)
+
+    @property
+    def dtype(self) -> gl.dtype:
+        """Triton's name of its dtype."""
+        return GLUON_OF[self.value.dtype]
+
+    def index(self, place: Any) -> Shared:
+        """One of the first axis. Raises IndexError where there is none."""
+        return Shared(self.value[int(tensor_of(place))])
+
+    def reshape(self, shape: Sequence[int]) -> Shared:
+        """A view in another shape."""
+        return Shared(self.value.view(tuple(shape)))
+
+    def permute(self, order: Sequence[int]) -> Shared:
+        """A view with its axes in another order."""
+        return Shared(self.value.permute(tuple(order)))
+
+    def store(self, block: Block) -> None:
+        """Write a block."""
+        self.value.copy_(block.value)
+
+
+class Barrier:
+    """One barrier: a phase ends when all have arrived and all bytes that it expects have come."""
+
+    def __init__(self) -> None:
+        self.phase = 0
+        self._count = self._missing = self._bytes = 0
+        self._copies: list[tuple[int, Callable[[], None]]] = []
+
+    def init(self, count: int) -> None:
+        """So many arrive in a phase."""
+        self._count = self._missing = count
+
+    def arrive(self, count: int = 1, size: int = 0) -> None:
+        """Arrive, and expect so many bytes more in this phase."""
+        self._missing -= count
+        self._bytes += size
+        if self._missing < 0:
+            raise MachineError(f"more arrive at a barrier than the {self._count} that it counts")
+        if not self._bytes:  # else it is settled when somebody waits for it
+            self.settle()
+
+    def bring(self, size: int, copy: Callable[[], None]) -> None:
+        """A copy of so many bytes will tell this barrier."""
+        self._copies.append((size, copy))
+
+    def settle(self) -> None:
+        """End the phase where it can end; its copies are done then."""
+        if self._missing or self._bytes != sum(size for size, _ in self._copies):
+            return
+        for _, copy in self._copies:
+            copy()
+        self._copies, self._bytes, self._missing = [], 0, self._count
+        self.phase ^= 1
+
+
+class Barriers:
+    """Barriers side by side."""
+
+    def __init__(self, number: int) -> None:
+        self._all = [Barrier() for _ in range(number)]
+
+    def index(self, place: Any) -> Barrier:
+        """One of them."""
+        return self._all[int(tensor_of(place))]
+
+
+class Descriptor:
+    """Boxes of a tensor, as TMA sees them: outside is read as 0 and not written."""
+
+    def __init__(self, given: TensorDescriptor) -> None:
+        base, box = given.base, list(given.block_shape)
+        self._view = base.as_strided(given.shape, given.strides, base.storage_offset())
+        self.dtype, self.layout = GLUON_OF[base.dtype], given.layout
+        nbytes = math.prod(box) * base.itemsize
+        self.block_type = SimpleNamespace(shape=box, nbytes=nbytes)
+
+    def _places(self, place: Sequence[Any]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Of a box that begins at `place`: where it is in the tensor, and which part of it."""
+        there, here = [], []
+        for start, extent, length in zip(
+            map(int, map(tensor_of, place)), self.block_type.shape, self._view.shape, strict=True
+        ):
+            first = min(max(start, 0), length)
+            last = max(min(start + extent, length), first)
+            there.append(slice(first, last))
+            here.append(slice(first - start, last - start) if last > first else slice(0, 0))
+        return tuple(there), tuple(here)
+
+    def read(self, place: Sequence[Any]) -> Tensor:
+        """The box that begins at `place`."""
+        there, here = self._places(place)
+        made = torch.zeros(self.block_type.shape, dtype=self._view.dtype)
+        made[here] = self._view[there]
+        return made
+
+    def write(self, place: Sequence[Any], box: Tensor) -> None:
+        """Write the box that begins at `place`."""
+        there, here = self._places(place)
+        self._view[there] = box[here]
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What one partition of warps has asked for, and what it waits for."""
+
+    products: list[Product] = field(default_factory=list)
+    stores: list[Callable[[], None]] = field(default_factory=list)
+    waits: Callable[[], bool] | None = None
+    line: int = 0
+    done: bool = False
+
+    def ready(self) -> bool:
+        return not self.done and (self.waits is None or self.waits())
+
+
+class Machine:
+    """Runs programs one after the other, and their partitions in turn; see this file's head.
+
+    late: whether what is asynchronous is done as late as it may be. assembly: what else a kernel's
+    inline assembly does, by the instruction: a function of its arguments.
+    """
+
+    def __init__(
+        self, *, late: bool, assembly: dict[str, Callable[..., Block]] | None = None
+    ) -> None:
+        self._late = late
+        self._assembly: dict[str, Callable[..., Block]] = {
+            "cvt.rn.bf16x2.f32": lambda low, high: _pair(low, high, torch.bfloat16),
+            "cvt.rn.f16x2.f32": lambda low, high: _pair(low, high, torch.float16),
+            **(assembly or {}),
+        }
+        self._program, self._programs = 0, 1
+        self._lock = threading.Condition()
+        self._partitions: list[_Partition] = []
+        self._running = 0
+        self._error: BaseException | None = None
+        self._stand_ins = self._made()
+
+    def launch(
+        self,
+        kernel: Any,
+        programs: int,
+        *arguments: object,
+        **constants: object,
+    ) -> None:
+        """Run the programs of a kernel. Raises MachineError."""
+        function = self._standing_for(kernel)
+        given = [_argument(each) for each in arguments]
+        self._programs = programs
+        for self._program in range(programs):
+            function(*given, **constants)
+
+    # Partitions
+
+    def _specialize(self, parts: Sequence[tuple[Any, tuple[Any, ...]]], *_: object) -> None:
+        self._partitions = [_Partition() for _ in parts]
+        self._running, self._error = 0, None
+        threads = [
+            threading.Thread(target=self._run, args=(number, *part), daemon=True)
+            for number, part in enumerate(parts)
+        ]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        self._partitions = []
+        if self._error is not None:
+            raise self._error
+
+    def _run(self, number: int, function: Any, arguments: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._lock.wait_for(lambda: self._running == number)
+        try:
+            if self._error is None:
+                self._standing_for(function)(*arguments)
+                self._store_wait(0)
+        except BaseException as error:  # noqa: BLE001  (raised anew where the launch is)
+            self._error = self._error or error
+        self._partitions[number].done = True
+        with self._lock:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Let the next partition run that can; where there is none, let all end."""
+        count = len(self._partitions)
+        after = [(self._running + step) % count for step in range(1, count + 1)]
+        left = [number for number in after if not self._partitions[number].done]
+        if not left:
+            return
+        ready = [number for number in left if self._partitions[number].ready()]
+        if not ready and self._error is None:
+            told = ", ".join(str(self._partitions[number].line) for number in sorted(left))
+            self._error = MachineError(f"waits at lines {told} never end")
+        self._running = left[0] if self._error is not None else ready[0]
+        self._lock.notify_all()
+
+    def _wait(self, barrier: Barrier, phase: Any) -> None:
+        parity = int(tensor_of(phase))
+
+        def over() -> bool:
+            barrier.settle()
+            return barrier.phase != parity
+
+        if not over():
+            self._pause(over, sys._getframe(1).f_lineno)
+
+    def _arrive(self, barrier: Barrier, count: int = 1) -> None:
+        barrier.arrive(count)
+        if self._late and self._partitions:
+            self._pause(lambda: True)  # whoever waited for it goes first
+
+    def _pause(self, until: Callable[[], bool], line: int = 0) -> None:
+        """Let the others run until they wait, and `until` holds."""
+        number = self._running
+        mine = self._partitions[number]
+        mine.waits, mine.line = until, line
+        with self._lock:
+            self._hand_on()
+            self._lock.wait_for(lambda: self._running == number)
+        mine.waits = None
+        if self._error is not None:
+            raise self._error
+
+    # What is asynchronous
+
+    def _mma(
+        self,
+        left: Any,
+        right: Shared,
+        acc: Block,
+        *,
+        use_acc: bool = True,
+        is_async: bool = False,
+    ) -> Block | Product:
+        # Registers don't change; shared memory is read when the product is done.
+        kept = left.value if isinstance(left, Shared) else tensor_of(left)
+        before = tensor_of(acc)
+
+        def compute() -> Block:
+            product = kept.float() @ right.value.float()
+            return Block(product + before if use_acc else product)
+
+        made = Product(compute)
+        if not (self._late and is_async):
+            made.finish()
+        if not is_async:
+            return made.value
+        self._partitions[self._running].products.append(made)
+        return made
+
+    def _mma_wait(self, num_outstanding: int = 0, deps: Sequence[Any] = ()) -> Any:
+        waiting = self._partitions[self._running].products
+        while len(waiting) > num_outstanding:
+            made = waiting.pop(0)
+            if self._late:
+                made.finish()
+        for each in deps:
+            if any(each is other for other in waiting):
+                raise MachineError("a product is passed on by a wait that doesn't wait for it")
+        done = tuple(each.value if isinstance(each, Product) else each for each in deps)
+        return done[0] if len(done) == 1 else done
+
+    def _fetch(
+        self, source: Descriptor, place: Sequence[Any], barrier: Barrier, target: Shared
+    ) -> None:
+        box = source.read(place).view(target.value.shape)
+
+        def copy() -> None:
+            target.value.copy_(box)
+
+        if self._late:
+            target.value.fill_(math.nan)
+        else:
+            copy()
+        barrier.bring(source.block_type.nbytes, copy if self._late else lambda: None)
+
+    def _put(self, target: Descriptor, place: Sequence[Any], source: Shared) -> None:
+        def copy() -> None:
+            target.write(place, source.value.reshape(target.block_type.shape))
+
+        if self._late:
+            self._partitions[self._running].stores.append(copy)
+        else:
+            copy()
+
+    def _store_wait(self, pendings: int = 0) -> None:
+        waiting = self._partitions[self._running].stores
+        while len(waiting) > pendings:
+            waiting.pop(0)()
+
+    # Stand-ins for Gluon
+
+    def _made(self) -> dict[int, object]:
+        """By the identity of a module or function of Gluon's, what stands for it."""
+        mbarrier = _StandIn(
+            hopper.mbarrier,
+            init=lambda barrier, count: barrier.init(count),
+            wait=self._wait,
+            arrive=self._arrive,
+            expect=lambda barrier, size: barrier.arrive(1, size),
+        )
+        tma = _StandIn(
+            hopper.tma,
+            async_copy_global_to_shared=self._fetch,
+            async_copy_shared_to_global=self._put,
+            store_wait=self._store_wait,
+        )
+        own = _StandIn(
+            hopper,
+            mbarrier=mbarrier,
+            tma=tma,
+            warpgroup_mma=self._mma,
+            warpgroup_mma_wait=self._mma_wait,
+            fence_async_shared=lambda: None,
+        )
+        language = _StandIn(
+            gl,
+            allocate_shared_memory=_allocated,
+            warp_specialize=self._specialize,
+            program_id=lambda _: Block(self._program),
+            num_programs=lambda _: Block(self._programs),
+            inline_asm_elementwise=self._assembled,
+            **_FUNCTIONS,
+        )
+        pairs = {hopper.mbarrier: mbarrier, hopper.tma: tma, hopper: own, gl: language}
+        return {id(real): stand_in for real, stand_in in pairs.items()}
+
+    def _assembled(self, text: str, _: str, arguments: Sequence[Block], **__: object) -> Block:
+        for instruction, compute in self._assembly.items():
+            if instruction in text:
+                return compute(*arguments)
+        raise MachineError(f"the machine doesn't know the assembly {text}")
+
+    def _standing_for(self, value: Any) -> Any:
+        """What a name of a kernel's file means here."""
+        if id(value) in self._stand_ins:
+            return self._stand_ins[id(value)]
+        if isinstance(value, gl.constexpr):
+            return value.value
+        inner = getattr(value, "fn", None)
+        if not isinstance(inner, FunctionType):
+            return value
+        names = dict(inner.__globals__)
+        made = FunctionType(inner.__code__, names, inner.__name__, inner.__defaults__)
+        self._stand_ins[id(value)] = made
+        for name in inner.__code__.co_names:
+            if name in names:
+                names[name] = self._standing_for(names[name])
+        names["range"] = _blocks_of_range
+        return made
+
+
+class _StandIn:
+    """A module of Gluon's with functions of our own; of the rest, what isn't a function."""
+
+    def __init__(self, real: ModuleType, **own: object) -> None:
+        self._real = real
+        vars(self).update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._real, name)
+        if isinstance(value, FunctionType):
+            raise MachineError(f"the machine doesn't know {self._real.__name__}.{name}")
+        return value
+
+
+def _argument(value: object) -> object:
+    """A kernel's argument as the kernel sees it."""
+    if isinstance(value, TensorDescriptor):
+        return Descriptor(value)
+    if isinstance(value, Tensor):
+        return Pointer(value)
+    return Block(value) if isinstance(value, (int, float)) else value
+
+
+def _allocated(dtype: gl.dtype, shape: Sequence[int], layout: object) -> Shared | Barriers:
+    if isinstance(layout, hopper.mbarrier.MBarrierLayout):
+        return Barriers(shape[0])
+    return Shared(torch.full(tuple(shape), math.nan, dtype=TORCH_OF[dtype]))
+
+
+def _blocks_of_range(*limits: Any) -> Iterator[Block]:
+    for value in range(*(int(tensor_of(each)) for each in limits)):
+        yield Block(value)
+
+
+def _pair(low: Block, high: Block, dtype: torch.dtype) -> Block:
+    """Two halves in a word of 32 bits."""
+    bits = [each.value.to(dtype).view(torch.int16).int() for each in (low, high)]
+    return Block((bits[0] & 0xFFFF) | (bits[1] << 16))
+
+
+def _where(condition: Block, first: Any, second: Any) -> Block:
+    return Block(torch.where(condition.value, *joined(first, second)))
+
+
+def _full(shape: Sequence[int], value: float, dtype: gl.dtype, _: object = None) -> Block:
+    return Block(torch.full(tuple(shape), value, dtype=TORCH_OF[dtype]))
+
+
+def _unary(compute: Callable[[Tensor], Tensor]) -> Callable[[Block], Block]:
+    return lambda block: Block(compute(tensor_of(block)))
+
+
+_FUNCTIONS: dict[str, object] = {
+    "arange": lambda start, end, _=None: Block(torch.arange(start, end, dtype=torch.int32)),
+    "full": _full,
+    "zeros": lambda shape, dtype, _=None: _full(shape, 0, dtype),
+    "zeros_like": _unary(torch.zeros_like),
+    "where": _where,
+    "maximum": elementwise(torch.maximum),
+    "minimum": elementwise(torch.minimum),
+    "max": lambda block, axis: Block(tensor_of(block).amax(axis)),
+    "sum": lambda block, axis: Block(tensor_of(block).sum(axis)),
+    "exp2": _unary(torch.exp2),
+    "log": _unary(torch.log),
+    "cdiv": lambda first, second: (first + second - 1) // second,
+    "static_range": range,
+    "split": lambda block: tuple(
+        Block(tensor_of(block)[..., part].contiguous()) for part in (0, 1)
+    ),
+    "join": lambda low, high: Block(torch.stack((tensor_of(low), tensor_of(high)), -1)),
+    "convert_layout": lambda block, _=None: Block(tensor_of(block)),
+    "load": lambda pointer: pointer.load(),
+    "store": lambda pointer, value, mask=True: pointer.store(value, mask),
+}

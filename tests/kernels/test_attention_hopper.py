@@ -1,0 +1,195 @@
+"""`hopper`: which calls it gets, and that its kernel is right however late asynchronous work is."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Unpack
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.attention import hopper, hopper_kernel
+from kernels.attention.problem import AttentionError, Given, Options, Problem
+from kernels.registry import Kernel, all_kernels, choose
+from oracles import OPS
+from oracles.attention.cases import attention_case
+from oracles.op import Case
+from tests.builders.by_hand import run_on
+from tests.builders.gluon_machine import Machine
+
+_FORWARD = OPS["attention_forward"]
+_PROGRAMS = 3  # of each launch: a program has several blocks of queries
+
+
+def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -> Case:
+    return attention_case(_FORWARD.name, sizes, dtype, "ci", options=options)
+
+
+@pytest.mark.parametrize(
+    ("case", "sm", "name"),
+    [
+        (_case(16, 16, 16, 1024, 1024, 128, 128), 90, "hopper"),
+        (_case(1, 32, 4, 16384, 16384, 64, 64, options="causal"), 90, "hopper"),
+        (_case(1, 16, 16, 1024, 1024, 128, 128), 90, "flash"),  # 64 pairs of blocks
+        (_case(16, 32, 32, 1024, 1024, 64, 64, options="causal"), 90, "flash"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128), 100, "flash"),
+        (_case(16, 16, 16, 1024, 1024, 96, 96), 90, "flash"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="window"), 90, "flash"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "flash_fp32"),
+        (_case(64, 16, 16, 1, 8192, 128, 128), 90, "split_keys"),
+    ],
+)
+def test_large_calls_are_given_to_it(case: Case, sm: int, name: str) -> None:
+    """On sm 90, where it serves them and their pairs of blocks fill an H200."""
+    assert choose(_FORWARD, case, sm).name == name
+    assert choose(_FORWARD, case, sm, device="cpu").name == name.replace("hopper", "flash")
+
+
+class _OnMachine:
+    """Stands for a jit function: launches it on a machine."""
+
+    def __init__(self, machine: Machine, kernel: object) -> None:
+        self._machine, self._kernel = machine, kernel
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def launch(*arguments: object, num_warps: int, **constants: object) -> None:
+            assert num_warps == 4
+            self._machine.launch(self._kernel, grid[0], *arguments, **constants)
+
+        return launch
+
+
+def _function(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> tuple[Tensor, Tensor]:
+    return hopper.hopper_forward(Problem.of(q, k, v, Options(**given)))
+
+
+def _on_machine(monkeypatch: pytest.MonkeyPatch, *, late: bool, kernel: object) -> Kernel:
+    """`hopper` as a kernel for a CPU."""
+    made = _OnMachine(Machine(late=late), kernel)
+    monkeypatch.setattr(hopper, "hopper_kernel", made)
+    monkeypatch.setattr(hopper, "real_multiprocessors", lambda _: _PROGRAMS)
+    known = next(each for each in all_kernels() if each.name == "hopper")
+    domain = replace(known.domain, interpretable=True)
+    # The machine's shared memory counts as a CPU's memory.
+    return replace(known, function=_function, domain=domain, workspace=None)
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize(
+    "case",
+    [
+        _case(1, 2, 1, 300, 333, 64, 64),
+        _case(2, 2, 2, 200, 200, 64, 64, options="causal", dtype=torch.float16),
+        _case(1, 4, 2, 300, 333, 128, 128, options="causal bottom_right"),
+        _case(1, 1, 1, 333, 200, 128, 128, options="causal bottom_right"),
+        _case(1, 2, 2, 129, 200, 256, 256, options="causal"),
+        _case(1, 3, 3, 1, 77, 256, 256),
+    ],
+    ids=Case.id,
+)
+def test_it_is_right_however_late_asynchronous_work_is(
+    case: Case, *, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the accuracy suite's verdict."""
+    kernel = _on_machine(monkeypatch, late=late, kernel=hopper_kernel.hopper_kernel)
+    row = run_on(torch.device("cpu")).try_pair(kernel, case)
+    assert row.status == "passed", row.reason
+
+
+_SHORT = (
+    _case(1, 2, 1, 500, 600, 64, 64, options="causal"),
+    _case(1, 2, 2, 300, 333, 64, 64),
+)
+_GIVEN_BACK = "                hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)\n"
+# What stands in the kernel's text, and what stands there instead.
+_DEFECTS = {
+    "k is read before it is there": (
+        "mbarrier.wait(barriers.k_full.index(stage), (taken // STAGES) & 1)\n                k =",
+        "fence_async_shared()\n                k =",
+    ),
+    "v is read before it is there": (
+        ", ((taken - 1) // STAGES) & 1)\n                weights",
+        ", ((taken - 1) // STAGES) & 1 ^ 1)\n                weights",
+    ),
+    "k is overwritten while it is read": (
+        "mbarrier.wait(barriers.k_empty.index(stage), phase)",
+        "fence_async_shared()",
+    ),
+    "v is overwritten while it is read": (
+        "mbarrier.wait(barriers.v_empty.index(stage), phase)",
+        "fence_async_shared()",
+    ),
+    "q is overwritten while it is read": (
+        "mbarrier.wait(barriers.q_empty.index(g), (turn & 1) ^ 1)",
+        "fence_async_shared()",
+    ),
+    "v is given back before its product is done": (
+        "                acc, weights, p = hopper.warpgroup_mma_wait(0",
+        _GIVEN_BACK + "                acc, weights, p = hopper.warpgroup_mma_wait(0",
+    ),
+    "scores are used before they are there": ("_wait(1, deps=[s])", "_wait(2, deps=[s])"),
+    "out is overwritten while it is stored": (
+        "        if not OUT_IN_Q:\n            hopper.tma.store_wait(0)\n",
+        "",
+    ),
+    "a barrier's phase is the other one": (
+        "phase = ((loaded // STAGES) & 1) ^ 1",
+        "phase = (loaded // STAGES) & 1",
+    ),
+    "one group too many is waited for": (
+        "_barriers(STAGES, GROUPS), _barriers(STAGES, 1), _barriers(STAGES, GROUPS),",
+        "_barriers(STAGES, GROUPS + 1), _barriers(STAGES, 1), _barriers(STAGES, GROUPS),",
+    ),
+    "the mask is off by one": (
+        "<= offs_m[:, None] + sizes.shift",
+        "< offs_m[:, None] + sizes.shift",
+    ),
+    "a key past the last is attended to": (
+        "keep = offs_n[None, :] < sizes.keys",
+        "keep = offs_n[None, :] <= sizes.keys",
+    ),
+    "half of the blocks are never done": ("if turn % 2 == 0:", "if turn % 2 == 2:"),
+    "the factor of acc is left out": (
+        "                acc = acc * gl.convert_layout(alpha, O_ROWS)[:, None]\n",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", _DEFECTS)
+def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the machine, or by the verdict, in one of the two orders of what is asynchronous."""
+    kernel = _changed(tmp_path / "changed.py", *_DEFECTS[defect])
+    rows = []
+    for late, case in product((True, False), _SHORT):
+        with monkeypatch.context() as patch:
+            made = _on_machine(patch, late=late, kernel=kernel)
+            rows.append(run_on(torch.device("cpu")).try_pair(made, case))
+    assert "failed" in {row.status for row in rows}
+
+
+def _changed(path: Path, before: str, after: str) -> Any:  # noqa: ANN401
+    """The kernel of a file like hopper_kernel's, with one text in place of another."""
+    source = Path(hopper_kernel.__file__).read_text(encoding="utf-8")
+    assert source.count(before) == 1, before
+    if after.startswith(_GIVEN_BACK):  # once, and too early
+        source = source.replace(_GIVEN_BACK, "")
+    path.write_text(source.replace(before, after), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.hopper_kernel
+
+
+def test_call_that_it_does_not_serve_is_refused_in_one_sentence() -> None:
+    """Where it is called by name."""
+    q = torch.zeros(1, 64, 1, 64)
+    with pytest.raises(AttentionError, match="hopper serves float16 and bfloat16 on sm 90"):
+        hopper.hopper(q, q, q)
