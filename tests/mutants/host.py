@@ -289,8 +289,8 @@ MUTANTS = (
         ERROR,
         Edit(
             "attention/function.py",
-            "    return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)",
-            '    options = Options(**{**given, "dropout_seed": 1 + options.dropout_seed})\n'
+            "    return backward(do, problem, out, lse, tf32=tf32)",
+            '    options = Options(**{**given, "dropout_seed": 1 + problem.options.dropout_seed})\n'
             "    return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)",
         ),
     ),
@@ -302,8 +302,8 @@ MUTANTS = (
         ERROR,
         Edit(
             "attention/function.py",
-            "    return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)",
-            "    return backward(do, Problem.of(q, k, v, options), out * 0.5, lse, tf32=tf32)",
+            "    return backward(do, problem, out, lse, tf32=tf32)",
+            "    return backward(do, problem, out * 0.5, lse, tf32=tf32)",
         ),
     ),
     _host(
