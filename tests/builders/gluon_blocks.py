@@ -161,6 +161,16 @@ class Pointer:
     def __add__(self, other: Any) -> Pointer:
         return Pointer(self._elements, Block(tensor_of(self._places)) + other)
 
+    def to(self, _: gl.dtype) -> Pointer:
+        """Itself, for assembly that takes an address as a number."""
+        return self
+
+    def add(self, value: Block) -> None:
+        """Add `value` to the elements there."""
+        self._elements.index_add_(
+            0, tensor_of(self._places).long().flatten(), value.value.flatten()
+        )
+
     def load(self) -> Block:
         """The elements there."""
         return Block(self._elements[tensor_of(self._places).long()])

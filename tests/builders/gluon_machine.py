@@ -66,6 +66,14 @@ class Shared:
         """A view with its axes in another order."""
         return Shared(self.value.permute(tuple(order)))
 
+    def slice(self, start: int, length: int, dim: int = 0) -> Shared:
+        """A view of a part of one axis."""
+        return Shared(self.value.narrow(dim, start, length))
+
+    def load(self, _: object = None) -> Block:
+        """Read a block."""
+        return Block(self.value.clone())
+
     def store(self, block: Block) -> None:
         """Write a block."""
         self.value.copy_(block.value)
@@ -169,19 +177,11 @@ class _Partition:
 class Machine:
     """Runs programs one after the other, and their partitions in turn; see this file's head.
 
-    late: whether what is asynchronous is done as late as it may be. assembly: what else a kernel's
-    inline assembly does, by the instruction: a function of its arguments.
+    late: whether what is asynchronous is done as late as it may be.
     """
 
-    def __init__(
-        self, *, late: bool, assembly: dict[str, Callable[..., Block]] | None = None
-    ) -> None:
+    def __init__(self, *, late: bool) -> None:
         self._late = late
-        self._assembly: dict[str, Callable[..., Block]] = {
-            "cvt.rn.bf16x2.f32": lambda low, high: _pair(low, high, torch.bfloat16),
-            "cvt.rn.f16x2.f32": lambda low, high: _pair(low, high, torch.float16),
-            **(assembly or {}),
-        }
         self._program, self._programs = 0, 1
         self._lock = threading.Condition()
         self._partitions: list[_Partition] = []
@@ -372,17 +372,13 @@ class Machine:
             warp_specialize=self._specialize,
             program_id=lambda _: Block(self._program),
             num_programs=lambda _: Block(self._programs),
-            inline_asm_elementwise=self._assembled,
+            inline_asm_elementwise=_assembled,
             **_FUNCTIONS,
         )
-        pairs = {hopper.mbarrier: mbarrier, hopper.tma: tma, hopper: own, gl: language}
-        return {id(real): stand_in for real, stand_in in pairs.items()}
-
-    def _assembled(self, text: str, _: str, arguments: Sequence[Block], **__: object) -> Block:
-        for instruction, compute in self._assembly.items():
-            if instruction in text:
-                return compute(*arguments)
-        raise MachineError(f"the machine doesn't know the assembly {text}")
+        made: dict[int, object] = {}
+        for stand_in in (mbarrier, tma, own, language):
+            made |= stand_in.by_identity()
+        return made
 
     def _standing_for(self, value: Any) -> Any:
         """What a name of a kernel's file means here."""
@@ -403,12 +399,35 @@ class Machine:
         return made
 
 
+class OnMachine:
+    """Stands for a jit function: launches it on a machine."""
+
+    def __init__(self, kernel: object, *, late: bool) -> None:
+        self._machine, self._kernel = Machine(late=late), kernel
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def launch(*arguments: object, num_warps: int, **constants: object) -> None:
+            del num_warps
+            self._machine.launch(self._kernel, grid[0], *arguments, **constants)
+
+        return launch
+
+
 class _StandIn:
     """A module of Gluon's with functions of our own; of the rest, what isn't a function."""
 
     def __init__(self, real: ModuleType, **own: object) -> None:
         self._real = real
         vars(self).update(own)
+
+    def by_identity(self) -> dict[int, object]:
+        """What stands for the module and for its functions, which a file may import by name."""
+        own = {
+            id(getattr(self._real, name)): each
+            for name, each in vars(self).items()
+            if name != "_real"
+        }
+        return {id(self._real): self, **own}
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._real, name)
@@ -443,6 +462,28 @@ def _pair(low: Block, high: Block, dtype: torch.dtype) -> Block:
     return Block((bits[0] & 0xFFFF) | (bits[1] << 16))
 
 
+def _reduce(place: Pointer, *parts: Block) -> None:
+    """Add several neighbours to what lies in memory."""
+    for offset, part in enumerate(parts):
+        (place + offset).add(part)
+
+
+# What inline assembly does, by the instruction that is in it.
+_ASSEMBLY: dict[str, Callable[..., Block | None]] = {
+    "cvt.rn.bf16x2.f32": lambda low, high: _pair(low, high, torch.bfloat16),
+    "cvt.rn.f16x2.f32": lambda low, high: _pair(low, high, torch.float16),
+    "bar.warp.sync": lambda value: value,
+    "red.global.add.v4.f32": _reduce,
+}
+
+
+def _assembled(text: str, _: str, arguments: Sequence[Any], **__: object) -> Block | None:
+    for instruction, compute in _ASSEMBLY.items():
+        if instruction in text:
+            return compute(*arguments)
+    raise MachineError(f"the machine doesn't know the assembly {text}")
+
+
 def _where(condition: Block, first: Any, second: Any) -> Block:
     return Block(torch.where(condition.value, *joined(first, second)))
 
@@ -451,12 +492,17 @@ def _full(shape: Sequence[int], value: float, dtype: gl.dtype, _: object = None)
     return Block(torch.full(tuple(shape), value, dtype=TORCH_OF[dtype]))
 
 
+def _arange(start: int, end: int, layout: object = None) -> Block:
+    del layout
+    return Block(torch.arange(start, end, dtype=torch.int32))
+
+
 def _unary(compute: Callable[[Tensor], Tensor]) -> Callable[[Block], Block]:
     return lambda block: Block(compute(tensor_of(block)))
 
 
 _FUNCTIONS: dict[str, object] = {
-    "arange": lambda start, end, _=None: Block(torch.arange(start, end, dtype=torch.int32)),
+    "arange": _arange,
     "full": _full,
     "zeros": lambda shape, dtype, _=None: _full(shape, 0, dtype),
     "zeros_like": _unary(torch.zeros_like),
@@ -473,6 +519,10 @@ _FUNCTIONS: dict[str, object] = {
         Block(tensor_of(block)[..., part].contiguous()) for part in (0, 1)
     ),
     "join": lambda low, high: Block(torch.stack((tensor_of(low), tensor_of(high)), -1)),
+    "permute": lambda block, order: Block(tensor_of(block).permute(tuple(order))),
+    "broadcast": lambda first, second: tuple(
+        map(Block, torch.broadcast_tensors(tensor_of(first), tensor_of(second)))
+    ),
     "convert_layout": lambda block, _=None: Block(tensor_of(block)),
     "load": lambda pointer: pointer.load(),
     "store": lambda pointer, value, mask=True: pointer.store(value, mask),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +19,7 @@ from oracles import OPS
 from oracles.attention.cases import attention_case
 from oracles.op import Case
 from tests.builders.by_hand import run_on
-from tests.builders.gluon_machine import Machine
+from tests.builders.gluon_machine import OnMachine
 
 _FORWARD = OPS["attention_forward"]
 _PROGRAMS = 3  # of each launch: a program has several blocks of queries
@@ -50,28 +49,13 @@ def test_large_calls_are_given_to_it(case: Case, sm: int, name: str) -> None:
     assert choose(_FORWARD, case, sm, device="cpu").name == name.replace("hopper", "flash")
 
 
-class _OnMachine:
-    """Stands for a jit function: launches it on a machine."""
-
-    def __init__(self, machine: Machine, kernel: object) -> None:
-        self._machine, self._kernel = machine, kernel
-
-    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
-        def launch(*arguments: object, num_warps: int, **constants: object) -> None:
-            assert num_warps == 4
-            self._machine.launch(self._kernel, grid[0], *arguments, **constants)
-
-        return launch
-
-
 def _function(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> tuple[Tensor, Tensor]:
     return hopper.hopper_forward(Problem.of(q, k, v, Options(**given)))
 
 
 def _on_machine(monkeypatch: pytest.MonkeyPatch, *, late: bool, kernel: object) -> Kernel:
     """`hopper` as a kernel for a CPU."""
-    made = _OnMachine(Machine(late=late), kernel)
-    monkeypatch.setattr(hopper, "hopper_kernel", made)
+    monkeypatch.setattr(hopper, "hopper_kernel", OnMachine(kernel, late=late))
     monkeypatch.setattr(hopper, "real_multiprocessors", lambda _: _PROGRAMS)
     known = next(each for each in all_kernels() if each.name == "hopper")
     domain = replace(known.domain, interpretable=True)
