@@ -52,7 +52,7 @@ class Domain:
                    sequences lie end to end, in each. Of sizes that a case lacks nothing is asked
     features       the op's options served
     devices        device types it can run on
-    interpretable  it runs under Triton's interpreter (no Gluon, inline assembly or extern)
+    interpretable  it runs under the interpreter (no inline assembly or extern; Gluon for Hopper)
     also           asked last: a refusal of what the fields above can't say, or None
     """
 

@@ -372,7 +372,6 @@ def _refusal(case: Case) -> str | None:
         dtypes=(torch.float16, torch.bfloat16),
         features=frozenset({"causal", "bottom_right", "gqa"}),
         sm=(90, 90),
-        interpretable=False,
         also=_refusal,
     ),
     numerics=Numerics(

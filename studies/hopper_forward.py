@@ -27,7 +27,7 @@ from kernels.attention.hopper import CUTS, DTYPES, ROWS, STAGES, WHOLE, descript
 from kernels.attention.problem import Given, Options, Problem
 from kernels.attention.scores import UNLIMITED
 from kernels.attention.served import load_bytes_of
-from kernels.device import on_device_of, real_multiprocessors
+from kernels.device import multiprocessors, on_device_of
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, OPS
 from oracles.op import Case, Numerics
@@ -411,7 +411,7 @@ def _run(problem: Problem, *, turns: bool) -> tuple[Tensor, Tensor]:
     k, v, keys, shift = problem.k[:, first:], problem.v[:, first:], end - first, shift - first
     cut = CUTS[d]
     blocks = triton.cdiv(s_q, cut.groups * ROWS)
-    programs = min((blocks + 1) // 2 * b * h_q, real_multiprocessors(q.device))
+    programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
     with on_device_of(q):
         hopper_kernel[(programs,)](
             descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),
@@ -428,7 +428,6 @@ _DOMAIN = Domain(
     features=frozenset({"causal", "bottom_right", "gqa", "window", "scale", "sink"}),
     sm=(90, 90),
     relations=("d_v == d",),
-    interpretable=False,
     also=_refusal,
 )
 _NUMERICS = Numerics(

@@ -24,7 +24,13 @@ from kernels.attention.problem import (
     vector_elements,
 )
 from kernels.attention.served import load_bytes_of
-from kernels.device import FIXED_MULTIPROCESSORS, on_device_of, real_multiprocessors, sm_of
+from kernels.device import (
+    FIXED_MULTIPROCESSORS,
+    multiprocessors,
+    on_device_of,
+    sm_of,
+    unlaunchable,
+)
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, OPS
 from oracles.op import Case, Numerics
@@ -69,7 +75,7 @@ def _is_served(problem: Problem) -> bool:
     plain = not (problem.natural or problem.dropout or any(each is not None for each in options))
     aligned = vector_elements(q, problem.k, problem.v) * q.element_size() == WHOLE
     shaped = q.dtype in DTYPES and problem.d in CUTS and problem.d == problem.d_v
-    placed = q.device.type == "cuda" and _SM[0] <= sm_of(q.device) <= _SM[1]
+    placed = unlaunchable(q) is None and _SM[0] <= sm_of(q.device) <= _SM[1]
     return plain and shaped and aligned and placed
 
 
@@ -110,7 +116,7 @@ def hopper_forward(problem: Problem) -> Forward:
         return out.zero_(), lse.fill_(float("-inf"))
     cut = CUTS[d]
     blocks = triton.cdiv(s_q, cut.groups * ROWS)
-    programs = min((blocks + 1) // 2 * b * h_q, real_multiprocessors(q.device))
+    programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
     with on_device_of(q):
         hopper_kernel[(programs,)](
             descriptor(q, ROWS), descriptor(problem.k, cut.keys, keys),
@@ -143,7 +149,6 @@ def _is_dispatched(case: Case) -> bool:
         features=frozenset({"causal", "bottom_right", "gqa"}),
         sm=_SM,
         relations=("d_v == d",),
-        interpretable=False,
         also=_refusal,
     ),
     numerics=Numerics(

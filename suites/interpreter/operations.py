@@ -27,6 +27,8 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from suites.interpreter import gluon
+
 
 class NotInterpretedError(AttributeError, NotImplementedError):
     """A kernel does what Triton's interpreter has nothing for."""
@@ -112,8 +114,7 @@ def _refuse_what_is_missing(builder: Any) -> None:
     for name, what in _ELEMENTWISE.items():
         setattr(builder, name, _refusing(what))
     builder.__getattr__ = _without
-    gluon = importlib.import_module("triton.experimental.gluon._runtime")
-    gluon.GluonJITFunction.run = _refusing("a kernel in Gluon")
+    gluon.mend()
     for each in _LIBRARIES:
         importlib.import_module(f"{_EXTRA}{each}")
     # Triton makes each package among them twice; a user's import may find either.
@@ -156,6 +157,11 @@ def _without(_: Any, name: str) -> Any:
     if not name.startswith("create_"):
         raise AttributeError(name)
     raise NotInterpretedError(_sentence(f"the operation {name.removeprefix('create_')}"))
+
+
+def instead() -> str:
+    """What to do with a kernel that can't run here."""
+    return _INSTEAD
 
 
 def _sentence(what: str) -> str:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from kernels.attention import hopper, hopper_kernel
-from kernels.attention.problem import AttentionError, Given, Options, Problem
-from kernels.registry import Kernel, all_kernels, choose
+from kernels.attention.problem import AttentionError
+from kernels.registry import all_kernels, choose
 from oracles import OPS
 from oracles.attention.cases import attention_case
 from oracles.op import Case
+from reports.record import AccuracyRow
+from suites.interpreter import gluon
 from tests.builders.by_hand import run_on
-from tests.builders.gluon_machine import OnMachine
 
 _FORWARD = OPS["attention_forward"]
-_PROGRAMS = 3  # of each launch: a program has several blocks of queries
 
 
 def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -> Case:
@@ -46,21 +44,13 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
 def test_large_calls_are_given_to_it(case: Case, sm: int, name: str) -> None:
     """On sm 90, where it serves them and their pairs of blocks fill an H200."""
     assert choose(_FORWARD, case, sm).name == name
-    assert choose(_FORWARD, case, sm, device="cpu").name == name.replace("hopper", "flash")
 
 
-def _function(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> tuple[Tensor, Tensor]:
-    return hopper.hopper_forward(Problem.of(q, k, v, Options(**given)))
-
-
-def _on_machine(monkeypatch: pytest.MonkeyPatch, *, late: bool, kernel: object) -> Kernel:
-    """`hopper` as a kernel for a CPU."""
-    monkeypatch.setattr(hopper, "hopper_kernel", OnMachine(kernel, late=late))
-    monkeypatch.setattr(hopper, "real_multiprocessors", lambda _: _PROGRAMS)
-    known = next(each for each in all_kernels() if each.name == "hopper")
-    domain = replace(known.domain, interpretable=True)
-    # The machine's shared memory counts as a CPU's memory.
-    return replace(known, function=_function, domain=domain, workspace=None)
+def _row(case: Case, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> AccuracyRow:
+    """What the accuracy suite says of it, all launches in one order of asynchronous work."""
+    monkeypatch.setattr(gluon, "_is_late", lambda _: late)
+    kernel = next(each for each in all_kernels() if each.name == "hopper")
+    return run_on(torch.device("cpu")).try_pair(kernel, case)
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -80,8 +70,7 @@ def test_it_is_right_however_late_asynchronous_work_is(
     case: Case, *, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the accuracy suite's verdict."""
-    kernel = _on_machine(monkeypatch, late=late, kernel=hopper_kernel.hopper_kernel)
-    row = run_on(torch.device("cpu")).try_pair(kernel, case)
+    row = _row(case, monkeypatch, late=late)
     assert row.status == "passed", row.reason
 
 
@@ -149,12 +138,10 @@ _DEFECTS = {
 def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the machine, or by the verdict, in one of the two orders of what is asynchronous."""
     kernel = _changed(tmp_path / "changed.py", *_DEFECTS[defect])
-    rows = []
-    for late, case in product((True, False), _SHORT):
-        with monkeypatch.context() as patch:
-            made = _on_machine(patch, late=late, kernel=kernel)
-            rows.append(run_on(torch.device("cpu")).try_pair(made, case))
-    assert "failed" in {row.status for row in rows}
+    monkeypatch.setattr(hopper, "hopper_kernel", kernel)
+    orders = product(_SHORT, (True, False))
+    rows = (_row(case, monkeypatch, late=late) for case, late in orders)
+    assert any(row.status == "failed" for row in rows)
 
 
 def _changed(path: Path, before: str, after: str) -> Any:  # noqa: ANN401

@@ -385,7 +385,7 @@ def test_domain_refuses_a_device_before_anything_else() -> None:
 
 
 def test_domain_of_an_uninterpretable_kernel_is_refused_on_a_cpu_alone() -> None:
-    """Gluon and inline assembly have no interpreter, and do run on a GPU."""
+    """Inline assembly has no interpreter, and does run on a GPU."""
     domain = Domain(dtypes=(F32,), interpretable=False)
     assert domain.reject(_case(), 90, "cpu") == "can't run under Triton's interpreter"
     assert domain.reject(_case(), 90, "cuda") is None

@@ -9,12 +9,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.experimental import gluon
 from triton.language.extra import cuda, libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 
 from oracles import LAYER_NORM_BACKWARD
-from suites.interpreter.operations import NotInterpretedError
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.strict_calls import violation_of
 from tests.builders.wrong_layer_norms import closed_form
@@ -219,17 +217,6 @@ def test_kernel_that_calls_what_is_not_interpreted_is_told_so(function: str) -> 
         "triton.language (tl.exp, tl.sigmoid, tl.math.erf), or say Domain(interpretable=False) "
         "and run it on a GPU"
     )
-
-
-@gluon.jit
-def _gluon_kernel():
-    pass
-
-
-def test_kernel_in_gluon_is_told_so() -> None:
-    """It is launched as one of Triton is, and no interpreter takes it."""
-    with pytest.raises(NotInterpretedError, match="can't run a kernel in Gluon"):
-        _gluon_kernel[(1,)]()
 
 
 def test_sum_of_a_block_does_not_depend_on_how_numpy_lays_it_out() -> None:

@@ -1,41 +1,37 @@
-"""A machine that runs a Gluon kernel for Hopper on a CPU: partitions of warps in turn, work late.
-
-What a GPU may do at any time after it is asked for, the machine does as late as it may, or at once.
-Late, a copy by TMA is done when somebody waits for its barrier, and what it will write is NaN till
-then; a product reads shared memory when it is waited for; a store reads it when its end is waited
-for. So a wait that is missing shows as NaN, or as values of another tile. At once, a wait that
-is missing on the other side shows. Waits that nothing will end are told of, by their lines.
-
-Not modelled: layouts, registers, fences, and what threads of one partition do to one another.
-"""
+"""The machine that a kernel in Gluon runs on; what it does and doesn't is said in __init__.py."""
 
 from __future__ import annotations
 
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tests.builders.gluon_blocks import (
+from suites.interpreter.gluon.blocks import (
     GLUON_OF,
     TORCH_OF,
     Block,
     MachineError,
     Pointer,
     Product,
+    check_written,
     elementwise,
     joined,
     tensor_of,
+    wrote,
 )
+from suites.interpreter.operations import NotInterpretedError, instead
+from suites.interpreter.strict.unwritten import Array
 
 
 class Shared:
@@ -128,9 +124,10 @@ class Barriers:
 class Descriptor:
     """Boxes of a tensor, as TMA sees them: outside is read as 0 and not written."""
 
-    def __init__(self, given: TensorDescriptor) -> None:
+    def __init__(self, given: TensorDescriptor, name: str) -> None:
         base, box = given.base, list(given.block_shape)
-        self._view = base.as_strided(given.shape, given.strides, base.storage_offset())
+        self._name = name
+        self._view = base.as_strided(given.shape, given.strides)
         self.dtype, self.layout = GLUON_OF[base.dtype], given.layout
         nbytes = math.prod(box) * base.itemsize
         self.block_type = SimpleNamespace(shape=box, nbytes=nbytes)
@@ -151,6 +148,7 @@ class Descriptor:
         """The box that begins at `place`."""
         there, here = self._places(place)
         made = torch.zeros(self.block_type.shape, dtype=self._view.dtype)
+        check_written(self._view, self._elements(there), self._name)
         made[here] = self._view[there]
         return made
 
@@ -158,6 +156,14 @@ class Descriptor:
         """Write the box that begins at `place`."""
         there, here = self._places(place)
         self._view[there] = box[here]
+        wrote(self._view, self._elements(there))
+
+    def _elements(self, there: tuple[slice, ...]) -> Array:
+        """How far each element of a part is from the first, in elements."""
+        places: Array = np.zeros((), np.int64)
+        for each, step in zip(there, self._view.stride(), strict=True):
+            places = np.add.outer(places, np.arange(each.start, each.stop) * step)
+        return places
 
 
 @dataclass(slots=True)
@@ -182,30 +188,35 @@ class Machine:
 
     def __init__(self, *, late: bool) -> None:
         self._late = late
-        self._program, self._programs = 0, 1
+        self._program, self._programs = (0, 0, 0), (1, 1, 1)
         self._lock = threading.Condition()
         self._partitions: list[_Partition] = []
         self._running = 0
         self._error: BaseException | None = None
         self._stand_ins = self._made()
 
-    def launch(
-        self,
-        kernel: Any,
-        programs: int,
-        *arguments: object,
-        **constants: object,
-    ) -> None:
-        """Run the programs of a kernel. Raises MachineError."""
+    def launch(self, kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, object]) -> None:
+        """Run the programs of a kernel.
+
+        Raises MachineError, IllegalAccessError, NotInterpretedError, and what the kernel raises.
+        """
         function = self._standing_for(kernel)
-        given = [_argument(each) for each in arguments]
-        self._programs = programs
-        for self._program in range(programs):
-            function(*given, **constants)
+        constants = {each.name for each in kernel.params if each.is_constexpr}
+        given = {
+            name: value if name in constants else _argument(value, name)
+            for name, value in arguments.items()
+        }
+        x, y, z = (*grid, 1, 1)[:3]
+        self._programs = x, y, z
+        for self._program in np.ndindex(x, y, z):
+            self._partitions, self._running = [_Partition()], 0
+            function(**given)
+            self._store_wait(0)
 
     # Partitions
 
     def _specialize(self, parts: Sequence[tuple[Any, tuple[Any, ...]]], *_: object) -> None:
+        before = self._partitions
         self._partitions = [_Partition() for _ in parts]
         self._running, self._error = 0, None
         threads = [
@@ -216,7 +227,7 @@ class Machine:
             each.start()
         for each in threads:
             each.join()
-        self._partitions = []
+        self._partitions, self._running = before, 0
         if self._error is not None:
             raise self._error
 
@@ -243,7 +254,7 @@ class Machine:
         ready = [number for number in left if self._partitions[number].ready()]
         if not ready and self._error is None:
             told = ", ".join(str(self._partitions[number].line) for number in sorted(left))
-            self._error = MachineError(f"waits at lines {told} never end")
+            self._error = MachineError(f"waits at lines {told} of the kernel's file never end")
         self._running = left[0] if self._error is not None else ready[0]
         self._lock.notify_all()
 
@@ -259,12 +270,14 @@ class Machine:
 
     def _arrive(self, barrier: Barrier, count: int = 1) -> None:
         barrier.arrive(count)
-        if self._late and self._partitions:
+        if self._late:
             self._pause(lambda: True)  # whoever waited for it goes first
 
     def _pause(self, until: Callable[[], bool], line: int = 0) -> None:
         """Let the others run until they wait, and `until` holds."""
         number = self._running
+        if len(self._partitions) == 1 and not until():
+            raise MachineError(f"a wait at line {line} never ends")
         mine = self._partitions[number]
         mine.waits, mine.line = until, line
         with self._lock:
@@ -370,8 +383,8 @@ class Machine:
             gl,
             allocate_shared_memory=_allocated,
             warp_specialize=self._specialize,
-            program_id=lambda _: Block(self._program),
-            num_programs=lambda _: Block(self._programs),
+            program_id=lambda axis=0: Block(self._program[axis]),
+            num_programs=lambda axis=0: Block(self._programs[axis]),
             inline_asm_elementwise=_assembled,
             **_FUNCTIONS,
         )
@@ -399,20 +412,6 @@ class Machine:
         return made
 
 
-class OnMachine:
-    """Stands for a jit function: launches it on a machine."""
-
-    def __init__(self, kernel: object, *, late: bool) -> None:
-        self._machine, self._kernel = Machine(late=late), kernel
-
-    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
-        def launch(*arguments: object, num_warps: int, **constants: object) -> None:
-            del num_warps
-            self._machine.launch(self._kernel, grid[0], *arguments, **constants)
-
-        return launch
-
-
 class _StandIn:
     """A module of Gluon's with functions of our own; of the rest, what isn't a function."""
 
@@ -432,23 +431,27 @@ class _StandIn:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._real, name)
         if isinstance(value, FunctionType):
-            raise MachineError(f"the machine doesn't know {self._real.__name__}.{name}")
+            raise NotInterpretedError(_unknown(f"{self._real.__name__}.{name}"))
         return value
 
 
-def _argument(value: object) -> object:
+def _argument(value: object, name: str) -> object:
     """A kernel's argument as the kernel sees it."""
     if isinstance(value, TensorDescriptor):
-        return Descriptor(value)
+        return Descriptor(value, name)
     if isinstance(value, Tensor):
-        return Pointer(value)
+        return Pointer(value, name)
     return Block(value) if isinstance(value, (int, float)) else value
 
 
 def _allocated(dtype: gl.dtype, shape: Sequence[int], layout: object) -> Shared | Barriers:
     if isinstance(layout, hopper.mbarrier.MBarrierLayout):
         return Barriers(shape[0])
-    return Shared(torch.full(tuple(shape), math.nan, dtype=TORCH_OF[dtype]))
+    kind = TORCH_OF[dtype]
+    # Of numpy's memory: what a call allocates by torch is counted as its workspace.
+    bytes_ = np.empty(math.prod(shape) * kind.itemsize, np.uint8)
+    made = torch.from_numpy(bytes_).view(kind).view(tuple(shape))
+    return Shared(made.fill_(math.nan if kind.is_floating_point else -1))
 
 
 def _blocks_of_range(*limits: Any) -> Iterator[Block]:
@@ -481,7 +484,11 @@ def _assembled(text: str, _: str, arguments: Sequence[Any], **__: object) -> Blo
     for instruction, compute in _ASSEMBLY.items():
         if instruction in text:
             return compute(*arguments)
-    raise MachineError(f"the machine doesn't know the assembly {text}")
+    raise NotInterpretedError(_unknown(f"the assembly {text}"))
+
+
+def _unknown(what: str) -> str:
+    return f"a CPU can't run {what} of a kernel in Gluon; {instead()}"
 
 
 def _where(condition: Block, first: Any, second: Any) -> Block:
@@ -524,6 +531,6 @@ _FUNCTIONS: dict[str, object] = {
         map(Block, torch.broadcast_tensors(tensor_of(first), tensor_of(second)))
     ),
     "convert_layout": lambda block, _=None: Block(tensor_of(block)),
-    "load": lambda pointer: pointer.load(),
+    "load": lambda pointer, mask=True, other=math.nan: pointer.load(mask, other),
     "store": lambda pointer, value, mask=True: pointer.store(value, mask),
 }

@@ -1,4 +1,4 @@
-"""Blocks of values, as a Gluon kernel handles them on a CPU: torch tensors with Triton's rules."""
+"""Blocks of values and addresses, as a Gluon kernel handles them: torch tensors, Triton's rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from triton.experimental.gluon import language as gl
+
+from suites.interpreter.strict.launch import STATE, line
+from suites.interpreter.strict.unwritten import Array, Fresh, fresh_at
 
 TORCH_OF = {
     gl.bfloat16: torch.bfloat16,
@@ -23,8 +26,8 @@ TORCH_OF = {
 GLUON_OF = {there: here for here, there in TORCH_OF.items()}
 
 
-class MachineError(Exception):
-    """The kernel does what a GPU can't be trusted with, or what isn't served; one sentence."""
+class MachineError(RuntimeError):
+    """A kernel in Gluon does what a GPU can't be trusted with; one sentence."""
 
 
 class Product:
@@ -152,31 +155,74 @@ for _name, _compute in _ARITHMETIC.items():
 
 
 class Pointer:
-    """Addresses in a tensor: elements from its first one."""
+    """Addresses in an argument, as elements from its first one."""
 
-    def __init__(self, tensor: Tensor, places: Any = 0) -> None:
-        self._elements = tensor.view(-1)
-        self._places = places
+    def __init__(self, tensor: Tensor, name: str, places: Block | None = None) -> None:
+        self._tensor, self._name = tensor, name
+        self._places = Block(0) if places is None else places
+        reached = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+        self._count = 1 + reached if tensor.numel() else 0
+        self._elements = tensor.as_strided((self._count,), (1,))
 
     def __add__(self, other: Any) -> Pointer:
-        return Pointer(self._elements, Block(tensor_of(self._places)) + other)
+        return Pointer(self._tensor, self._name, self._places + other)
 
     def to(self, _: gl.dtype) -> Pointer:
         """Itself, for assembly that takes an address as a number."""
         return self
 
-    def add(self, value: Block) -> None:
-        """Add `value` to the elements there."""
-        self._elements.index_add_(
-            0, tensor_of(self._places).long().flatten(), value.value.flatten()
-        )
+    def _kept(self, mask: Any, does: str) -> tuple[Tensor, Tensor]:
+        """The lanes of the mask, and their places. Raises IllegalAccessError."""
+        places = self._places.value.long()
+        kept = tensor_of(mask).expand_as(places)
+        at = places[kept]
+        if at.numel() and (int(at.min()) < 0 or int(at.max()) >= self._count):
+            worst = int(at.min()) if int(at.min()) < 0 else int(at.max())
+            STATE.refuse(
+                f"a lane {does} element {worst} of {self._name}, which has {self._count} of its "
+                f"own, at {line()}"
+            )
+        return kept, at
 
-    def load(self) -> Block:
-        """The elements there."""
-        return Block(self._elements[tensor_of(self._places).long()])
+    def load(self, mask: Any, other: Any) -> Block:
+        """The elements there, `other` where the mask doesn't hold."""
+        kept, at = self._kept(mask, "reads")
+        check_written(self._elements[:0], at.numpy(), self._name)
+        there = tensor_of(other).to(self._tensor.dtype).expand(kept.shape).clone()
+        there[kept] = self._elements[at]
+        return Block(there)
 
     def store(self, value: Any, mask: Any) -> None:
-        """Store `value` where the mask holds. Raises IndexError outside of the tensor."""
-        places = tensor_of(self._places).long()
-        kept = tensor_of(mask).expand_as(places)
-        self._elements[places[kept]] = tensor_of(value).expand_as(places)[kept]
+        """Store `value` where the mask holds."""
+        kept, at = self._kept(mask, "writes")
+        self._elements[at] = tensor_of(value).to(self._tensor.dtype).expand(kept.shape)[kept]
+        wrote(self._elements[:0], at.numpy())
+
+    def add(self, value: Block) -> None:
+        """Add `value` to the elements there."""
+        _, at = self._kept(True, "adds to")  # noqa: FBT003
+        check_written(self._elements[:0], at.numpy(), self._name)
+        self._elements.index_add_(0, at.flatten(), value.value.flatten())
+
+
+def _fresh(tensor: Tensor) -> Fresh | None:
+    return fresh_at(tensor.untyped_storage().data_ptr())
+
+
+def check_written(tensor: Tensor, places: Array, name: str) -> None:
+    """Raise IllegalAccessError where nothing has written one of the elements from `tensor` on."""
+    fresh = _fresh(tensor)
+    if fresh is None or not places.size:
+        return
+    missing = fresh.unwritten(places.reshape(-1) + tensor.storage_offset(), tensor.element_size())
+    if missing is not None:
+        STATE.refuse(
+            f"{missing[0]:,} elements of {name} are read that nothing has written, at {line()}"
+        )
+
+
+def wrote(tensor: Tensor, places: Array) -> None:
+    """Take down that these elements from `tensor` on were written."""
+    fresh = _fresh(tensor)
+    if fresh is not None:
+        fresh.wrote(places.reshape(-1) + tensor.storage_offset(), tensor.element_size())

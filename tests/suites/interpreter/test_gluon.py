@@ -1,0 +1,149 @@
+"""Kernels in Gluon on a CPU: right ones run, and what no GPU can be trusted with is told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from suites.interpreter import gluon as on_a_cpu
+from suites.interpreter.gluon.blocks import MachineError
+from suites.interpreter.operations import NotInterpretedError
+from tests.builders.strict_calls import violation_of
+
+_ROWS = 64
+
+
+@gluon.jit
+def _copied_kernel(x_ptr, out_ptr, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offs = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    x = gl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    gl.store(out_ptr + offs, x + 1, mask=offs < n)
+
+
+@gluon.jit
+def _beyond_kernel(x_ptr, out_ptr, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offs = gl.arange(0, BLOCK, layout)
+    gl.store(out_ptr + offs, gl.load(x_ptr + offs, mask=offs <= n, other=0.0), mask=offs < n)
+
+
+@gluon.jit
+def _unknown_kernel(BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    gl.histogram(gl.arange(0, BLOCK, layout), 32, layout=layout)
+
+
+@gluon.jit
+def _product_kernel(x_desc, out_desc, LOADS: gl.constexpr, WAITS: gl.constexpr):
+    """out = x x, of one tile."""
+    rows: gl.constexpr = x_desc.block_type.shape[0]
+    acc: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, rows, 16])
+    x = gl.allocate_shared_memory(x_desc.dtype, [rows, rows], x_desc.layout)
+    there = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout()).index(0)
+    mbarrier.init(there, count=1)
+    if LOADS:
+        mbarrier.expect(there, x_desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(x_desc, [0, 0], there, x)
+    mbarrier.wait(there, 0)
+    product = warpgroup_mma(x, x, gl.zeros((rows, rows), gl.float32, acc), is_async=True)
+    if WAITS:
+        product = warpgroup_mma_wait(0, deps=[product])
+    x.store(product.to(x_desc.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, [0, 0], x)
+    tma.store_wait(0)
+
+
+def _described(tensor: Tensor) -> TensorDescriptor:
+    box = [_ROWS, _ROWS]
+    layout = gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)
+    return TensorDescriptor.from_tensor(tensor, box, layout)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_right_kernels_run(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    """Loads under a mask; a product of what TMA brought, whose rows past the last are 0."""
+    monkeypatch.setattr(on_a_cpu, "_is_late", lambda _: late)
+    x, out = torch.arange(300.0), torch.zeros(300)
+    _copied_kernel[(3,)](x, out, 300, BLOCK=128)
+    assert torch.equal(out, x + 1)
+    square = torch.eye(40, dtype=torch.bfloat16) * 3
+    made = torch.full_like(square, -1)
+    _product_kernel[(1,)](_described(square), _described(made), LOADS=True, WAITS=True)
+    assert torch.equal(made, torch.eye(40, dtype=torch.bfloat16) * 9)
+
+
+def test_every_other_launch_does_asynchronous_work_late() -> None:
+    """Of each kernel, whatever others do meanwhile."""
+    first, second = object(), object()
+    found = [on_a_cpu._is_late(each) for each in (first, second, first, second, first)]
+    assert found == [True, True, False, False, True]
+
+
+def test_lane_outside_of_an_argument_is_illegal() -> None:
+    """Though the storage goes on behind it."""
+    x = torch.zeros(128)
+    found = violation_of(lambda: _beyond_kernel[(1,)](x[:100], x, 100, BLOCK=128), (x,))
+    assert found is not None
+    assert found.startswith("a lane reads element 100 of x_ptr, which has 100 of its own, at line")
+
+
+def test_memory_that_nothing_has_written_is_not_read() -> None:
+    """By pointers, and by TMA."""
+
+    def by_pointers() -> None:
+        _copied_kernel[(1,)](torch.empty(100), torch.zeros(100), 100, BLOCK=128)
+
+    def by_tma() -> None:
+        x = torch.empty(_ROWS, _ROWS, dtype=torch.bfloat16)
+        _product_kernel[(1,)](_described(x), _described(x), LOADS=True, WAITS=True)
+
+    assert "100 elements of x_ptr are read that nothing has" in (violation_of(by_pointers) or "")
+    assert "4,096 elements of x_desc are read that nothing" in (violation_of(by_tma) or "")
+
+
+def test_what_a_kernel_in_gluon_stores_is_written() -> None:
+    """A kernel that comes after it may read it."""
+
+    def call() -> None:
+        made = torch.empty(100)
+        _copied_kernel[(1,)](torch.zeros(100), made, 100, BLOCK=128)
+        _copied_kernel[(1,)](made, torch.empty(100), 100, BLOCK=128)
+
+    assert violation_of(call) is None
+
+
+def test_wait_that_never_ends_is_told_with_its_line() -> None:
+    """Where nothing arrives."""
+    x = _described(torch.zeros(_ROWS, _ROWS, dtype=torch.bfloat16))
+    with pytest.raises(MachineError, match=r"a wait at line \d+ never ends"):
+        _product_kernel[(1,)](x, x, LOADS=False, WAITS=True)
+
+
+def test_product_that_was_not_waited_for_is_told() -> None:
+    """Where its values are used."""
+    x = _described(torch.zeros(_ROWS, _ROWS, dtype=torch.bfloat16))
+    with pytest.raises(MachineError, match=r"a product is used \(to\) before it was waited for"):
+        _product_kernel[(1,)](x, x, LOADS=True, WAITS=False)
+
+
+def test_function_that_is_not_served_is_refused_in_one_sentence() -> None:
+    """By its name, with what to do."""
+    with pytest.raises(NotInterpretedError) as raised:
+        _unknown_kernel[(1,)](BLOCK=128)
+    assert str(raised.value) == (
+        "a CPU can't run triton.experimental.gluon.language.histogram of a kernel in Gluon; say "
+        "Domain(interpretable=False) and run it on a GPU"
+    )
