@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -258,7 +258,10 @@ class Machine:
         self._running = left[0] if self._error is not None else ready[0]
         self._lock.notify_all()
 
-    def _wait(self, barrier: Barrier, phase: Any) -> None:
+    def _wait(self, barrier: Barrier, phase: Any, pred: Any = True, deps: object = ()) -> None:
+        del deps
+        if not tensor_of(pred):
+            return
         parity = int(tensor_of(phase))
 
         def over() -> bool:
@@ -268,7 +271,9 @@ class Machine:
         if not over():
             self._pause(over, sys._getframe(1).f_lineno)
 
-    def _arrive(self, barrier: Barrier, count: int = 1) -> None:
+    def _arrive(self, barrier: Barrier, *, count: int = 1, pred: Any = True) -> None:
+        if not tensor_of(pred):
+            return
         barrier.arrive(count)
         if self._late:
             self._pause(lambda: True)  # whoever waited for it goes first
@@ -295,16 +300,17 @@ class Machine:
         right: Shared,
         acc: Block,
         *,
-        use_acc: bool = True,
+        use_acc: Any = True,
         is_async: bool = False,
+        **_: object,
     ) -> Block | Product:
         # Registers don't change; shared memory is read when the product is done.
         kept = left.value if isinstance(left, Shared) else tensor_of(left)
-        before = tensor_of(acc)
+        before, added = tensor_of(acc), bool(tensor_of(use_acc))
 
         def compute() -> Block:
-            product = kept.float() @ right.value.float()
-            return Block(product + before if use_acc else product)
+            product = _operand(kept) @ _operand(right.value)
+            return Block(product + before if added else product)
 
         made = Product(compute)
         if not (self._late and is_async):
@@ -327,8 +333,15 @@ class Machine:
         return done[0] if len(done) == 1 else done
 
     def _fetch(
-        self, source: Descriptor, place: Sequence[Any], barrier: Barrier, target: Shared
+        self,
+        source: Descriptor,
+        place: Sequence[Any],
+        barrier: Barrier,
+        target: Shared,
+        pred: Any = True,
     ) -> None:
+        if not tensor_of(pred):
+            return
         box = source.read(place).view(target.value.shape)
 
         def copy() -> None:
@@ -363,7 +376,7 @@ class Machine:
             init=lambda barrier, count: barrier.init(count),
             wait=self._wait,
             arrive=self._arrive,
-            expect=lambda barrier, size: barrier.arrive(1, size),
+            expect=_expect,
         )
         tma = _StandIn(
             hopper.tma,
@@ -402,8 +415,9 @@ class Machine:
         inner = getattr(value, "fn", None)
         if not isinstance(inner, FunctionType):
             return value
-        names = dict(inner.__globals__)
-        made = FunctionType(inner.__code__, names, inner.__name__, inner.__defaults__)
+        names, cells = dict(inner.__globals__), inner.__closure__
+        held = cells and tuple(CellType(self._standing_for(each.cell_contents)) for each in cells)
+        made = FunctionType(inner.__code__, names, inner.__name__, inner.__defaults__, held)
         self._stand_ins[id(value)] = made
         for name in inner.__code__.co_names:
             if name in names:
@@ -421,11 +435,8 @@ class _StandIn:
 
     def by_identity(self) -> dict[int, object]:
         """What stands for the module and for its functions, which a file may import by name."""
-        own = {
-            id(getattr(self._real, name)): each
-            for name, each in vars(self).items()
-            if name != "_real"
-        }
+        real = vars(self._real)
+        own = {id(real[name]): each for name, each in vars(self).items() if name in real}
         return {id(self._real): self, **own}
 
     def __getattr__(self, name: str) -> Any:
@@ -433,6 +444,18 @@ class _StandIn:
         if isinstance(value, FunctionType):
             raise NotInterpretedError(_unknown(f"{self._real.__name__}.{name}"))
         return value
+
+
+def _expect(barrier: Barrier, size: int, pred: Any = True) -> None:
+    if tensor_of(pred):
+        barrier.arrive(1, size)
+
+
+def _operand(values: Tensor) -> Tensor:
+    """A product's operand: of fp32 the tensor cores take tf32, without the last 13 bits."""
+    if values.dtype != torch.float32:
+        return values.float()
+    return (values.contiguous().view(torch.int32) & -(2**13)).view(torch.float32)
 
 
 def _argument(value: object, name: str) -> object:
@@ -517,11 +540,20 @@ _FUNCTIONS: dict[str, object] = {
     "maximum": elementwise(torch.maximum),
     "minimum": elementwise(torch.minimum),
     "max": lambda block, axis: Block(tensor_of(block).amax(axis)),
+    "min": lambda block, axis: Block(tensor_of(block).amin(axis)),
     "sum": lambda block, axis: Block(tensor_of(block).sum(axis)),
+    "exp": _unary(torch.exp),
     "exp2": _unary(torch.exp2),
     "log": _unary(torch.log),
+    "log2": _unary(torch.log2),
+    "sqrt": _unary(torch.sqrt),
+    "rsqrt": _unary(torch.rsqrt),
+    "abs": _unary(torch.abs),
     "cdiv": lambda first, second: (first + second - 1) // second,
     "static_range": range,
+    "static_assert": lambda *_: None,
+    "thread_barrier": lambda: None,
+    "expand_dims": lambda block, axis: Block(tensor_of(block).unsqueeze(axis)),
     "split": lambda block: tuple(
         Block(tensor_of(block)[..., part].contiguous()) for part in (0, 1)
     ),

@@ -68,7 +68,8 @@ def _product_kernel(x_desc, out_desc, LOADS: gl.constexpr, WAITS: gl.constexpr):
 
 def _described(tensor: Tensor) -> TensorDescriptor:
     box = [_ROWS, _ROWS]
-    layout = gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)
+    element = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float32
+    layout = gl.NVMMASharedLayout.get_default_for(box, element)
     return TensorDescriptor.from_tensor(tensor, box, layout)
 
 
@@ -83,6 +84,14 @@ def test_right_kernels_run(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made = torch.full_like(square, -1)
     _product_kernel[(1,)](_described(square), _described(made), LOADS=True, WAITS=True)
     assert torch.equal(made, torch.eye(40, dtype=torch.bfloat16) * 9)
+
+
+def test_product_of_fp32_takes_tf32s_operands() -> None:
+    """As tensor cores do: what the last 13 bits say is lost."""
+    x = torch.eye(_ROWS) * (1 + 2.0**-12)
+    out = torch.zeros_like(x)
+    _product_kernel[(1,)](_described(x), _described(out), LOADS=True, WAITS=True)
+    assert torch.equal(out, torch.eye(_ROWS))
 
 
 def test_every_other_launch_does_asynchronous_work_late() -> None:
