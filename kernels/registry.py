@@ -132,11 +132,14 @@ def _origin(path: Path) -> Origin:
     return "baseline" if path.is_relative_to(_HOME / "baselines") else "ours"
 
 
-def _wrong_same_code(name: str | None, path: Path) -> str | None:
-    """Less is asked of such a kernel, so that nobody's word but ours is taken for it."""
-    if name is None or _origin(path) == "ours":
+def _wrong_own(path: Path, **given: object) -> str | None:
+    """Nobody's word but ours is taken for what takes questions away, and dispatch is ours."""
+    if _origin(path) == "ours":
         return None
-    return "same_code_as is for the workbench's own kernels; leave it out"
+    named = (name for name, value in given.items() if value is not None)
+    return next(
+        (f"{each} is for the workbench's own kernels; leave it out" for each in named), None
+    )
 
 
 def kernel(
@@ -185,8 +188,7 @@ def kernel(
             or wrong_kind("wraps", wraps, (str, type(None)), "the library's name")
             or wrong_kind("same_stores", same_stores, (bool,), "True or False")
             or wrong_kind("profiled", profiled, (bool,), "True or False")
-            or _wrong_same_code(same_code_as, path)
-            or wrong_function("dispatched", dispatched)
+            or _wrong_own(path, same_code_as=same_code_as, dispatched=dispatched)
         )
         if problem is not None:
             raise KernelError(f"kernel {called} in {path}: {problem}")

@@ -31,6 +31,10 @@ _WRONG = {
         f"{_NORM}, Domain(dtypes=(F16,)), same_code_as='row_persistent'",
         "same_code_as is for the workbench's own kernels; leave it out",
     ),
+    "cases of dispatch": (
+        f"{_NORM}, Domain(dtypes=(F16,)), dispatched=lambda case: True",
+        "dispatched is for the workbench's own kernels; leave it out",
+    ),
     "op as a string": ("'layer_norm_backwards', Domain(dtypes=(F16,))", "LAYER_NORM_BACKWARD"),
     "op's name": ("'LAYER_NORM_BACKWARD', Domain(dtypes=(F16,))", "LAYER_NORM_BACKWARD"),
     "op that is none": ("7, Domain(dtypes=(F16,))", "its op is 7, and an op is imported from"),
