@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Unpack
 
 import torch
-import triton
 from torch import Tensor
 
 from kernels.attention.backward_kernels import key_gradients_kernel, query_gradients_kernel
@@ -23,6 +22,7 @@ from kernels.attention.served import elements, ours, variants_of_case
 from kernels.attention.variants import WIDEST_RF, Pass, Tile, Variant, key_passes, names, pick
 from kernels.attention.wide_kernels import key_gradients_wide_kernel, query_gradients_wide_kernel
 from kernels.device import multiprocessors, on_device_of
+from kernels.integers import cdiv
 from oracles import ATTENTION_BACKWARD
 from oracles.op import Case
 
@@ -53,7 +53,7 @@ class _Backward:
     def query_gradients(self, variant: Variant) -> tuple[Tensor, Tensor]:
         """dq like q, and delta."""
         problem, q = self.problem, self.problem.q
-        programs = triton.cdiv(problem.s_q, variant.tile.queries) * problem.b * problem.h_q
+        programs = cdiv(problem.s_q, variant.tile.queries) * problem.b * problem.h_q
         wide = variant.accumulator == "gmem"
         dq = _made_for(q, wide=wide)
         delta = launch_delta(self.out, self.do) if wide else torch.empty_like(self.lse)
@@ -72,7 +72,7 @@ class _Backward:
         wide = variant.accumulator == "gmem"
         dk, dv = _made_for(k, wide=wide), _made_for(v, wide=wide)
         if wide:
-            programs = triton.cdiv(problem.s_kv, variant.tile.keys) * problem.b * problem.h_kv
+            programs = cdiv(problem.s_kv, variant.tile.keys) * problem.b * problem.h_kv
             self.launcher.launch(
                 key_gradients_wide_kernel, programs, variant, {"dk": dk, "dv": dv},
                 scale=problem.scale, delta_ptr=delta, **self.rows,
@@ -99,11 +99,11 @@ class _Backward:
     def _splits(self, variant: Variant) -> tuple[int, int]:
         """Over how many programs a group's heads, and then a head's query tiles, are spread."""
         problem, tile = self.problem, variant.tile
-        owners = triton.cdiv(problem.s_kv, tile.keys) * problem.b * problem.h_kv
-        wanted = triton.cdiv(_PROGRAMS_A_SM * multiprocessors(self.do.device), max(1, owners))
+        owners = cdiv(problem.s_kv, tile.keys) * problem.b * problem.h_kv
+        wanted = cdiv(_PROGRAMS_A_SM * multiprocessors(self.do.device), max(1, owners))
         members = min(problem.group, wanted)
-        tiles = triton.cdiv(problem.s_q, tile.queries)
-        return members, max(1, min(triton.cdiv(wanted, members), tiles // _FEWEST_TILES))
+        tiles = cdiv(problem.s_q, tile.queries)
+        return members, max(1, min(cdiv(wanted, members), tiles // _FEWEST_TILES))
 
     def _walk(
         self,
@@ -116,7 +116,7 @@ class _Backward:
     ) -> None:
         problem = self.problem
         members, tiles = splits or (1, 1)
-        blocks = triton.cdiv(problem.s_kv, variant.tile.keys)
+        blocks = cdiv(problem.s_kv, variant.tile.keys)
         programs = blocks * problem.b * problem.h_kv * members * tiles
         self.launcher.launch(
             key_gradients_kernel, programs, variant, {"dk": dk, "dv": dv}, delta_ptr=delta,
@@ -133,11 +133,11 @@ class _Backward:
         dbias = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
         over_queries = bias.shape[2] == 1 != problem.s_q
         variant = replace(keys, tile=_BIAS_TILE)
-        blocks_m = 1 if over_queries else triton.cdiv(problem.s_q, _BIAS_TILE.queries)
+        blocks_m = 1 if over_queries else cdiv(problem.s_q, _BIAS_TILE.queries)
         owners = bias.shape[0] * bias.shape[1]
         stride_dbb, stride_dbh, stride_dbm, _ = dbias.stride()
         self.launcher.launch(
-            bias_gradient_kernel, triton.cdiv(problem.s_kv, _BIAS_TILE.keys) * blocks_m * owners,
+            bias_gradient_kernel, cdiv(problem.s_kv, _BIAS_TILE.keys) * blocks_m * owners,
             variant, scale=problem.scale, dbias_ptr=dbias, stride_dbb=stride_dbb,
             stride_dbh=stride_dbh, stride_dbm=stride_dbm, delta_ptr=delta,
             b=problem.b // max(1, bias.shape[0]), members=problem.h_q // max(1, bias.shape[1]),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 
 from kernels.attention.backward_kernels import delta_kernel
@@ -18,6 +17,7 @@ from kernels.attention.problem import AttentionError, adjacent, is_wide, vector_
 from kernels.attention.served import DTYPES, SM, load_bytes_of
 from kernels.attention.variants import dtype_key
 from kernels.device import on_device_of
+from kernels.integers import cdiv, next_power_of_2
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_DELTA, OPS
 from oracles.op import Case, Numerics, dtype_name
@@ -61,9 +61,9 @@ def launch_delta(out: Tensor, do: Tensor) -> Tensor:
     b, s, h, d_v = out.shape
     delta = torch.empty((b, h, s), dtype=torch.float32, device=out.device)
     vector = vector_elements(out, do)
-    columns = min(_WIDEST, triton.next_power_of_2(d_v))
+    columns = min(_WIDEST, next_power_of_2(d_v))
     rows = max(1, _TILE // columns)
-    grid = (triton.cdiv(s, rows) * b * h,)
+    grid = (cdiv(s, rows) * b * h,)
     if grid[0]:
         with on_device_of(out):
             delta_kernel.of(vector)[grid](

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Unpack
 
 import torch
-import triton
 from torch import Tensor
 
 from kernels.attention.forward_kernel import forward_kernel
@@ -19,6 +18,7 @@ from kernels.attention.problem import Given, Options, Problem
 from kernels.attention.served import elements, ours, variants_of_case
 from kernels.attention.variants import WIDEST_RF, Variant, names, pick
 from kernels.attention.wide_kernels import forward_wide_kernel
+from kernels.integers import cdiv
 from oracles import ATTENTION_FORWARD
 from oracles.op import Case
 
@@ -33,7 +33,7 @@ def launch(launcher: Launcher, variant: Variant) -> Forward:
     lse = problem.q.new_empty((b, h_q, s_q), dtype=torch.float32)
     stride_lb, stride_lh, _ = lse.stride()
     rows = {"lse_ptr": lse, "stride_lb": stride_lb, "stride_lh": stride_lh}
-    programs = triton.cdiv(problem.s_q, variant.tile.queries) * problem.b * problem.h_q
+    programs = cdiv(problem.s_q, variant.tile.queries) * problem.b * problem.h_q
     if variant.accumulator == "gmem":
         acc = torch.zeros_like(out, dtype=torch.float32)
         wide = {"acc_ptr": acc, "scale": problem.scale}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -31,6 +30,7 @@ from kernels.device import (
     sm_of,
     unlaunchable,
 )
+from kernels.integers import cdiv
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, OPS
 from oracles.op import Case, Numerics
@@ -65,7 +65,7 @@ def _is_quick(d: int, rows: int, heads: int, *, causal: bool) -> bool:
     """
     if causal and d == min(CUTS) and rows < _FEW_ROWS:
         return False
-    blocks: int = triton.cdiv(rows, CUTS[d].groups * ROWS)
+    blocks: int = cdiv(rows, CUTS[d].groups * ROWS)
     return heads * ((blocks + 1) // 2) >= FIXED_MULTIPROCESSORS
 
 
@@ -115,7 +115,7 @@ def hopper_forward(problem: Problem) -> Forward:
     if not keys:
         return out.zero_(), lse.fill_(float("-inf"))
     cut = CUTS[d]
-    blocks = triton.cdiv(s_q, cut.groups * ROWS)
+    blocks = cdiv(s_q, cut.groups * ROWS)
     programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
     with on_device_of(q):
         hopper_kernel[(programs,)](

@@ -81,12 +81,30 @@ class Launcher:
     def __init__(self, problem: Problem, *, tf32: bool, **others: Tensor) -> None:
         self.problem = problem
         self.loaded = {"q": problem.q, "k": problem.k, "v": problem.v, **others}
+        self._vector = vector_elements(*self.loaded.values())
         sm = sm_of(problem.q.device)
-        self.need: Need = need_of_call(problem, sm, tuple(self.loaded.values()), tf32=tf32)
+        self.need: Need = need_of_call(problem, sm, self._vector, tf32=tf32)
+        self._known: dict[int, dict[str, object]] = {}
 
     def vector(self, variant: Variant) -> int:
         """Elements of a load of q, k, v and the others."""
-        return vector_elements(*self.loaded.values()) if variant.aligned else 1
+        return self._vector if variant.aligned else 1
+
+    def _arguments(self, vector: int) -> dict[str, object]:
+        """What all kernels of the call take, in loads of `vector` elements; worked out once."""
+        if vector not in self._known:
+            problem, loaded = self.problem, self.loaded.values()
+            self._known[vector] = {
+                **problem.arguments,
+                **arguments_of(self.loaded, vector),
+                "d": problem.d // vector,
+                "d_v": problem.d_v // vector,
+                "ADJACENT": adjacent(*loaded),
+                "VECTOR": vector,
+                "WIDE": is_wide(*loaded),
+                "BLOCK_C": WIDE_CHUNK,
+            }
+        return self._known[vector]
 
     def launch(
         self,
@@ -104,24 +122,17 @@ class Launcher:
         """
         if not programs:
             return
-        problem, tile, loaded = self.problem, variant.tile, self.loaded.values()
-        vector = self.vector(variant)
+        tile, vector = variant.tile, self.vector(variant)
         arguments = {
-            **problem.arguments,
-            **arguments_of({**self.loaded, **(stored or {})}, vector),
-            "d": problem.d // vector,
-            "d_v": problem.d_v // vector,
-            "ADJACENT": adjacent(*loaded),
-            "VECTOR": vector,
-            "WIDE": is_wide(*loaded),
+            **self._arguments(vector),
+            **arguments_of(stored or {}, vector),
             "PRECISION": variant.precision,
             "BLOCK_M": tile.queries,
             "BLOCK_N": tile.keys,
-            "BLOCK_C": WIDE_CHUNK,
             "STAGES": tile.stages,
             **own,
         }
         chosen = kernel.of(vector)
         named = {name: arguments[name] for name in chosen.arg_names}
-        with on_device_of(problem.q):
+        with on_device_of(self.problem.q):
             chosen[(programs,)](**named, num_warps=tile.warps, num_stages=tile.stages)

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Literal, TypedDict
 
 import torch
-import triton
 from torch import Tensor
 
 from kernels.attention.scores import UNLIMITED
+from kernels.integers import next_power_of_2
 from oracles.op import dtype_name
 
 Corner = Literal["top_left", "bottom_right"]
@@ -149,9 +149,7 @@ class Problem:
         stride_bb, stride_bh, stride_bm, stride_bn = self.bias_strides
         seed_low, seed_high, threshold = self.random_words
         # Blocks that hold a head, for a product 16 at least.
-        block_d, block_dv = (
-            max(16, int(triton.next_power_of_2(size))) for size in (self.d, self.d_v)
-        )
+        block_d, block_dv = (max(16, next_power_of_2(size)) for size in (self.d, self.d_v))
         return {
             "bias_ptr": self.bias,
             "stride_bb": stride_bb,

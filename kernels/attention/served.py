@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from kernels.attention.problem import Problem, load_bytes, vector_elements
+from kernels.attention.problem import Problem, load_bytes
 from kernels.attention.variants import Need, Pass, dtype_key, key_passes, pick
 from kernels.registry import Domain, Function, kernel
 from oracles import OPS
@@ -36,13 +35,13 @@ _TENSOR_CORES = replace(_FP32, accumulation_roundoff=2.0**-23)
 _TF32 = replace(_TENSOR_CORES, tf32_operands=True)
 
 
-def need_of_call(problem: Problem, sm: int, tensors: tuple[Tensor, ...], *, tf32: bool) -> Need:
-    """What a call asks of a variant; `tensors` are those that are loaded by vectors."""
+def need_of_call(problem: Problem, sm: int, vector: int, *, tf32: bool) -> Need:
+    """What a call asks of a variant; `vector`: elements that can be loaded at once."""
     whole = 16 // problem.q.element_size()
     return Need(
         dtype=dtype_key(problem.q.dtype, tf32=tf32),
         sm=sm,
-        aligned=vector_elements(*tensors) == whole,
+        aligned=vector == whole,
         d=max(problem.d, problem.d_v),
         bias=problem.natural,
         dropout=problem.dropout,

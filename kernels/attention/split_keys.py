@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Unpack
 
 import torch
-import triton
 from torch import Tensor
 
 from kernels.attention.launch import Launcher
@@ -19,6 +18,7 @@ from kernels.attention.served import FEATURES, ours, variants_of_case
 from kernels.attention.split_kernels import combine_kernel, split_kernel
 from kernels.attention.variants import WIDEST_RF, Pass, Variant, names, pick
 from kernels.device import on_device_of
+from kernels.integers import cdiv, next_power_of_2
 from oracles import ATTENTION_FORWARD
 from oracles.op import Case
 
@@ -90,7 +90,7 @@ def launch_split(launcher: Launcher, variant: Variant, splits: int) -> Forward:
     b, s_q, h_q, d_v = problem.b, problem.s_q, problem.h_q, problem.d_v
     out = q.new_empty((b, s_q, h_q, d_v))
     lse = q.new_empty((b, h_q, s_q), dtype=torch.float32)
-    blocks = triton.cdiv(problem.group * s_q, variant.tile.queries)
+    blocks = cdiv(problem.group * s_q, variant.tile.queries)
     programs = blocks * b * problem.h_kv * splits
     joined = splits > 1
     shares, share_lse = out[:, :, :, None], lse[..., None]
@@ -104,11 +104,11 @@ def launch_split(launcher: Launcher, variant: Variant, splits: int) -> Forward:
         stride_lh=stride_lh, stride_lm=stride_lm, sink_ptr=None if joined else sink, splits=splits,
     )  # fmt: skip
     if joined and programs:
-        columns = min(max(16, triton.next_power_of_2(d_v)), _COMBINED_COLUMNS)
+        columns = min(max(16, next_power_of_2(d_v)), _COMBINED_COLUMNS)
         with on_device_of(q):
-            combine_kernel[(b * h_q * s_q * triton.cdiv(d_v, columns),)](
+            combine_kernel[(b * h_q * s_q * cdiv(d_v, columns),)](
                 shares, share_lse, sink, out, lse, h_q, s_q, d_v, splits,
-                BLOCK_S=triton.next_power_of_2(splits), BLOCK_DV=columns,
+                BLOCK_S=next_power_of_2(splits), BLOCK_DV=columns,
             )  # fmt: skip
     return out, lse
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.device import multiprocessors
+from kernels.integers import cdiv, next_power_of_2
 from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
 from kernels.layer_norm.tiles import leave_partials, offsets, weight_of
 from kernels.registry import kernel
@@ -177,13 +177,13 @@ def column_owning(
         interpreted = _INTERPRETED_CUT if n <= 8192 else _INTERPRETED_WIDE_CUT
         cut = interpreted if device.type == "cpu" else _CUTS[x.element_size()]
     target = multiprocessors(device, device_independent=device_independent) * cut.programs_per_sm
-    row_tiles = triton.cdiv(m, cut.sums_m)
-    column_tiles = triton.cdiv(n, cut.sums_n)
-    wanted = triton.cdiv(target, max(row_tiles, 1))
-    tiles_each = triton.cdiv(column_tiles, min(wanted, column_tiles, _MOST_CHUNKS))
-    chunks = triton.cdiv(column_tiles, tiles_each)
-    owners = triton.cdiv(n, cut.columns_n)
-    splits = min(triton.cdiv(target, owners), triton.cdiv(m, cut.columns_m))
+    row_tiles = cdiv(m, cut.sums_m)
+    column_tiles = cdiv(n, cut.sums_n)
+    wanted = cdiv(target, max(row_tiles, 1))
+    tiles_each = cdiv(column_tiles, min(wanted, column_tiles, _MOST_CHUNKS))
+    chunks = cdiv(column_tiles, tiles_each)
+    owners = cdiv(n, cut.columns_n)
+    splits = min(cdiv(target, owners), cdiv(m, cut.columns_m))
     call.sum_in(splits)
     if m:
         sum_g = torch.empty((chunks, m), dtype=torch.float32, device=device)
@@ -195,7 +195,7 @@ def column_owning(
         )  # fmt: skip
         call.launch(
             _columns_kernel, (owners, splits), options, **sums, chunks=chunks,
-            BLOCK_M=cut.columns_m, BLOCK_N=cut.columns_n, BLOCK_S=triton.next_power_of_2(chunks),
+            BLOCK_M=cut.columns_m, BLOCK_N=cut.columns_n, BLOCK_S=next_power_of_2(chunks),
             STAGES=cut.num_stages,
         )  # fmt: skip
     return call.gradients()

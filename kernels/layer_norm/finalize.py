@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.integers import cdiv, next_power_of_2
+
 
 def _finalize(
     dweight_part_ptr,
@@ -71,10 +73,10 @@ def finalize(
     if dweight.device.type == "cpu":
         block_p, block_n = 16, 1024
     else:
-        block_p = min(64, triton.next_power_of_2(max(parts, 1)))
+        block_p = min(64, next_power_of_2(max(parts, 1)))
         line = 32 if n >= 4096 else 16
-        block_n = max(line, min(line * 64 // block_p, triton.next_power_of_2(n // 264)))
-    _finalize_kernel[(triton.cdiv(n, block_n),)](
+        block_n = max(line, min(line * 64 // block_p, next_power_of_2(n // 264)))
+    _finalize_kernel[(cdiv(n, block_n),)](
         dweight_parts,
         dbias_parts,
         dweight,

@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.device import multiprocessors
+from kernels.integers import cdiv, next_power_of_2
 from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
 from kernels.layer_norm.tiles import leave_partials, offsets, weight_of
 from kernels.registry import kernel
@@ -157,10 +157,10 @@ def row_persistent(
     to use in place of the tuned one. Bitwise repeatable. Workspace: 8 n bytes for each program.
     """
     call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
-    block_n = max(_NARROWEST_BLOCK, triton.next_power_of_2(call.n))
+    block_n = max(_NARROWEST_BLOCK, next_power_of_2(call.n))
     cut = tile or _tile(x.element_size(), block_n, aligned=call.aligned)
     cores = multiprocessors(x.device, device_independent=device_independent)
-    programs = min(triton.cdiv(call.m, cut.block_m), cores * cut.programs_per_sm)
+    programs = min(cdiv(call.m, cut.block_m), cores * cut.programs_per_sm)
     call.sum_in(programs)
     if programs:
         options = {"num_warps": cut.num_warps}

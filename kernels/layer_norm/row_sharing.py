@@ -30,6 +30,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import multiprocessors, real_multiprocessors
+from kernels.integers import cdiv, next_power_of_2
 from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
 from kernels.layer_norm.tiles import leave_partials, offsets, weight_of
 from kernels.registry import kernel
@@ -208,15 +209,15 @@ def row_sharing(
     interpreted = device.type == "cpu"
     if cut is None:
         cut = _interpreted_cut(n) if interpreted else _CUTS[x.element_size(), call.aligned]
-    block_n = max(cut.block_n, triton.next_power_of_2(n) // MOST_OWNERS)
-    owners = triton.cdiv(n, block_n)
+    block_n = max(cut.block_n, next_power_of_2(n) // MOST_OWNERS)
+    owners = cdiv(n, block_n)
     cores = multiprocessors(device, device_independent=device_independent)
     if not interpreted and owners > (found := real_multiprocessors(device)):
         raise ValueError(
             f"rows of {n} columns have {owners} owners, which have to run at the same time, and "
             f"this device has {found} SMs; use column_owning"
         )
-    blocks = triton.cdiv(m, cut.block_m)
+    blocks = cdiv(m, cut.block_m)
     groups = min(blocks, max(1, cores * cut.programs_per_sm // owners))
     call.sum_in(groups)
     if m:
@@ -226,7 +227,7 @@ def row_sharing(
             call.launch(
                 _shares_kernel, (groups * owners,), options, words_ptr=words, groups=groups,
                 OWNERS=owners, LEAVES=leaves, FINISHES=finishes, BLOCK_M=cut.block_m,
-                BLOCK_N=block_n, BLOCK_O=triton.next_power_of_2(owners),
+                BLOCK_N=block_n, BLOCK_O=next_power_of_2(owners),
             )  # fmt: skip
     return call.gradients()
 
@@ -236,7 +237,7 @@ def _interpreted_cut(n: int) -> Cut:
 
     Of rows eight, so that there are groups, whose number shows what their sums depend on.
     """
-    return Cut(8, max(256, triton.next_power_of_2(n) // 4), 4, 2, 255)
+    return Cut(8, max(256, next_power_of_2(n) // 4), 4, 2, 255)
 
 
 # dweight has a partial for each group; with the option device_independent it doesn't show.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.attention.delta import delta
-from kernels.attention.problem import Options, Problem
+from kernels.attention.problem import Options, Problem, vector_elements
 from kernels.attention.served import need_of_call, need_of_case
 from kernels.attention.variants import (
     Need,
@@ -114,7 +114,7 @@ def test_case_and_call_need_the_same_variant(op: str) -> None:
         known = {"do", "q", "k", "v", "out", "lse"}
         given = {name: value for name, value in inputs.items() if name not in known}
         problem = Problem.of(q, k, v, Options(**given))  # type: ignore[arg-type]
-        need = need_of_call(problem, 90, tuple(tensors), tf32=False)  # type: ignore[arg-type]
+        need = need_of_call(problem, 90, vector_elements(*tensors), tf32=False)  # type: ignore[arg-type]
         assert need == need_of_case(case, 90, tf32=False), case.id()
 
 

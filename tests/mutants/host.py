@@ -23,7 +23,7 @@ MUTANTS = (
         UNWRITTEN,
         Edit(
             _FORWARD,
-            "programs = triton.cdiv(problem.s_q, variant.tile.queries) *",
+            "programs = cdiv(problem.s_q, variant.tile.queries) *",
             "programs = problem.s_q // variant.tile.queries *",
         ),
     ),
@@ -73,8 +73,8 @@ MUTANTS = (
         (*ACCESS, *UNWRITTEN),
         Edit(
             _SPLIT_KEYS,
-            "blocks = triton.cdiv(problem.group * s_q, variant.tile.queries)",
-            "blocks = triton.cdiv(s_q, variant.tile.queries)",
+            "blocks = cdiv(problem.group * s_q, variant.tile.queries)",
+            "blocks = cdiv(s_q, variant.tile.queries)",
         ),
         kernel="split_keys",
     ),

@@ -24,7 +24,7 @@ MUTANTS = (
             "offs_n = tl.program_id(0) * BLOCK_N",
             "offs_n = tl.minimum(tl.program_id(0), tl.num_programs(0) - 2) * BLOCK_N",
         ),
-        Edit(_FINALIZE, "(triton.cdiv(n, block_n),)", "(triton.cdiv(n, block_n) + 1,)"),
+        Edit(_FINALIZE, "(cdiv(n, block_n),)", "(cdiv(n, block_n) + 1,)"),
         kernel=_ROW_KERNEL,
     ),
     _mutant(
@@ -118,7 +118,7 @@ MUTANTS = (
         (*ERROR, *NAN),
         Edit(
             _COLUMNS,
-            "column_tiles = triton.cdiv(n, cut.sums_n)",
+            "column_tiles = cdiv(n, cut.sums_n)",
             "column_tiles = max(1, n // cut.sums_n)",
         ),
     ),
@@ -152,7 +152,7 @@ MUTANTS = (
         "rows are cut into whole blocks of columns, and nobody owns the rest",
         (bf16("m9-n1025-{}-contiguous"), fp32("m37-n760-{}-contiguous")),
         (*UNWRITTEN, *ACCESS),
-        Edit(_SHARES, "owners = triton.cdiv(n, block_n)", "owners = max(1, n // block_n)"),
+        Edit(_SHARES, "owners = cdiv(n, block_n)", "owners = max(1, n // block_n)"),
         kernel="row_sharing",
     ),
     _mutant(
