@@ -8,6 +8,7 @@ batch or head.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -85,6 +86,13 @@ def serves(problem: Problem) -> bool:
     return _is_served(problem) and _is_quick(problem.d, problem.s_q, heads, causal=causal)
 
 
+@cache
+def _layout(rows: int, d: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    """How TMA lays out a box of `rows` rows of a head."""
+    element = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
+    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, d], element)
+
+
 def descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDescriptor:
     """Boxes of so many rows of a head of [b, s, h, d]; rows from `there` on read as 0."""
     b, s, h, d = tensor.shape
@@ -95,10 +103,8 @@ def descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDes
         stride if size > 1 else d
         for size, stride in zip(axes.shape[:3], axes.stride()[:3], strict=True)
     ]
-    element = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float16
-    box = [1, 1, rows, d]
-    layout = gl.NVMMASharedLayout.get_default_for(box, element)
-    return TensorDescriptor(tensor, shape, [*strides, 1], box, layout)
+    layout = _layout(rows, d, tensor.dtype)
+    return TensorDescriptor(tensor, shape, [*strides, 1], [1, 1, rows, d], layout)
 
 
 def hopper_forward(problem: Problem) -> Forward:
