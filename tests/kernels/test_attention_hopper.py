@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.attention import hopper, hopper_kernel
+from kernels.attention import attention_with_lse, hopper, hopper_kernel
+from kernels.attention.forward import flash
 from kernels.attention.problem import AttentionError
 from kernels.registry import all_kernels, choose
 from oracles import OPS
@@ -51,6 +52,16 @@ def _row(case: Case, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> Accuracy
     monkeypatch.setattr(gluon, "_is_late", lambda _: late)
     kernel = next(each for each in all_kernels() if each.name == "hopper")
     return run_on(torch.device("cpu")).try_pair(kernel, case)
+
+
+def test_model_with_large_calls_gets_it(device: torch.device) -> None:
+    """`attention` gives bit by bit what the kernel that dispatch takes does."""
+    case = _case(3, 44, 4, 64, 70, 128, 128, options="causal")
+    inputs: Any = _FORWARD.inputs(case, device)
+    assert choose(_FORWARD, case, 90, device=device.type).name == "hopper"
+    expected = hopper.hopper(**inputs)
+    assert all(map(torch.equal, attention_with_lse(**inputs), expected))
+    assert not torch.equal(flash(**inputs)[1], expected[1])
 
 
 @pytest.mark.parametrize("late", [True, False])
