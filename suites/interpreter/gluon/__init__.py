@@ -8,10 +8,11 @@ for. So a wait that is missing shows, as NaN or as values of another tile, in on
 row of the accuracy suite calls a kernel more than once. A wait that nothing will end is told of,
 and a product that is used before it was waited for.
 
-Accesses outside of an argument's elements and reads of what nothing has written are illegal, as for
-kernels in Triton (suites/interpreter/strict). Not modelled: layouts, registers, fences, what
-threads of one partition do to one another, programs that meet, integers that overflow. What isn't
-served (other GPUs' instructions, assembly) is refused in one sentence.
+Accesses outside of an argument's elements, reads of what nothing has written and two programs that
+store to one element are illegal, as for kernels in Triton (suites/interpreter/strict). Not
+modelled: layouts, registers, fences, what threads of one partition do to one another, programs that
+read what others write, integers that overflow. What isn't served (other GPUs' instructions,
+assembly) is refused in one sentence.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from triton.experimental.gluon import language as gl
@@ -157,15 +158,17 @@ for _name, _compute in _ARITHMETIC.items():
 class Pointer:
     """Addresses in an argument, as elements from its first one."""
 
-    def __init__(self, tensor: Tensor, name: str, places: Block | None = None) -> None:
-        self._tensor, self._name = tensor, name
+    def __init__(
+        self, tensor: Tensor, name: str, written: Written, places: Block | None = None
+    ) -> None:
+        self._tensor, self._name, self._written = tensor, name, written
         self._places = Block(0) if places is None else places
         reached = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
         self._count = 1 + reached if tensor.numel() else 0
         self._elements = tensor.as_strided((self._count,), (1,))
 
     def __add__(self, other: Any) -> Pointer:
-        return Pointer(self._tensor, self._name, self._places + other)
+        return Pointer(self._tensor, self._name, self._written, self._places + other)
 
     def to(self, _: gl.dtype) -> Pointer:
         """Itself, for assembly that takes an address as a number."""
@@ -195,8 +198,10 @@ class Pointer:
     def store(self, value: Any, mask: Any) -> None:
         """Store `value` where the mask holds."""
         kept, at = self._kept(mask, "writes")
-        self._elements[at] = tensor_of(value).to(self._tensor.dtype).expand(kept.shape)[kept]
-        wrote(self._elements[:0], at.numpy())
+        values = tensor_of(value).to(self._tensor.dtype).expand(kept.shape)[kept]
+        same = torch.equal(self._elements[at], values)
+        self._written.add(self._elements, at.numpy(), self._name, same=same)
+        self._elements[at] = values
 
     def add(self, value: Block) -> None:
         """Add `value` to the elements there."""
@@ -221,8 +226,34 @@ def check_written(tensor: Tensor, places: Array, name: str) -> None:
         )
 
 
-def wrote(tensor: Tensor, places: Array) -> None:
-    """Take down that these elements from `tensor` on were written."""
-    fresh = _fresh(tensor)
-    if fresh is not None:
-        fresh.wrote(places.reshape(-1) + tensor.storage_offset(), tensor.element_size())
+class Written:
+    """Who stored what in a launch: two programs that store to one element meet in no order.
+
+    program: the one in turn, by its number.
+    """
+
+    def __init__(self) -> None:
+        self.program = 0
+        self._owners: dict[int, Array] = {}  # of each storage's elements, by its address
+
+    def add(self, tensor: Tensor, places: Array, name: str, *, same: bool) -> None:
+        """Take down that the program writes these elements from `tensor` on.
+
+        same: what it writes is there already, which a kernel may say that it means to. Raises
+        IllegalAccessError.
+        """
+        storage, size = tensor.untyped_storage(), tensor.element_size()
+        at = places.reshape(-1) + tensor.storage_offset()
+        if not at.size:
+            return
+        owners = self._owners.setdefault(
+            storage.data_ptr(), np.full(storage.nbytes() // size, -1, np.int32)
+        )
+        others = owners[at]
+        meant = same and STATE.same_stores
+        if not meant and bool(((others >= 0) & (others != self.program)).any()):
+            STATE.refuse(f"two programs store to one element of {name}, at {line()}")
+        owners[at] = self.program
+        fresh = _fresh(tensor)
+        if fresh is not None:
+            fresh.wrote(at, size)

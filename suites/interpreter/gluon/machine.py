@@ -24,11 +24,11 @@ from suites.interpreter.gluon.blocks import (
     MachineError,
     Pointer,
     Product,
+    Written,
     check_written,
     elementwise,
     joined,
     tensor_of,
-    wrote,
 )
 from suites.interpreter.operations import NotInterpretedError, instead
 from suites.interpreter.strict.unwritten import Array
@@ -124,9 +124,9 @@ class Barriers:
 class Descriptor:
     """Boxes of a tensor, as TMA sees them: outside is read as 0 and not written."""
 
-    def __init__(self, given: TensorDescriptor, name: str) -> None:
+    def __init__(self, given: TensorDescriptor, name: str, written: Written) -> None:
         base, box = given.base, list(given.block_shape)
-        self._name = name
+        self._name, self._written = name, written
         self._view = base.as_strided(given.shape, given.strides)
         self.dtype, self.layout = GLUON_OF[base.dtype], given.layout
         nbytes = math.prod(box) * base.itemsize
@@ -155,8 +155,9 @@ class Descriptor:
     def write(self, place: Sequence[Any], box: Tensor) -> None:
         """Write the box that begins at `place`."""
         there, here = self._places(place)
+        same = torch.equal(self._view[there], box[here])
+        self._written.add(self._view, self._elements(there), self._name, same=same)
         self._view[there] = box[here]
-        wrote(self._view, self._elements(there))
 
     def _elements(self, there: tuple[slice, ...]) -> Array:
         """How far each element of a part is from the first, in elements."""
@@ -202,13 +203,15 @@ class Machine:
         """
         function = self._standing_for(kernel)
         constants = {each.name for each in kernel.params if each.is_constexpr}
+        written = Written()
         given = {
-            name: value if name in constants else _argument(value, name)
+            name: value if name in constants else _argument(value, name, written)
             for name, value in arguments.items()
         }
         x, y, z = (*grid, 1, 1)[:3]
         self._programs = x, y, z
-        for self._program in np.ndindex(x, y, z):
+        for number, self._program in enumerate(np.ndindex(x, y, z)):
+            written.program = number
             self._partitions, self._running = [_Partition()], 0
             function(**given)
             self._store_wait(0)
@@ -458,12 +461,12 @@ def _operand(values: Tensor) -> Tensor:
     return (values.contiguous().view(torch.int32) & -(2**13)).view(torch.float32)
 
 
-def _argument(value: object, name: str) -> object:
+def _argument(value: object, name: str, written: Written) -> object:
     """A kernel's argument as the kernel sees it."""
     if isinstance(value, TensorDescriptor):
-        return Descriptor(value, name)
+        return Descriptor(value, name, written)
     if isinstance(value, Tensor):
-        return Pointer(value, name)
+        return Pointer(value, name, written)
     return Block(value) if isinstance(value, (int, float)) else value
 
 

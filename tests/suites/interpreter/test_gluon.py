@@ -40,6 +40,13 @@ def _beyond_kernel(x_ptr, out_ptr, n, BLOCK: gl.constexpr):
 
 
 @gluon.jit
+def _same_place_kernel(x_ptr, out_ptr, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offs = gl.arange(0, BLOCK, layout)
+    gl.store(out_ptr + offs, gl.load(x_ptr + offs) * gl.program_id(0))
+
+
+@gluon.jit
 def _unknown_kernel(BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     gl.histogram(gl.arange(0, BLOCK, layout), 32, layout=layout)
@@ -121,6 +128,21 @@ def test_memory_that_nothing_has_written_is_not_read() -> None:
 
     assert "100 elements of x_ptr are read that nothing has" in (violation_of(by_pointers) or "")
     assert "4,096 elements of x_desc are read that nothing" in (violation_of(by_tma) or "")
+
+
+def test_two_programs_that_store_to_one_element_are_told() -> None:
+    """In whatever order they come; unless the kernel means to store one value."""
+
+    def said(*, value: float, same_stores: bool) -> str:
+        def call() -> None:
+            _same_place_kernel[(2,)](torch.full((128,), value), torch.zeros(128), BLOCK=128)
+
+        return violation_of(call, same_stores=same_stores) or ""
+
+    told = "two programs store to one element of out_ptr, at line"
+    assert told in said(value=0.0, same_stores=False)
+    assert told in said(value=1.0, same_stores=True)
+    assert not said(value=0.0, same_stores=True)
 
 
 def test_what_a_kernel_in_gluon_stores_is_written() -> None:
