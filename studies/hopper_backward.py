@@ -39,8 +39,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.attention.hopper import WHOLE, descriptor
+from kernels.attention.hopper_kernel import new_barriers
 from kernels.attention.served import load_bytes_of
 from kernels.device import on_device_of
 from kernels.registry import Domain, kernel
@@ -238,15 +239,6 @@ def _compute(
 
 
 @gluon.jit
-def _barriers(NUMBER: gl.constexpr):
-    """So many barriers, each of which waits for one arrival."""
-    made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(NUMBER):
-        mbarrier.init(made.index(i), count=1)
-    return made
-
-
-@gluon.jit
 def _gradients(
     q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, blocks, h_kv, group, s_q,
     keys, shift, scale, scale_log2, CAUSAL: gl.constexpr, STAGES: gl.constexpr,
@@ -265,7 +257,12 @@ def _gradients(
         gl.allocate_shared_memory(q_desc.dtype, [1, KEYS, ROWS], ds_layout),
         gl.allocate_shared_memory(gl.float32, [2 * ROWS], rows_layout),
     )
-    barriers = (_barriers(STAGES), _barriers(STAGES), _barriers(1).index(0), _barriers(STAGES))
+    barriers = (
+        new_barriers(STAGES, 1),
+        new_barriers(STAGES, 1),
+        new_barriers(1, 1).index(0),
+        new_barriers(STAGES, 1),
+    )
     fence_async_shared()
     descriptors = (q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc)
     sizes = (blocks, h_kv, group, s_q, keys, shift)
@@ -341,27 +338,11 @@ def _rounded_kernel(
     )  # fmt: skip
 
 
-def _descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDescriptor:
-    """Boxes of so many rows of a head of [b, s, h, d]; rows from `there` on read as 0."""
-    b, s, h, d = tensor.shape
-    shape = [b, h, s if there is None else there, d]
-    # An axis of one element may have any stride; TMA wants multiples of 16 bytes.
-    axes = tensor.transpose(1, 2)
-    strides = [
-        stride if size > 1 else d
-        for size, stride in zip(axes.shape[:3], axes.stride()[:3], strict=True)
-    ]
-    element = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float16
-    box = [1, 1, rows, d]
-    layout = gl.NVMMASharedLayout.get_default_for(box, element)
-    return TensorDescriptor(tensor, shape, [*strides, 1], box, layout)
-
-
 def _refusal(case: Case) -> str | None:
     if case.size("d") not in _STAGES or case.size("d") != case.size("d_v"):
         return "serves d = d_v of 64 or 128"
     places = OPS[case.op].geometry(case)
-    if any(load_bytes_of(places[name]) < 16 for name in ("q", "k", "v", "do")):
+    if any(load_bytes_of(places[name]) < WHOLE for name in ("q", "k", "v", "do")):
         return "needs 16-byte pointers, strides and rows"
     return None
 
@@ -421,8 +402,8 @@ def hopper_backward(
             ROWS=_ROWS, D=d, num_warps=4,
         )  # fmt: skip
         _gradients[(blocks * h_kv * b,)](
-            _descriptor(q, _ROWS), _descriptor(do, _ROWS), _descriptor(k, _KEYS, keys),
-            _descriptor(v, _KEYS, keys), _descriptor(dk, _KEYS), _descriptor(dv, _KEYS), of_rows,
+            descriptor(q, _ROWS), descriptor(do, _ROWS), descriptor(k, _KEYS, keys),
+            descriptor(v, _KEYS, keys), descriptor(dk, _KEYS), descriptor(dv, _KEYS), of_rows,
             total, blocks, h_kv, h_q // h_kv, rows, keys, shift + unseen, scale,
             scale * math.log2(math.e), CAUSAL=causal, STAGES=_STAGES[d], num_warps=_WARPS,
         )  # fmt: skip

@@ -23,26 +23,17 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
-from kernels.attention.hopper import CUTS, DTYPES, ROWS, STAGES, WHOLE, descriptor
+from kernels.attention.hopper import CUTS, DTYPES, ROWS, STAGES, descriptor, refusal
+from kernels.attention.hopper_kernel import Memory, new_barriers, out_in_q, packed, unpacked
 from kernels.attention.problem import Given, Options, Problem
 from kernels.attention.scores import UNLIMITED
-from kernels.attention.served import load_bytes_of
 from kernels.device import multiprocessors, on_device_of
 from kernels.registry import Domain, kernel
-from oracles import ATTENTION_FORWARD, OPS
-from oracles.op import Case, Numerics
+from oracles import ATTENTION_FORWARD
+from oracles.op import Numerics
 
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2E = gl.constexpr(1.4426950408889634)
-
-
-class Memory(NamedTuple):
-    """Shared memory of a program: [GROUPS or STAGES, 1, 1, rows, D] each."""
-
-    q: Any
-    k: Any
-    v: Any
-    out: Any
 
 
 class Barriers(NamedTuple):
@@ -66,12 +57,6 @@ class Band(NamedTuple):
     ahead: Any
     BEHIND: Any  # whether there is a limit behind, and ahead
     AHEAD: Any
-
-
-@gluon.constexpr_function
-def _out_in_q(d):
-    """Whether out takes q's place in shared memory: heads of 256 leave it no other."""
-    return d == 256
 
 
 @gluon.jit
@@ -188,25 +173,6 @@ def _softmax(s, m_i, l_i, scale):
 
 
 @gluon.jit
-def _packed(p, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
-    """Weights rounded to halves, two neighbours in a word."""
-    low, high = gl.split(p.reshape((ROWS, BLOCK_N // 2, 2)))
-    ASM: gl.constexpr = "cvt.rn.%s.f32 $0, $2, $1;" % ("bf16x2" if DTYPE.is_bf16() else "f16x2")
-    return gl.inline_asm_elementwise(
-        ASM, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1
-    )
-
-
-@gluon.jit
-def _unpacked(
-    words, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, LAYOUT: gl.constexpr
-):
-    """The weights of `_packed`, as an operand of a product."""
-    pairs = gl.join(words.to(gl.int16), (words >> 16).to(gl.int16))
-    return gl.convert_layout(pairs.reshape((ROWS, BLOCK_N)).to(DTYPE, bitcast=True), LAYOUT)
-
-
-@gluon.jit
 def _held(x):
     """x, computed before what comes next."""
     ASM: gl.constexpr = (
@@ -226,7 +192,7 @@ def _compute(computing, G: gl.constexpr, TURNS: gl.constexpr):
     STAGES: gl.constexpr = memory.k.shape[0]
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     BLOCK_N: gl.constexpr = memory.k.shape[3]
-    OUT_IN_Q: gl.constexpr = _out_in_q(D)
+    OUT_IN_Q: gl.constexpr = out_in_q(D)
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
@@ -261,7 +227,7 @@ def _compute(computing, G: gl.constexpr, TURNS: gl.constexpr):
         hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
         s = _masked(s, (last - 1) * BLOCK_N, row, band, ROWS, BLOCK_N)
         p, m_i, l_i, alpha = _softmax(s, m_i, l_i, scale)
-        words = _packed(p, DTYPE, ROWS, BLOCK_N)
+        words = packed(p, DTYPE, ROWS, BLOCK_N)
         taken += 1
         for i in range(first + 1, last):
             stage = taken % STAGES
@@ -273,7 +239,7 @@ def _compute(computing, G: gl.constexpr, TURNS: gl.constexpr):
             k = memory.k.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
             s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
             hopper.mbarrier.wait(barriers.v_full.index(before), ((taken - 1) // STAGES) & 1)
-            weights = _unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
+            weights = unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
             v = memory.v.index(before).reshape((BLOCK_N, D))
             product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
             if TURNS:
@@ -285,14 +251,14 @@ def _compute(computing, G: gl.constexpr, TURNS: gl.constexpr):
             l_i = _held(l_i)
             acc, weights, p = hopper.warpgroup_mma_wait(0, deps=[product, weights, p])
             hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
-            words = _packed(p, DTYPE, ROWS, BLOCK_N)
+            words = packed(p, DTYPE, ROWS, BLOCK_N)
             acc = acc * gl.convert_layout(alpha, O_ROWS)[:, None]
             taken += 1
         if not OUT_IN_Q:
             hopper.mbarrier.arrive(barriers.q_empty.index(G), count=1)
         before = (taken - 1) % STAGES
         hopper.mbarrier.wait(barriers.v_full.index(before), ((taken - 1) // STAGES) & 1)
-        weights = _unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
+        weights = unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
         v = memory.v.index(before).reshape((BLOCK_N, D))
         product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
         acc, weights = hopper.warpgroup_mma_wait(0, deps=[product, weights])
@@ -322,15 +288,6 @@ def _compute(computing, G: gl.constexpr, TURNS: gl.constexpr):
 
 
 @gluon.jit
-def _barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
-    """So many barriers, each of which waits for COUNT arrivals."""
-    made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], hopper.mbarrier.MBarrierLayout())
-    for i in gl.static_range(NUMBER):
-        hopper.mbarrier.init(made.index(i), count=COUNT)
-    return made
-
-
-@gluon.jit
 def hopper_kernel(
     q_desc, k_desc, v_desc, out_desc, lse_ptr, sink_ptr, blocks, heads, h_q, group, s_q, keys,
     behind, ahead, scale, BEHIND: gl.constexpr, AHEAD: gl.constexpr, STAGES: gl.constexpr,
@@ -342,15 +299,15 @@ def hopper_kernel(
     BLOCK_N: gl.constexpr = k_desc.block_type.shape[2]
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     out_smem = q_smem
-    if not _out_in_q(D):
+    if not out_in_q(D):
         out_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], v_desc.layout)
     memory = Memory(q_smem, k_smem, v_smem, out_smem)
     barriers = Barriers(
-        _barriers(GROUPS, 1), _barriers(GROUPS, 1), _barriers(STAGES, 1),
-        _barriers(STAGES, GROUPS), _barriers(STAGES, 1), _barriers(STAGES, GROUPS),
-        _barriers(GROUPS, 1),
+        new_barriers(GROUPS, 1), new_barriers(GROUPS, 1), new_barriers(STAGES, 1),
+        new_barriers(STAGES, GROUPS), new_barriers(STAGES, 1), new_barriers(STAGES, GROUPS),
+        new_barriers(GROUPS, 1),
     )  # fmt: skip
     if TURNS:
         hopper.mbarrier.arrive(barriers.turns.index(0), count=1)  # fmt: skip
@@ -381,15 +338,6 @@ def hopper_kernel(
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],
         )
-
-
-def _refusal(case: Case) -> str | None:
-    if case.size("d") not in CUTS:
-        return f"serves heads of {', '.join(map(str, CUTS))}, got {case.size('d')}"
-    places = OPS[case.op].geometry(case)
-    if any(load_bytes_of(places[name]) < WHOLE for name in "qkv"):
-        return "needs 16-byte pointers, strides and rows"
-    return None
 
 
 def _run(problem: Problem, *, turns: bool) -> tuple[Tensor, Tensor]:
@@ -428,7 +376,7 @@ _DOMAIN = Domain(
     features=frozenset({"causal", "bottom_right", "gqa", "window", "scale", "sink"}),
     sm=(90, 90),
     relations=("d_v == d",),
-    also=_refusal,
+    also=refusal,
 )
 _NUMERICS = Numerics(
     key_tile=64, accumulation_roundoff=2.0**-23, batch_invariant=True, device_independent=True

@@ -133,7 +133,7 @@ def hopper_forward(problem: Problem) -> Forward:
     return out, lse
 
 
-def _refusal(case: Case) -> str | None:
+def refusal(case: Case) -> str | None:
     """What can't be said by a domain's other fields."""
     if case.size("d") not in CUTS:
         return f"serves heads of {', '.join(map(str, CUTS))}, got {case.size('d')}"
@@ -155,7 +155,7 @@ def _is_dispatched(case: Case) -> bool:
         features=frozenset({"causal", "bottom_right", "gqa"}),
         sm=_SM,
         relations=("d_v == d",),
-        also=_refusal,
+        also=refusal,
     ),
     numerics=Numerics(
         key_tile=64, accumulation_roundoff=2.0**-23, batch_invariant=True, device_independent=True

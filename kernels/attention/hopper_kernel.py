@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
 
 
 @gluon.constexpr_function
-def _out_in_q(d):
+def out_in_q(d):
     """Whether out takes q's place in shared memory: heads of 256 leave it no other."""
     return d == 256
 
@@ -166,7 +166,7 @@ def _softmax(
 
 
 @gluon.jit
-def _packed(p, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+def packed(p, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
     """Weights rounded to halves, two neighbours in a word."""
     low, high = gl.split(p.reshape((ROWS, BLOCK_N // 2, 2)))
     ASM: gl.constexpr = "cvt.rn.%s.f32 $0, $2, $1;" % ("bf16x2" if DTYPE.is_bf16() else "f16x2")
@@ -176,10 +176,10 @@ def _packed(p, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
 
 
 @gluon.jit
-def _unpacked(
+def unpacked(
     words, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, LAYOUT: gl.constexpr
 ):
-    """The weights of `_packed`, as an operand of a product."""
+    """The weights of `packed`, as an operand of a product."""
     pairs = gl.join(words.to(gl.int16), (words >> 16).to(gl.int16))
     return gl.convert_layout(pairs.reshape((ROWS, BLOCK_N)).to(DTYPE, bitcast=True), LAYOUT)
 
@@ -194,7 +194,7 @@ def _compute(
     STAGES: gl.constexpr = memory.k.shape[0]
     BLOCK_M: gl.constexpr = memory.q.shape[0] * ROWS
     BLOCK_N: gl.constexpr = memory.k.shape[3]
-    OUT_IN_Q: gl.constexpr = _out_in_q(D)
+    OUT_IN_Q: gl.constexpr = out_in_q(D)
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
@@ -234,7 +234,7 @@ def _compute(
             BLOCK_N,
             S_LAYOUT,
         )
-        words = _packed(p, DTYPE, ROWS, BLOCK_N)
+        words = packed(p, DTYPE, ROWS, BLOCK_N)
         taken += 1
         # The tiles that need a mask, then the others.
         for masked in gl.static_range(2):
@@ -251,7 +251,7 @@ def _compute(
                 k = memory.k.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
                 s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
                 hopper.mbarrier.wait(barriers.v_full.index(before), ((taken - 1) // STAGES) & 1)
-                weights = _unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
+                weights = unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
                 v = memory.v.index(before).reshape((BLOCK_N, D))
                 product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
                 s = hopper.warpgroup_mma_wait(1, deps=[s])
@@ -262,14 +262,14 @@ def _compute(
                 )  # fmt: skip
                 acc, weights, p = hopper.warpgroup_mma_wait(0, deps=[product, weights, p])
                 hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
-                words = _packed(p, DTYPE, ROWS, BLOCK_N)
+                words = packed(p, DTYPE, ROWS, BLOCK_N)
                 acc = acc * gl.convert_layout(alpha, O_ROWS)[:, None]
                 taken += 1
         if not OUT_IN_Q:
             hopper.mbarrier.arrive(barriers.q_empty.index(G), count=1)
         before = (taken - 1) % STAGES
         hopper.mbarrier.wait(barriers.v_full.index(before), ((taken - 1) // STAGES) & 1)
-        weights = _unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
+        weights = unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
         v = memory.v.index(before).reshape((BLOCK_N, D))
         product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
         acc, weights = hopper.warpgroup_mma_wait(0, deps=[product, weights])
@@ -293,7 +293,7 @@ def _compute(
 
 
 @gluon.jit
-def _barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
+def new_barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
     """So many barriers, each of which waits for COUNT arrivals."""
     made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], hopper.mbarrier.MBarrierLayout())
     for i in gl.static_range(NUMBER):
@@ -312,14 +312,14 @@ def hopper_kernel(
     BLOCK_N: gl.constexpr = k_desc.block_type.shape[2]
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     out_smem = q_smem
-    if not _out_in_q(D):
+    if not out_in_q(D):
         out_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], v_desc.layout)
     memory = Memory(q_smem, k_smem, v_smem, out_smem)
     barriers = Barriers(
-        _barriers(GROUPS, 1), _barriers(GROUPS, 1), _barriers(STAGES, 1),
-        _barriers(STAGES, GROUPS), _barriers(STAGES, 1), _barriers(STAGES, GROUPS),
+        new_barriers(GROUPS, 1), new_barriers(GROUPS, 1), new_barriers(STAGES, 1),
+        new_barriers(STAGES, GROUPS), new_barriers(STAGES, 1), new_barriers(STAGES, GROUPS),
     )  # fmt: skip
     hopper.fence_async_shared()
     descriptors = (q_desc, k_desc, v_desc)

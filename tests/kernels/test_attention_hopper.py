@@ -126,8 +126,8 @@ _DEFECTS = {
         "phase = (loaded // STAGES) & 1",
     ),
     "one group too many is waited for": (
-        "_barriers(STAGES, GROUPS), _barriers(STAGES, 1), _barriers(STAGES, GROUPS),",
-        "_barriers(STAGES, GROUPS + 1), _barriers(STAGES, 1), _barriers(STAGES, GROUPS),",
+        "new_barriers(STAGES, GROUPS), new_barriers(STAGES, 1),",
+        "new_barriers(STAGES, GROUPS + 1), new_barriers(STAGES, 1),",
     ),
     "the mask is off by one": (
         "<= offs_m[:, None] + sizes.shift",
