@@ -15,7 +15,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from kernels.attention import hopper
+from kernels.attention import hopper, hopper_backward
 from kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward
 from kernels.attention.forward import Forward, flash_forward
 from kernels.attention.problem import (
@@ -103,6 +103,15 @@ def forward_operator(
     return forward(problem, tf32=settings["precision"] == "tf32")
 
 
+def gradients(
+    do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, tf32: bool, ordered: bool
+) -> Gradients:
+    """dq, dk, dv, dbias and dsink, by the kernels that dispatch takes; ordered: repeatable."""
+    if hopper_backward.serves(problem, do):
+        return hopper_backward.hopper_gradients(do, problem, out, lse, ordered=ordered)
+    return backward(do, problem, out, lse, tf32=tf32, ordered=ordered)
+
+
 @forward_operator.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, *tensors: object, **settings: object
@@ -133,7 +142,7 @@ def backward_operator(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, dbias and dsink; what there isn't a gradient of is empty."""
     problem = Problem.of(q, k, v, _given(tensors, settings))
-    dq, dk, dv, dbias, dsink = backward(
+    dq, dk, dv, dbias, dsink = gradients(
         do,
         problem,
         out,

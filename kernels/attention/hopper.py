@@ -1,12 +1,14 @@
 """ATTENTION_FORWARD on Hopper: `hopper`, with TMA, asynchronous products and groups of warps.
 
-It serves halves, heads of 64, 128 and 256, causal masks and grouped heads; `flash` serves the rest,
+It serves halves, heads of 64, 128 and 256, causal masks, scales and grouped heads; `flash` serves the rest,
 and what is too small to keep a GPU busy. Bitwise repeatable, and a row's bits depend on no other
 batch or head.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cache
 
@@ -38,12 +40,11 @@ from oracles.op import Case, Numerics
 
 Forward = tuple[Tensor, Tensor]
 
-_SM = (90, 90)
+SM = (90, 90)
 DTYPES = (torch.float16, torch.bfloat16)
 WHOLE = 16  # bytes that TMA wants pointers and strides to be multiples of
 ROWS = 64  # queries of a group of warps
 STAGES = 2
-_FEW_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +56,40 @@ class Cut:
     registers: int
 
 
-# By head; chosen on an H200 (docs/measured.md).
-CUTS = {64: Cut(3, 128, 160), 128: Cut(2, 128, 240), 256: Cut(2, 64, 240)}
+# By head; chosen on an H200 (docs/measured.md). A cut doesn't change bits.
+_CUTS = {64: Cut(3, 128, 160), 128: Cut(2, 128, 240), 256: Cut(2, 64, 240)}
+_FEW_ROWS = 2048
+_OF_FEW_ROWS = {64: Cut(2, 128, 240)}
 
 
-def _is_quick(d: int, rows: int, heads: int, *, causal: bool) -> bool:
-    """Whether dispatch takes it: pairs of blocks of `rows` queries fill an H200, and it was ahead.
+def cut_of(d: int, rows: int) -> Cut:
+    """The cut for a head and so many queries."""
+    return _OF_FEW_ROWS.get(d, _CUTS[d]) if rows < _FEW_ROWS else _CUTS[d]
 
-    Under a causal mask `flash` may be ahead for heads of 64 and few queries (docs/measured.md).
-    """
-    if causal and d == min(CUTS) and rows < _FEW_ROWS:
-        return False
-    blocks: int = cdiv(rows, CUTS[d].groups * ROWS)
+
+def _is_quick(d: int, rows: int, heads: int) -> bool:
+    """Whether dispatch takes it: pairs of blocks of `rows` queries fill an H200."""
+    blocks: int = cdiv(rows, cut_of(d, rows).groups * ROWS)
     return heads * ((blocks + 1) // 2) >= FIXED_MULTIPROCESSORS
 
 
-def _is_served(problem: Problem) -> bool:
+def is_served(problem: Problem, heads: Container[int], *others: Tensor) -> bool:
+    """Whether a call has what these kernels take: `others` are aligned as q, k and v are."""
     given, q = problem.options, problem.q
-    options = (given.window, given.cu_seqlens_q, given.scale)
-    plain = not (problem.natural or problem.dropout or any(each is not None for each in options))
-    aligned = vector_elements(q, problem.k, problem.v) * q.element_size() == WHOLE
-    shaped = q.dtype in DTYPES and problem.d in CUTS and problem.d == problem.d_v
-    placed = unlaunchable(q) is None and _SM[0] <= sm_of(q.device) <= _SM[1]
+    rest = (
+        given.bias, given.alibi_slopes, given.softcap, given.sink, given.window, given.cu_seqlens_q,
+    )  # fmt: skip
+    plain = not problem.dropout and all(each is None for each in rest)
+    aligned = vector_elements(q, problem.k, problem.v, *others) * q.element_size() == WHOLE
+    shaped = q.dtype in DTYPES and problem.d in heads and problem.d == problem.d_v
+    placed = unlaunchable(q) is None and SM[0] <= sm_of(q.device) <= SM[1]
     return plain and shaped and aligned and placed
 
 
 def serves(problem: Problem) -> bool:
     """Whether `hopper` serves a call, and dispatch takes it."""
-    heads, causal = problem.b * problem.h_q, problem.options.causal
-    return _is_served(problem) and _is_quick(problem.d, problem.s_q, heads, causal=causal)
+    served = is_served(problem, _CUTS)
+    return served and _is_quick(problem.d, problem.s_q, problem.b * problem.h_q)
 
 
 @cache
@@ -120,40 +126,45 @@ def hopper_forward(problem: Problem) -> Forward:
         return out, lse
     if not keys:
         return out.zero_(), lse.fill_(float("-inf"))
-    cut = CUTS[d]
+    cut = cut_of(d, s_q)
     blocks = cdiv(s_q, cut.groups * ROWS)
     programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
+    scale = problem.scale * math.log2(math.e)
     with on_device_of(q):
         hopper_kernel[(programs,)](
             descriptor(q, ROWS), descriptor(problem.k, cut.keys, keys),
             descriptor(problem.v, cut.keys, keys), descriptor(out, ROWS), lse, blocks, b * h_q,
-            h_q, problem.group, s_q, keys, shift, problem.kernel_scale, CAUSAL=given.causal,
-            STAGES=STAGES, GROUPS=cut.groups, REGISTERS=cut.registers, num_warps=4,
+            h_q, problem.group, s_q, keys, shift, scale, CAUSAL=given.causal,
+            SCALE_FIRST=problem.scale <= 0, STAGES=STAGES, GROUPS=cut.groups, REGISTERS=cut.registers, num_warps=4,
         )  # fmt: skip
     return out, lse
 
 
-def refusal(case: Case) -> str | None:
-    """What can't be said by a domain's other fields."""
-    if case.size("d") not in CUTS:
-        return f"serves heads of {', '.join(map(str, CUTS))}, got {case.size('d')}"
+def lacks_alignment(case: Case, *names: str) -> str | None:
+    """What TMA needs of these tensors, where a case doesn't have it."""
     places = OPS[case.op].geometry(case)
-    if any(load_bytes_of(places[name]) < WHOLE for name in "qkv"):
+    if any(load_bytes_of(places[name]) < WHOLE for name in names):
         return "needs 16-byte pointers, strides and rows"
     return None
 
 
+def refusal(case: Case) -> str | None:
+    """What can't be said by a domain's other fields."""
+    if case.size("d") not in _CUTS:
+        return f"serves heads of {', '.join(map(str, _CUTS))}, got {case.size('d')}"
+    return lacks_alignment(case, "q", "k", "v")
+
+
 def _is_dispatched(case: Case) -> bool:
-    heads, causal = case.size("b") * case.size("h_q"), "causal" in case.options
-    return _is_quick(case.size("d"), case.size("s_q"), heads, causal=causal)
+    return _is_quick(case.size("d"), case.size("s_q"), case.size("b") * case.size("h_q"))
 
 
 @kernel(
     ATTENTION_FORWARD,
     Domain(
         dtypes=DTYPES,
-        features=frozenset({"causal", "bottom_right", "gqa"}),
-        sm=_SM,
+        features=frozenset({"causal", "bottom_right", "gqa", "scale"}),
+        sm=SM,
         relations=("d_v == d",),
         also=refusal,
     ),
@@ -165,11 +176,17 @@ def _is_dispatched(case: Case) -> bool:
     dispatched=_is_dispatched,
 )
 def hopper(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, corner: Corner = "top_left"
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    corner: Corner = "top_left",
+    scale: float | None = None,
 ) -> Forward:
     """Warps do a tile's softmax while the tensor cores are at its neighbours' products."""
-    problem = Problem.of(q, k, v, Options(causal=causal, corner=corner))
-    if not _is_served(problem):
+    problem = Problem.of(q, k, v, Options(causal=causal, corner=corner, scale=scale))
+    if not is_served(problem, _CUTS):
         raise AttentionError(
             "hopper serves float16 and bfloat16 on sm 90, heads of 64, 128 and 256, and 16-byte "
             "pointers, strides and rows; use flash"

@@ -105,8 +105,9 @@ def _tiles(
 
 
 @gluon.jit
-def _load(descriptors, memory, barriers, sizes, group, CAUSAL: gl.constexpr):
+def _load(loading, CAUSAL: gl.constexpr):
     """What the loading warp does: q of each item, then its tiles of k and v, the last one first."""
+    descriptors, memory, barriers, sizes, group = loading
     q_desc, k_desc, v_desc = descriptors
     GROUPS: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
@@ -186,9 +187,10 @@ def unpacked(
 
 @gluon.jit
 def _compute(
-    out_desc, lse_ptr, memory, barriers, sizes, scale, G: gl.constexpr, CAUSAL: gl.constexpr
-):  # fmt: skip
+    computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.constexpr
+):
     """What group G does: out and lse of its rows of each item."""
+    out_desc, lse_ptr, memory, barriers, sizes, scale = computing
     ROWS: gl.constexpr = memory.q.shape[3]
     D: gl.constexpr = memory.q.shape[4]
     STAGES: gl.constexpr = memory.k.shape[0]
@@ -201,6 +203,10 @@ def _compute(
     S_ROWS: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     O_ROWS: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
     DTYPE: gl.constexpr = memory.q.dtype
+    # Where the scale isn't positive, a masked score times it is not -inf.
+    factor = scale
+    if SCALE_FIRST:
+        factor = 1.0
     taken = 0  # tiles, of all items
     q = memory.q.index(G).reshape((ROWS, D))
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, S_LAYOUT)
@@ -221,19 +227,12 @@ def _compute(
         s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
         s = hopper.warpgroup_mma_wait(0, deps=[s])
         hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
+        if SCALE_FIRST:
+            s = s * scale
         p, m_i, l_i, alpha = _softmax(
-            s,
-            m_i,
-            l_i,
-            scale,
-            offs_m,
-            (tiles - 1) * BLOCK_N,
-            sizes,
-            True,
-            CAUSAL,
-            BLOCK_N,
+            s, m_i, l_i, factor, offs_m, (tiles - 1) * BLOCK_N, sizes, True, CAUSAL, BLOCK_N,
             S_LAYOUT,
-        )
+        )  # fmt: skip
         words = packed(p, DTYPE, ROWS, BLOCK_N)
         taken += 1
         # The tiles that need a mask, then the others.
@@ -256,8 +255,10 @@ def _compute(
                 product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
                 s = hopper.warpgroup_mma_wait(1, deps=[s])
                 hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
+                if SCALE_FIRST:
+                    s = s * scale
                 p, m_i, l_i, alpha = _softmax(
-                    s, m_i, l_i, scale, offs_m, (tiles - 1 - i) * BLOCK_N, sizes, masked == 0,
+                    s, m_i, l_i, factor, offs_m, (tiles - 1 - i) * BLOCK_N, sizes, masked == 0,
                     CAUSAL, BLOCK_N, S_LAYOUT,
                 )  # fmt: skip
                 acc, weights, p = hopper.warpgroup_mma_wait(0, deps=[product, weights, p])
@@ -304,7 +305,8 @@ def new_barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
 @gluon.jit
 def hopper_kernel(
     q_desc, k_desc, v_desc, out_desc, lse_ptr, blocks, heads, h_q, group, s_q, keys, shift, scale,
-    CAUSAL: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr,
+    CAUSAL: gl.constexpr, SCALE_FIRST: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """out [b, h_q, s_q, d] by its descriptor, and lse [b, h_q, s_q]; scale is in base 2."""
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
@@ -324,13 +326,15 @@ def hopper_kernel(
     hopper.fence_async_shared()
     descriptors = (q_desc, k_desc, v_desc)
     sizes = Sizes(blocks, heads, h_q, s_q, keys, shift)
+    loading = (descriptors, memory, barriers, sizes, group)
+    computing = (out_desc, lse_ptr, memory, barriers, sizes, scale)
     # Constants stay constants only where they stand in the call.
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 0, CAUSAL)),
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 1, CAUSAL)),
-                (_load, (descriptors, memory, barriers, sizes, group, CAUSAL)),
+                (_compute, (computing, 0, CAUSAL, SCALE_FIRST)),
+                (_compute, (computing, 1, CAUSAL, SCALE_FIRST)),
+                (_load, (loading, CAUSAL)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -338,10 +342,10 @@ def hopper_kernel(
     else:
         gl.warp_specialize(
             [
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 0, CAUSAL)),
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 1, CAUSAL)),
-                (_compute, (out_desc, lse_ptr, memory, barriers, sizes, scale, 2, CAUSAL)),
-                (_load, (descriptors, memory, barriers, sizes, group, CAUSAL)),
+                (_compute, (computing, 0, CAUSAL, SCALE_FIRST)),
+                (_compute, (computing, 1, CAUSAL, SCALE_FIRST)),
+                (_compute, (computing, 2, CAUSAL, SCALE_FIRST)),
+                (_load, (loading, CAUSAL)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],

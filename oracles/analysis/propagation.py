@@ -213,8 +213,8 @@ class Propagation:
         """
         if error is None or error.dtype == torch.bool or not out.is_floating_point():
             return error
-        if error.shape != out.shape:
-            error = error.expand(out.shape)
+        # A constant's error is made on the CPU.
+        error = error.to(out.device).expand(out.shape)
         if not out.numel() or largest + float(error.amax()) < LARGEST:
             return error
         finite = out.isfinite()

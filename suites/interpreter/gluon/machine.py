@@ -497,8 +497,23 @@ def _reduce(place: Pointer, *parts: Block) -> None:
         (place + offset).add(part)
 
 
+def _lay(place: Pointer, *parts: Block) -> None:
+    """Store several neighbours."""
+    for offset, part in enumerate(parts):
+        (place + offset).store(part, True)  # noqa: FBT003
+
+
+def _await(place: Pointer, turn: Block) -> None:
+    """Wait till what lies in memory has grown; programs before this one have run to their ends."""
+    if (place.load(True, 0).value < tensor_of(turn)).any():
+        raise MachineError("a program waits for a turn that no program before it gives")
+
+
 # What inline assembly does, by the instruction that is in it.
 _ASSEMBLY: dict[str, Callable[..., Block | None]] = {
+    "ld.acquire.gpu.global.u32": _await,
+    "red.release.gpu.global.add.u32": lambda place, count: place.add(count),
+    "st.global.v4.f32": _lay,
     "cvt.rn.bf16x2.f32": lambda low, high: _pair(low, high, torch.bfloat16),
     "cvt.rn.f16x2.f32": lambda low, high: _pair(low, high, torch.float16),
     "bar.warp.sync": lambda value: value,

@@ -1,0 +1,204 @@
+"""ATTENTION_BACKWARD on Hopper: `hopper_ordered`, and `hopper_atomic` that adds dq up in no order.
+
+They serve halves, heads of 64 and 128, causal masks, scales and grouped heads; `two_pass` and
+`split_queries` serve the rest, and what is too small to keep a GPU busy. In `hopper_ordered` each
+sum has one order, so it is bitwise repeatable, and a row's bits depend on no other batch or head.
+Programs wait for ones of lower numbers, which a GPU starts before them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.attention.backward import Gradients
+from kernels.attention.hopper import DTYPES, SM, descriptor, is_served, lacks_alignment
+from kernels.attention.hopper_backward_kernel import gradients_kernel, rounding_kernel, rows_kernel
+from kernels.attention.problem import AttentionError, Corner, Options, Problem
+from kernels.device import FIXED_MULTIPROCESSORS, multiprocessors, on_device_of
+from kernels.integers import cdiv
+from kernels.registry import Domain, kernel
+from oracles import ATTENTION_BACKWARD
+from oracles.op import Case, Numerics
+
+_KEYS = 128  # of a block
+_WARPS = 8  # that compute
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Queries of a tile, and tiles of q and do in shared memory."""
+
+    rows: int
+    stages: int
+
+
+# By head; chosen on an H200 (docs/measured.md).
+_CUTS = {64: _Cut(128, 2), 128: _Cut(64, 3)}
+
+
+def _fills(keys: int, heads: int) -> bool:
+    """Whether dispatch takes it: a program for each block of keys fills an H200."""
+    blocks: int = cdiv(keys, _KEYS)
+    return blocks * heads >= FIXED_MULTIPROCESSORS
+
+
+def serves(problem: Problem, do: Tensor) -> bool:
+    """Whether both kernels serve a call, and dispatch takes one."""
+    return is_served(problem, _CUTS, do) and _fills(problem.s_kv, problem.b * problem.h_kv)
+
+
+def _at_once(heads: int, blocks: int, cut: _Cut, device: torch.device, *, waits: bool) -> int:
+    """How many key heads are done at once: as many as keep all SMs busy.
+
+    Under a causal mask each block is shorter than the one before. Where it waits for that one,
+    more heads make less of it.
+    """
+    wanted = multiprocessors(device) * (cut.rows // 32 if waits else 1)
+    return min(heads, max(1, wanted // blocks))
+
+
+def hopper_gradients(
+    do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, ordered: bool
+) -> Gradients:
+    """dq, dk and dv, packed, of a call that both kernels serve; ordered: bitwise repeatable."""
+    problem.check_gradients(do, out, lse)
+    q, k, v, causal = problem.q, problem.k, problem.v, problem.options.causal
+    b, s_q, h_q, s_kv, h_kv, d = (
+        problem.b, problem.s_q, problem.h_q, problem.s_kv, problem.h_kv, problem.d,
+    )  # fmt: skip
+    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    shift = s_kv - s_q if problem.options.corner == "bottom_right" else 0
+    # Keys past the last one that some query may attend to, and queries that may attend to none, are
+    # never read.
+    keys = min(s_kv, max(s_q + shift, 0)) if causal else s_kv
+    unseen = max(-shift, 0) if causal else 0
+    if not (q.numel() and keys):
+        return dq.zero_(), dk.zero_(), dv.zero_(), None, None
+    dq[:, :unseen].zero_()
+    rows, cut, blocks = s_q - unseen, _CUTS[d], cdiv(s_kv, _KEYS)
+    tiles = cdiv(rows, cut.rows)
+    made = b * h_q * tiles
+    total = torch.empty(made * cut.rows * d, dtype=torch.float32, device=q.device)
+    of_rows = torch.empty(made * cut.rows * 2, dtype=torch.float32, device=q.device)
+    turns = torch.empty(made, dtype=torch.int32, device=q.device) if ordered else None
+    at_once = _at_once(b * h_kv, blocks, cut, q.device, waits=ordered and causal)
+    q, do, out, lse = q[:, unseen:], do[:, unseen:], out[:, unseen:], lse[:, :, unseen:]
+    rounded = dq[:, unseen:]
+    with on_device_of(q):
+        rows_kernel[(tiles, b * h_q)](
+            out, do, lse, of_rows, total, turns, h_q, rows, *out.stride(), *do.stride(),
+            *lse.stride(), ROWS=cut.rows, D=d, ORDERED=ordered, num_warps=4,
+        )  # fmt: skip
+        gradients_kernel[(blocks * b * h_kv,)](
+            descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, _KEYS, keys),
+            descriptor(v, _KEYS, keys), descriptor(dk, _KEYS), descriptor(dv, _KEYS), of_rows,
+            total, turns, blocks, b * h_kv, at_once, h_kv, problem.group, rows, keys,
+            shift + unseen, problem.scale, problem.scale * math.log2(math.e), CAUSAL=causal, ORDERED=ordered,
+            STAGES=cut.stages, num_warps=_WARPS,
+        )  # fmt: skip
+        rounding_kernel[(tiles, b * h_q)](
+            total, rounded, h_q, rows, problem.scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
+            num_warps=4,
+        )  # fmt: skip
+    return dq, dk, dv, None, None
+
+
+def _refusal(case: Case) -> str | None:
+    if case.size("d") not in _CUTS:
+        return f"serves heads of {' and '.join(map(str, _CUTS))}, got {case.size('d')}"
+    return lacks_alignment(case, "q", "k", "v", "do")
+
+
+def _workspace(case: Case) -> int:
+    """In fp32 the sum of dq, and lse and delta, of whole tiles; and the turns."""
+    d = case.size("d")
+    rows = _CUTS[d].rows
+    tiles = case.size("b") * case.size("h_q") * cdiv(case.size("s_q"), rows)
+    return 4 * tiles * (rows * (d + 2) + 1)
+
+
+def _is_dispatched(case: Case) -> bool:
+    return _fills(case.size("s_kv"), case.size("b") * case.size("h_kv"))
+
+
+_DOMAIN = Domain(
+    dtypes=DTYPES,
+    features=frozenset({"causal", "bottom_right", "gqa", "scale"}),
+    sm=SM,
+    relations=("d_v == d",),
+    also=_refusal,
+)
+_ATOMIC = Numerics(
+    key_tile=64,
+    accumulation_roundoff=2.0**-23,
+    bitwise_repeatable=False,
+    batch_invariant=False,
+    device_independent=False,
+)
+_ORDERED = Numerics(
+    key_tile=64, accumulation_roundoff=2.0**-23, batch_invariant=True, device_independent=True
+)
+
+
+def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options) -> Problem:
+    problem = Problem.of(q, k, v, options)
+    if not is_served(problem, _CUTS, do):
+        raise AttentionError(
+            "hopper_ordered and hopper_atomic serve float16 and bfloat16 on sm 90, heads of 64 and "
+            "128, and 16-byte pointers, strides and rows; use two_pass"
+        )
+    return problem
+
+
+@kernel(
+    ATTENTION_BACKWARD,
+    _DOMAIN,
+    numerics=_ORDERED,
+    priority=25,
+    workspace=_workspace,
+    dispatched=_is_dispatched,
+)
+def hopper_ordered(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool = False,
+    corner: Corner = "top_left",
+    scale: float | None = None,
+) -> Gradients:
+    """Blocks of keys add to a tile of dq one after the other."""
+    problem = _served(q, k, v, do, Options(causal=causal, corner=corner, scale=scale))
+    return hopper_gradients(do, problem, out, lse, ordered=True)
+
+
+@kernel(
+    ATTENTION_BACKWARD,
+    _DOMAIN,
+    numerics=_ATOMIC,
+    priority=12,
+    workspace=_workspace,
+    dispatched=_is_dispatched,
+)
+def hopper_atomic(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool = False,
+    corner: Corner = "top_left",
+    scale: float | None = None,
+) -> Gradients:
+    """Blocks of keys add to a tile of dq in no order."""
+    problem = _served(q, k, v, do, Options(causal=causal, corner=corner, scale=scale))
+    return hopper_gradients(do, problem, out, lse, ordered=False)

@@ -1,0 +1,448 @@
+"""Attention backward on Hopper: a Gluon kernel for dk, dv and a sum of dq, one before, one after.
+
+`rows_kernel` writes what a row of queries needs: lse in base 2, and delta; and it clears what is
+counted up later. `gradients_kernel` makes dk and dv, and adds shares of dq up in memory.
+`rounding_kernel` makes dq of the sum.
+
+A program of `gradients_kernel` has a block of keys of a head, and walks over tiles of queries, the
+last one first, of each query head that shares it. A warp loads by TMA; two groups of four warps
+compute, each with half of the keys. They hold s and dp with keys as rows: so p and ds are, as they
+leave registers, the operands of dv and dk. ds goes through shared memory too, for dq. Products are
+asked for ahead, so that tensor cores work while warps do:
+
+    products        dp_j         dv_j              dq_j    dk_j      s_j+1
+    warps           p_j of s_j   ds_j, stored      wait    dq_j to memory
+
+The sum of dq lies in memory as threads hold it, 16 bytes of each next to another's. Where it is
+ORDERED, the blocks of keys add to a tile of dq one after the other, which a warp of its own sees
+to: it waits for the block before, lets the groups add, waits till they have, and tells the block
+after. The longest blocks come first and walk from the end, so that the block before is ahead.
+
+Design after FlashAttention-3 (Shah et al. 2024); the walk from the end as in DASH (2026).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernels.attention.hopper_kernel import new_barriers
+
+
+class Descriptors(NamedTuple):
+    """Boxes of tensors [b, h, s, d]."""
+
+    q: Any
+    do: Any
+    k: Any
+    v: Any
+    dk: Any
+    dv: Any
+
+
+class Memory(NamedTuple):
+    """Shared memory: [STAGES, 1, 1, ROWS, D] of q and do, [1, 1, 1, KEYS, D] of k and v.
+
+    ds is [1, KEYS, ROWS]; rows holds lse and -delta of a tile.
+    """
+
+    q: Any
+    do: Any
+    k: Any
+    v: Any
+    ds: Any
+    rows: Any
+
+
+class Barriers(NamedTuple):
+    """One for each stage of q and do, and one for k and v; my_turn: dq may be added to."""
+
+    q_full: Any
+    do_full: Any
+    kv_full: Any
+    empty: Any
+    my_turn: Any
+
+
+class Sizes(NamedTuple):
+    """Blocks of keys of a head, key heads of all batches, how many of them are done at once.
+
+    h_kv is of one batch, group the query heads of a key head. Query i may attend to keys 0 to
+    i + shift under a causal mask, and to none from `keys` on.
+    """
+
+    blocks: Any
+    heads: Any
+    at_once: Any
+    h_kv: Any
+    group: Any
+    s_q: Any
+    keys: Any
+    shift: Any
+
+
+class Walk(NamedTuple):
+    """A block of keys' tiles of queries, from the last one on.
+
+    free: how many need no mask; walked: how many there are; tiles: how many a head has.
+    """
+
+    free: Any
+    walked: Any
+    tiles: Any
+
+
+@gluon.jit
+def _walk(start_n, sizes, CAUSAL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr):
+    tiles = gl.cdiv(sizes.s_q, ROWS)
+    first = 0
+    free = 0
+    if CAUSAL:
+        before = start_n - sizes.shift
+        first = gl.minimum(gl.maximum(before, 0) // ROWS, tiles)
+        free = gl.minimum(gl.cdiv(gl.maximum(before + KEYS - 1, 0), ROWS), tiles)
+    if start_n >= sizes.keys:
+        first = tiles
+    if start_n + KEYS > sizes.keys:
+        free = tiles
+    return Walk(tiles - gl.maximum(free, first), tiles - first, tiles)
+
+
+@gluon.jit
+def _place(sizes):
+    """This program's block of keys, its key head and its batch.
+
+    So many heads are done at once: their first blocks, their second ones and so on.
+    """
+    programs = sizes.blocks * sizes.at_once
+    turn = gl.program_id(0) // programs
+    number = gl.program_id(0) - turn * programs
+    heads = gl.minimum(sizes.at_once, sizes.heads - turn * sizes.at_once)
+    block = number // heads
+    head = turn * sizes.at_once + number - block * heads
+    b = head // sizes.h_kv
+    return block, head - b * sizes.h_kv, b
+
+
+@gluon.jit
+def _load(descriptors, memory, barriers, sizes, CAUSAL: gl.constexpr):
+    """What the loading warp does: k and v, then tiles of q and do, and a q that nobody uses."""
+    STAGES: gl.constexpr = memory.q.shape[0]
+    ROWS: gl.constexpr = memory.q.shape[3]
+    KEYS: gl.constexpr = memory.k.shape[3]
+    block, kv_head, b = _place(sizes)
+    start_n = block * KEYS
+    walk = _walk(start_n, sizes, CAUSAL, ROWS, KEYS)
+    kv_place = [b, kv_head, start_n, 0]
+    mbarrier.expect(barriers.kv_full, 2 * descriptors.k.block_type.nbytes)
+    tma.async_copy_global_to_shared(descriptors.k, kv_place, barriers.kv_full, memory.k.index(0))
+    tma.async_copy_global_to_shared(descriptors.v, kv_place, barriers.kv_full, memory.v.index(0))
+    count = walk.walked * sizes.group
+    head = kv_head * sizes.group
+    tile = walk.tiles - 1
+    for i in range(count + 1):
+        stage = i % STAGES
+        place = [b, head, tile * ROWS, 0]
+        q_full = barriers.q_full.index(stage)
+        mbarrier.wait(barriers.empty.index(stage), ((i // STAGES) & 1) ^ 1)
+        mbarrier.expect(q_full, descriptors.q.block_type.nbytes)
+        tma.async_copy_global_to_shared(descriptors.q, place, q_full, memory.q.index(stage))
+        if i < count:
+            do_full = barriers.do_full.index(stage)
+            mbarrier.expect(do_full, descriptors.do.block_type.nbytes)
+            tma.async_copy_global_to_shared(descriptors.do, place, do_full, memory.do.index(stage))
+        tile -= 1
+        if (tile < walk.tiles - walk.walked) & (i + 1 < count):
+            tile = walk.tiles - 1
+            head += 1
+
+
+@gluon.jit
+def _take_turns(turns_ptr, memory, barriers, sizes, CAUSAL: gl.constexpr):
+    """What the warp does that keeps order: turns_ptr counts the blocks that have added to a tile.
+
+    What is released here holds for the groups' additions too: they have arrived before.
+    """
+    STAGES: gl.constexpr = memory.q.shape[0]
+    ROWS: gl.constexpr = memory.q.shape[3]
+    KEYS: gl.constexpr = memory.k.shape[3]
+    block, kv_head, b = _place(sizes)
+    walk = _walk(block * KEYS, sizes, CAUSAL, ROWS, KEYS)
+    lanes = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+    tile = ((b * sizes.h_kv + kv_head) * sizes.group + 1) * walk.tiles - 1
+    i = 0
+    for _ in range(sizes.group):
+        for step in range(walk.walked):
+            turn = (turns_ptr + (tile - step).to(gl.int64) + gl.zeros_like(lanes)).to(gl.int64)
+            gl.inline_asm_elementwise(
+                "{ .reg .pred p; .reg .u32 t; AGAIN: ld.acquire.gpu.global.u32 t, [$1];"
+                " setp.lt.u32 p, t, $2; @p bra AGAIN; mov.b32 $0, t; }", "=r,l,r",
+                [turn, block + gl.zeros_like(lanes)], dtype=gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+            mbarrier.arrive(barriers.my_turn, count=1)
+            mbarrier.wait(barriers.empty.index(i % STAGES), (i // STAGES) & 1)
+            gl.inline_asm_elementwise(
+                "{ .reg .pred p; setp.ne.u32 p, $2, 0;"
+                " @p red.release.gpu.global.add.u32 [$1], $2; mov.b32 $0, 0; }", "=r,l,r",
+                [turn, gl.where(lanes == 0, 1, 0)], dtype=gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+            i += 1
+        tile += walk.tiles
+
+
+@gluon.jit
+def _add(dq, dq_ptr, block, ROWS: gl.constexpr, D: gl.constexpr, ORDERED: gl.constexpr):
+    """Add a tile's share of dq to the sum in memory, which lies there as threads hold it.
+
+    The first one in order has nothing to add to.
+    """
+    # Of a row: a warp, its upper or lower half, and 8; of a column: a group of warps, 8 columns, 4
+    # threads and 2 neighbours. What a thread holds of both halves is what it adds at a time.
+    DOWN: gl.constexpr = ROWS // 16
+    ACROSS: gl.constexpr = 8 // DOWN
+    parts = dq.reshape((DOWN, 2, 8, ACROSS, D // (8 * ACROSS), 4, 2))
+    uppers, lowers = gl.split(gl.permute(parts, (0, 3, 4, 2, 5, 6, 1)))
+    FOURS: gl.constexpr = ROWS * D // 4
+    a, b = gl.split(uppers.reshape((FOURS, 2)))
+    c, d = gl.split(lowers.reshape((FOURS, 2)))
+    offs = gl.arange(0, FOURS, layout=a.type.layout) * 4
+    places = (dq_ptr + offs).to(gl.int64)
+    if (block == 0) & ORDERED:
+        gl.inline_asm_elementwise(
+            "st.global.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0;", "=r,l,f,f,f,f",
+            [places, a, b, c, d], dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        gl.inline_asm_elementwise(
+            "red.global.add.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0;", "=r,l,f,f,f,f",
+            [places, a, b, c, d], dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
+    """What the warps that compute do: dk and dv of the block, and its shares of dq."""
+    descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, scale_log2 = computing
+    STAGES: gl.constexpr = memory.q.shape[0]
+    ROWS: gl.constexpr = memory.q.shape[3]
+    D: gl.constexpr = memory.q.shape[4]
+    KEYS: gl.constexpr = memory.k.shape[3]
+    DTYPE: gl.constexpr = memory.q.dtype
+    DOWN: gl.constexpr = ROWS // 16
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, ROWS, 16])
+    K_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, D, 16])
+    Q_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [DOWN, 8 // DOWN], [16, D * DOWN // 8, 16]
+    )
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, K_LAYOUT, 2)
+    S_ROWS: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
+    FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [8], [0])
+    block, kv_head, b = _place(sizes)
+    start_n = block * KEYS
+    walk = _walk(start_n, sizes, CAUSAL, ROWS, KEYS)
+    k = memory.k.index(0).reshape((KEYS, D))
+    v = memory.v.index(0).reshape((KEYS, D))
+    offs_n = start_n + gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
+    no_s = gl.zeros((KEYS, ROWS), gl.float32, S_LAYOUT)
+    no_dq = gl.zeros((ROWS, D), gl.float32, Q_LAYOUT)
+    dk = gl.zeros((KEYS, D), gl.float32, K_LAYOUT)
+    dv = gl.zeros((KEYS, D), gl.float32, K_LAYOUT)
+    offs_rows = gl.arange(0, 2 * ROWS, FLAT)
+    head = (b * sizes.h_kv + kv_head) * sizes.group
+    count = walk.walked * sizes.group
+    row_tile = (head + 1) * walk.tiles - 1
+    memory.rows.store(gl.load(rows_ptr + row_tile.to(gl.int64) * (2 * ROWS) + offs_rows))
+    mbarrier.wait(barriers.kv_full, 0)
+    mbarrier.wait(barriers.q_full.index(0), 0)
+    q = memory.q.index(0).reshape((ROWS, D))
+    s = warpgroup_mma(k, q.permute((1, 0)), no_s, use_acc=False, is_async=True)
+    s = warpgroup_mma_wait(0, deps=[s])
+    i = 0
+    for member in range(sizes.group):
+        for masked in gl.static_range(2):
+            if masked == 0:
+                begin = 0
+                end = walk.free
+            else:
+                begin = walk.free
+                end = walk.walked
+            for step in range(begin, end):
+                # Always 0, which the compiler doesn't know: else it keeps each address of these.
+                zero = i >> 30
+                k_now = memory.k.index(zero).reshape((KEYS, D))
+                v_now = memory.v.index(zero).reshape((KEYS, D))
+                ds_now = memory.ds.index(zero)
+                stage = i % STAGES
+                phase = (i // STAGES) & 1
+                tile = walk.tiles - 1 - step
+                row_tile = (head + member) * walk.tiles + tile
+                # What the next tile's rows need; of a head's last tile, the next head's.
+                after = gl.where(step + 1 < walk.walked, row_tile - 1, row_tile + step + walk.tiles)
+                after = gl.where(i + 1 < count, after, row_tile)
+                rows = gl.load(rows_ptr + after.to(gl.int64) * (2 * ROWS) + offs_rows)
+                do = memory.do.index(stage).reshape((ROWS, D))
+                q = memory.q.index(stage).reshape((ROWS, D))
+                minus_delta = memory.rows.slice(ROWS, ROWS).load(S_ROWS)
+                dp, _ = gl.broadcast(minus_delta[None, :], no_s)
+                mbarrier.wait(barriers.do_full.index(stage), phase)
+                dp = warpgroup_mma(v_now, do.permute((1, 0)), dp, is_async=True)
+                lse = memory.rows.slice(0, ROWS).load(S_ROWS)
+                p = gl.exp2(s * scale_log2 - lse[None, :])
+                if masked == 1:
+                    offs_m = tile * ROWS + gl.arange(0, ROWS, S_ROWS)
+                    keep = offs_n[:, None] < sizes.keys
+                    if CAUSAL:
+                        keep = keep & (offs_n[:, None] <= offs_m[None, :] + sizes.shift)
+                    p = gl.where(keep, p, 0.0)
+                weights = gl.convert_layout(p.to(DTYPE), P_LAYOUT)
+                dv = warpgroup_mma(weights, do, dv, is_async=True)
+                dp = warpgroup_mma_wait(1, deps=[dp])
+                ds = p * dp
+                halves = ds.to(DTYPE)
+                ds_now.store(halves)
+                fence_async_shared()
+                shares = gl.convert_layout(halves, P_LAYOUT)
+                ds_t = ds_now.permute((1, 0))
+                dq = warpgroup_mma(ds_t, k_now, no_dq, use_acc=False, is_async=True)
+                dk = warpgroup_mma(shares, q, dk, is_async=True)
+                dv, weights, dq = warpgroup_mma_wait(1, deps=[dv, weights, dq])
+                i += 1
+                stage_next = i % STAGES
+                mbarrier.wait(barriers.q_full.index(stage_next), (i // STAGES) & 1)
+                q_next = memory.q.index(stage_next).reshape((ROWS, D))
+                s = warpgroup_mma(k_now, q_next.permute((1, 0)), no_s, use_acc=False, is_async=True)
+                if ORDERED:
+                    mbarrier.wait(barriers.my_turn, (i & 1) ^ 1)
+                _add(dq, sum_ptr + row_tile.to(gl.int64) * (ROWS * D), block, ROWS, D, ORDERED)
+                dk, shares, s = warpgroup_mma_wait(0, deps=[dk, shares, s])
+                memory.rows.store(rows)
+                mbarrier.arrive(barriers.empty.index(stage), count=1)
+    k.store((dk * scale).to(DTYPE))
+    v.store(dv.to(DTYPE))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(descriptors.dk, [b, kv_head, start_n, 0], memory.k.index(0))
+    tma.async_copy_shared_to_global(descriptors.dv, [b, kv_head, start_n, 0], memory.v.index(0))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def gradients_kernel(
+    q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, turns_ptr, blocks, heads,
+    at_once, h_kv, group, s_q, keys, shift, scale, scale_log2, CAUSAL: gl.constexpr, ORDERED: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr."""
+    ROWS: gl.constexpr = q_desc.block_type.shape[2]
+    D: gl.constexpr = q_desc.block_type.shape[3]
+    KEYS: gl.constexpr = k_desc.block_type.shape[2]
+    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, ROWS], q_desc.dtype)
+    rows_layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    memory = Memory(
+        gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout),
+        gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout),
+        gl.allocate_shared_memory(k_desc.dtype, [1, 1, 1, KEYS, D], k_desc.layout),
+        gl.allocate_shared_memory(v_desc.dtype, [1, 1, 1, KEYS, D], v_desc.layout),
+        gl.allocate_shared_memory(q_desc.dtype, [1, KEYS, ROWS], ds_layout),
+        gl.allocate_shared_memory(gl.float32, [2 * ROWS], rows_layout),
+    )
+    barriers = Barriers(
+        new_barriers(STAGES, 1), new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
+        new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
+    )  # fmt: skip
+    fence_async_shared()
+    descriptors = Descriptors(q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc)
+    sizes = Sizes(blocks, heads, at_once, h_kv, group, s_q, keys, shift)
+    computing = (descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, scale_log2)
+    # Constants stay constants only where they stand in the call.
+    if ORDERED:
+        gl.warp_specialize(
+            [
+                (_compute, (computing, CAUSAL, ORDERED)),
+                (_load, (descriptors, memory, barriers, sizes, CAUSAL)),
+                (_take_turns, (turns_ptr, memory, barriers, sizes, CAUSAL)),
+            ],
+            [1, 1],
+            [24, 24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_compute, (computing, CAUSAL, ORDERED)),
+                (_load, (descriptors, memory, barriers, sizes, CAUSAL)),
+            ],
+            [1],
+            [24],
+        )
+
+
+@triton.jit
+def rows_kernel(
+    out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, h, s,
+    stride_ob, stride_os, stride_oh, stride_od, stride_db, stride_ds, stride_dh, stride_dd,
+    stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, ORDERED: tl.constexpr,
+):  # fmt: skip
+    """A tile's lse in base 2, inf for rows without keys, and -delta; zeros for what is counted."""
+    tile = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    b = head // h
+    h_i = head - b * h
+    offs_m = tile * ROWS + tl.arange(0, ROWS)
+    offs_d = tl.arange(0, D)
+    mask_m = offs_m < s
+    out_ptr += b * stride_ob + h_i * stride_oh
+    do_ptr += b * stride_db + h_i * stride_dh
+    out = tl.load(
+        out_ptr + offs_m[:, None] * stride_os + offs_d[None, :] * stride_od,
+        mask=mask_m[:, None], other=0.0,
+    )  # fmt: skip
+    do = tl.load(
+        do_ptr + offs_m[:, None] * stride_ds + offs_d[None, :] * stride_dd,
+        mask=mask_m[:, None], other=0.0,
+    )  # fmt: skip
+    lse_ptr += b * stride_lb + h_i * stride_lh
+    lse = tl.load(lse_ptr + offs_m * stride_ls, mask=mask_m, other=float("-inf"))
+    lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
+    delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
+    place = head * tl.num_programs(0) + tile
+    rows_ptr += place * 2 * ROWS + tl.arange(0, ROWS)
+    tl.store(rows_ptr, lse)
+    tl.store(rows_ptr + ROWS, -delta)
+    if ORDERED:
+        tl.store(turns_ptr + place, 0)
+    else:
+        zeros = tl.zeros((ROWS * D,), tl.float32)
+        tl.store(sum_ptr + place * (ROWS * D) + tl.arange(0, ROWS * D), zeros)
+
+
+@triton.jit
+def rounding_kernel(
+    sum_ptr, dq_ptr, h, s, scale, stride_b, stride_s, stride_h,
+    ROWS: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """dq of a tile, from its sum as `_add` laid it."""
+    tile = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    b = head // h
+    place = head * tl.num_programs(0) + tile
+    dq = tl.load(sum_ptr + place * (ROWS * D) + tl.arange(0, ROWS * D)) * scale
+    DOWN: tl.constexpr = ROWS // 16
+    ACROSS: tl.constexpr = 8 // DOWN
+    parts = dq.reshape((DOWN, ACROSS, D // (8 * ACROSS), 8, 4, 2, 2))
+    dq = tl.permute(parts, (0, 5, 3, 1, 2, 4, 6))
+    offs_m = tile * ROWS + tl.arange(0, ROWS)
+    dq_ptr += b * stride_b + (head - b * h) * stride_h
+    tl.store(
+        dq_ptr + offs_m[:, None] * stride_s + tl.arange(0, D)[None, :],
+        dq.reshape((ROWS, D)).to(dq_ptr.dtype.element_ty), mask=(offs_m < s)[:, None],
+    )  # fmt: skip
