@@ -1,8 +1,8 @@
 """ATTENTION_FORWARD on Hopper: `hopper`, with TMA, asynchronous products and groups of warps.
 
-It serves halves, heads of 64, 128 and 256, causal masks, scales and grouped heads; `flash` serves the rest,
-and what is too small to keep a GPU busy. Bitwise repeatable, and a row's bits depend on no other
-batch or head.
+It serves halves, heads of 64, 128 and 256, causal masks, scales and grouped heads; `flash` serves
+the rest, and what is too small to keep a GPU busy. Bitwise repeatable, and a row's bits depend on
+no other batch or head.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def hopper_forward(problem: Problem) -> Forward:
             descriptor(q, ROWS), descriptor(problem.k, cut.keys, keys),
             descriptor(problem.v, cut.keys, keys), descriptor(out, ROWS), lse, blocks, b * h_q,
             h_q, problem.group, s_q, keys, shift, scale, CAUSAL=given.causal,
-            SCALE_FIRST=problem.scale <= 0, STAGES=STAGES, GROUPS=cut.groups, REGISTERS=cut.registers, num_warps=4,
+            SCALE_FIRST=problem.scale <= 0, STAGES=STAGES, GROUPS=cut.groups,
+            REGISTERS=cut.registers, num_warps=4,
         )  # fmt: skip
     return out, lse
 

@@ -87,7 +87,7 @@ def hopper_gradients(
     turns = torch.empty(made, dtype=torch.int32, device=q.device) if ordered else None
     at_once = _at_once(b * h_kv, blocks, cut, q.device, waits=ordered and causal)
     q, do, out, lse = q[:, unseen:], do[:, unseen:], out[:, unseen:], lse[:, :, unseen:]
-    rounded = dq[:, unseen:]
+    rounded, scale = dq[:, unseen:], problem.scale
     with on_device_of(q):
         rows_kernel[(tiles, b * h_q)](
             out, do, lse, of_rows, total, turns, h_q, rows, *out.stride(), *do.stride(),
@@ -97,11 +97,11 @@ def hopper_gradients(
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, _KEYS, keys),
             descriptor(v, _KEYS, keys), descriptor(dk, _KEYS), descriptor(dv, _KEYS), of_rows,
             total, turns, blocks, b * h_kv, at_once, h_kv, problem.group, rows, keys,
-            shift + unseen, problem.scale, problem.scale * math.log2(math.e), CAUSAL=causal, ORDERED=ordered,
+            shift + unseen, scale, scale * math.log2(math.e), CAUSAL=causal, ORDERED=ordered,
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
         rounding_kernel[(tiles, b * h_q)](
-            total, rounded, h_q, rows, problem.scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
+            total, rounded, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
             num_warps=4,
         )  # fmt: skip
     return dq, dk, dv, None, None

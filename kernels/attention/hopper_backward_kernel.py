@@ -339,8 +339,8 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
 @gluon.jit
 def gradients_kernel(
     q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, turns_ptr, blocks, heads,
-    at_once, h_kv, group, s_q, keys, shift, scale, scale_log2, CAUSAL: gl.constexpr, ORDERED: gl.constexpr,
-    STAGES: gl.constexpr,
+    at_once, h_kv, group, s_q, keys, shift, scale, scale_log2, CAUSAL: gl.constexpr,
+    ORDERED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr."""
     ROWS: gl.constexpr = q_desc.block_type.shape[2]

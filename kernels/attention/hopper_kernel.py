@@ -186,9 +186,7 @@ def unpacked(
 
 
 @gluon.jit
-def _compute(
-    computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.constexpr
-):
+def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.constexpr):
     """What group G does: out and lse of its rows of each item."""
     out_desc, lse_ptr, memory, barriers, sizes, scale = computing
     ROWS: gl.constexpr = memory.q.shape[3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ import torch
 from kernels.attention import attention_with_lse, hopper, hopper_kernel
 from kernels.attention.forward import flash
 from kernels.attention.problem import AttentionError
-from kernels.registry import all_kernels, choose
+from kernels.registry import choose
 from oracles import OPS
 from oracles.attention.cases import attention_case
 from oracles.op import Case
-from reports.record import AccuracyRow
-from suites.interpreter import gluon
-from tests.builders.by_hand import run_on
+from tests.builders.gluon_kernels import changed, row_of
 
 _FORWARD = OPS["attention_forward"]
 
@@ -34,9 +31,10 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
         (_case(16, 16, 16, 1024, 1024, 128, 128), 90, "hopper"),
         (_case(1, 32, 4, 16384, 16384, 64, 64, options="causal"), 90, "hopper"),
         (_case(1, 16, 16, 1024, 1024, 128, 128), 90, "flash"),  # 64 pairs of blocks
-        (_case(16, 32, 32, 1024, 1024, 64, 64, options="causal"), 90, "flash"),
+        (_case(16, 32, 32, 1024, 1024, 64, 64, options="causal"), 90, "hopper"),
         (_case(16, 16, 16, 1024, 1024, 128, 128), 100, "flash"),
         (_case(16, 16, 16, 1024, 1024, 96, 96), 90, "flash"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="scale"), 90, "hopper"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="window"), 90, "flash"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "flash_fp32"),
         (_case(64, 16, 16, 1, 8192, 128, 128), 90, "split_keys"),
@@ -45,13 +43,6 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
 def test_large_calls_are_given_to_it(case: Case, sm: int, name: str) -> None:
     """On sm 90, where it serves them and their pairs of blocks fill an H200."""
     assert choose(_FORWARD, case, sm).name == name
-
-
-def _row(case: Case, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> AccuracyRow:
-    """What the accuracy suite says of it, all launches in one order of asynchronous work."""
-    monkeypatch.setattr(gluon, "_is_late", lambda _: late)
-    kernel = next(each for each in all_kernels() if each.name == "hopper")
-    return run_on(torch.device("cpu")).try_pair(kernel, case)
 
 
 def test_model_with_large_calls_gets_it(device: torch.device) -> None:
@@ -81,7 +72,7 @@ def test_it_is_right_however_late_asynchronous_work_is(
     case: Case, *, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the accuracy suite's verdict."""
-    row = _row(case, monkeypatch, late=late)
+    row = row_of("hopper", case, monkeypatch, late=late)
     assert row.status == "passed", row.reason
 
 
@@ -89,7 +80,8 @@ _SHORT = (
     _case(1, 2, 1, 500, 600, 64, 64, options="causal"),
     _case(1, 2, 2, 300, 333, 64, 64),
 )
-_GIVEN_BACK = "                hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)\n"
+_WAIT = "acc, weights, p = hopper.warpgroup_mma_wait(0, deps=[product, weights, p])\n"
+_GIVEN_BACK = "hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)\n"
 # What stands in the kernel's text, and what stands there instead.
 _DEFECTS = {
     "k is read before it is there": (
@@ -113,8 +105,8 @@ _DEFECTS = {
         "fence_async_shared()",
     ),
     "v is given back before its product is done": (
-        "                acc, weights, p = hopper.warpgroup_mma_wait(0",
-        _GIVEN_BACK + "                acc, weights, p = hopper.warpgroup_mma_wait(0",
+        f"                {_WAIT}                {_GIVEN_BACK}",
+        f"                {_GIVEN_BACK}                {_WAIT}",
     ),
     "scores are used before they are there": ("_wait(1, deps=[s])", "_wait(2, deps=[s])"),
     "out is overwritten while it is stored": (
@@ -148,26 +140,11 @@ _DEFECTS = {
 @pytest.mark.parametrize("defect", _DEFECTS)
 def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the machine, or by the verdict, in one of the two orders of what is asynchronous."""
-    kernel = _changed(tmp_path / "changed.py", *_DEFECTS[defect])
-    monkeypatch.setattr(hopper, "hopper_kernel", kernel)
+    module = changed(hopper_kernel, tmp_path / "changed.py", *_DEFECTS[defect])
+    monkeypatch.setattr(hopper, "hopper_kernel", module.hopper_kernel)
     orders = product(_SHORT, (True, False))
-    rows = (_row(case, monkeypatch, late=late) for case, late in orders)
+    rows = (row_of("hopper", case, monkeypatch, late=late) for case, late in orders)
     assert any(row.status == "failed" for row in rows)
-
-
-def _changed(path: Path, before: str, after: str) -> Any:  # noqa: ANN401
-    """The kernel of a file like hopper_kernel's, with one text in place of another."""
-    source = Path(hopper_kernel.__file__).read_text(encoding="utf-8")
-    assert source.count(before) == 1, before
-    if after.startswith(_GIVEN_BACK):  # once, and too early
-        source = source.replace(_GIVEN_BACK, "")
-    path.write_text(source.replace(before, after), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.hopper_kernel
 
 
 def test_call_that_it_does_not_serve_is_refused_in_one_sentence() -> None:

@@ -505,7 +505,7 @@ def _lay(place: Pointer, *parts: Block) -> None:
 
 def _await(place: Pointer, turn: Block) -> None:
     """Wait till what lies in memory has grown; programs before this one have run to their ends."""
-    if (place.load(True, 0).value < tensor_of(turn)).any():
+    if (place.load(mask=True, other=0).value < tensor_of(turn)).any():
         raise MachineError("a program waits for a turn that no program before it gives")
 
 

@@ -1,0 +1,38 @@
+"""Kernels in Gluon with one text in place of another, and what the accuracy suite says of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.registry import all_kernels
+from oracles.op import Case
+from reports.record import AccuracyRow
+from suites.interpreter import gluon
+from tests.builders.by_hand import run_on
+
+
+def row_of(name: str, case: Case, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> AccuracyRow:
+    """A kernel's row, all launches in one order of asynchronous work."""
+    monkeypatch.setattr(gluon, "_is_late", lambda _: late)
+    kernel = next(each for each in all_kernels() if each.name == name)
+    return run_on(torch.device("cpu")).try_pair(kernel, case)
+
+
+def changed(module: ModuleType, path: Path, before: str, after: str) -> Any:  # noqa: ANN401
+    """A module with one text of its source in place of another, which is there once."""
+    assert module.__file__ is not None
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    assert source.count(before) == 1, before
+    path.write_text(source.replace(before, after), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made

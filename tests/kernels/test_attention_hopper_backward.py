@@ -1,0 +1,189 @@
+"""`hopper_ordered` and `hopper_atomic`: which calls they get, and that they are right."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.attention import attention, attention_with_lse, hopper_backward, hopper_backward_kernel
+from kernels.attention.problem import AttentionError
+from kernels.registry import choose
+from oracles import OPS
+from oracles.attention.cases import attention_case
+from oracles.op import Case
+from tests.builders.gluon_kernels import changed, row_of
+
+_BACKWARD = OPS["attention_backward"]
+
+
+def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -> Case:
+    return attention_case(_BACKWARD.name, sizes, dtype, "ci", options=options)
+
+
+@pytest.mark.parametrize(
+    ("case", "sm", "name"),
+    [
+        (_case(16, 16, 16, 1024, 1024, 128, 128), 90, "hopper_ordered"),
+        (_case(1, 32, 4, 16384, 16384, 64, 64, options="causal scale"), 90, "hopper_ordered"),
+        (_case(1, 16, 16, 1024, 1024, 128, 128), 90, "two_pass"),  # 128 blocks of keys
+        (_case(16, 16, 16, 1024, 1024, 128, 128), 100, "two_pass"),
+        (_case(16, 16, 16, 1024, 1024, 256, 256), 90, "two_pass"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="window"), 90, "two_pass"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "two_pass_fp32"),
+    ],
+)
+def test_large_calls_are_given_to_it(case: Case, sm: int, name: str) -> None:
+    """On sm 90, where a program for each block of keys fills an H200."""
+    assert choose(_BACKWARD, case, sm).name == name
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_model_with_large_calls_gets_it(deterministic: bool, device: torch.device) -> None:  # noqa: FBT001
+    """`attention` has the gradients of the kernel that dispatch takes, bit by bit where ordered."""
+    case = _case(3, 44, 44, 64, 70, 64, 64, options="causal")
+    inputs: Any = _BACKWARD.inputs(case, device)
+    assert choose(_BACKWARD, case, 90, device=device.type).name == "hopper_ordered"
+    q, k, v = (inputs[name].requires_grad_() for name in "qkv")
+    out, lse = attention_with_lse(q, k, v, causal=True, deterministic=deterministic)
+    found = torch.autograd.grad(out, (q, k, v), inputs["do"])
+    inputs |= {"q": q.detach(), "k": k.detach(), "v": v.detach()}
+    inputs |= {"out": out.detach(), "lse": lse.detach()}
+    kernel = hopper_backward.hopper_ordered if deterministic else hopper_backward.hopper_atomic
+    made: Any = kernel(**inputs)
+    for one, other in zip(found, made[:3], strict=True):
+        if deterministic:
+            assert torch.equal(one, other)
+        else:
+            assert _distance(one, other) < 0.01
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Relative to their size."""
+    one, other = one.detach(), other.detach()
+    return float((one.float() - other.float()).norm() / other.float().norm().clamp(min=1e-3))
+
+
+_CASES = (
+    _case(1, 4, 2, 300, 333, 64, 64),
+    _case(2, 2, 2, 200, 200, 64, 64, options="causal", dtype=torch.float16),
+    _case(1, 4, 2, 300, 333, 128, 128, options="causal bottom_right"),
+    _case(1, 1, 1, 333, 200, 128, 128, options="causal bottom_right"),
+    _case(3, 6, 3, 129, 77, 64, 64, options="causal scale"),
+    _case(1, 3, 3, 1, 300, 128, 128),
+)
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("name", ["hopper_ordered", "hopper_atomic"])
+@pytest.mark.parametrize("case", _CASES, ids=Case.id)
+def test_it_is_right_however_late_asynchronous_work_is(
+    case: Case, name: str, *, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the accuracy suite's verdict."""
+    row = row_of(name, case, monkeypatch, late=late)
+    assert row.status == "passed", row.reason
+
+
+_SHORT = (
+    _case(1, 4, 2, 300, 333, 64, 64, options="causal"),
+    _case(1, 2, 1, 300, 333, 128, 128),
+)
+_GIVEN_BACK = "mbarrier.arrive(barriers.empty.index(stage), count=1)\n"
+_WAIT = "dk, shares, s = warpgroup_mma_wait(0, deps=[dk, shares, s])\n"
+_NEXT = "mbarrier.wait(barriers.q_full.index(stage_next), (i // STAGES) & 1)"
+# What stands in the kernel's text, and what stands there instead.
+_DEFECTS = {
+    "k and v are read before they are there": (
+        "mbarrier.wait(barriers.kv_full, 0)",
+        "fence_async_shared()",
+    ),
+    "q is read before it is there": (_NEXT, "fence_async_shared()"),
+    "do is read before it is there": (
+        "mbarrier.wait(barriers.do_full.index(stage), phase)",
+        "fence_async_shared()",
+    ),
+    "q and do are overwritten while they are read": (
+        "mbarrier.wait(barriers.empty.index(stage), ((i // STAGES) & 1) ^ 1)",
+        "fence_async_shared()",
+    ),
+    "q is given back before its product is done": (
+        f"                {_WAIT}",
+        f"                {_GIVEN_BACK}                {_WAIT}",
+    ),
+    "dp is used before it is there": (
+        "dp = warpgroup_mma_wait(1, deps=[dp])",
+        "dp = warpgroup_mma_wait(2, deps=[dp])",
+    ),
+    "dq is used before it is there": (
+        "warpgroup_mma_wait(1, deps=[dv, weights, dq])",
+        "warpgroup_mma_wait(2, deps=[dv, weights, dq])",
+    ),
+    "the first block adds to what nothing has written": (
+        "if (block == 0) & ORDERED:",
+        "if (block == 1) & ORDERED:",
+    ),
+    "no block is told that it is its turn": (
+        "gl.where(lanes == 0, 1, 0)",
+        "gl.where(lanes == 0, 0, 0)",
+    ),
+    "the groups don't hear that it is their turn": (
+        "            mbarrier.arrive(barriers.my_turn, count=1)\n",
+        "",
+    ),
+    "the mask is off by one": (
+        "<= offs_m[None, :] + sizes.shift",
+        "< offs_m[None, :] + sizes.shift",
+    ),
+    "tiles on the diagonal have no mask": ("before + KEYS - 1, 0), ROWS)", "before, 0), ROWS)"),
+    "lse is of the tile before": (
+        "walk.walked, row_tile - 1, row_tile + step",
+        "walk.walked, row_tile, row_tile + step",
+    ),
+    "lse is of the wrong head": ("row_tile + step + walk.tiles)", "row_tile + step)"),
+    "heads of a group are left out": ("            head += 1\n", ""),
+    "delta has the other sign": (
+        "tl.store(rows_ptr + ROWS, -delta)",
+        "tl.store(rows_ptr + ROWS, delta)",
+    ),
+    "scale is left out of dk": ("k.store((dk * scale).to(DTYPE))", "k.store(dk.to(DTYPE))"),
+}
+
+
+@pytest.mark.parametrize("defect", _DEFECTS)
+def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the machine, or by the verdict, in one of the two orders of what is asynchronous."""
+    module = changed(hopper_backward_kernel, tmp_path / "changed.py", *_DEFECTS[defect])
+    for name in ("rows_kernel", "gradients_kernel", "rounding_kernel"):
+        monkeypatch.setattr(hopper_backward, name, getattr(module, name))
+    rows = (
+        row_of("hopper_ordered", case, monkeypatch, late=late)
+        for case, late in product(_SHORT, (True, False))
+    )
+    assert any(row.status == "failed" for row in rows)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+def test_scale_that_is_not_positive_is_served(scale: float, device: torch.device) -> None:
+    """As by `two_pass`, by way of `attention` and of the forward on Hopper."""
+    case = _case(3, 44, 44, 64, 70, 64, 64, options="causal")
+    inputs: Any = _BACKWARD.inputs(case, device)
+    q, k, v = (inputs[name].requires_grad_() for name in "qkv")
+    found = []
+    for upcast in (False, True):
+        given = [each.float() if upcast else each for each in (q, k, v)]
+        out = attention(*given, causal=True, scale=scale)
+        do = inputs["do"].to(out.dtype)
+        found.append([out.bfloat16(), *torch.autograd.grad(out, (q, k, v), do)])
+    for one, other in zip(*found, strict=True):
+        assert _distance(one, other) < 0.01
+
+
+def test_call_that_it_does_not_serve_is_refused_in_one_sentence() -> None:
+    """Where it is called by name."""
+    q = torch.zeros(1, 64, 1, 64)
+    with pytest.raises(AttentionError, match="hopper_ordered and hopper_atomic serve float16"):
+        hopper_backward.hopper_ordered(q, q, q, q, q, torch.zeros(1, 1, 64))
