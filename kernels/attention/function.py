@@ -107,7 +107,7 @@ def gradients(
     do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, tf32: bool, ordered: bool
 ) -> Gradients:
     """dq, dk, dv, dbias and dsink, by the kernels that dispatch takes; ordered: repeatable."""
-    if hopper_backward.serves(problem, do):
+    if hopper_backward.serves(problem, do, ordered=ordered):
         return hopper_backward.hopper_gradients(do, problem, out, lse, ordered=ordered)
     return backward(do, problem, out, lse, tf32=tf32, ordered=ordered)
 

@@ -58,7 +58,7 @@ class Cut:
 
 # By head; chosen on an H200 (docs/measured.md). A cut doesn't change bits.
 _CUTS = {64: Cut(3, 128, 160), 128: Cut(2, 128, 240), 256: Cut(2, 64, 240)}
-_FEW_ROWS = 2048
+_FEW_ROWS = 4096
 _OF_FEW_ROWS = {64: Cut(2, 128, 240)}
 
 

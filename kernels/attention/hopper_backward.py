@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,15 +41,20 @@ class _Cut:
 _CUTS = {64: _Cut(128, 2), 128: _Cut(64, 3)}
 
 
-def _fills(keys: int, heads: int) -> bool:
-    """Whether dispatch takes it: a program for each block of keys fills an H200."""
+def _is_quick(d: int, rows: int, keys: int, heads: int, *, ordered: bool) -> bool:
+    """Whether dispatch takes it: a program for each block of keys fills an H200.
+
+    In order, the blocks of a head are done one after the other where it has few tiles of queries.
+    """
     blocks: int = cdiv(keys, _KEYS)
-    return blocks * heads >= FIXED_MULTIPROCESSORS
+    waits = ordered and 2 * cdiv(rows, _CUTS[d].rows) < blocks
+    return blocks * heads >= FIXED_MULTIPROCESSORS and not waits
 
 
-def serves(problem: Problem, do: Tensor) -> bool:
-    """Whether both kernels serve a call, and dispatch takes one."""
-    return is_served(problem, _CUTS, do) and _fills(problem.s_kv, problem.b * problem.h_kv)
+def serves(problem: Problem, do: Tensor, *, ordered: bool) -> bool:
+    """Whether a kernel serves a call, and dispatch takes it."""
+    served, heads = is_served(problem, _CUTS, do), problem.b * problem.h_kv
+    return served and _is_quick(problem.d, problem.s_q, problem.s_kv, heads, ordered=ordered)
 
 
 def _at_once(heads: int, blocks: int, cut: _Cut, device: torch.device, *, waits: bool) -> int:
@@ -89,8 +95,8 @@ def hopper_gradients(
     q, do, out, lse = q[:, unseen:], do[:, unseen:], out[:, unseen:], lse[:, :, unseen:]
     rounded, scale = dq[:, unseen:], problem.scale
     with on_device_of(q):
-        rows_kernel[(tiles, b * h_q)](
-            out, do, lse, of_rows, total, turns, h_q, rows, *out.stride(), *do.stride(),
+        rows_kernel[(made,)](
+            out, do, lse, of_rows, total, turns, tiles, h_q, rows, *out.stride(), *do.stride(),
             *lse.stride(), ROWS=cut.rows, D=d, ORDERED=ordered, num_warps=4,
         )  # fmt: skip
         gradients_kernel[(blocks * b * h_kv,)](
@@ -100,8 +106,8 @@ def hopper_gradients(
             shift + unseen, scale, scale * math.log2(math.e), CAUSAL=causal, ORDERED=ordered,
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
-        rounding_kernel[(tiles, b * h_q)](
-            total, rounded, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
+        rounding_kernel[(made,)](
+            total, rounded, tiles, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
             num_warps=4,
         )  # fmt: skip
     return dq, dk, dv, None, None
@@ -121,8 +127,9 @@ def _workspace(case: Case) -> int:
     return 4 * tiles * (rows * (d + 2) + 1)
 
 
-def _is_dispatched(case: Case) -> bool:
-    return _fills(case.size("s_kv"), case.size("b") * case.size("h_kv"))
+def _is_dispatched(case: Case, *, ordered: bool) -> bool:
+    heads = case.size("b") * case.size("h_kv")
+    return _is_quick(case.size("d"), case.size("s_q"), case.size("s_kv"), heads, ordered=ordered)
 
 
 _DOMAIN = Domain(
@@ -160,7 +167,7 @@ def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options) -> Pr
     numerics=_ORDERED,
     priority=25,
     workspace=_workspace,
-    dispatched=_is_dispatched,
+    dispatched=partial(_is_dispatched, ordered=True),
 )
 def hopper_ordered(
     do: Tensor,
@@ -185,7 +192,7 @@ def hopper_ordered(
     numerics=_ATOMIC,
     priority=12,
     workspace=_workspace,
-    dispatched=_is_dispatched,
+    dispatched=partial(_is_dispatched, ordered=False),
 )
 def hopper_atomic(
     do: Tensor,

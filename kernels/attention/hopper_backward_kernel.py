@@ -388,13 +388,14 @@ def gradients_kernel(
 
 @triton.jit
 def rows_kernel(
-    out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, h, s,
+    out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, tiles, h, s,
     stride_ob, stride_os, stride_oh, stride_od, stride_db, stride_ds, stride_dh, stride_dd,
     stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
     """A tile's lse in base 2, inf for rows without keys, and -delta; zeros for what is counted."""
-    tile = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64)
+    head = place // tiles
+    tile = place - head * tiles
     b = head // h
     h_i = head - b * h
     offs_m = tile * ROWS + tl.arange(0, ROWS)
@@ -414,7 +415,6 @@ def rows_kernel(
     lse = tl.load(lse_ptr + offs_m * stride_ls, mask=mask_m, other=float("-inf"))
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
     delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
-    place = head * tl.num_programs(0) + tile
     rows_ptr += place * 2 * ROWS + tl.arange(0, ROWS)
     tl.store(rows_ptr, lse)
     tl.store(rows_ptr + ROWS, -delta)
@@ -427,14 +427,14 @@ def rows_kernel(
 
 @triton.jit
 def rounding_kernel(
-    sum_ptr, dq_ptr, h, s, scale, stride_b, stride_s, stride_h,
+    sum_ptr, dq_ptr, tiles, h, s, scale, stride_b, stride_s, stride_h,
     ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """dq of a tile, from its sum as `_add` laid it."""
-    tile = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64)
+    head = place // tiles
+    tile = place - head * tiles
     b = head // h
-    place = head * tl.num_programs(0) + tile
     dq = tl.load(sum_ptr + place * (ROWS * D) + tl.arange(0, ROWS * D)) * scale
     DOWN: tl.constexpr = ROWS // 16
     ACROSS: tl.constexpr = 8 // DOWN

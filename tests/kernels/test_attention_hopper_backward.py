@@ -30,6 +30,7 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
         (_case(16, 16, 16, 1024, 1024, 128, 128), 90, "hopper_ordered"),
         (_case(1, 32, 4, 16384, 16384, 64, 64, options="causal scale"), 90, "hopper_ordered"),
         (_case(1, 16, 16, 1024, 1024, 128, 128), 90, "two_pass"),  # 128 blocks of keys
+        (_case(8, 16, 16, 77, 4096, 64, 64), 90, "two_pass"),  # one tile of queries
         (_case(16, 16, 16, 1024, 1024, 128, 128), 100, "two_pass"),
         (_case(16, 16, 16, 1024, 1024, 256, 256), 90, "two_pass"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="window"), 90, "two_pass"),
