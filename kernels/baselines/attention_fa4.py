@@ -1,0 +1,88 @@
+"""`flash_attention_4`: FlashAttention-4's kernels in the CuTe DSL, where flash-attn-4 is installed.
+
+They take (b, s, h, d) as it is, with fewer heads of keys than of queries, and sequences one after
+the other as [total, h, d]. Positions count from the bottom right corner always. Each is compiled at
+its first call, for seconds. In the backward dq, and with fewer heads of keys dk and dv too, are
+added up in fp32 by atomics.
+
+Source: Dao-AILab/flash-attention, flash_attn/cute/interface.py (4.0.0b36).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from torch import Tensor
+
+from kernels.baselines.attention_call import Gradients, Options, reject_corner
+from kernels.baselines.attention_flash import HALVES, SIZES
+from kernels.registry import Domain, absent, kernel
+from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from oracles.op import Numerics
+
+_FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=16)
+_BACKWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=16, bitwise_repeatable=False)
+_DOMAIN = Domain(
+    dtypes=HALVES,
+    alignment=16,
+    sm=(90, 121),
+    sizes=SIZES | {"d": (8, 256)},
+    features=frozenset({"causal", "bottom_right", "window", "varlen", "gqa", "scale"}),
+    devices=("cuda",),
+    also=reject_corner,
+)
+
+
+def _interface() -> Any:  # noqa: ANN401
+    return import_module("flash_attn.cute.interface")
+
+
+def _settings(options: Options) -> dict[str, object]:
+    """The options as both directions name them."""
+    left, right = options.window or (None, None)
+    return {
+        "softmax_scale": options.scale,
+        "causal": options.causal,
+        "window_size_left": left,
+        "window_size_right": right,
+        "cu_seqlens_q": options.cu_seqlens_q,
+        "cu_seqlens_k": options.cu_seqlens_k,
+        "max_seqlen_q": options.max_seqlen_q,
+        "max_seqlen_k": options.max_seqlen_k,
+    }
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, **given: object) -> tuple[Tensor, Tensor]:
+    """out and lse; dense, or of sequences one after the other."""
+    options = Options.of(given)
+    varlen = options.cu_seqlens_q is not None
+    operands = [each[0] for each in (q, k, v)] if varlen else [q, k, v]
+    called = _interface()._flash_attn_fwd  # noqa: SLF001  (what flash_attn_func calls)
+    out, lse, *_ = called(*operands, return_lse=True, **_settings(options))
+    return (out[None], lse[None]) if varlen else (out, lse)
+
+
+def backward(
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, **given: object
+) -> Gradients:
+    """dq, dk, dv of the out and lse that are given."""
+    options = Options.of(given)
+    varlen = options.cu_seqlens_q is not None
+    operands = [each[0] for each in (q, k, v, out, do, lse)] if varlen else [q, k, v, out, do, lse]
+    called = _interface()._flash_attn_bwd  # noqa: SLF001  (what flash_attn_func's backward calls)
+    made = called(*operands[:5], operands[5].contiguous(), **_settings(options))[:3]
+    dq, dk, dv = (each[None] for each in made) if varlen else made
+    return dq, dk, dv, None, None
+
+
+_PEERS = ((ATTENTION_FORWARD, forward, _FORWARD), (ATTENTION_BACKWARD, backward, _BACKWARD))
+try:
+    version("flash-attn-4")
+except PackageNotFoundError:
+    for _op, *_ in _PEERS:
+        absent(_op, "flash_attention_4", "not installed: pip install --pre flash-attn-4")
+else:
+    for _op, _function, _numerics in _PEERS:
+        kernel(_op, _DOMAIN, numerics=_numerics, priority=-13, name="flash_attention_4")(_function)

@@ -1,0 +1,66 @@
+"""Quack's backward of layer norm and of RMS norm, where the package quack-kernels is installed.
+
+Kernels in the CuTe DSL: a program for each SM sums dweight and dbias of its share of the rows in
+fp32, PyTorch adds the programs' sums up; several SMs share a wide row. Each is compiled at its
+first call, for seconds. RMS norm's backward takes rstd, which its forward makes here.
+
+Source: Dao-AILab/quack, quack/rmsnorm.py (0.6.5).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from torch import Tensor
+
+from kernels.baselines.layer_norm_torch import DTYPES, Gradients
+from kernels.registry import Domain, absent, kernel
+from oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD
+
+_WIDEST = 65536
+
+
+def _quack() -> Any:  # noqa: ANN401
+    return import_module("quack.rmsnorm")
+
+
+def layer_norm(
+    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, *, has_bias: bool = True
+) -> Gradients:
+    """dx, dweight and dbias."""
+    made: Gradients = _quack().layernorm_bwd(x, weight, dy, rstd, mean, has_bias=has_bias)
+    return made
+
+
+def rms_norm(dy: Tensor, x: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    """dx and dweight."""
+    quack = _quack()
+    rstd = quack.rmsnorm_fwd(x, weight, eps=eps, store_rstd=True)[2]
+    dx, dweight, *_ = quack.rmsnorm_bwd(x, weight, dy, rstd)
+    return dx, dweight
+
+
+def _domain(*features: str) -> Domain:
+    return Domain(
+        dtypes=DTYPES,
+        weight_dtypes=DTYPES,
+        strides="contiguous",
+        alignment=16,
+        sizes={"m": (1, None), "n": (1, _WIDEST)},
+        features=frozenset(features),
+        sm=(90, 121),
+        devices=("cuda",),
+    )
+
+
+_PEERS = (
+    (LAYER_NORM_BACKWARD, layer_norm, _domain("no_bias")),
+    (RMS_NORM_BACKWARD, rms_norm, _domain()),
+)
+for _op, _function, _served in _PEERS:
+    if find_spec("quack") is None:
+        absent(_op, "quack", "not installed: pip install quack-kernels")
+    else:
+        kernel(_op, _served, priority=-13, name="quack")(_function)
