@@ -30,6 +30,8 @@ _SPILLED = (
     ("flash", _D256, 40),
     ("flash_fp32", _D256, 40),
     ("split_queries", _D64, 388),
+    ("hopper_ordered", _D64, 8),
+    ("hopper_atomic", _D64, 32),
     ("*two_pass", _D64, 48),
     ("*two_pass", _D128, 188),
     ("*two_pass", _D256, 588),
@@ -112,7 +114,8 @@ _INSTRUCTIONS = (
     Expectation(
         says="products of groups of warps use HGMMA",
         claim=Uses("HGMMA"),
-        kernels=("hopper",),
+        kernels=("hopper", "hopper_ordered", "hopper_atomic"),
+        functions=("hopper_kernel", "gradients_kernel"),
         sm=(90, 90),
     ),
     Expectation(

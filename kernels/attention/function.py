@@ -103,7 +103,7 @@ def forward_operator(
     return forward(problem, tf32=settings["precision"] == "tf32")
 
 
-def gradients(
+def _gradients(
     do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, tf32: bool, ordered: bool
 ) -> Gradients:
     """dq, dk, dv, dbias and dsink, by the kernels that dispatch takes; ordered: repeatable."""
@@ -142,7 +142,7 @@ def backward_operator(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, dbias and dsink; what there isn't a gradient of is empty."""
     problem = Problem.of(q, k, v, _given(tensors, settings))
-    dq, dk, dv, dbias, dsink = gradients(
+    dq, dk, dv, dbias, dsink = _gradients(
         do,
         problem,
         out,

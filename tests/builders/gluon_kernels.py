@@ -19,6 +19,8 @@ from tests.builders.by_hand import run_on
 
 def row_of(name: str, case: Case, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> AccuracyRow:
     """A kernel's row, all launches in one order of asynchronous work."""
+    if torch.cuda.is_available():
+        pytest.skip("there asynchronous work has no order to be put in")
     monkeypatch.setattr(gluon, "_is_late", lambda _: late)
     kernel = next(each for each in all_kernels() if each.name == name)
     return run_on(torch.device("cpu")).try_pair(kernel, case)
