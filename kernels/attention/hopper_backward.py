@@ -25,20 +25,22 @@ from kernels.registry import Domain, kernel
 from oracles import ATTENTION_BACKWARD
 from oracles.op import Case, Numerics
 
-_KEYS = 128  # of a block
 _WARPS = 8  # that compute
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Queries of a tile, and tiles of q and do in shared memory."""
+    """Queries of a tile, keys of a block, and tiles of q and do in shared memory."""
 
     rows: int
+    keys: int
     stages: int
 
 
-# By head; chosen on an H200 (docs/measured.md).
-_CUTS = {64: _Cut(128, 2), 128: _Cut(64, 3)}
+# By head; those that are served were chosen on an H200 (docs/measured.md). 256 has been compiled,
+# and run on a CPU: studies/hopper_backward.py.
+_CUTS = {64: _Cut(128, 128, 2), 128: _Cut(64, 128, 3), 256: _Cut(64, 64, 2)}
+_SERVED = (64, 128)
 
 
 def _is_quick(d: int, rows: int, keys: int, heads: int, *, ordered: bool) -> bool:
@@ -46,14 +48,14 @@ def _is_quick(d: int, rows: int, keys: int, heads: int, *, ordered: bool) -> boo
 
     In order, the blocks of a head are done one after the other where it has few tiles of queries.
     """
-    blocks: int = cdiv(keys, _KEYS)
+    blocks: int = cdiv(keys, _CUTS[d].keys)
     waits = ordered and 2 * cdiv(rows, _CUTS[d].rows) < blocks
     return blocks * heads >= FIXED_MULTIPROCESSORS and not waits
 
 
 def serves(problem: Problem, do: Tensor, *, ordered: bool) -> bool:
     """Whether a kernel serves a call, and dispatch takes it."""
-    served, heads = is_served(problem, _CUTS, do), problem.b * problem.h_kv
+    served, heads = is_served(problem, _SERVED, do), problem.b * problem.h_kv
     return served and _is_quick(problem.d, problem.s_q, problem.s_kv, heads, ordered=ordered)
 
 
@@ -63,7 +65,7 @@ def _at_once(heads: int, blocks: int, cut: _Cut, device: torch.device, *, waits:
     Under a causal mask each block is shorter than the one before. Where it waits for that one,
     more heads make less of it.
     """
-    wanted = multiprocessors(device) * (cut.rows // 32 if waits else 1)
+    wanted = multiprocessors(device) * (4 * cut.rows // cut.keys if waits else 1)
     return min(heads, max(1, wanted // blocks))
 
 
@@ -85,7 +87,7 @@ def hopper_gradients(
     if not (q.numel() and keys):
         return dq.zero_(), dk.zero_(), dv.zero_(), None, None
     dq[:, :unseen].zero_()
-    rows, cut, blocks = s_q - unseen, _CUTS[d], cdiv(s_kv, _KEYS)
+    rows, cut, blocks = s_q - unseen, _CUTS[d], cdiv(s_kv, _CUTS[d].keys)
     tiles = cdiv(rows, cut.rows)
     made = b * h_q * tiles
     total = torch.empty(made * cut.rows * d, dtype=torch.float32, device=q.device)
@@ -100,9 +102,9 @@ def hopper_gradients(
             *lse.stride(), ROWS=cut.rows, D=d, ORDERED=ordered, num_warps=4,
         )  # fmt: skip
         gradients_kernel[(blocks * b * h_kv,)](
-            descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, _KEYS, keys),
-            descriptor(v, _KEYS, keys), descriptor(dk, _KEYS), descriptor(dv, _KEYS), of_rows,
-            total, turns, blocks, b * h_kv, at_once, h_kv, problem.group, rows, keys,
+            descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
+            descriptor(v, cut.keys, keys), descriptor(dk, cut.keys), descriptor(dv, cut.keys),
+            of_rows, total, turns, blocks, b * h_kv, at_once, h_kv, problem.group, rows, keys,
             shift + unseen, scale, scale * math.log2(math.e), CAUSAL=causal, ORDERED=ordered,
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
@@ -114,8 +116,8 @@ def hopper_gradients(
 
 
 def _refusal(case: Case) -> str | None:
-    if case.size("d") not in _CUTS:
-        return f"serves heads of {' and '.join(map(str, _CUTS))}, got {case.size('d')}"
+    if case.size("d") not in _SERVED:
+        return f"serves heads of {' and '.join(map(str, _SERVED))}, got {case.size('d')}"
     return lacks_alignment(case, "q", "k", "v", "do")
 
 
@@ -153,7 +155,7 @@ _ORDERED = Numerics(
 
 def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options) -> Problem:
     problem = Problem.of(q, k, v, options)
-    if not is_served(problem, _CUTS, do):
+    if not is_served(problem, _SERVED, do):
         raise AttentionError(
             "hopper_ordered and hopper_atomic serve float16 and bfloat16 on sm 90, heads of 64 and "
             "128, and 16-byte pointers, strides and rows; use two_pass"

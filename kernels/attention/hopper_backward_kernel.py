@@ -54,13 +54,14 @@ class Descriptors(NamedTuple):
 class Memory(NamedTuple):
     """Shared memory: [STAGES, 1, 1, ROWS, D] of q and do, [1, 1, 1, KEYS, D] of k and v.
 
-    ds is [1, KEYS, ROWS]; rows holds lse and -delta of a tile.
+    ds is [1, KEYS, ROWS], and so is p of wide heads; rows holds lse and -delta of a tile.
     """
 
     q: Any
     do: Any
     k: Any
     v: Any
+    p: Any
     ds: Any
     rows: Any
 
@@ -101,6 +102,12 @@ class Walk(NamedTuple):
     free: Any
     walked: Any
     tiles: Any
+
+
+@gluon.constexpr_function
+def is_wide(d):
+    """Whether dk and dv of a head are too wide for p and ds to stay in registers."""
+    return d > 128
 
 
 @gluon.jit
@@ -239,11 +246,17 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
     D: gl.constexpr = memory.q.shape[4]
     KEYS: gl.constexpr = memory.k.shape[3]
     DTYPE: gl.constexpr = memory.q.dtype
-    DOWN: gl.constexpr = ROWS // 16
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, ROWS, 16])
-    K_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, D, 16])
+    # So many warps lie along keys, or along queries; the others along what is left.
+    OF_KEYS: gl.constexpr = KEYS // 16
+    OF_ROWS: gl.constexpr = ROWS // 16
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [OF_KEYS, 8 // OF_KEYS], [16, ROWS * OF_KEYS // 8, 16]
+    )
+    K_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [OF_KEYS, 8 // OF_KEYS], [16, D * OF_KEYS // 8, 16]
+    )
     Q_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
-        [3, 0], [DOWN, 8 // DOWN], [16, D * DOWN // 8, 16]
+        [3, 0], [OF_ROWS, 8 // OF_ROWS], [16, D * OF_ROWS // 8, 16]
     )
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, K_LAYOUT, 2)
     S_ROWS: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
@@ -305,18 +318,28 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
                     if CAUSAL:
                         keep = keep & (offs_n[:, None] <= offs_m[None, :] + sizes.shift)
                     p = gl.where(keep, p, 0.0)
-                weights = gl.convert_layout(p.to(DTYPE), P_LAYOUT)
+                if is_wide(D):
+                    weights = memory.p.index(zero)
+                    weights.store(p.to(DTYPE))
+                    fence_async_shared()
+                else:
+                    weights = gl.convert_layout(p.to(DTYPE), P_LAYOUT)
                 dv = warpgroup_mma(weights, do, dv, is_async=True)
                 dp = warpgroup_mma_wait(1, deps=[dp])
                 ds = p * dp
                 halves = ds.to(DTYPE)
                 ds_now.store(halves)
                 fence_async_shared()
-                shares = gl.convert_layout(halves, P_LAYOUT)
+                shares = ds_now
+                if not is_wide(D):
+                    shares = gl.convert_layout(halves, P_LAYOUT)
                 ds_t = ds_now.permute((1, 0))
                 dq = warpgroup_mma(ds_t, k_now, no_dq, use_acc=False, is_async=True)
                 dk = warpgroup_mma(shares, q, dk, is_async=True)
-                dv, weights, dq = warpgroup_mma_wait(1, deps=[dv, weights, dq])
+                if is_wide(D):
+                    dv, dq = warpgroup_mma_wait(1, deps=[dv, dq])
+                else:
+                    dv, weights, dq = warpgroup_mma_wait(1, deps=[dv, weights, dq])
                 i += 1
                 stage_next = i % STAGES
                 mbarrier.wait(barriers.q_full.index(stage_next), (i // STAGES) & 1)
@@ -325,7 +348,10 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
                 if ORDERED:
                     mbarrier.wait(barriers.my_turn, (i & 1) ^ 1)
                 _add(dq, sum_ptr + row_tile.to(gl.int64) * (ROWS * D), block, ROWS, D, ORDERED)
-                dk, shares, s = warpgroup_mma_wait(0, deps=[dk, shares, s])
+                if is_wide(D):
+                    dk, s = warpgroup_mma_wait(0, deps=[dk, s])
+                else:
+                    dk, shares, s = warpgroup_mma_wait(0, deps=[dk, shares, s])
                 memory.rows.store(rows)
                 mbarrier.arrive(barriers.empty.index(stage), count=1)
     k.store((dk * scale).to(DTYPE))
@@ -348,14 +374,16 @@ def gradients_kernel(
     KEYS: gl.constexpr = k_desc.block_type.shape[2]
     ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, ROWS], q_desc.dtype)
     rows_layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    memory = Memory(
-        gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout),
-        gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout),
-        gl.allocate_shared_memory(k_desc.dtype, [1, 1, 1, KEYS, D], k_desc.layout),
-        gl.allocate_shared_memory(v_desc.dtype, [1, 1, 1, KEYS, D], v_desc.layout),
-        gl.allocate_shared_memory(q_desc.dtype, [1, KEYS, ROWS], ds_layout),
-        gl.allocate_shared_memory(gl.float32, [2 * ROWS], rows_layout),
-    )
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout)
+    do_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(k_desc.dtype, [1, 1, 1, KEYS, D], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(v_desc.dtype, [1, 1, 1, KEYS, D], v_desc.layout)
+    ds_smem = gl.allocate_shared_memory(q_desc.dtype, [1, KEYS, ROWS], ds_layout)
+    p_smem = ds_smem
+    if is_wide(D):
+        p_smem = gl.allocate_shared_memory(q_desc.dtype, [1, KEYS, ROWS], ds_layout)
+    rows_smem = gl.allocate_shared_memory(gl.float32, [2 * ROWS], rows_layout)
+    memory = Memory(q_smem, do_smem, k_smem, v_smem, p_smem, ds_smem, rows_smem)
     barriers = Barriers(
         new_barriers(STAGES, 1), new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
         new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
