@@ -156,7 +156,8 @@ def refusal(case: Case) -> str | None:
     return lacks_alignment(case, "q", "k", "v")
 
 
-def _is_dispatched(case: Case) -> bool:
+def is_dispatched(case: Case) -> bool:
+    """Whether dispatch takes a case that it serves."""
     return _is_quick(case.size("d"), case.size("s_q"), case.size("b") * case.size("h_q"))
 
 
@@ -174,7 +175,7 @@ def _is_dispatched(case: Case) -> bool:
     ),
     priority=25,
     workspace=lambda _: 0,
-    dispatched=_is_dispatched,
+    dispatched=is_dispatched,
 )
 def hopper(
     q: Tensor,

@@ -1,5 +1,7 @@
 """ATTENTION_BACKWARD on Hopper: `hopper_ordered`, and `hopper_atomic` that adds dq up in no order.
 
+`hopper_end_to_end` is ATTENTION_GRADIENTS: `hopper`, then `hopper_ordered`.
+
 They serve halves, heads of 64 and 128, causal masks, scales and grouped heads; `two_pass` and
 `split_queries` serve the rest, and what is too small to keep a GPU busy. In `hopper_ordered` each
 sum has one order, so it is bitwise repeatable, and a row's bits depend on no other batch or head.
@@ -15,6 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kernels.attention import hopper
 from kernels.attention.backward import Gradients
 from kernels.attention.hopper import DTYPES, SM, descriptor, is_served, lacks_alignment
 from kernels.attention.hopper_backward_kernel import gradients_kernel, rounding_kernel, rows_kernel
@@ -22,7 +25,7 @@ from kernels.attention.problem import AttentionError, Corner, Options, Problem
 from kernels.device import FIXED_MULTIPROCESSORS, multiprocessors, on_device_of
 from kernels.integers import cdiv
 from kernels.registry import Domain, kernel
-from oracles import ATTENTION_BACKWARD
+from oracles import ATTENTION_BACKWARD, ATTENTION_GRADIENTS
 from oracles.op import Case, Numerics
 
 _WARPS = 8  # that compute
@@ -157,8 +160,8 @@ def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options) -> Pr
     problem = Problem.of(q, k, v, options)
     if not is_served(problem, _SERVED, do):
         raise AttentionError(
-            "hopper_ordered and hopper_atomic serve float16 and bfloat16 on sm 90, heads of 64 and "
-            "128, and 16-byte pointers, strides and rows; use two_pass"
+            "these kernels for Hopper serve float16 and bfloat16 on sm 90, heads of 64 and 128, "
+            "and 16-byte pointers, strides and rows; use two_pass"
         )
     return problem
 
@@ -211,3 +214,32 @@ def hopper_atomic(
     """Blocks of keys add to a tile of dq in no order."""
     problem = _served(q, k, v, do, Options(causal=causal, corner=corner, scale=scale))
     return hopper_gradients(do, problem, out, lse, ordered=False)
+
+
+def _workspace_of_both(case: Case) -> int:
+    """As the backward's, and out in the half and lse in fp32."""
+    rows = case.size("b") * case.size("h_q") * case.size("s_q")
+    return _workspace(case) + rows * (case.size("d") * case.dtype.itemsize + 4)
+
+
+@kernel(
+    ATTENTION_GRADIENTS,
+    _DOMAIN,
+    numerics=_ORDERED,
+    priority=25,
+    workspace=_workspace_of_both,
+    dispatched=lambda case: hopper.is_dispatched(case) and _is_dispatched(case, ordered=True),
+)
+def hopper_end_to_end(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    corner: Corner = "top_left",
+    scale: float | None = None,
+) -> Gradients:
+    """`hopper`, then `hopper_ordered` on what it stored."""
+    problem = _served(q, k, v, do, Options(causal=causal, corner=corner, scale=scale))
+    return hopper_gradients(do, problem, *hopper.hopper_forward(problem), ordered=True)

@@ -183,8 +183,16 @@ def test_scale_that_is_not_positive_is_served(scale: float, device: torch.device
         assert _distance(one, other) < 0.01
 
 
+def test_end_to_end_is_what_large_calls_get() -> None:
+    """Where dispatch takes both of its parts."""
+    op = OPS["attention_gradients"]
+    for rows, name in ((1024, "hopper_end_to_end"), (16, "flash_two_pass")):
+        case = attention_case(op.name, (16, 16, 16, rows, 1024, 64, 64), torch.float16, "ci")
+        assert choose(op, case, 90).name == name
+
+
 def test_call_that_it_does_not_serve_is_refused_in_one_sentence() -> None:
     """Where it is called by name."""
     q = torch.zeros(1, 64, 1, 64)
-    with pytest.raises(AttentionError, match="hopper_ordered and hopper_atomic serve float16"):
+    with pytest.raises(AttentionError, match="these kernels for Hopper serve float16"):
         hopper_backward.hopper_ordered(q, q, q, q, q, torch.zeros(1, 1, 64))
