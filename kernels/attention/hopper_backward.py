@@ -198,6 +198,7 @@ def hopper_ordered(
     priority=12,
     workspace=_workspace,
     dispatched=partial(_is_dispatched, ordered=False),
+    same_code_as="hopper_ordered",  # but for how dq is added up
 )
 def hopper_atomic(
     do: Tensor,
