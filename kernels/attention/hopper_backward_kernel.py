@@ -37,7 +37,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper_kernel import new_barriers
+from kernels.attention.hopper_kernel import load_box, new_barriers, store_box
 
 
 class Descriptors(NamedTuple):
@@ -153,8 +153,8 @@ def _load(descriptors, memory, barriers, sizes, CAUSAL: gl.constexpr):
     walk = _walk(start_n, sizes, CAUSAL, ROWS, KEYS)
     kv_place = [b, kv_head, start_n, 0]
     mbarrier.expect(barriers.kv_full, 2 * descriptors.k.block_type.nbytes)
-    tma.async_copy_global_to_shared(descriptors.k, kv_place, barriers.kv_full, memory.k.index(0))
-    tma.async_copy_global_to_shared(descriptors.v, kv_place, barriers.kv_full, memory.v.index(0))
+    load_box(descriptors.k, kv_place, barriers.kv_full, memory.k.index(0))
+    load_box(descriptors.v, kv_place, barriers.kv_full, memory.v.index(0))
     count = walk.walked * sizes.group
     head = kv_head * sizes.group
     tile = walk.tiles - 1
@@ -164,11 +164,11 @@ def _load(descriptors, memory, barriers, sizes, CAUSAL: gl.constexpr):
         q_full = barriers.q_full.index(stage)
         mbarrier.wait(barriers.empty.index(stage), ((i // STAGES) & 1) ^ 1)
         mbarrier.expect(q_full, descriptors.q.block_type.nbytes)
-        tma.async_copy_global_to_shared(descriptors.q, place, q_full, memory.q.index(stage))
+        load_box(descriptors.q, place, q_full, memory.q.index(stage))
         if i < count:
             do_full = barriers.do_full.index(stage)
             mbarrier.expect(do_full, descriptors.do.block_type.nbytes)
-            tma.async_copy_global_to_shared(descriptors.do, place, do_full, memory.do.index(stage))
+            load_box(descriptors.do, place, do_full, memory.do.index(stage))
         tile -= 1
         if (tile < walk.tiles - walk.walked) & (i + 1 < count):
             tile = walk.tiles - 1
@@ -357,8 +357,8 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
     k.store((dk * scale).to(DTYPE))
     v.store(dv.to(DTYPE))
     fence_async_shared()
-    tma.async_copy_shared_to_global(descriptors.dk, [b, kv_head, start_n, 0], memory.k.index(0))
-    tma.async_copy_shared_to_global(descriptors.dv, [b, kv_head, start_n, 0], memory.v.index(0))
+    store_box(descriptors.dk, [b, kv_head, start_n, 0], memory.k.index(0))
+    store_box(descriptors.dv, [b, kv_head, start_n, 0], memory.v.index(0))
     tma.store_wait(0)
 
 

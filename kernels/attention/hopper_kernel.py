@@ -21,6 +21,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
+# Triton 3.6's names, which 3.9 hasn't any more, and 3.9's.
+load_box = getattr(hopper.tma, "async_load", hopper.tma.async_copy_global_to_shared)
+store_box = getattr(hopper.tma, "async_store", hopper.tma.async_copy_shared_to_global)
+
 
 class Memory(NamedTuple):
     """Shared memory: [GROUPS, 1, 1, rows, D] of q and out, [STAGES, 1, 1, keys, D] of k and v."""
@@ -125,23 +129,17 @@ def _load(loading, CAUSAL: gl.constexpr):
             row = start_m + g * ROWS
             hopper.mbarrier.wait(barriers.q_empty.index(g), (turn & 1) ^ 1)
             hopper.mbarrier.expect(barriers.q_full.index(g), q_desc.block_type.nbytes)
-            hopper.tma.async_copy_global_to_shared(
-                q_desc, [b, h, row, 0], barriers.q_full.index(g), memory.q.index(g)
-            )
+            load_box(q_desc, [b, h, row, 0], barriers.q_full.index(g), memory.q.index(g))
         for i in range(tiles):
             place = [b, h // group, (tiles - 1 - i) * BLOCK_N, 0]
             stage = loaded % STAGES
             phase = ((loaded // STAGES) & 1) ^ 1
             hopper.mbarrier.wait(barriers.k_empty.index(stage), phase)
             hopper.mbarrier.expect(barriers.k_full.index(stage), k_desc.block_type.nbytes)
-            hopper.tma.async_copy_global_to_shared(
-                k_desc, place, barriers.k_full.index(stage), memory.k.index(stage)
-            )
+            load_box(k_desc, place, barriers.k_full.index(stage), memory.k.index(stage))
             hopper.mbarrier.wait(barriers.v_empty.index(stage), phase)
             hopper.mbarrier.expect(barriers.v_full.index(stage), v_desc.block_type.nbytes)
-            hopper.tma.async_copy_global_to_shared(
-                v_desc, place, barriers.v_full.index(stage), memory.v.index(stage)
-            )
+            load_box(v_desc, place, barriers.v_full.index(stage), memory.v.index(stage))
             loaded += 1
 
 
@@ -281,9 +279,7 @@ def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.c
             hopper.tma.store_wait(0)
         memory.out.index(G).reshape((ROWS, D)).store(out.to(DTYPE))
         hopper.fence_async_shared()
-        hopper.tma.async_copy_shared_to_global(
-            out_desc, [b, h, start_m + G * ROWS, 0], memory.out.index(G)
-        )
+        store_box(out_desc, [b, h, start_m + G * ROWS, 0], memory.out.index(G))
         gl.store(lse_ptr + head.to(gl.int64) * sizes.s_q + offs_m, lse, mask=offs_m < sizes.s_q)
         if OUT_IN_Q:
             hopper.tma.store_wait(0)

@@ -385,6 +385,8 @@ class Machine:
             hopper.tma,
             async_copy_global_to_shared=self._fetch,
             async_copy_shared_to_global=self._put,
+            async_load=self._fetch,
+            async_store=self._put,
             store_wait=self._store_wait,
         )
         own = _StandIn(
