@@ -21,6 +21,7 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
+from oracles.cases import GENERATED
 from oracles.cases.factors import as_part, assembled, levels_of
 from oracles.cases.named import objection
 from oracles.op import CONTIGUOUS, Case, Op, Part, Tier
@@ -133,6 +134,9 @@ class Coverage:
         self._bases += [parts for parts in tries if self._made(parts) is not None][:_BASES]
         kinds: set[frozenset[str]] = set()
         for case in self.op.cases():
+            # What is possible doesn't depend on what was made of it.
+            if case.why == GENERATED:
+                continue
             if len(self._bases) < 2 * _BASES and case.options not in kinds and self.served(case):
                 kinds.add(case.options)
                 self._bases.append([as_part(self.op, case), *[Part()] * len(factors)])
