@@ -4,8 +4,9 @@ No |x| / scale is above 448, the largest code, so that nothing saturates. Of num
 below eps, zeros too, the scale is eps / 448. A NaN makes the scale and all codes of its row or
 block NaN; an infinity makes the scale infinite, its own code NaN and the others 0.
 
-The quotient is written as a product with 1 / scale: of x / scale, x (1 / scale) and x (448 / max)
-that has the most roundings, and its bound holds for all three.
+Both quotients are written as products. Of x / scale, x (1 / scale) and x (448 / max) the second has
+the most roundings, and its bound holds for all three. A scale is max / 448, or max times what fp32
+has for 1 / 448, as PyTorch makes it on a GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BLOCKS = Sizes(
 
 def _scaled(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Over the last axis."""
-    scale = x.abs().amax(-1).clamp(min=eps) / _LARGEST
+    scale = x.abs().amax(-1).clamp(min=eps) * (1 / _LARGEST)
     return x * (1 / scale).unsqueeze(-1), scale
 
 

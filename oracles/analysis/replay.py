@@ -71,6 +71,7 @@ def spread(
         start = draw.randrange(_PLACES)
         numbers = _numbers(value.device, value.numel() + _PLACES)
         chance = numbers[start : start + value.numel()].view(value.shape)
+        local = local.to(value.device)  # a constant's error is made on the CPU
         made = torch.addcmul(value, local, chance)
         return made if bool(made.isfinite().all()) else torch.where(local.isfinite(), made, value)
 

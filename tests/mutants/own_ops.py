@@ -489,8 +489,8 @@ _LARGEST = "    largest = tl.max(tl.abs(x), 0)\n"
 _INVERSE = "    inverse = 1.0 / scale\n"
 _CODE = "    code = x * inverse\n"
 _OF_CODES = (
-    _Defect("largest_of_fnuz", "the largest code is 240", _CODES, "/ 448.0", "/ 240.0"),
-    _Defect("largest_of_int8", "the largest code is 127", _CODES, "/ 448.0", "/ 127.0"),
+    _Defect("largest_of_fnuz", "the largest code is 240", _CODES, "(1.0 / 448.0)", "(1.0 / 240.0)"),
+    _Defect("largest_of_int8", "the largest code is 127", _CODES, "(1.0 / 448.0)", "(1.0 / 127.0)"),
     _Defect("sign_in_maximum", "negative numbers aren't in the maximum", _CODES, "tl.abs(x)", "x"),
     _Defect(
         "column_lost", "the last column isn't in the maximum", _BY_BLOCKS,
@@ -503,7 +503,7 @@ _OF_CODES = (
     _Defect("no_eps", "there is no eps", _CODES, "tl.maximum(largest, eps)", "largest", "zeros"),
     _Defect(
         "eps_added", "eps is added to the scale", _CODES,
-        "tl.maximum(largest, eps) / 448.0", "largest / 448.0 + eps", "zeros",
+        "tl.maximum(largest, eps) * (1.0 / 448.0)", "largest * (1.0 / 448.0) + eps", "zeros",
     ),
     _Defect(
         "nan_lost", "a NaN isn't in the maximum", _CODES,

@@ -28,7 +28,7 @@ def codes_kernel(x_ptr, codes_ptr, scales_ptr, width, eps, xm, xn, BLOCK: tl.con
     mask = offs < width
     x = row_of(x_ptr + block * width * xn, row, xm, xn, offs, mask)
     largest = tl.max(tl.abs(x), 0)
-    scale = tl.maximum(largest, eps) / 448.0
+    scale = tl.maximum(largest, eps) * (1.0 / 448.0)  # as PyTorch divides by a number on a GPU
     has_nan = tl.max((x != x).to(tl.int32), 0) > 0  # noqa: PLR0124  # NaN alone isn't itself
     scale = tl.where(has_nan, float("nan"), scale)
     inverse = 1.0 / scale
