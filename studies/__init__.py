@@ -6,7 +6,6 @@ Each is `python -m studies.NAME`:
     change_points      steps that `nox -s history` finds in series with noise, and finds falsely
     coverings          the generated cases of both tiers: what they lack, or made anew
     fleet_faults       faults at random moments of a fleet by Ray: is a row lost, doubled, or late?
-    hopper_backward    on a GPU of sm 90: attention's backward for heads of 256, by --kernels
     interpreter_cost   what the interpreter takes for our kernels: stock, mended and strict
     power_check        on a GPU: are the energies of `nox -s profile` to be believed here?
     smallest_error     the smallest planted error that `nox -s accuracy` sees: docs/power.md

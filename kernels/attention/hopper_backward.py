@@ -2,7 +2,7 @@
 
 `hopper_end_to_end` is ATTENTION_GRADIENTS: `hopper`, then `hopper_ordered`.
 
-They serve halves, heads of 64 and 128, causal masks, scales and grouped heads; `two_pass` and
+They serve halves, heads of 64, 128 and 256, causal masks, scales and grouped heads; `two_pass` and
 `split_queries` serve the rest, and what is too small to keep a GPU busy. In `hopper_ordered` each
 sum has one order, so it is bitwise repeatable, and a row's bits depend on no other batch or head.
 Programs wait for ones of lower numbers, which a GPU starts before them.
@@ -40,10 +40,9 @@ class _Cut:
     stages: int
 
 
-# By head; those that are served were chosen on an H200 (docs/measured.md). 256 has been compiled,
-# and run on a CPU: studies/hopper_backward.py.
+# By head, as they were chosen on an H200 (docs/measured.md).
 _CUTS = {64: _Cut(128, 128, 2), 128: _Cut(64, 128, 3), 256: _Cut(64, 64, 2)}
-_SERVED = (64, 128)
+_HEADS = tuple(_CUTS)
 
 
 def _is_quick(d: int, rows: int, keys: int, heads: int, *, ordered: bool) -> bool:
@@ -58,7 +57,7 @@ def _is_quick(d: int, rows: int, keys: int, heads: int, *, ordered: bool) -> boo
 
 def serves(problem: Problem, do: Tensor, *, ordered: bool) -> bool:
     """Whether a kernel serves a call, and dispatch takes it."""
-    served, heads = is_served(problem, _SERVED, do), problem.b * problem.h_kv
+    served, heads = is_served(problem, _HEADS, do), problem.b * problem.h_kv
     return served and _is_quick(problem.d, problem.s_q, problem.s_kv, heads, ordered=ordered)
 
 
@@ -119,8 +118,8 @@ def hopper_gradients(
 
 
 def _refusal(case: Case) -> str | None:
-    if case.size("d") not in _SERVED:
-        return f"serves heads of {' and '.join(map(str, _SERVED))}, got {case.size('d')}"
+    if case.size("d") not in _HEADS:
+        return f"serves heads of {', '.join(map(str, _HEADS))}, got {case.size('d')}"
     return lacks_alignment(case, "q", "k", "v", "do")
 
 
@@ -158,10 +157,10 @@ _ORDERED = Numerics(
 
 def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options) -> Problem:
     problem = Problem.of(q, k, v, options)
-    if not is_served(problem, _SERVED, do):
+    if not is_served(problem, _HEADS, do):
         raise AttentionError(
-            "these kernels for Hopper serve float16 and bfloat16 on sm 90, heads of 64 and 128, "
-            "and 16-byte pointers, strides and rows; use two_pass"
+            "these kernels for Hopper serve float16 and bfloat16 on sm 90, heads of 64, 128 and "
+            "256, and 16-byte pointers, strides and rows; use two_pass"
         )
     return problem
 

@@ -32,7 +32,8 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
         (_case(1, 16, 16, 1024, 1024, 128, 128), 90, "two_pass"),  # 128 blocks of keys
         (_case(8, 16, 16, 77, 4096, 64, 64), 90, "two_pass"),  # one tile of queries
         (_case(16, 16, 16, 1024, 1024, 128, 128), 100, "two_pass"),
-        (_case(16, 16, 16, 1024, 1024, 256, 256), 90, "two_pass"),
+        (_case(16, 8, 8, 1024, 1024, 256, 256, options="causal"), 90, "hopper_ordered"),
+        (_case(16, 16, 16, 1024, 1024, 96, 96), 90, "two_pass"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="window"), 90, "two_pass"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "two_pass_fp32"),
     ],
@@ -75,6 +76,7 @@ _CASES = (
     _case(1, 1, 1, 333, 200, 128, 128, options="causal bottom_right"),
     _case(3, 6, 3, 129, 77, 64, 64, options="causal scale"),
     _case(1, 3, 3, 1, 300, 128, 128),
+    _case(1, 4, 2, 150, 170, 256, 256, options="causal"),
 )
 
 
