@@ -51,6 +51,7 @@ class Told:
 
 
 _told: list[Told] = []  # the last one holds
+_AS_IT_IS = nullcontext()
 
 
 @contextmanager
@@ -83,9 +84,11 @@ def real_multiprocessors(device: torch.device) -> int:
 
 def unlaunchable(tensor: Tensor) -> str | None:
     """Why no kernel of Triton's can run where the tensor is; None where one can."""
+    if tensor.is_cuda:
+        return None
     import triton  # noqa: PLC0415  # what asks for an sm alone does without it
 
-    if tensor.is_cuda or triton.knobs.runtime.interpret:
+    if triton.knobs.runtime.interpret:
         return None
     return (
         f"Triton's kernels run on a GPU, got a tensor on {tensor.device}; for a CPU set "
@@ -95,4 +98,6 @@ def unlaunchable(tensor: Tensor) -> str | None:
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current GPU: inside, it is the one that `tensor` is on."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+    if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
+        return _AS_IT_IS
+    return torch.cuda.device(tensor.device)

@@ -8,7 +8,6 @@ derivatives alone: a second one is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -57,7 +56,7 @@ def packed(
     options: Options, *, deterministic: bool, precision: Precision
 ) -> tuple[list[Tensor | None], dict[str, object]]:
     """The options as an operator is given them: its tensors, and the rest by name."""
-    given = {each.name: getattr(options, each.name) for each in fields(options)}
+    given = options._asdict()
     if options.window is not None:
         given["window"] = [-1 if side is None else side for side in options.window]
     tensors = [given.pop(name) for name in _TENSORS]

@@ -80,7 +80,8 @@ def hopper_gradients(
     b, s_q, h_q, s_kv, h_kv, d = (
         problem.b, problem.s_q, problem.h_q, problem.s_kv, problem.h_kv, problem.d,
     )  # fmt: skip
-    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    dq = q.new_empty(b, s_q, h_q, d)
+    dk, dv = k.new_empty(b, s_kv, h_kv, d), v.new_empty(b, s_kv, h_kv, d)
     shift = s_kv - s_q if problem.options.corner == "bottom_right" else 0
     # Keys past the last one that some query may attend to, and queries that may attend to none, are
     # never read.
@@ -88,7 +89,11 @@ def hopper_gradients(
     unseen = max(-shift, 0) if causal else 0
     if not (q.numel() and keys):
         return dq.zero_(), dk.zero_(), dv.zero_(), None, None
-    dq[:, :unseen].zero_()
+    rounded = dq
+    if unseen:
+        dq[:, :unseen].zero_()
+        q, do, out, lse = q[:, unseen:], do[:, unseen:], out[:, unseen:], lse[:, :, unseen:]
+        rounded = dq[:, unseen:]
     rows, cut, blocks = s_q - unseen, _CUTS[d], cdiv(s_kv, _CUTS[d].keys)
     tiles = cdiv(rows, cut.rows)
     made = b * h_q * tiles
@@ -96,8 +101,7 @@ def hopper_gradients(
     of_rows = torch.empty(made * cut.rows * 2, dtype=torch.float32, device=q.device)
     turns = torch.empty(made, dtype=torch.int32, device=q.device) if ordered else None
     at_once = _at_once(b * h_kv, blocks, cut, q.device, waits=ordered and causal)
-    q, do, out, lse = q[:, unseen:], do[:, unseen:], out[:, unseen:], lse[:, :, unseen:]
-    rounded, scale = dq[:, unseen:], problem.scale
+    scale = problem.scale
     with on_device_of(q):
         rows_kernel[(made,)](
             out, do, lse, of_rows, total, turns, tiles, h_q, rows, *out.stride(), *do.stride(),

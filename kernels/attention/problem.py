@@ -7,9 +7,9 @@ given and what is needed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -48,9 +48,11 @@ class AttentionError(ValueError):
     """Arguments that attention can't be computed from; the message is one sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The optional arguments of an attention op, with what they are where they aren't given."""
+class Options(NamedTuple):
+    """The optional arguments of an attention op, with what they are where they aren't given.
+
+    A tuple, as `Problem` is: a frozen dataclass with as many fields takes 2 us longer to make.
+    """
 
     causal: bool = False
     window: Window | None = None
@@ -68,8 +70,7 @@ class Options:
     scale: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """The sizes, limits and strides of one call; tensors as they were given.
 
     b is the number of sequences under varlen, and s_q, s_kv the largest lengths; else the sizes of
@@ -187,7 +188,7 @@ class Problem:
         check_shapes(q, k, v)
         check_options(q, options)
         batch, rows, h_q, d = q.shape
-        keys, h_kv, d_v = k.shape[1], k.shape[2], v.shape[3]
+        (_, keys, h_kv, _), d_v = k.shape, v.shape[3]
         b, s_q, s_kv = batch, rows, keys
         if options.cu_seqlens_q is not None or options.cu_seqlens_k is not None:
             b, s_q, s_kv = _sequences(q, k, options)
@@ -200,13 +201,13 @@ class Problem:
 
     def check_gradients(self, do: Tensor, out: Tensor, lse: Tensor) -> None:
         """Check what a backward takes beside the forward's arguments. Raises AttentionError."""
-        shape = (*self.q.shape[:3], self.d_v)
+        batch, s_q, h_q, _ = self.q.shape
+        shape, rows = (batch, s_q, h_q, self.d_v), (batch, h_q, s_q)
         _same_kind(self.q, do=do, out=out)
         for name, tensor in (("do", do), ("out", out)):
-            if tuple(tensor.shape) != shape:
+            if tensor.shape != shape:
                 raise AttentionError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
-        rows = (self.q.shape[0], self.h_q, self.q.shape[1])
-        if tuple(lse.shape) != rows or lse.dtype != torch.float32:
+        if lse.shape != rows or lse.dtype != torch.float32:
             raise AttentionError(
                 f"lse must be float32 of shape {rows}, got {dtype_name(lse.dtype)} of "
                 f"{tuple(lse.shape)}"
@@ -221,20 +222,18 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
                 f"{name} must have 4 axes, (b, s, h, d), got shape {tuple(tensor.shape)}"
             )
     _same_kind(q, k=k, v=v)
-    (batch, _, h_q, d), (_, keys, h_kv, _) = q.shape, k.shape
-    if k.shape[0] != batch or v.shape[0] != batch:
-        raise AttentionError(
-            f"q, k and v must have one batch size, got {batch}, {k.shape[0]} and {v.shape[0]}"
-        )
-    if k.shape[3] != d:
-        raise AttentionError(f"q and k must have one head size, got {d} and {k.shape[3]}")
-    if v.shape[1] != keys:
-        raise AttentionError(f"k and v must be equally long, got {keys} and {v.shape[1]} keys")
-    if v.shape[2] != h_kv:
-        raise AttentionError(f"k and v must have the same heads, got {h_kv} and {v.shape[2]}")
+    (b, _, h_q, d), (b_k, keys, h_kv, d_k), (b_v, keys_v, h_v, d_v) = q.shape, k.shape, v.shape
+    if not b == b_k == b_v:
+        raise AttentionError(f"q, k and v must have one batch size, got {b}, {b_k} and {b_v}")
+    if d_k != d:
+        raise AttentionError(f"q and k must have one head size, got {d} and {d_k}")
+    if keys_v != keys:
+        raise AttentionError(f"k and v must be equally long, got {keys} and {keys_v} keys")
+    if h_v != h_kv:
+        raise AttentionError(f"k and v must have the same heads, got {h_kv} and {h_v}")
     if h_kv == 0 or h_q % h_kv:
         raise AttentionError(f"q's heads must be a multiple of k's, got {h_q} and {h_kv}")
-    for name, size in (("d", d), ("d_v", v.shape[3])):
+    for name, size in (("d", d), ("d_v", d_v)):
         if not 1 <= size <= LARGEST_HEAD:
             raise AttentionError(f"{name} must be from 1 to {LARGEST_HEAD}, got {size}")
 
@@ -370,17 +369,24 @@ def load_bytes(
 
     address and itemsize in bytes, strides in elements.
     """
+    return math.gcd(address, _load_bytes(shape, strides, itemsize))
+
+
+@lru_cache(maxsize=1024)
+def _load_bytes(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
+    """As `load_bytes` at address 0; kept, since models call with the same shapes."""
     if strides[-1] != 1 and shape[-1] > 1:
         return itemsize
     outer = zip(strides[:-1], shape[:-1], strict=True)
     steps = (stride for stride, length in outer if length > 1)
-    return math.gcd(16, address, itemsize * math.gcd(shape[-1], *steps))
+    return math.gcd(16, itemsize * math.gcd(shape[-1], *steps))
 
 
 def vector_elements(*tensors: Tensor) -> int:
     """Elements that can be loaded at once from every tensor; all have one dtype."""
     size = tensors[0].element_size()
-    return min(load_bytes(t.data_ptr(), t.shape, t.stride(), size) for t in tensors) // size
+    widths = [load_bytes(t.data_ptr(), t.shape, t.stride(), size) for t in tensors]
+    return min(widths) // size
 
 
 def adjacent(*tensors: Tensor) -> bool:

@@ -82,7 +82,6 @@ class Mask:
         return last < first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Options(problem.Options):
     """The optional arguments of the attention ops, with the mask that they say."""
 
