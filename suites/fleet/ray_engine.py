@@ -28,6 +28,7 @@ from suites.fleet.engine import Ended, Event, FleetError, Lost, NoNodeError, Ord
 _PREFIX = "accelerator_type:"
 _REACH_S = 5.0
 _PROBE_S = 10.0
+_MORE_PROBES = 3  # of a node whose task didn't start
 _MOST_AT_ONCE = 1000  # events of one attempt, before another one's are looked at
 # Set in what `ray job submit` starts: its working directory has been shipped already.
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -72,8 +73,10 @@ class RayEngine:
             raise FleetError("\n".join(problems))
         nodes = {each["NodeID"]: each for kind in kinds for each in self._nodes(kind)}
         told = _probed(list(nodes), packages)
-        # Asked once more: what comes of a start that failed by chance is no fault of the node's.
-        told |= _probed([name for name, each in told.items() if isinstance(each, str)], packages)
+        # Asked again: what comes of a start that failed by chance is no fault of the node's.
+        for _ in range(_MORE_PROBES):
+            failed = [name for name, each in told.items() if isinstance(each, str)]
+            told |= _probed(failed, packages)
         for name, each in told.items():
             if each is None:
                 tell(_name(nodes[name]), f"it hasn't answered in {_PROBE_S:.0f} s; going on")
