@@ -113,12 +113,11 @@ def _boxes(
     (b, s, h, d), (stride_b, stride_s, stride_h, _) = shape, strides
     element = gl.float16 if dtype == torch.float16 else gl.bfloat16
     layout = gl.NVMMASharedLayout.get_default_for([1, 1, rows, d], element)
+    # An axis of one element may have any stride; TMA wants multiples of 16 bytes.
+    steps = [stride_b if b > 1 else d, stride_h if h > 1 else d, stride_s if s > 1 else d, 1]
     return {
         "shape": [b, h, there, d],
-        # An axis of one element may have any stride; TMA wants multiples of 16 bytes.
-        "strides": [
-            *(stride_b if b > 1 else d, stride_h if h > 1 else d, stride_s if s > 1 else d, 1)
-        ],
+        "strides": steps,
         "block_shape": [1, 1, rows, d],
         "layout": _Layout(**{each.name: getattr(layout, each.name) for each in fields(layout)}),
     }
