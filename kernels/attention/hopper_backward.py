@@ -61,14 +61,14 @@ def serves(problem: Problem, do: Tensor, *, ordered: bool) -> bool:
     return served and _is_quick(problem.d, problem.s_q, problem.s_kv, heads, ordered=ordered)
 
 
-def _at_once(heads: int, blocks: int, cut: _Cut, device: torch.device, *, waits: bool) -> int:
+def _at_once(heads: int, working: int, cut: _Cut, device: torch.device, *, waits: bool) -> int:
     """How many key heads are done at once: as many as keep all SMs busy.
 
-    Under a causal mask each block is shorter than the one before. Where it waits for that one,
-    more heads make less of it.
+    working: programs of a head that work at a time. Under a causal mask each block is shorter than
+    the one before. Where it waits for that one, more heads make less of it.
     """
     wanted = multiprocessors(device) * (4 * cut.rows // cut.keys if waits else 1)
-    return min(heads, max(1, wanted // blocks))
+    return min(heads, max(1, wanted // working))
 
 
 def hopper_gradients(
@@ -100,7 +100,9 @@ def hopper_gradients(
     total = torch.empty(made * cut.rows * d, dtype=torch.float32, device=q.device)
     of_rows = torch.empty(made * cut.rows * 2, dtype=torch.float32, device=q.device)
     turns = torch.empty(made, dtype=torch.int32, device=q.device) if ordered else None
-    at_once = _at_once(b * h_kv, blocks, cut, q.device, waits=ordered and causal)
+    # In order a block is a tile of queries behind the one before: no more work than there are tiles.
+    working = min(blocks, tiles * problem.group) if ordered else blocks
+    at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and causal)
     scale = problem.scale
     with on_device_of(q):
         rows_kernel[(made,)](

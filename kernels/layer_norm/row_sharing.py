@@ -48,15 +48,6 @@ def _tile(
     return tl.load(ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first")
 
 
-@triton.jit
-def _normalised(x, rows, mask_m, mean_ptr, rstd):
-    """x^ of a tile, in fp32."""
-    x = x.to(tl.float32)
-    if mean_ptr is not None:
-        x -= tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
-    return x * rstd
-
-
 def _shares(
     dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, dresidual_ptr, words_ptr, dx_ptr,
     dweight_part_ptr, dbias_part_ptr, m, n_vectors, groups, stride_dym, stride_dyn, stride_xm,
@@ -83,16 +74,17 @@ def _shares(
     dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     blocks = tl.cdiv(m, BLOCK_M)
-    x_before = tl.zeros((BLOCK_M, BLOCK_N), x_ptr.dtype.element_ty)
-    dy_before = tl.zeros((BLOCK_M, BLOCK_N), dy_ptr.dtype.element_ty)
+    g_before = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    x_hat_before = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    rstd_before = tl.zeros((BLOCK_M, 1), tl.float32)
     rows = group * BLOCK_M + offs_m
     mask = (rows < m)[:, None] & mask_n
     dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
     x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
     # A turn reads the next block of rows, leaves the parts of this one and finishes the one before.
     for block in tl.range(group, blocks + groups, groups):
-        x = x_next
-        dy = dy_next
+        x = x_next.to(tl.float32)
+        dy = dy_next.to(tl.float32)
         rows = (block + groups) * BLOCK_M + offs_m
         mask = (rows < m)[:, None] & mask_n
         dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
@@ -106,49 +98,44 @@ def _shares(
         parts_mask = (parts_rows < m)[:, None] & (offs_o < OWNERS)[None, :] & (before >= 0)
         if FINISHES:
             parts = tl.load(parts_ptr, mask=parts_mask, other=0, volatile=True)
+        rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
+        if mean_ptr is not None:
+            x -= tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
+        x_hat = x * rstd
+        g = dy
+        if weight_ptr is not None:
+            g = dy * weight
         if LEAVES:
-            rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
-            g = dy.to(tl.float32)
-            if weight_ptr is not None:
-                g *= weight
-            gx = g * _normalised(x, rows, mask_m, mean_ptr, rstd)
-            sum_gx, sum_g = tl.split(tl.sum(tl.join(gx, g), axis=1))
+            sum_gx, sum_g = tl.split(tl.sum(tl.join(g * x_hat, g), axis=1))
             high = sum_gx.to(tl.int32, bitcast=True).to(tl.int64) << 32
             word = high | (sum_g.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
             # Two NaN of all ones would read as a word that isn't there: another NaN does as well.
             word = tl.where(word == -1, -2, word)
             words = words_ptr + rows.to(tl.int64) * OWNERS + owner
             tl.atomic_xchg(words, word, mask=mask_m, sem="relaxed")
+        if dweight_part_ptr is not None:
+            dweight += dy * x_hat
+        if dbias_part_ptr is not None:
+            dbias += dy
         if FINISHES and before >= 0:
             while tl.max(tl.max((parts == -1).to(tl.int32), axis=1), axis=0) > 0:
                 parts = tl.load(parts_ptr, mask=parts_mask, other=0, volatile=True)
-            rows = before * BLOCK_M + offs_m
-            mask_m = rows < m
-            mask = mask_m[:, None] & mask_n
-            rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
             c2 = (parts >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-            x_hat = _normalised(x_before, rows, mask_m, mean_ptr, rstd)
-            wide_dy = dy_before.to(tl.float32)
-            g = wide_dy
-            if weight_ptr is not None:
-                g = wide_dy * weight
-            shift = x_hat * (tl.sum(c2, axis=1)[:, None] * inverse_n)
+            shift = x_hat_before * (tl.sum(c2, axis=1)[:, None] * inverse_n * rstd_before)
             if mean_ptr is not None:
                 c1 = parts.to(tl.int32).to(tl.float32, bitcast=True)
-                shift += tl.sum(c1, axis=1)[:, None] * inverse_n
-            dx = (g - shift) * rstd
+                shift += tl.sum(c1, axis=1)[:, None] * inverse_n * rstd_before
+            dx = g_before * rstd_before - shift
+            mask = (parts_rows < m)[:, None] & mask_n
             if dresidual_ptr is not None:
                 dx += _tile(
-                    dresidual_ptr, rows, offs_n, mask, stride_rm, stride_rn, ADJACENT, VECTOR
+                    dresidual_ptr, parts_rows, offs_n, mask, stride_rm, stride_rn, ADJACENT, VECTOR
                 ).to(tl.float32)
-            dx_offs = rows.to(tl.int64)[:, None] * n + offs_n[None, :]
+            dx_offs = parts_rows.to(tl.int64)[:, None] * n + offs_n[None, :]
             tl.store(dx_ptr + dx_offs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-            if dweight_part_ptr is not None:
-                dweight += wide_dy * x_hat
-            if dbias_part_ptr is not None:
-                dbias += wide_dy
-        x_before = x
-        dy_before = dy
+        g_before = g
+        x_hat_before = x_hat
+        rstd_before = rstd
     if FINISHES:
         leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, group, offs_n, n)
 
