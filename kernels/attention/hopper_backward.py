@@ -45,6 +45,18 @@ _CUTS = {64: _Cut(128, 128, 2), 128: _Cut(64, 128, 3), 256: _Cut(64, 64, 2)}
 _HEADS = tuple(_CUTS)
 
 
+_TILES = 8  # of queries that a head's sums of dq have together, at least
+
+
+def _sums(tiles: int, blocks: int) -> int:
+    """How many sums of dq there are in order: each has every so-manieth block of keys.
+
+    As blocks add to a sum one after the other, one sum would keep few programs busy where tiles of
+    queries are few. It follows from a head's sizes alone, since bits depend on it.
+    """
+    return min(blocks, cdiv(_TILES, tiles))
+
+
 def _is_quick(d: int, rows: int, keys: int, heads: int, *, ordered: bool) -> bool:
     """Whether dispatch takes it: a program for each block of keys fills an H200.
 
@@ -71,6 +83,15 @@ def _at_once(heads: int, working: int, cut: _Cut, device: torch.device, *, waits
     return min(heads, max(1, wanted // working))
 
 
+def _with_heads_as_rows(tensor: Tensor, group: int) -> Tensor:
+    """[b, 1, h_q, d] as [b, group, h_kv, d]: the query heads of a key head as its queries."""
+    b, _, h_q, d = tensor.shape
+    stride_b, _, stride_h, stride_d = tensor.stride()
+    return tensor.as_strided(
+        (b, group, h_q // group, d), (stride_b, stride_h, group * stride_h, stride_d)
+    )
+
+
 def hopper_gradients(
     do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, ordered: bool
 ) -> Gradients:
@@ -94,30 +115,36 @@ def hopper_gradients(
         dq[:, :unseen].zero_()
         q, do, out, lse = q[:, unseen:], do[:, unseen:], out[:, unseen:], lse[:, :, unseen:]
         rounded = dq[:, unseen:]
-    rows, cut, blocks = s_q - unseen, _CUTS[d], cdiv(s_kv, _CUTS[d].keys)
+    rows, group, cut, blocks = s_q - unseen, problem.group, _CUTS[d], cdiv(s_kv, _CUTS[d].keys)
+    if s_q == 1 and group > 1:
+        q, do, out, rounded = (_with_heads_as_rows(each, group) for each in (q, do, out, rounded))
+        lse = _with_heads_as_rows(lse.transpose(1, 2)[..., None], group)[..., 0].transpose(1, 2)
+        # It sees all keys before `keys`.
+        rows, group, h_q, causal = group, 1, h_kv, False
     tiles = cdiv(rows, cut.rows)
     made = b * h_q * tiles
-    total = torch.empty(made * cut.rows * d, dtype=torch.float32, device=q.device)
+    sums = _sums(cdiv(s_q, cut.rows), blocks) if ordered else 1
+    total = torch.empty(sums * made * cut.rows * d, dtype=torch.float32, device=q.device)
     of_rows = torch.empty(made * cut.rows * 2, dtype=torch.float32, device=q.device)
-    turns = torch.empty(made, dtype=torch.int32, device=q.device) if ordered else None
+    turns = torch.empty(sums * made, dtype=torch.int32, device=q.device) if ordered else None
     # In order a block is a tile of queries behind the one before: no more work than there are tiles.
-    working = min(blocks, tiles * problem.group) if ordered else blocks
+    working = min(blocks, sums * tiles * group) if ordered else blocks
     at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and causal)
     scale = problem.scale
     with on_device_of(q):
         rows_kernel[(made,)](
-            out, do, lse, of_rows, total, turns, tiles, h_q, rows, *out.stride(), *do.stride(),
+            out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, *out.stride(), *do.stride(),
             *lse.stride(), ROWS=cut.rows, D=d, ORDERED=ordered, num_warps=4,
         )  # fmt: skip
         gradients_kernel[(blocks * b * h_kv,)](
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
             descriptor(v, cut.keys, keys), descriptor(dk, cut.keys), descriptor(dv, cut.keys),
-            of_rows, total, turns, blocks, b * h_kv, at_once, h_kv, problem.group, rows, keys,
+            of_rows, total, turns, blocks, b * h_kv, at_once, sums, h_kv, group, rows, keys,
             shift + unseen, scale, scale * math.log2(math.e), CAUSAL=causal, ORDERED=ordered,
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
         rounding_kernel[(made,)](
-            total, rounded, tiles, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
+            total, rounded, sums, tiles, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
             num_warps=4,
         )  # fmt: skip
     return dq, dk, dv, None, None
@@ -130,11 +157,12 @@ def _refusal(case: Case) -> str | None:
 
 
 def _workspace(case: Case) -> int:
-    """In fp32 the sum of dq, and lse and delta, of whole tiles; and the turns."""
+    """In fp32 the sums of dq, and lse and delta, of whole tiles; and the turns."""
     d = case.size("d")
     rows = _CUTS[d].rows
-    tiles = case.size("b") * case.size("h_q") * cdiv(case.size("s_q"), rows)
-    return 4 * tiles * (rows * (d + 2) + 1)
+    tiles = cdiv(case.size("s_q"), rows)
+    sums = _sums(tiles, cdiv(case.size("s_kv"), _CUTS[d].keys))
+    return 4 * case.size("b") * case.size("h_q") * tiles * (rows * (sums * d + 2) + sums)
 
 
 def _is_dispatched(case: Case, *, ordered: bool) -> bool:

@@ -17,6 +17,8 @@ The sum of dq lies in memory as threads hold it, 16 bytes of each next to anothe
 ORDERED, the blocks of keys add to a tile of dq one after the other, which a warp of its own sees
 to: it waits for the block before, lets the groups add, waits till they have, and tells the block
 after. The longest blocks come first and walk from the end, so that the block before is ahead.
+Where tiles are few there are several sums, each of every so-manieth block, which `rounding_kernel`
+adds up.
 
 Design after FlashAttention-3 (Shah et al. 2024); the walk from the end as in DASH (2026).
 """
@@ -79,13 +81,14 @@ class Barriers(NamedTuple):
 class Sizes(NamedTuple):
     """Blocks of keys of a head, key heads of all batches, how many of them are done at once.
 
-    h_kv is of one batch, group the query heads of a key head. Query i may attend to keys 0 to
-    i + shift under a causal mask, and to none from `keys` on.
+    sums is how many sums of dq there are, h_kv of one batch, group the query heads of a key head.
+    Query i may attend to keys 0 to i + shift under a causal mask, and to none from `keys` on.
     """
 
     blocks: Any
     heads: Any
     at_once: Any
+    sums: Any
     h_kv: Any
     group: Any
     s_q: Any
@@ -143,6 +146,13 @@ def _place(sizes):
 
 
 @gluon.jit
+def _first_tile(block, kv_head, b, tiles, sizes):
+    """The first tile of a key head's first query head, in the block's sum of dq."""
+    head = (block % sizes.sums * sizes.heads + b * sizes.h_kv + kv_head) * sizes.group
+    return head.to(gl.int64) * tiles
+
+
+@gluon.jit
 def _load(descriptors, memory, barriers, sizes, CAUSAL: gl.constexpr):
     """What the loading warp does: k and v, then tiles of q and do, and a q that nobody uses."""
     STAGES: gl.constexpr = memory.q.shape[0]
@@ -187,15 +197,15 @@ def _take_turns(turns_ptr, memory, barriers, sizes, CAUSAL: gl.constexpr):
     block, kv_head, b = _place(sizes)
     walk = _walk(block * KEYS, sizes, CAUSAL, ROWS, KEYS)
     lanes = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-    tile = ((b * sizes.h_kv + kv_head) * sizes.group + 1) * walk.tiles - 1
+    tile = _first_tile(block, kv_head, b, walk.tiles, sizes) + walk.tiles - 1
     i = 0
     for _ in range(sizes.group):
         for step in range(walk.walked):
-            turn = (turns_ptr + (tile - step).to(gl.int64) + gl.zeros_like(lanes)).to(gl.int64)
+            turn = (turns_ptr + (tile - step) + gl.zeros_like(lanes)).to(gl.int64)
             gl.inline_asm_elementwise(
                 "{ .reg .pred p; .reg .u32 t; AGAIN: ld.acquire.gpu.global.u32 t, [$1];"
                 " setp.lt.u32 p, t, $2; @p bra AGAIN; mov.b32 $0, t; }", "=r,l,r",
-                [turn, block + gl.zeros_like(lanes)], dtype=gl.int32, is_pure=False, pack=1,
+                [turn, block // sizes.sums + gl.zeros_like(lanes)], dtype=gl.int32, is_pure=False, pack=1,
             )  # fmt: skip
             mbarrier.arrive(barriers.my_turn, count=1)
             mbarrier.wait(barriers.empty.index(i % STAGES), (i // STAGES) & 1)
@@ -275,6 +285,7 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
     head = (b * sizes.h_kv + kv_head) * sizes.group
     count = walk.walked * sizes.group
     row_tile = (head + 1) * walk.tiles - 1
+    sum_ptr += (_first_tile(block, kv_head, b, walk.tiles, sizes) - head * walk.tiles) * (ROWS * D)
     memory.rows.store(gl.load(rows_ptr + row_tile.to(gl.int64) * (2 * ROWS) + offs_rows))
     mbarrier.wait(barriers.kv_full, 0)
     mbarrier.wait(barriers.q_full.index(0), 0)
@@ -365,10 +376,10 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
 @gluon.jit
 def gradients_kernel(
     q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, turns_ptr, blocks, heads,
-    at_once, h_kv, group, s_q, keys, shift, scale, scale_log2, CAUSAL: gl.constexpr,
+    at_once, sums, h_kv, group, s_q, keys, shift, scale, scale_log2, CAUSAL: gl.constexpr,
     ORDERED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr."""
+    """dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's."""
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = q_desc.block_type.shape[3]
     KEYS: gl.constexpr = k_desc.block_type.shape[2]
@@ -390,7 +401,7 @@ def gradients_kernel(
     )  # fmt: skip
     fence_async_shared()
     descriptors = Descriptors(q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc)
-    sizes = Sizes(blocks, heads, at_once, h_kv, group, s_q, keys, shift)
+    sizes = Sizes(blocks, heads, at_once, sums, h_kv, group, s_q, keys, shift)
     computing = (descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, scale_log2)
     # Constants stay constants only where they stand in the call.
     if ORDERED:
@@ -416,7 +427,7 @@ def gradients_kernel(
 
 @triton.jit
 def rows_kernel(
-    out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, tiles, h, s,
+    out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, sums, tiles, h, s,
     stride_ob, stride_os, stride_oh, stride_od, stride_db, stride_ds, stride_dh, stride_dd,
     stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
@@ -446,24 +457,32 @@ def rows_kernel(
     rows_ptr += place * 2 * ROWS + tl.arange(0, ROWS)
     tl.store(rows_ptr, lse)
     tl.store(rows_ptr + ROWS, -delta)
-    if ORDERED:
-        tl.store(turns_ptr + place, 0)
-    else:
-        zeros = tl.zeros((ROWS * D,), tl.float32)
-        tl.store(sum_ptr + place * (ROWS * D) + tl.arange(0, ROWS * D), zeros)
+    # A sum that is the first one in order is stored before it is added to.
+    zeros = tl.zeros((ROWS * D,), tl.float32)
+    for i in range(sums):
+        part = i * tl.num_programs(0) + place
+        if ORDERED:
+            tl.store(turns_ptr + part, 0)
+        if not ORDERED or i > 0:
+            tl.store(sum_ptr + part * (ROWS * D) + tl.arange(0, ROWS * D), zeros)
 
 
 @triton.jit
 def rounding_kernel(
-    sum_ptr, dq_ptr, tiles, h, s, scale, stride_b, stride_s, stride_h,
+    sum_ptr, dq_ptr, sums, tiles, h, s, scale, stride_b, stride_s, stride_h,
     ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """dq of a tile, from its sum as `_add` laid it."""
+    """dq of a tile, from its sums as `_add` laid them."""
     place = tl.program_id(0).to(tl.int64)
     head = place // tiles
     tile = place - head * tiles
     b = head // h
-    dq = tl.load(sum_ptr + place * (ROWS * D) + tl.arange(0, ROWS * D)) * scale
+    sum_ptr += place * (ROWS * D) + tl.arange(0, ROWS * D)
+    dq = tl.load(sum_ptr)
+    for _ in range(1, sums):
+        sum_ptr += tl.num_programs(0).to(tl.int64) * (ROWS * D)
+        dq += tl.load(sum_ptr)
+    dq *= scale
     DOWN: tl.constexpr = ROWS // 16
     ACROSS: tl.constexpr = 8 // DOWN
     parts = dq.reshape((DOWN, ACROSS, D // (8 * ACROSS), 8, 4, 2, 2))

@@ -48,6 +48,16 @@ def _tile(
     return tl.load(ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first")
 
 
+@triton.jit
+def _statistics(mean_ptr, rstd_ptr, rows, m):
+    """The mean and rstd of rows, [BLOCK_M, 1] in fp32."""
+    rstd = tl.load(rstd_ptr + rows, mask=rows < m, other=0.0)[:, None]
+    mean = tl.zeros_like(rstd)
+    if mean_ptr is not None:
+        mean = tl.load(mean_ptr + rows, mask=rows < m, other=0.0)[:, None]
+    return mean, rstd
+
+
 def _shares(
     dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, dresidual_ptr, words_ptr, dx_ptr,
     dweight_part_ptr, dbias_part_ptr, m, n_vectors, groups, stride_dym, stride_dyn, stride_xm,
@@ -81,14 +91,18 @@ def _shares(
     mask = (rows < m)[:, None] & mask_n
     dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
     x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
+    mean_next, rstd_next = _statistics(mean_ptr, rstd_ptr, rows, m)
     # A turn reads the next block of rows, leaves the parts of this one and finishes the one before.
     for block in tl.range(group, blocks + groups, groups):
         x = x_next.to(tl.float32)
         dy = dy_next.to(tl.float32)
+        mean = mean_next
+        rstd = rstd_next
         rows = (block + groups) * BLOCK_M + offs_m
         mask = (rows < m)[:, None] & mask_n
         dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
         x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
+        mean_next, rstd_next = _statistics(mean_ptr, rstd_ptr, rows, m)
         rows = block * BLOCK_M + offs_m
         mask_m = rows < m
         # Early: as a rule the parts of the block before are all there.
@@ -98,10 +112,9 @@ def _shares(
         parts_mask = (parts_rows < m)[:, None] & (offs_o < OWNERS)[None, :] & (before >= 0)
         if FINISHES:
             parts = tl.load(parts_ptr, mask=parts_mask, other=0, volatile=True)
-        rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
-        if mean_ptr is not None:
-            x -= tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
         x_hat = x * rstd
+        if mean_ptr is not None:
+            x_hat = (x - mean) * rstd
         g = dy
         if weight_ptr is not None:
             g = dy * weight
