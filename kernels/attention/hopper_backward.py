@@ -134,7 +134,7 @@ def hopper_gradients(
     with on_device_of(q):
         rows_kernel[(made,)](
             out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, *out.stride(), *do.stride(),
-            *lse.stride(), ROWS=cut.rows, D=d, ORDERED=ordered, num_warps=4,
+            *lse.stride(), ROWS=cut.rows, D=d, CAUSAL=causal, ORDERED=ordered, num_warps=4,
         )  # fmt: skip
         gradients_kernel[(blocks * b * h_kv,)](
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
@@ -145,7 +145,7 @@ def hopper_gradients(
         )  # fmt: skip
         rounding_kernel[(made,)](
             total, rounded, sums, tiles, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
-            num_warps=4,
+            num_warps=max(4, d // 32),
         )  # fmt: skip
     return dq, dk, dv, None, None
 

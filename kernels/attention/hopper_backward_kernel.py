@@ -219,7 +219,7 @@ def _take_turns(turns_ptr, memory, barriers, sizes, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def _add(dq, dq_ptr, block, ROWS: gl.constexpr, D: gl.constexpr, ORDERED: gl.constexpr):
+def _add(dq, dq_ptr, is_first, ROWS: gl.constexpr, D: gl.constexpr):
     """Add a tile's share of dq to the sum in memory, which lies there as threads hold it.
 
     The first one in order has nothing to add to.
@@ -235,7 +235,7 @@ def _add(dq, dq_ptr, block, ROWS: gl.constexpr, D: gl.constexpr, ORDERED: gl.con
     c, d = gl.split(lowers.reshape((FOURS, 2)))
     offs = gl.arange(0, FOURS, layout=a.type.layout) * 4
     places = (dq_ptr + offs).to(gl.int64)
-    if (block == 0) & ORDERED:
+    if is_first:
         gl.inline_asm_elementwise(
             "st.global.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0;", "=r,l,f,f,f,f",
             [places, a, b, c, d], dtype=gl.int32, is_pure=False, pack=1,
@@ -276,6 +276,8 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
     walk = _walk(start_n, sizes, CAUSAL, ROWS, KEYS)
     k = memory.k.index(0).reshape((KEYS, D))
     v = memory.v.index(0).reshape((KEYS, D))
+    # Under a causal mask a sum's first block may leave tiles out: there it adds to zeros.
+    is_first = (block < (1 if CAUSAL else sizes.sums)) & ORDERED
     offs_n = start_n + gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
     no_s = gl.zeros((KEYS, ROWS), gl.float32, S_LAYOUT)
     no_dq = gl.zeros((ROWS, D), gl.float32, Q_LAYOUT)
@@ -358,7 +360,7 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
                 s = warpgroup_mma(k_now, q_next.permute((1, 0)), no_s, use_acc=False, is_async=True)
                 if ORDERED:
                     mbarrier.wait(barriers.my_turn, (i & 1) ^ 1)
-                _add(dq, sum_ptr + row_tile.to(gl.int64) * (ROWS * D), block, ROWS, D, ORDERED)
+                _add(dq, sum_ptr + row_tile.to(gl.int64) * (ROWS * D), is_first, ROWS, D)
                 if is_wide(D):
                     dk, s = warpgroup_mma_wait(0, deps=[dk, s])
                 else:
@@ -429,7 +431,8 @@ def gradients_kernel(
 def rows_kernel(
     out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, sums, tiles, h, s,
     stride_ob, stride_os, stride_oh, stride_od, stride_db, stride_ds, stride_dh, stride_dd,
-    stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, ORDERED: tl.constexpr,
+    stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
+    ORDERED: tl.constexpr,
 ):  # fmt: skip
     """A tile's lse in base 2, inf for rows without keys, and -delta; zeros for what is counted."""
     place = tl.program_id(0).to(tl.int64)
@@ -457,13 +460,12 @@ def rows_kernel(
     rows_ptr += place * 2 * ROWS + tl.arange(0, ROWS)
     tl.store(rows_ptr, lse)
     tl.store(rows_ptr + ROWS, -delta)
-    # A sum that is the first one in order is stored before it is added to.
-    zeros = tl.zeros((ROWS * D,), tl.float32)
     for i in range(sums):
         part = i * tl.num_programs(0) + place
         if ORDERED:
             tl.store(turns_ptr + part, 0)
-        if not ORDERED or i > 0:
+        if not ORDERED or (CAUSAL and i > 0):
+            zeros = tl.zeros((ROWS * D,), tl.float32)
             tl.store(sum_ptr + part * (ROWS * D) + tl.arange(0, ROWS * D), zeros)
 
 
@@ -477,11 +479,14 @@ def rounding_kernel(
     head = place // tiles
     tile = place - head * tiles
     b = head // h
-    sum_ptr += place * (ROWS * D) + tl.arange(0, ROWS * D)
-    dq = tl.load(sum_ptr)
-    for _ in range(1, sums):
-        sum_ptr += tl.num_programs(0).to(tl.int64) * (ROWS * D)
-        dq += tl.load(sum_ptr)
+    # As `_add` laid it: four neighbours are of two queries, 8 apart, of which the first counts.
+    offs = tl.arange(0, ROWS * D)
+    there = tile * ROWS + offs // (16 * D) * 16 + offs // 16 % 8 < s
+    sum_ptr += place * (ROWS * D) + offs
+    dq = tl.load(sum_ptr, mask=there, other=0.0)
+    for i in tl.range(1, sums, loop_unroll_factor=4):
+        step = i * tl.num_programs(0).to(tl.int64) * (ROWS * D)
+        dq += tl.load(sum_ptr + step, mask=there, other=0.0)
     dq *= scale
     DOWN: tl.constexpr = ROWS // 16
     ACROSS: tl.constexpr = 8 // DOWN

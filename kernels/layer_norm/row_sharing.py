@@ -109,13 +109,27 @@ def _shares(
     g_before = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     x_hat_before = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     rstd_before = tl.zeros((BLOCK_M, 1), tl.float32)
-    # A turn leaves the parts of a block of rows, and finishes the block before.
+    rows = group * BLOCK_M + offs_m
+    if STAGES == 1:
+        mask = (rows < m)[:, None] & mask_n
+        dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
+        x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
+    # A turn leaves the parts of a block of rows and finishes the one before. It reads the next one
+    # into registers, or with several stages those to come into shared memory.
     for block in tl.range(group, blocks + groups, groups, num_stages=STAGES):
         rows = block * BLOCK_M + offs_m
+        if STAGES == 1:
+            x = x_next
+            dy = dy_next
+            rows += groups * BLOCK_M
+        mask = (rows < m)[:, None] & mask_n
+        dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
+        x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
+        if STAGES > 1:
+            x = x_next
+            dy = dy_next
+        rows = block * BLOCK_M + offs_m
         mask_m = rows < m
-        mask = mask_m[:, None] & mask_n
-        dy = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
-        x = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
         rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
         # Early: as a rule the parts of the block before are all there.
         before = block - groups
@@ -190,7 +204,7 @@ class Cut:
 # 2048 x 65536, 128 x 65536 and more on an H200, triton 3.6, 2026-11-22: docs/measured.md. Rows that
 # aren't aligned take what spills nowhere: halves would with 168 registers on sm 80.
 _CUTS = {
-    (2, True): Cut(1, 2048, 4, 3, 3, 168),
+    (2, True): Cut(1, 2048, 4, 1, 3, 168),
     (2, False): Cut(1, 2048, 4, 1, 2, 255),
     (4, True): Cut(1, 2048, 8, 3, 2, 128),
     (4, False): Cut(1, 2048, 8, 3, 2, 128),

@@ -91,6 +91,9 @@ _CASES = (
     _case(3, 6, 3, 129, 77, 64, 64, options="causal scale"),
     _case(1, 3, 3, 1, 300, 128, 128),
     _case(1, 4, 2, 150, 170, 256, 256, options="causal"),
+    _case(2, 6, 2, 1, 700, 64, 64, options="causal bottom_right"),
+    _case(1, 8, 2, 1, 1300, 128, 128),
+    _case(1, 2, 2, 20, 1300, 128, 128, options="causal bottom_right"),
 )
 
 
@@ -140,9 +143,11 @@ _DEFECTS = {
         "warpgroup_mma_wait(2, deps=[dv, weights, dq])",
     ),
     "the first block adds to what nothing has written": (
-        "if (block == 0) & ORDERED:",
-        "if (block == 1) & ORDERED:",
+        "(block < (1 if CAUSAL else sizes.sums)) & ORDERED",
+        "(block == 1) & ORDERED",
     ),
+    "two sums lie in one place": ("(block % sizes.sums *", "(block * 0 *"),
+    "a sum is left out": ("tl.range(1, sums,", "tl.range(2, sums,"),
     "no block is told that it is its turn": (
         "gl.where(lanes == 0, 1, 0)",
         "gl.where(lanes == 0, 0, 0)",
