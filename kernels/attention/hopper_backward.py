@@ -3,16 +3,15 @@
 `hopper_end_to_end` is ATTENTION_GRADIENTS: `hopper`, then `hopper_ordered`.
 
 They serve halves, heads of 64, 128 and 256, causal masks, scales and grouped heads; `two_pass` and
-`split_queries` serve the rest, and what is too small to keep a GPU busy. In `hopper_ordered` each
-sum has one order, so it is bitwise repeatable, and a row's bits depend on no other batch or head.
-Programs wait for ones of lower numbers, which a GPU starts before them.
+`split_queries` serve the rest. In `hopper_ordered` each sum has one order, so it is bitwise
+repeatable, and a row's bits depend on no other batch or head. Programs wait for ones of lower
+numbers, which a GPU starts before them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,7 +44,7 @@ _CUTS = {64: _Cut(128, 128, 2), 128: _Cut(64, 128, 3), 256: _Cut(64, 64, 2)}
 _HEADS = tuple(_CUTS)
 
 
-_TILES = 8  # of queries that a head's sums of dq have together, at least
+_FEW_TILES = 8  # of queries
 
 
 def _sums(tiles: int, blocks: int) -> int:
@@ -54,23 +53,25 @@ def _sums(tiles: int, blocks: int) -> int:
     As blocks add to a sum one after the other, one sum would keep few programs busy where tiles of
     queries are few. It follows from a head's sizes alone, since bits depend on it.
     """
-    return min(blocks, cdiv(_TILES, tiles))
+    return min(blocks, cdiv(_FEW_TILES, tiles))
 
 
-def _is_quick(d: int, rows: int, keys: int, heads: int, *, ordered: bool) -> bool:
-    """Whether dispatch takes it: a program for each block of keys fills an H200.
+def _is_quick(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
+    """Whether dispatch takes the kernel without order: `split_queries` has more programs.
 
-    In order, the blocks of a head are done one after the other where it has few tiles of queries.
+    It does where programs, one for each block of keys, fill half of an H200, or each has few tiles
+    of queries to walk over.
     """
-    blocks: int = cdiv(keys, _CUTS[d].keys)
-    waits = ordered and 2 * cdiv(rows, _CUTS[d].rows) < blocks
-    return blocks * heads >= FIXED_MULTIPROCESSORS and not waits
+    cut = _CUTS[d]
+    programs: int = cdiv(keys, cut.keys) * heads
+    return 2 * programs >= FIXED_MULTIPROCESSORS or cdiv(rows, cut.rows) * group <= _FEW_TILES
 
 
 def serves(problem: Problem, do: Tensor, *, ordered: bool) -> bool:
     """Whether a kernel serves a call, and dispatch takes it."""
-    served, heads = is_served(problem, _HEADS, do), problem.b * problem.h_kv
-    return served and _is_quick(problem.d, problem.s_q, problem.s_kv, heads, ordered=ordered)
+    p = problem
+    quick = ordered or (p.d in _HEADS and _is_quick(p.d, p.group, p.s_q, p.s_kv, p.b * p.h_kv))
+    return quick and is_served(p, _HEADS, do)
 
 
 def _at_once(heads: int, working: int, cut: _Cut, device: torch.device, *, waits: bool) -> int:
@@ -127,14 +128,15 @@ def hopper_gradients(
     total = torch.empty(sums * made * cut.rows * d, dtype=torch.float32, device=q.device)
     of_rows = torch.empty(made * cut.rows * 2, dtype=torch.float32, device=q.device)
     turns = torch.empty(sums * made, dtype=torch.int32, device=q.device) if ordered else None
-    # In order a block is a tile of queries behind the one before: no more work than there are tiles.
+    # In order a block is a tile of queries behind the one before.
     working = min(blocks, sums * tiles * group) if ordered else blocks
     at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and causal)
     scale = problem.scale
     with on_device_of(q):
         rows_kernel[(made,)](
-            out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, *out.stride(), *do.stride(),
-            *lse.stride(), ROWS=cut.rows, D=d, CAUSAL=causal, ORDERED=ordered, num_warps=4,
+            out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, *out.stride(),
+            *do.stride(), *lse.stride(), ROWS=cut.rows, D=d, CAUSAL=causal, ORDERED=ordered,
+            num_warps=4,
         )  # fmt: skip
         gradients_kernel[(blocks * b * h_kv,)](
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
@@ -144,8 +146,8 @@ def hopper_gradients(
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
         rounding_kernel[(made,)](
-            total, rounded, sums, tiles, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows, D=d,
-            num_warps=max(4, d // 32),
+            total, rounded, sums, tiles, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows,
+            D=d, num_warps=max(4, d // 32),
         )  # fmt: skip
     return dq, dk, dv, None, None
 
@@ -165,9 +167,10 @@ def _workspace(case: Case) -> int:
     return 4 * case.size("b") * case.size("h_q") * tiles * (rows * (sums * d + 2) + sums)
 
 
-def _is_dispatched(case: Case, *, ordered: bool) -> bool:
+def _is_dispatched(case: Case) -> bool:
     heads = case.size("b") * case.size("h_kv")
-    return _is_quick(case.size("d"), case.size("s_q"), case.size("s_kv"), heads, ordered=ordered)
+    group = case.size("h_q") // max(case.size("h_kv"), 1)
+    return _is_quick(case.size("d"), group, case.size("s_q"), case.size("s_kv"), heads)
 
 
 _DOMAIN = Domain(
@@ -205,7 +208,6 @@ def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options) -> Pr
     numerics=_ORDERED,
     priority=25,
     workspace=_workspace,
-    dispatched=partial(_is_dispatched, ordered=True),
 )
 def hopper_ordered(
     do: Tensor,
@@ -230,7 +232,7 @@ def hopper_ordered(
     numerics=_ATOMIC,
     priority=12,
     workspace=_workspace,
-    dispatched=partial(_is_dispatched, ordered=False),
+    dispatched=_is_dispatched,
     same_code_as="hopper_ordered",  # but for how dq is added up
 )
 def hopper_atomic(
@@ -262,7 +264,7 @@ def _workspace_of_both(case: Case) -> int:
     numerics=_ORDERED,
     priority=25,
     workspace=_workspace_of_both,
-    dispatched=lambda case: hopper.is_dispatched(case) and _is_dispatched(case, ordered=True),
+    dispatched=hopper.is_dispatched,
 )
 def hopper_end_to_end(
     do: Tensor,

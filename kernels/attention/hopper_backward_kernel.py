@@ -202,10 +202,11 @@ def _take_turns(turns_ptr, memory, barriers, sizes, CAUSAL: gl.constexpr):
     for _ in range(sizes.group):
         for step in range(walk.walked):
             turn = (turns_ptr + (tile - step) + gl.zeros_like(lanes)).to(gl.int64)
+            number = block // sizes.sums + gl.zeros_like(lanes)
             gl.inline_asm_elementwise(
                 "{ .reg .pred p; .reg .u32 t; AGAIN: ld.acquire.gpu.global.u32 t, [$1];"
                 " setp.lt.u32 p, t, $2; @p bra AGAIN; mov.b32 $0, t; }", "=r,l,r",
-                [turn, block // sizes.sums + gl.zeros_like(lanes)], dtype=gl.int32, is_pure=False, pack=1,
+                [turn, number], dtype=gl.int32, is_pure=False, pack=1,
             )  # fmt: skip
             mbarrier.arrive(barriers.my_turn, count=1)
             mbarrier.wait(barriers.empty.index(i % STAGES), (i // STAGES) & 1)

@@ -49,37 +49,12 @@ def _tile(
 
 
 @triton.jit
-def _now(words):
-    """Words of 64 bits at these addresses, which other programs may be writing."""
-    return tl.inline_asm_elementwise(
-        "ld.relaxed.gpu.global.b64 $0, [$1];", "=l,l", [words.to(tl.int64, bitcast=True)],
-        dtype=tl.int64, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def _waited_for(parts, words):
-    """`parts`, or where it is -1 what is at its address once it is something else."""
-    return tl.inline_asm_elementwise(
-        "{ .reg .pred p; mov.b64 $0, $1; AGAIN: setp.ne.s64 p, $0, -1; @p bra DONE;"
-        " ld.relaxed.gpu.global.b64 $0, [$2]; bra AGAIN; DONE: }",
-        "=&l,l,l", [parts, words.to(tl.int64, bitcast=True)], dtype=tl.int64, is_pure=False,
-        pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def _total(halves):
-    """The sums of parts [BLOCK_M, BLOCK_O] of rows, from their bits: [BLOCK_M, 1] or, of one row, a number.
-
-    A number has no layout: of a tensor the compiler would give each thread as many words of
-    others as it has columns.
-    """
-    total = tl.sum(halves.to(tl.int32).to(tl.float32, bitcast=True), axis=1)
-    if total.shape[0] == 1:
-        return tl.sum(total, axis=0)
-    else:
-        return total[:, None]
+def _normalised(x, rows, mask_m, mean_ptr, rstd):
+    """x^ of a tile, in fp32."""
+    x = x.to(tl.float32)
+    if mean_ptr is not None:
+        x -= tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
+    return x * rstd
 
 
 def _shares(
@@ -88,10 +63,12 @@ def _shares(
     stride_xn, stride_rm, stride_rn, inverse_n,
     ZERO_CENTRED: tl.constexpr, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, OWNERS: tl.constexpr,
     LEAVES: tl.constexpr, FINISHES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_O: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_O: tl.constexpr,
 ):  # fmt: skip
     # words_ptr: [m, OWNERS] parts of the two sums, then how many places are taken, less one; -1
     # where nothing is yet. A word is written and read whole, so nothing else has to be in order.
+    # No barrier may stand where warps wait, as one may see a word before another does.
+    tl.static_assert(BLOCK_M * BLOCK_O <= 32 or not (LEAVES and FINISHES))
     n = n_vectors * VECTOR
     place = tl.atomic_add(words_ptr + m.to(tl.int64) * OWNERS, 1, sem="relaxed") + 1
     place = (place % (groups * OWNERS)).to(tl.int32)
@@ -106,78 +83,72 @@ def _shares(
     dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     blocks = tl.cdiv(m, BLOCK_M)
-    g_before = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    x_hat_before = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    rstd_before = tl.zeros((BLOCK_M, 1), tl.float32)
+    x_before = tl.zeros((BLOCK_M, BLOCK_N), x_ptr.dtype.element_ty)
+    dy_before = tl.zeros((BLOCK_M, BLOCK_N), dy_ptr.dtype.element_ty)
     rows = group * BLOCK_M + offs_m
-    if STAGES == 1:
+    mask = (rows < m)[:, None] & mask_n
+    dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
+    x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
+    # A turn reads the next block of rows, leaves the parts of this one and finishes the one before.
+    for block in tl.range(group, blocks + groups, groups):
+        x = x_next
+        dy = dy_next
+        rows = (block + groups) * BLOCK_M + offs_m
         mask = (rows < m)[:, None] & mask_n
         dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
         x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
-    # A turn leaves the parts of a block of rows and finishes the one before. It reads the next one
-    # into registers, or with several stages those to come into shared memory.
-    for block in tl.range(group, blocks + groups, groups, num_stages=STAGES):
-        rows = block * BLOCK_M + offs_m
-        if STAGES == 1:
-            x = x_next
-            dy = dy_next
-            rows += groups * BLOCK_M
-        mask = (rows < m)[:, None] & mask_n
-        dy_next = _tile(dy_ptr, rows, offs_n, mask, stride_dym, stride_dyn, ADJACENT, VECTOR)
-        x_next = _tile(x_ptr, rows, offs_n, mask, stride_xm, stride_xn, ADJACENT, VECTOR)
-        if STAGES > 1:
-            x = x_next
-            dy = dy_next
         rows = block * BLOCK_M + offs_m
         mask_m = rows < m
-        rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
         # Early: as a rule the parts of the block before are all there.
         before = block - groups
         parts_rows = before * BLOCK_M + offs_m
+        parts_ptr = words_ptr + parts_rows.to(tl.int64)[:, None] * OWNERS + offs_o[None, :]
         parts_mask = (parts_rows < m)[:, None] & (offs_o < OWNERS)[None, :] & (before >= 0)
-        parts_offs = parts_rows.to(tl.int64)[:, None] * OWNERS + offs_o[None, :]
-        parts_ptr = words_ptr + tl.where(parts_mask, parts_offs, 0)
         if FINISHES:
-            parts = _now(parts_ptr) if LEAVES else tl.load(parts_ptr)
-            parts = tl.where(parts_mask, parts, 0)
-        dy = dy.to(tl.float32)
-        if mean_ptr is None:
-            x_hat = x.to(tl.float32) * rstd
-        else:
-            mean = tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
-            x_hat = (x.to(tl.float32) - mean) * rstd
-        g = dy
-        if weight_ptr is not None:
-            g = dy * weight
+            parts = tl.load(parts_ptr, mask=parts_mask, other=0, volatile=True)
         if LEAVES:
-            sum_gx, sum_g = tl.split(tl.sum(tl.join(g * x_hat, g), axis=1))
+            rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
+            g = dy.to(tl.float32)
+            if weight_ptr is not None:
+                g *= weight
+            gx = g * _normalised(x, rows, mask_m, mean_ptr, rstd)
+            sum_gx, sum_g = tl.split(tl.sum(tl.join(gx, g), axis=1))
             high = sum_gx.to(tl.int32, bitcast=True).to(tl.int64) << 32
             word = high | (sum_g.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
             # Two NaN of all ones would read as a word that isn't there: another NaN does as well.
             word = tl.where(word == -1, -2, word)
             words = words_ptr + rows.to(tl.int64) * OWNERS + owner
             tl.atomic_xchg(words, word, mask=mask_m, sem="relaxed")
-        if dweight_part_ptr is not None:
-            dweight += dy * x_hat
-        if dbias_part_ptr is not None:
-            dbias += dy
         if FINISHES and before >= 0:
-            if LEAVES:
-                parts = _waited_for(parts, parts_ptr)
-            shift = x_hat_before * (_total(parts >> 32) * inverse_n * rstd_before)
+            while tl.max(tl.max((parts == -1).to(tl.int32), axis=1), axis=0) > 0:
+                parts = tl.load(parts_ptr, mask=parts_mask, other=0, volatile=True)
+            rows = before * BLOCK_M + offs_m
+            mask_m = rows < m
+            mask = mask_m[:, None] & mask_n
+            rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
+            c2 = (parts >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+            x_hat = _normalised(x_before, rows, mask_m, mean_ptr, rstd)
+            wide_dy = dy_before.to(tl.float32)
+            g = wide_dy
+            if weight_ptr is not None:
+                g = wide_dy * weight
+            shift = x_hat * (tl.sum(c2, axis=1)[:, None] * inverse_n)
             if mean_ptr is not None:
-                shift += _total(parts) * inverse_n * rstd_before
-            dx = g_before * rstd_before - shift
-            mask = (parts_rows < m)[:, None] & mask_n
+                c1 = parts.to(tl.int32).to(tl.float32, bitcast=True)
+                shift += tl.sum(c1, axis=1)[:, None] * inverse_n
+            dx = (g - shift) * rstd
             if dresidual_ptr is not None:
                 dx += _tile(
-                    dresidual_ptr, parts_rows, offs_n, mask, stride_rm, stride_rn, ADJACENT, VECTOR
+                    dresidual_ptr, rows, offs_n, mask, stride_rm, stride_rn, ADJACENT, VECTOR
                 ).to(tl.float32)
-            dx_offs = parts_rows.to(tl.int64)[:, None] * n + offs_n[None, :]
+            dx_offs = rows.to(tl.int64)[:, None] * n + offs_n[None, :]
             tl.store(dx_ptr + dx_offs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-        g_before = g
-        x_hat_before = x_hat
-        rstd_before = rstd
+            if dweight_part_ptr is not None:
+                dweight += wide_dy * x_hat
+            if dbias_part_ptr is not None:
+                dbias += wide_dy
+        x_before = x
+        dy_before = dy
     if FINISHES:
         leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, group, offs_n, n)
 
@@ -187,15 +158,15 @@ _shares_kernel = compiled_twice(_shares)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Rows and columns of a program's block, warps, stages in flight, programs for each SM.
+    """Rows and columns of a program's block, warps, programs for each SM, and registers a thread.
 
-    registers: of a thread, at most.
+    block_m times owners, to a power of 2, is 32 at most: the words of a block lie in one warp, and
+    each warp waits for them on its own.
     """
 
     block_m: int
     block_n: int
     num_warps: int
-    num_stages: int
     programs_per_sm: int
     registers: int
 
@@ -204,11 +175,12 @@ class Cut:
 # 2048 x 65536, 128 x 65536 and more on an H200, triton 3.6, 2026-11-22: docs/measured.md. Rows that
 # aren't aligned take what spills nowhere: halves would with 168 registers on sm 80.
 _CUTS = {
-    (2, True): Cut(1, 2048, 4, 1, 3, 168),
-    (2, False): Cut(1, 2048, 4, 1, 2, 255),
-    (4, True): Cut(1, 2048, 8, 3, 2, 128),
-    (4, False): Cut(1, 2048, 8, 3, 2, 128),
+    (2, True): Cut(1, 2048, 4, 3, 168),
+    (2, False): Cut(1, 2048, 4, 2, 255),
+    (4, True): Cut(1, 2048, 8, 2, 128),
+    (4, False): Cut(1, 2048, 8, 2, 128),
 }
+_FEW_TURNS = 12
 MOST_OWNERS = 32
 WIDEST = 65536
 SM = (80, 121)
@@ -247,7 +219,7 @@ def row_sharing(
             f"this device has {found} SMs; use column_owning"
         )
     blocks = cdiv(m, cut.block_m)
-    groups = min(blocks, max(1, cores * cut.programs_per_sm // owners))
+    groups = _groups(blocks, owners, cores, cut)
     call.sum_in(groups)
     if m:
         words = torch.full((m * owners + 1,), -1, dtype=torch.int64, device=device)
@@ -256,9 +228,20 @@ def row_sharing(
             call.launch(
                 _shares_kernel, (groups * owners,), options, words_ptr=words, groups=groups,
                 OWNERS=owners, LEAVES=leaves, FINISHES=finishes, BLOCK_M=cut.block_m,
-                BLOCK_N=block_n, BLOCK_O=next_power_of_2(owners), STAGES=cut.num_stages,
+                BLOCK_N=block_n, BLOCK_O=next_power_of_2(owners),
             )  # fmt: skip
     return call.gradients()
+
+
+def _groups(blocks: int, owners: int, cores: int, cut: Cut) -> int:
+    """Programs of a row's columns that walk over so many blocks of rows.
+
+    Where each has few, fewer of them have less to fold afterwards.
+    """
+    groups = max(1, cores * cut.programs_per_sm // owners)
+    if blocks < _FEW_TURNS * groups:
+        groups = max(1, cores * min(cut.programs_per_sm, 2) // owners)
+    return min(blocks, groups)
 
 
 def _interpreted_cut(n: int) -> Cut:
@@ -266,7 +249,7 @@ def _interpreted_cut(n: int) -> Cut:
 
     Of rows eight, so that there are groups, whose number shows what their sums depend on.
     """
-    return Cut(8, max(256, next_power_of_2(n) // 4), 4, 1, 2, 255)
+    return Cut(8, max(256, next_power_of_2(n) // 4), 4, 2, 255)
 
 
 # dweight has a partial for each group; with the option device_independent it doesn't show.

@@ -17,7 +17,7 @@ from kernels.attention import (
     hopper_backward_kernel,
 )
 from kernels.attention.problem import AttentionError
-from kernels.registry import choose
+from kernels.registry import all_kernels, choose
 from oracles import OPS
 from oracles.attention.cases import attention_case
 from oracles.op import Case
@@ -35,8 +35,7 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
     [
         (_case(16, 16, 16, 1024, 1024, 128, 128), 90, "hopper_ordered"),
         (_case(1, 32, 4, 16384, 16384, 64, 64, options="causal scale"), 90, "hopper_ordered"),
-        (_case(1, 16, 16, 1024, 1024, 128, 128), 90, "two_pass"),  # 128 blocks of keys
-        (_case(8, 16, 16, 77, 4096, 64, 64), 90, "two_pass"),  # one tile of queries
+        (_case(8, 16, 16, 1, 4096, 64, 64), 90, "hopper_ordered"),
         (_case(16, 16, 16, 1024, 1024, 128, 128), 100, "two_pass"),
         (_case(16, 8, 8, 1024, 1024, 256, 256, options="causal"), 90, "hopper_ordered"),
         (_case(16, 16, 16, 1024, 1024, 96, 96), 90, "two_pass"),
@@ -44,9 +43,27 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "two_pass_fp32"),
     ],
 )
-def test_large_calls_are_given_to_it(case: Case, sm: int, name: str) -> None:
-    """On sm 90, where a program for each block of keys fills an H200."""
+def test_calls_that_it_serves_are_given_to_it(case: Case, sm: int, name: str) -> None:
+    """On sm 90."""
     assert choose(_BACKWARD, case, sm).name == name
+
+
+@pytest.mark.parametrize(
+    ("case", "taken"),
+    [
+        (_case(1, 16, 16, 1024, 1024, 128, 128), True),  # 128 programs
+        (_case(1, 32, 1, 256, 1024, 128, 128), False),  # 8 programs of 128 tiles
+        (_case(1, 4, 1, 128, 128, 128, 128), True),  # a program of 8 tiles
+    ],
+)
+def test_without_order_it_is_taken_where_its_programs_are_many_or_short(
+    case: Case,
+    taken: bool,  # noqa: FBT001
+) -> None:
+    """`split_queries` takes the rest."""
+    kernel = next(each for each in all_kernels() if each.name == "hopper_atomic")
+    assert kernel.dispatched is not None
+    assert kernel.dispatched(case) == taken
 
 
 @pytest.fixture
@@ -206,10 +223,10 @@ def test_scale_that_is_not_positive_is_served(scale: float, device: torch.device
 
 
 def test_end_to_end_is_what_large_calls_get() -> None:
-    """Where dispatch takes both of its parts."""
+    """Where dispatch takes its forward."""
     op = OPS["attention_gradients"]
-    for rows, name in ((1024, "hopper_end_to_end"), (16, "flash_two_pass")):
-        case = attention_case(op.name, (16, 16, 16, rows, 1024, 64, 64), torch.float16, "ci")
+    for b, name in ((16, "hopper_end_to_end"), (1, "flash_two_pass")):
+        case = attention_case(op.name, (b, 16, 16, 1024, 1024, 64, 64), torch.float16, "ci")
         assert choose(op, case, 90).name == name
 
 
