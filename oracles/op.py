@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -511,6 +511,13 @@ class Op:
     nonzero: frozenset[str] = frozenset()
     unaligned: frozenset[str] = frozenset()
     gpu_options: frozenset[str] = frozenset()
+
+    def found_signs(self) -> list[Any] | None:
+        """What `signs` go by where the oracle was asked for it, in JSON; None where it wasn't."""
+        return None
+
+    def tell_signs(self, found: list[Any] | None) -> None:
+        """Tell a process that may not ask the oracle what another one found."""
 
     def part(self, outputs: tuple[str, ...]) -> Op:
         """The op with these outputs alone, in their order; the others are `left_out`.

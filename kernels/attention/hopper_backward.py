@@ -53,7 +53,7 @@ def _sums(tiles: int, blocks: int) -> int:
     As blocks add to a sum one after the other, one sum would keep few programs busy where tiles of
     queries are few. It follows from a head's sizes alone, since bits depend on it.
     """
-    return min(blocks, cdiv(_FEW_TILES, tiles))
+    return min(blocks, cdiv(_FEW_TILES, max(tiles, 1)))
 
 
 def _is_quick(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
@@ -124,7 +124,7 @@ def hopper_gradients(
         rows, group, h_q, causal = group, 1, h_kv, False
     tiles = cdiv(rows, cut.rows)
     made = b * h_q * tiles
-    sums = _sums(cdiv(s_q, cut.rows), blocks) if ordered else 1
+    sums = _sums(cdiv(s_q, cut.rows), cdiv(keys, cut.keys)) if ordered else 1
     total = torch.empty(sums * made * cut.rows * d, dtype=torch.float32, device=q.device)
     of_rows = torch.empty(made * cut.rows * 2, dtype=torch.float32, device=q.device)
     turns = torch.empty(sums * made, dtype=torch.int32, device=q.device) if ordered else None

@@ -216,7 +216,8 @@ class Reference:
 
     def signs(self, case: Case, seed: int) -> Flips:
         """Signs that turn outputs' alone."""
-        return symmetries.flips(_symmetries(self), self.signature, case, seed)
+        found = _told[self] if self in _told else _symmetries(self)
+        return symmetries.flips(found, self.signature, case, seed)
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
@@ -276,6 +277,9 @@ def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counte
     return counter
 
 
+_told: dict[Reference, tuple[symmetries.Symmetry, ...]] = {}  # by another process
+
+
 @cache
 def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
     sizes, signature = _small(reference), reference.signature
@@ -304,6 +308,19 @@ class ReferenceOp(Op):
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
         self.reference.check()
+
+    def found_signs(self) -> list[Any]:
+        """The symmetries of the function: axis, arguments and outputs of each."""
+        found = _symmetries(self.reference)
+        return [[each.axis, sorted(each.arguments), sorted(each.outputs)] for each in found]
+
+    def tell_signs(self, found: list[Any] | None) -> None:
+        """Tell a process that may not ask the oracle what another one found."""
+        if found is not None:
+            _told[self.reference] = tuple(
+                symmetries.Symmetry(axis, frozenset(arguments), frozenset(outputs))
+                for axis, arguments, outputs in found
+            )
 
     def backward(
         self,

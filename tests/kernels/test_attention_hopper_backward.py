@@ -109,6 +109,8 @@ _CASES = (
     _case(1, 3, 3, 1, 300, 128, 128),
     _case(1, 4, 2, 150, 170, 256, 256, options="causal"),
     _case(2, 6, 2, 1, 700, 64, 64, options="causal bottom_right"),
+    _case(1, 2, 1, 1, 300, 64, 64, options="causal"),
+    _case(1, 2, 1, 0, 17, 64, 64),
     _case(1, 8, 2, 1, 1300, 128, 128),
     _case(1, 2, 2, 20, 1300, 128, 128, options="causal bottom_right"),
 )

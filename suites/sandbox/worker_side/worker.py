@@ -134,6 +134,7 @@ class _Worker:
         arena = self.arenas[message["through"]]
         self.last = None
         self.settle()
+        kernel.op.tell_signs(message["signs"])
         given = [
             Unpacked(arena, each, kernel.op.updates, self.device) for each in message["inputs"]
         ]

@@ -241,3 +241,37 @@ def test_bench_cases_are_those_of_the_peers_figures_and_others() -> None:
         ids = [each.id() for each in OPS[op].workloads.timed(device)]
         assert len(set(ids)) == len(ids)
         assert peers < len(ids) <= peers + 12
+
+
+_OWN_OP = """
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kernels import Domain, kernel
+from oracles.cases.sizes import COLUMNS, ROWS
+from oracles.reference import op
+
+
+@op(sizes={"m": ROWS, "n": COLUMNS})
+def doubled(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    return x + x
+
+
+@kernel(doubled, Domain(dtypes=(torch.float32,)))
+def twice(x):
+    return 2 * x
+"""
+
+
+def test_op_that_is_a_function_is_timed_where_its_oracle_may_not_be_asked(tmp_path: Path) -> None:
+    """What signs its values may have is found by the oracle, which a kernel's process has not."""
+    file = tmp_path / "own.py"
+    file.write_text(_OWN_OP)
+    case = "doubled_forward-m256-n256-float32-contiguous"
+    done = _run(
+        *_KNOWN, "--device=cpu", "--row-time=0.1", f"--kernels={file}", f"--case={case}",
+        f"--results={tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row.status for row in _record(tmp_path).benches] == ["timed"]
