@@ -48,7 +48,7 @@ _FEW_TILES = 8  # of queries
 
 
 def _sums(tiles: int, blocks: int) -> int:
-    """How many sums of dq there are in order: each has every so-manieth block of keys.
+    """How many sums of dq there are in order, to which blocks of keys add in turn.
 
     As blocks add to a sum one after the other, one sum would keep few programs busy where tiles of
     queries are few. It follows from a head's sizes alone, since bits depend on it.

@@ -17,8 +17,8 @@ The sum of dq lies in memory as threads hold it, 16 bytes of each next to anothe
 ORDERED, the blocks of keys add to a tile of dq one after the other, which a warp of its own sees
 to: it waits for the block before, lets the groups add, waits till they have, and tells the block
 after. The longest blocks come first and walk from the end, so that the block before is ahead.
-Where tiles are few there are several sums, each of every so-manieth block, which `rounding_kernel`
-adds up.
+Where tiles of queries are few there are several sums, so that fewer blocks wait for one another:
+block i adds to sum i % sums, and `rounding_kernel` adds the sums up.
 
 Design after FlashAttention-3 (Shah et al. 2024); the walk from the end as in DASH (2026).
 """
