@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -140,7 +141,7 @@ def _whole(session: nox.Session, option: str, value: str) -> str:
 
 
 def _run(
-    session: nox.Session, group: str, *command: str, variables: dict[str, str] | None = None
+    session: nox.Session, group: str, *command: str, variables: Mapping[str, str | None] | None = None
 ) -> None:
     """Run `python -m COMMAND` in the shared environment, from the root of the checkout."""
     python = _interpreter(session, group)
@@ -303,7 +304,9 @@ def tests(session: nox.Session) -> None:
     in one.
     """
     spread = ("-n=auto", "--maxprocesses=8", "--dist=loadfile", "--no-loadscope-reorder")
-    _run(session, "test", "pytest", "--device=cpu", *spread, *session.posargs)
+    # Each of the processes, and all that they start, would else compile every module anew.
+    kept = {"PYTHONDONTWRITEBYTECODE": None}
+    _run(session, "test", "pytest", "--device=cpu", *spread, *session.posargs, variables=kept)
 
 
 @nox.session(venv_backend="none", requires=["environment"])

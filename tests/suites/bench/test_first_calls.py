@@ -98,7 +98,7 @@ def test_interrupt_ends_all_processes_at_once(tmp_path: Path, when: str) -> None
     with pytest.raises(KeyboardInterrupt):
         compile_ahead(pairs, CPU, workers, processes=3)
     assert not (tmp_path / "waited").exists()
-    end_children()
+    end_children(frozenset(map(int, before)))
     assert _children() <= before
 
 

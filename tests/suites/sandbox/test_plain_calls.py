@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from reports.record import AccuracyRow
 from suites.accuracy.run import Run
 from suites.sandbox.judge_side import worker_process
 from suites.sandbox.judge_side.workers import Workers
+from tests.builders.python_server import ForkingPopen
 
 _CPU = torch.device("cpu")
 _CASES = {each.id(): each for op in OPS.values() for each in op.cases() if each.tier == "ci"}
@@ -204,8 +206,10 @@ def _assert_alike(kernel: Kernel, case: Case, workers: Workers) -> None:
         assert torch.equal(there.outputs[name], each), name
 
 
-def test_process_ends_with_the_workers(folder: Path) -> None:
+def test_process_ends_with_the_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is left when they are closed."""
+    forking = SimpleNamespace(**vars(subprocess) | {"Popen": ForkingPopen})
+    monkeypatch.setattr(worker_process, "subprocess", forking)
     workers = Workers(_CPU, 90, files=(folder / "mine.py",))
     kernel = next(each for each in workers.kernels() if each.name == "honest")
     inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
