@@ -82,14 +82,14 @@ def test_sound_arithmetic_never_alarms_with_options(feature: str) -> None:
 
 
 def _ci(op: Op) -> Iterator[Trial]:
-    for case in op.cases():
-        if case.tier == "ci" and case.layout.name == "contiguous":
-            yield Trial.given(op.name, case, op.inputs(case, CPU))
+    cases = [case for case in op.cases() if case.tier == "ci" and case.layout.name == "contiguous"]
+    for case in cases[::3]:
+        yield Trial.given(op.name, case, op.inputs(case, CPU))
 
 
 @pytest.mark.parametrize("name", [FORWARD, DELTA, BACKWARD, GRADIENTS])
 def test_emulation_has_the_outputs_of_its_case_and_passes_by_its_bounds(name: str) -> None:
-    """For every contiguous case of `ci`, unless it isn't comparable: then for no output."""
+    """For a third of the contiguous cases of `ci`, unless it isn't comparable: then for no output."""
     op, compared = OPS[name], 0
     assert op.emulate is not None
     for trial in _ci(op):
@@ -105,7 +105,7 @@ def test_emulation_has_the_outputs_of_its_case_and_passes_by_its_bounds(name: st
             verdict = judge(call, call, trial.truth, bounds, Numerics())
             assert verdict.rule is None, (trial.case.id(), verdict.reason)
         compared += 1
-    assert compared > 30
+    assert compared > 10
 
 
 @pytest.mark.parametrize("distribution", ["nan_q", "nan_k", "inf_k", "nan_v", "nan_masked"])
