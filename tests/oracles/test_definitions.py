@@ -39,6 +39,7 @@ from tests.builders.definitions import (
 CPU = torch.device("cpu")
 _SIZES = {"m": 5, "n": 64, "batch_size": 5, "M": 5, "rows": 5, "tokens": 5, "heads": 3}
 _PAGES = {"batch": 4, "pages": 7, "len_indptr": 5, "num_indices": 11}
+_Read = Callable[[Definition], ReferenceOp]
 _SCALARS = {"eps": 1e-3, "sm_scale": 0.25, "temperature": 0.5}
 
 
@@ -102,15 +103,24 @@ _BY_NAME = pytest.mark.parametrize(
 )
 
 
-def _read(folder: Path, of: Definition) -> ReferenceOp:
-    """The op, with one workload."""
-    sizes = {"b": 3, "h_q": 4, "h_kv": 2, "s": 7} if of is ATTENTION else _SIZES
-    sizes = _PAGES if of is PAGED else sizes
-    given = {name: _SCALARS.get(name) for name in of["inputs"]}
-    line = workload(
-        of["name"], {name: sizes[name] for name in of["axes"] if name in sizes}, **given
-    )
-    return read_definition(*written(folder, of, [line]))
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> _Read:
+    """The op of a definition, with one workload, read once: its cases are searched for."""
+    known: dict[str, ReferenceOp] = {}
+
+    def op_of(of: Definition) -> ReferenceOp:
+        if of["name"] not in known:
+            sizes = {"b": 3, "h_q": 4, "h_kv": 2, "s": 7} if of is ATTENTION else _SIZES
+            sizes = _PAGES if of is PAGED else sizes
+            given = {name: _SCALARS.get(name) for name in of["inputs"]}
+            line = workload(
+                of["name"], {name: sizes[name] for name in of["axes"] if name in sizes}, **given
+            )
+            folder = tmp_path_factory.mktemp("definition")
+            known[of["name"]] = read_definition(*written(folder, of, [line]))
+        return known[of["name"]]
+
+    return op_of
 
 
 def _errors(op: ReferenceOp, case: Case) -> Mapping[str, tuple[Tensor, Tensor]]:
@@ -127,10 +137,10 @@ def _errors(op: ReferenceOp, case: Case) -> Mapping[str, tuple[Tensor, Tensor]]:
 
 @_BY_NAME
 def test_truth_is_what_a_definition_computes_in_float64(
-    of: Definition, closed: Callable[..., Any], tmp_path: Path
+    of: Definition, closed: Callable[..., Any], read: _Read
 ) -> None:
     """Whatever it is cast to on the way; outputs have the dtypes that the definition says."""
-    op = _read(tmp_path, of)
+    op = read(of)
     op.check()
     case = op.cases()[0]
     inputs = op.inputs(case, CPU)
@@ -154,16 +164,16 @@ def test_truth_is_what_a_definition_computes_in_float64(
 
 @_BY_NAME
 def test_idealised_kernel_is_within_the_bound_of_a_definition(
-    of: Definition, closed: object, tmp_path: Path
+    of: Definition, closed: object, read: _Read
 ) -> None:
     """On the workload and on generated cases, of which there are enough."""
     del closed
-    op = _read(tmp_path, of)
+    op = read(of)
     cases = [case for case in op.cases() if case.tier == "ci"]
     assert len(cases) >= 50
     assert cases[0].why == "workload one"
     plain = [case for case in cases if case.distribution in ("normal", "outliers", "times3")]
-    for case in (cases[0], *plain[:5]):
+    for case in (cases[0], *plain[:3]):
         for error, bound in _errors(op, case).values():
             assert (error <= bound).all()
 
@@ -197,11 +207,11 @@ def test_cast_to_an_arguments_dtype_is_one_that_kernels_make(tmp_path: Path) -> 
         assert (wider[plain > 0] > 1.9 * plain[plain > 0]).all()
 
 
-def test_axes_that_follow_from_others_are_no_sizes(tmp_path: Path) -> None:
+def test_axes_that_follow_from_others_are_no_sizes(read: _Read) -> None:
     """By an expression, or by a constraint."""
-    op = read_definition(written(tmp_path, SILU_AND_MUL)[0])
+    op = read(SILU_AND_MUL)
     assert {name for case in op.cases() for name, _ in case.sizes} == {"m", "n"}
-    attention = _read(tmp_path, ATTENTION)
+    attention = read(ATTENTION)
     assert {name for case in attention.cases() for name, _ in case.sizes} == {"b", "h_kv", "s"}
     case = attention.cases()[0]
     assert attention.geometry(case)["q"].shape == (3, 4, 16)
@@ -229,11 +239,11 @@ def test_workloads_are_what_is_timed(tmp_path: Path) -> None:
     assert max(case.size("M") for case in alone.workloads.timed("cuda")) == 16384
 
 
-def test_scalar_that_nothing_says_is_told(tmp_path: Path) -> None:
+def test_scalar_that_nothing_says_is_told(tmp_path: Path, read: _Read) -> None:
     """A default of the reference's is enough."""
     assert unsaid(read_definition(written(tmp_path, ADD_RMS_NORM)[0])) == "eps"
     assert unsaid(read_definition(written(tmp_path, SOFTMAX)[0])) is None
-    assert unsaid(_read(tmp_path, ADD_RMS_NORM)) is None
+    assert unsaid(read(ADD_RMS_NORM)) is None
 
 
 def _changed(of: Definition, *path: str, to: object) -> Definition:
@@ -475,9 +485,9 @@ def test_definition_whose_small_cases_need_two_small_sizes_has_cases(tmp_path: P
     assert any(case.tier == "ci" for case in op.cases())
 
 
-def test_whole_numbers_are_drawn_where_they_are_valid(tmp_path: Path) -> None:
+def test_whole_numbers_are_drawn_where_they_are_valid(read: _Read) -> None:
     """Places of the axis that the reference reads, ends that rise to what they end at, masks."""
-    paged, labelled, masked = (_read(tmp_path, each) for each in (PAGED, LABELLED, MASKED))
+    paged, labelled, masked = (read(each) for each in (PAGED, LABELLED, MASKED))
     for case in paged.cases()[1:40]:
         inputs = paged.inputs(case, CPU)
         places, ends = required(inputs, "kv_indices"), required(inputs, "kv_indptr")
