@@ -28,8 +28,6 @@ from tests.builders.commands import Running, run_python, wait_for
 _KINDS = ("H200", "A100", "L40S")
 _ROOMS = ("oracles", "kernels", "profiles", "reports", "suites", "pyproject.toml")
 _BENCH = ("--device", "cpu", "--op", "layer_norm_backward", "--kernel", "torch_eager")
-_CASE = "layer_norm_backward-m64-n256-float32-contiguous"
-_ONE = (*_BENCH, "--row-time", "0.1", "--case", _CASE)
 # Warm: with three runs on two cores the probe of the flush may fail, and the run with it.
 _FOUR = (*_BENCH, "--row-time", "0.1", "--cache", "warm")
 # Rows of accuracy are the same wherever they are made, their durations aside.
@@ -275,34 +273,6 @@ ray.get(ray.remote(num_cpus=0)(burn).options(scheduling_strategy=on).remote(mark
 
 
 @pytest.mark.usefixtures("known_ground")
-def test_row_that_was_timed_beside_a_task_is_marked(nodes: Nodes, tmp_path: Path) -> None:
-    """Ray lets a task in that asks for no core. What asks it nothing: the killed driver's test."""
-    if host_time() is None:
-        pytest.skip("this system tells no processor time of the host")
-    (kind, node), mark = next(iter(nodes.alive.items())), f"mark of {tmp_path}"
-    task = Running(
-        sys.executable, "-c", _TASK, nodes.cluster.address, node.node_id, mark, started=True
-    )
-
-    def burning() -> list[int]:
-        return [each for each, words in _processes().items() if words[3:4] == [mark.encode()]]
-
-    try:
-        wait_for(burning, task)
-        assert nodes.kind_of(burning()[0]) == kind
-        ended = _fleet(nodes, tmp_path, "--on", kind, "--", "bench", *_ONE).ended()
-        assert burning()
-    finally:
-        task.ended(by=signal.SIGKILL)
-    assert ended.returncode == 0, ended.stderr
-    ((record,),) = _records(tmp_path).values()
-    (row,) = record.benches
-    assert row.codes == ("busy host",)
-    assert row.median_us is not None
-    wait_for(lambda: not burning())
-
-
-@pytest.mark.usefixtures("known_ground")
 def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Path) -> None:
     """Every row comes once: none is lost, and none is made twice."""
     running = _fleet(nodes, tmp_path, "--on", "SHARED", "--", "bench", *_FOUR)
@@ -339,16 +309,28 @@ def test_killed_driver_leaves_no_process_and_a_record_to_go_on_with(
 ) -> None:
     """The second driver makes what is missing; when its only node dies, the record says so.
 
-    The first row was timed beside processes that Ray knows nothing of, and is marked.
+    The first row was timed beside a task, which Ray lets in since it asks for no core, and is
+    marked.
     """
-    kind = next(iter(nodes.alive))
-    beside = [Running(sys.executable, "-c", _BURNS, started=True) for _ in range(_BURNERS)]
-    running = _fleet(nodes, tmp_path, "--on", kind, "--", "bench", *_FOUR)
-    wait_for(lambda: _has_rows(tmp_path, 1), running)
-    assert running.process.poll() is None, running.printed
-    for each in (running, *beside):
-        each.ended(by=signal.SIGKILL)
-    wait_for(lambda: not nodes.benches())
+    (kind, node), mark = next(iter(nodes.alive.items())), f"mark of {tmp_path}"
+    beside = Running(
+        sys.executable, "-c", _TASK, nodes.cluster.address, node.node_id, mark, started=True
+    )
+
+    def burning() -> list[int]:
+        return [each for each, words in _processes().items() if words[3:4] == [mark.encode()]]
+
+    try:
+        wait_for(burning, beside)
+        assert nodes.kind_of(burning()[0]) == kind
+        running = _fleet(nodes, tmp_path, "--on", kind, "--", "bench", *_FOUR)
+        wait_for(lambda: _has_rows(tmp_path, 1), running)
+        assert burning()
+        assert running.process.poll() is None, running.printed
+        running.ended(by=signal.SIGKILL)
+    finally:
+        beside.ended(by=signal.SIGKILL)
+    wait_for(lambda: not nodes.benches() and not burning())
     (folder,) = tmp_path.glob("fleet-*")
     words = ("--on", kind, f"--resume={folder}", "--", "bench", *_FOUR)
     running = _fleet(nodes, tmp_path, *words)
