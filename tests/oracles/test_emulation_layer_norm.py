@@ -70,8 +70,8 @@ def _all_ways(case: Case) -> Iterator[tuple[Arithmetic, Verdict]]:
 def test_sound_arithmetic_never_alarms(distribution: str) -> None:
     """No order of summation, form of x^ or way to combine dx fails the whole verdict."""
     turn = FINITE.index(distribution)
-    for index, shape in enumerate(SHAPES):
-        dtypes = DTYPES[(turn + index) % len(DTYPES)]
+    for index in (turn, turn + 1):
+        shape, dtypes = SHAPES[index % len(SHAPES)], DTYPES[(turn + index) % len(DTYPES)]
         if distribution == "near_overflow":
             dtypes = DTYPES[1]
         for how, verdict in _all_ways(_case(shape, dtypes, distribution)):
@@ -81,15 +81,15 @@ def test_sound_arithmetic_never_alarms(distribution: str) -> None:
 @pytest.mark.parametrize("options", OPTION_SETS, ids=lambda each: "+".join(sorted(each)))
 def test_sound_arithmetic_never_alarms_with_options(options: frozenset[str]) -> None:
     """Each option's own roundings are the emulation's too."""
-    for distribution in ("normal", "mean100", "uniform"):
-        for how, verdict in _all_ways(_case(SHAPES[0], DTYPES[0], distribution, options)):
-            assert verdict.rule is None, (distribution, how, verdict.reason)
+    distribution = ("normal", "mean100", "uniform")[OPTION_SETS.index(options) % 3]
+    for how, verdict in _all_ways(_case(SHAPES[0], DTYPES[0], distribution, options)):
+        assert verdict.rule is None, (distribution, how, verdict.reason)
 
 
 def test_emulation_has_the_outputs_of_its_case_and_passes_by_its_bounds() -> None:
-    """For every case of `ci`, unless it isn't comparable: then for none of its outputs."""
+    """For a third of the cases of `ci`, unless it isn't comparable: then for none of its outputs."""
     compared = 0
-    for case in LAYER_NORM_BACKWARD.cases():
+    for case in LAYER_NORM_BACKWARD.cases()[::3]:
         if case.tier != "ci" or case.size("m") * case.size("n") > 2**17:
             continue
         inputs = LAYER_NORM_BACKWARD.inputs(case, CPU)
@@ -103,7 +103,7 @@ def test_emulation_has_the_outputs_of_its_case_and_passes_by_its_bounds() -> Non
         assert {name: (tuple(each.shape), each.dtype) for name, each in made.items()} == forms
         assert _verdict(case, inputs, made, Numerics(), rule3=False).rule is None, case.id()
         compared += 1
-    assert compared > 150
+    assert compared > 50
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ _SMALL = ("--op=attention_delta", "--dtype=float32")
 
 
 def _cases() -> list[Case]:
-    return [case for op in OPS.values() for case in op.cases()]
+    """Of one op of each kind: of references, whose graphs are kept, one."""
+    ops = ("layer_norm_backward", "attention_forward", "softmax_backward")
+    return [case for op in ops for case in OPS[op].cases()]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -60,7 +62,7 @@ def test_shares_of_a_gpu_keep_what_compiles_together() -> None:
         and dict(case.sizes).get("d") == dict(case.sizes).get("d_v") == 64
     ]
     holding = [share_of(cases, number, 12, "cuda") for number in range(12)]
-    assert len(alike) > 100
+    assert len(alike) > 50
     assert sum(bool(share & set(alike)) for share in holding) == 1
 
 

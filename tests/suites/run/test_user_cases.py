@@ -282,9 +282,9 @@ def _drawn(op: str, draw: random.Random) -> dict[str, object]:
 
 @pytest.mark.parametrize("op", OPS)
 def test_line_that_is_taken_has_inputs_and_a_truth(op: str, tmp_path: Path) -> None:
-    """Of 400 drawn lines those that are taken, some dozens, all can be made and computed."""
+    """Of 100 drawn lines those that are taken, all can be made and computed."""
     draw, taken = random.Random(5), 0
-    for _ in range(400):
+    for _ in range(100):
         try:
             (case,) = _read(tmp_path, _drawn(op, draw))
         except CasesError:
@@ -295,7 +295,7 @@ def test_line_that_is_taken_has_inputs_and_a_truth(op: str, tmp_path: Path) -> N
         forms = OPS[op].forms(case)
         shapes = {name: tuple(each.shape) for name, each in truth.items() if each is not None}
         assert shapes == {name: form.shape for name, form in forms.items()}, case.id()
-    assert taken > 30
+    assert taken > 5
 
 
 _RUN = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
