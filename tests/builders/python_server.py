@@ -34,6 +34,7 @@ from typing import IO, Any
 
 from kernels.registry import all_kernels
 from oracles import OPS
+from oracles.reference import ReferenceOp
 from tests import ROOT
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -50,6 +51,7 @@ _LOADED = (
     *("pytest", "pytest_benchmark.plugin", "reports.__main__", "reports.comparison.__main__"),
     *("kernels", "suites.accuracy.suite", _LONE),
     *("suites.bench.suite", "suites.profile.suite", "numpy.random", "xdist.plugin", "nox"),
+    "scipy.stats",  # of figures: a second for each run that times
     "triton.experimental.gluon.nvidia.hopper",  # what the interpreter's repairs look at
 )
 _LOADED_TO_COMPILE = ("suites.compile.session", "suites.compile.task", _LONE)
@@ -362,7 +364,8 @@ def main() -> None:
         importlib.import_module(each)
     all_kernels()
     for op in OPS.values():
-        op.cases()
+        if not isinstance(op, ReferenceOp):  # theirs are searched for, and few runs ask for them
+            op.cases()
     for name, module in list(sys.modules.items()):
         if name.startswith(_PLUGINS):  # a plugin that is loaded before pytest is an error to it
             module.__doc__ = f"{module.__doc__}\n\nPYTEST_DONT_REWRITE"

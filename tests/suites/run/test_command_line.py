@@ -158,8 +158,10 @@ def _all_runs(folder: Folder) -> dict[str, Callable[[], Ran]]:
     wrong = folder.kernel("off by one", last="+ 1")
     folder.file("conftest.py", f"open({str(folder.path / 'executed')!r}, 'w')\nraise SystemExit")
     files = ("--kernels=right.py", "--kernels", other, "--kernels", right, "--sm=80")
-    beside = ("-k", "torch_native_cpu or column_owning_aligned", "--case", BASELINE_FAILS)
+    few = "torch_native_cpu or column_owning_aligned"
+    beside = ("--op", OP, "-k", few, "--case", BASELINE_FAILS)
     eager = ("--op", OP, "--kernel", "torch_eager")
+    both = ("--op", OP, "--op", ATTENTION_DELTA.name, "--kernel", "torch_eager")
     runs: dict[str, Callable[[], Ran]] = {
         "killed": partial(folder.stopped, "killed", signal.SIGKILL),
         "interrupted": partial(folder.stopped, "interrupted", signal.SIGINT),
@@ -175,8 +177,8 @@ def _all_runs(folder: Folder) -> dict[str, Callable[[], Ran]]:
         "by name": (*eager, "-k", "bfloat16 and offset1"),
         "by option": (*eager, "--dtype=float16", "--seed=7", "-k", "m1-n1-"),
         "by case": (*eager, "--case", f"{SMALL}-seed5", "--case", WIDE, "--seed", "-2"),
-        "two ops": ("--kernel", "torch_eager", "--case", SMALL, "--case", DELTA),
-        "one of two": ("--kernel", "torch_eager", "--case", DELTA),
+        "two ops": (*both, "--case", SMALL, "--case", DELTA),
+        "one of two": (*both, "--case", DELTA),
         "cuda": ("--device=cuda", "--case", SMALL),
         "raises.py": ("--kernels", folder.file("raises.py", "x = 1\nx / 0\n")),
     }
