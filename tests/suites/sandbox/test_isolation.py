@@ -31,15 +31,16 @@ def _command(results: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Record]:
-    """What a run of five faults among all cases of bfloat16 prints, and its record."""
+    """What a run of five faults among contiguous cases of bfloat16 prints, and its record."""
     results = tmp_path_factory.mktemp("crashed")
     limits = ("--time-limit=12", "--memory-limit=1.2")
-    ran = run_python(*_command(results, "--dtype=bfloat16", "--jobs=1", *limits))
+    few = ("--dtype=bfloat16", "-k", "bfloat16-contiguous", "--jobs=1")
+    ran = run_python(*_command(results, *few, *limits))
     assert ran.returncode == 1, ran.stdout + ran.stderr
     return ran.stdout, read(latest(results))
 
 
-def test_five_faults_among_a_hundred_cases_cost_five_verdicts(
+def test_five_faults_among_many_cases_cost_five_verdicts(
     crashed: tuple[str, Record],
 ) -> None:
     """A segfault, a hang, os._exit(0), all memory taken, an access of nobody's: the rest passes."""
@@ -47,7 +48,7 @@ def test_five_faults_among_a_hundred_cases_cost_five_verdicts(
     ran = [row for row in record.rows if row.status != "refused"]
     failed = {tuple(row.case.sizes.values()): row for row in ran if row.status == "failed"}
     assert record.problem is None
-    assert len(ran) > 90
+    assert len(ran) > 20
     assert set(failed) == set(_EXPECTED)
     assert sum(row.status == "passed" for row in ran) == len(ran) - 5
     for sizes, (rule, words) in _EXPECTED.items():
@@ -75,17 +76,17 @@ def test_of_an_exception_the_line_that_says_what_it_is_is_quoted() -> None:
     os.close(output)
 
 
-def _rows_of(results: Path) -> int:
+def _passed(results: Path) -> int:
     found = list(results.glob("*.jsonl"))
-    return found[0].read_bytes().count(b'"status":') if found else 0
+    return found[0].read_bytes().count(b'"status":"passed"') if found else 0
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
 def test_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path, by: signal.Signals) -> None:
     """After Ctrl-C, and after kill -9: a readable record, and --resume tries only the rest."""
-    small = ("--dtype=float16", "--jobs=1")
+    small = ("--dtype=float16", "-k", "float16-contiguous", "--jobs=1")
     running = Running(sys.executable, *_command(tmp_path / "first", *small))
-    wait_for(lambda: _rows_of(tmp_path / "first") >= 60, running)
+    wait_for(lambda: _passed(tmp_path / "first") >= 10, running)
     running.ended(by=by)
     cut = read(latest(tmp_path / "first"))
     assert cut.problem is not None

@@ -150,7 +150,7 @@ def test_kernel_that_ends_its_process_or_hangs_is_a_find(
 def test_kernel_that_finds_no_memory_is_no_find(tmp_path: Path) -> None:
     """The search's other processes hold it: the case counts as not tried, and that is told."""
     wrong = "raise torch.OutOfMemoryError('out of memory')"
-    done = run_python(*_command(tmp_path, wrong, "--minutes=0.2"))
+    done = run_python(*_command(tmp_path, wrong, "--minutes=0.05"))
     record = _record(tmp_path)
     untried = [row for row in record.rows if row.status == "refused"]
     assert not record.finds
