@@ -141,7 +141,10 @@ def _whole(session: nox.Session, option: str, value: str) -> str:
 
 
 def _run(
-    session: nox.Session, group: str, *command: str, variables: Mapping[str, str | None] | None = None
+    session: nox.Session,
+    group: str,
+    *command: str,
+    variables: Mapping[str, str | None] | None = None,
 ) -> None:
     """Run `python -m COMMAND` in the shared environment, from the root of the checkout."""
     python = _interpreter(session, group)

@@ -18,8 +18,8 @@ from oracles.cases.named import case_named, joined, layout_named, objection
 from oracles.op import Case, Op
 from oracles.reference import ReferenceOp
 
-# Those of packages, and of references one with a gradient, whole numbers, an axis that must be even,
-# scales and no normalisation: how coverings of the rest are made is the same.
+# Those of packages, and of references one with a gradient, whole numbers, an axis that must be
+# even, scales and no normalisation: how coverings of the rest are made is the same.
 _NAMES = (
     *(name for name, op in OPS.items() if not isinstance(op, ReferenceOp)),
     *("rms_norm_backward", "cross_entropy_forward", "rope_forward", "quantise_blocks"),

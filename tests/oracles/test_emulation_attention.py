@@ -89,7 +89,7 @@ def _ci(op: Op) -> Iterator[Trial]:
 
 @pytest.mark.parametrize("name", [FORWARD, DELTA, BACKWARD, GRADIENTS])
 def test_emulation_has_the_outputs_of_its_case_and_passes_by_its_bounds(name: str) -> None:
-    """For a third of the contiguous cases of `ci`, unless it isn't comparable: then for no output."""
+    """For a third of `ci`'s contiguous cases, unless it isn't comparable: then for no output."""
     op, compared = OPS[name], 0
     assert op.emulate is not None
     for trial in _ci(op):

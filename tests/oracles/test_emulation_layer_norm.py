@@ -87,7 +87,7 @@ def test_sound_arithmetic_never_alarms_with_options(options: frozenset[str]) -> 
 
 
 def test_emulation_has_the_outputs_of_its_case_and_passes_by_its_bounds() -> None:
-    """For a third of the cases of `ci`, unless it isn't comparable: then for none of its outputs."""
+    """For a third of the cases of `ci`, unless it isn't comparable: then for no output."""
     compared = 0
     for case in LAYER_NORM_BACKWARD.cases()[::3]:
         if case.tier != "ci" or case.size("m") * case.size("n") > 2**17:

@@ -42,9 +42,7 @@ def _rows(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
 @pytest.mark.parametrize("op", SOUND)
-def test_sound_attention_passes(
-    op: str, dtype: torch.dtype, device: torch.device
-) -> None:
+def test_sound_attention_passes(op: str, dtype: torch.dtype, device: torch.device) -> None:
     """The attention that the wrong ones are made from has no failure of its own.
 
     On every case that they are found on, and on some of the others.
