@@ -366,6 +366,8 @@ def main() -> None:
     for op in OPS.values():
         if not isinstance(op, ReferenceOp):  # theirs are searched for, and few runs ask for them
             op.cases()
+    if _interprets(os.environ):  # what references are counted with takes 2 s to load
+        OPS["softmax_backward"].cases()
     for name, module in list(sys.modules.items()):
         if name.startswith(_PLUGINS):  # a plugin that is loaded before pytest is an error to it
             module.__doc__ = f"{module.__doc__}\n\nPYTEST_DONT_REWRITE"
