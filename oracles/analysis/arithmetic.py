@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from oracles.analysis.known import Known, Total, scalar
 from oracles.op import Numerics
 from oracles.rounding import (
     FLUSHED,
@@ -63,31 +64,63 @@ class Arithmetic:
         """What n roundings in a row do to a number: (1 + u)^n - 1, or what is as probable."""
         return math.expm1(min(self.gamma(n) + n * self.u**2, 600.0))
 
-    def rounded(self, value: Tensor, error: Tensor | None, roundings: float = 1) -> Tensor:
-        """The error after so many roundings of `value`, which had this error before; in new memory.
+    def rounded(
+        self, out: Known, error: Tensor | None, roundings: float = 1, *, times: float = 1.0
+    ) -> Tensor:
+        """The error after so many roundings of `out`, which had `times` this error before.
 
         A subnormal result may be flushed to zero.
         """
-        size = value.abs().mul_(roundings * self.u).add_(self.eta)
-        return size if error is None else size.add_(error, alpha=1 + roundings * self.u)
+        return self.local(out, roundings).plus(error, self.grown(times, roundings)).error
 
-    def cast(self, value: Tensor, error: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    def grown(self, times: float, roundings: float = 1) -> float:
+        """What an error is multiplied by that was `times` as large before so many roundings."""
+        return times * (1 + roundings * self.u)
+
+    def local(
+        self,
+        out: Known,
+        roundings: float = 1,
+        *,
+        absolute: float = 0.0,
+        relative: float = 0.0,
+        shared: bool = True,
+    ) -> Total:
+        """What so many roundings do to an exact number, for a rule to add to.
+
+        absolute, relative: what it was off by before them, and in units of its size. `out` is told
+        how large its error is at least, likewise. shared: both forms ask for the same.
+        """
+        slope = roundings * self.u + self.grown(relative, roundings)
+        least = self.eta + self.grown(absolute, roundings)
+        out.memory["least"] = slope
+        key = slope, least
+        made = out.memory.pop(key, None)  # the second form is the last that asks for it
+        if made is not None:
+            return Total(made, mine=True)
+        made = torch.add(scalar(least), out.size, alpha=slope)
+        if shared and out.forms > 1:
+            out.memory[key] = made
+        return Total(made, mine=key not in out.memory)
+
+    def cast(self, a: Known, dtype: torch.dtype) -> Tensor | None:
         """The error after a cast, of which a type as wide as the arithmetic's needs none."""
         u = UNIT_ROUNDOFF.get(dtype, 0.0)
         if u <= self.u:
-            return error
-        size = value.abs() if error is None else value.abs().add_(error)
-        after = size.mul_(u).add_(HALF_SUBNORMAL_SPACING[dtype])
-        return after if error is None else after.add_(error)
+            return a.error
+        local = a.once(
+            dtype, lambda: torch.add(scalar(HALF_SUBNORMAL_SPACING[dtype]), a.size, alpha=u)
+        )
+        return local if a.error is None else local.add(a.error, alpha=1 + u)
 
     def casts(self, name: str) -> bool:
         """Whether a kernel makes the cast marked by the name; "" stands for one that all make."""
         return not name or name in self.numerics.casts.split()
 
-    def operand(self, value: Tensor, error: Tensor | None) -> Tensor | None:
+    def operand(self, a: Known) -> Tensor | None:
         """The error of a number as a product of matrices reads it."""
         if not self.numerics.tf32_operands:
-            return error
+            return a.error
         u, least = TF32
-        cut = value.abs().mul_(u).add_(least)
-        return cut if error is None else cut.add_(error, alpha=1 + u)
+        cut = torch.add(scalar(least), a.size, alpha=u)
+        return cut if a.error is None else cut.add_(a.error, alpha=1 + u)

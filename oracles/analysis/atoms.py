@@ -11,19 +11,22 @@ Of scores s with errors e, p = softmax, m the maximum, L = log sum exp s, n scor
     logsumexp    P+ - log(1 - R) + 4 u (|L| + |m|) + eps_log (1 + L - m)
     log softmax  the same, d, and two roundings
 
-Where P+ is small, p expm1(d + P+) stands for both sides.
+Where P+ is small, p expm1(d + P+) stands for both sides: with q = p expm1 d and A = sum q, that is
+q + A (p + q), and P+ = log(1 + A).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.rules import EPS_DIVISION, Known, rule
+from oracles.analysis.known import Known
+from oracles.analysis.rules import EPS_DIVISION, rule
 from oracles.analysis.sums import _axes
 from oracles.rounding import EPS_EXP, EPS_LOG
 
@@ -33,32 +36,40 @@ _SMALL = 2.0**-7  # of P+: what stands for both sides is then wider by less than
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What the rules share: d, p, m, L and P+; the axes stay, of size 1."""
+    """What the rules share: d, m, P+, and what errors of the exponents do to the softmax.
 
-    d: Tensor
-    p: Tensor
+    The axes stay, of size 1.
+    """
+
+    d: Callable[[], Tensor]
     m: Tensor
-    lse: Tensor
     above: Tensor
+    through: Callable[[], Tensor]  # asked for once
     n: int
 
     @classmethod
-    def of(cls, u: float, a: Known, axes: tuple[int, ...]) -> _Scores:
-        s = a.value
+    def of(cls, u: float, a: Known, axes: tuple[int, ...], p: Tensor) -> _Scores:
+        """p: the softmax, where it is finite."""
+        s, n = a.value, math.prod(a.value.shape[axis] for axis in axes)
+        m = s.amax(axes, keepdim=True).nan_to_num_(nan=0, posinf=0, neginf=0)
+        hides = not float(s.amin()) > _HIDDEN
+
+        def d() -> Tensor:
+            made = torch.add(m.abs().mul_(4 * u).add_(EPS_EXP), a.size, alpha=4 * u)
+            if a.error is not None:
+                made += a.error
+            # Its exponential is 0, whatever is added to it.
+            return made.masked_fill_(s <= _HIDDEN, 0) if hides else made
+
+        q = d().expm1_().mul_(p)
+        total = q.sum(axes, keepdim=True)
+        if math.log1p(float(total.amax())) < _SMALL:
+            above = total.log1p()
+            return cls(d, m, above, lambda: q.mul_(1 + total).addcmul_(total, p), n)
         lse = s.logsumexp(axes, keepdim=True)
-        m = s.amax(axes, keepdim=True)
-        m = m.masked_fill(~m.isfinite(), 0)
-        d = s.abs().add_(m.abs()).mul_(4 * u).add_(EPS_EXP)
-        if a.error is not None:
-            d += a.error
-        if not float(s.amin()) > _HIDDEN:  # its exponential is 0, whatever is added to it
-            d = d.masked_fill_(s <= _HIDDEN, 0)
         log_p = s - lse.masked_fill(~lse.isfinite(), 0)
-        p = log_p.exp()
-        above = torch.expm1(d).mul_(p).sum(axes, keepdim=True).log1p_()
-        if not float(above.amax()) < _SMALL:
-            above = torch.logsumexp(log_p + d, axes, keepdim=True)
-        return cls(d, p, m, lse, above, math.prod(s.shape[axis] for axis in axes))
+        above = torch.logsumexp(log_p + d(), axes, keepdim=True)
+        return cls(d, m, above, lambda: _wide(d(), log_p.exp(), above, axes), n)
 
     def relative(self, arithmetic: Arithmetic) -> float:
         """R / (1 - R)."""
@@ -66,57 +77,70 @@ class _Scores:
         r = arithmetic.growth(self.n + 1) + tiles * (2 * arithmetic.u + EPS_EXP)
         return r / (1 - r) if r < 1 else math.inf
 
-    def total(self, arithmetic: Arithmetic) -> Tensor:
+    def total(self, arithmetic: Arithmetic, lse: Tensor) -> Tensor:
         """The error of L."""
-        apart = (self.lse - self.m).abs_()
         made = self.above + self.relative(arithmetic)
-        made += 4 * arithmetic.u * (self.lse.abs() + self.m.abs())
-        return made.add_(EPS_LOG * (1 + apart))
-
-    def through(self, axes: tuple[int, ...]) -> Tensor:
-        """What errors of the exponents do to the softmax."""
-        if float(self.above.amax()) < _SMALL:
-            return (self.d + self.above).expm1_().mul_(self.p)
-        log_p = self.p.log()
-        below = -torch.logsumexp(log_p - self.d, axes, keepdim=True)
-        high = (log_p + self.d + below).exp_().sub_(self.p)
-        low = torch.expm1(-(self.d + self.above)).neg_().mul_(self.p)
-        return torch.maximum(high, low).fmin(torch.maximum(self.p, 1 - self.p))
+        made += (lse.abs() + self.m.abs()).mul_(4 * arithmetic.u)
+        return made.add_((lse - self.m).abs_().add_(1), alpha=EPS_LOG)
 
 
-def _scores(arithmetic: Arithmetic, a: Known, axes: tuple[int, ...]) -> _Scores:
-    return a.once(("scores", axes), lambda: _Scores.of(arithmetic.u, a, axes))
+def _wide(d: Tensor, p: Tensor, above: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """What errors of the exponents do to the softmax, on each side."""
+    log_p = p.log()
+    below = -torch.logsumexp(log_p - d, axes, keepdim=True)
+    high = (log_p + d + below).exp_().sub_(p)
+    low = torch.expm1(-(d + above)).neg_().mul_(p)
+    return torch.maximum(high, low).fmin(torch.maximum(p, 1 - p))
+
+
+def _scores(
+    arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], p: Callable[[], Tensor]
+) -> _Scores:
+    return a.once(("scores", axes), lambda: _Scores.of(arithmetic.u, a, axes, p()))
 
 
 @rule("_softmax", sums=True)
-def _softmax(arithmetic: Arithmetic, out: Tensor, a: Known, dim: int, *_: object) -> Tensor:
-    if not out.numel():
-        return torch.zeros_like(out)
+def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Tensor:
+    out.is_nonnegative()
+    if not out.value.numel():
+        return torch.zeros_like(out.value)
     axes = _axes(a.value, dim)
-    scores = _scores(arithmetic, a, axes)
-    through = a.once(("through", axes), lambda: scores.through(axes))
-    local = (scores.relative(arithmetic) + EPS_DIVISION) / arithmetic.u
-    return arithmetic.rounded(out, through, local + 1)
+    scores = _scores(arithmetic, a, axes, lambda: out.value)
+    through = a.once(("through", axes), scores.through)
+    roundings = (scores.relative(arithmetic) + EPS_DIVISION) / arithmetic.u + 1
+    local = arithmetic.local(out, roundings, shared=False)  # each form has another number of them
+    return local.plus(through, arithmetic.grown(1, roundings)).error
 
 
 @rule("_log_softmax", sums=True)
-def _log_softmax(arithmetic: Arithmetic, out: Tensor, a: Known, dim: int, *_: object) -> Tensor:
-    if not out.numel():
-        return torch.zeros_like(out)
-    scores = _scores(arithmetic, a, _axes(a.value, dim))
-    return arithmetic.rounded(out, scores.total(arithmetic) + scores.d, 2)
+def _log_softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Tensor:
+    if not out.value.numel():
+        return torch.zeros_like(out.value)
+    axes = _axes(a.value, dim)
+    scores = _scores(arithmetic, a, axes, out.value.exp)
+    lse = a.once_of_value(("lse", axes), lambda: a.value.logsumexp(axes, keepdim=True))
+    return arithmetic.rounded(out, scores.d().add_(scores.total(arithmetic, lse)), 2)
 
 
 @rule("logsumexp", sums=True)
 def _logsumexp(
     arithmetic: Arithmetic,
-    out: Tensor,
+    out: Known,
     a: Known,
     dim: int | list[int],
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> Tensor:
     if not a.value.numel():
-        return torch.zeros_like(out)
+        return torch.zeros_like(out.value)
     axes = _axes(a.value, dim)
-    error = _scores(arithmetic, a, axes).total(arithmetic)
+    lse = out.value
+    if not keepdim:
+        for axis in sorted(axes):
+            lse = lse.unsqueeze(axis)
+
+    def p() -> Tensor:
+        return (a.value - lse).exp_()
+
+    scores = _scores(arithmetic, a, axes, p)
+    error = scores.total(arithmetic, lse)
     return arithmetic.rounded(out, error if keepdim else error.squeeze(axes))

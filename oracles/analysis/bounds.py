@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
+from oracles.analysis.known import Known, number
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
 from oracles.analysis.replay import addends, largest_ratio, spread
 from oracles.analysis.scales import scales
@@ -72,61 +74,59 @@ def bounds(
     constants = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
     constants |= {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
     with torch.no_grad(), made_in(torch.float64):
-        pairs = walk(constants, values)
-        sizes: list[Tensor] | None = None
-        if any(map(_suspect, pairs)):
-            sizes = scales(graph.graph, constants, values)
-        longest = addends(graph.graph)
-        most = largest_ratio(graph.graph, longest)
-        shown: list[Tensor] | None = None
-        least = most * ((likely or sure).growth(longest) + EPS_EXP)
-        if any(_wide(*each, least) for each in zip(pairs, out_dtypes, strict=True)):
-            shown = spread(walk, constants, values)
+        kept: dict[Node, Tensor] = {}
+        pairs, nodes = walk(constants, values, kept), output_nodes(graph.graph)
         if any(each.sure is not None and not each.value.is_floating_point() for each in pairs):
             raise NoRuleError(
                 f"{told(reference)} returns truth values or whole numbers of rounded ones"
             )
+        longest = addends(graph.graph)
+        most = largest_ratio(graph.graph, longest)
+        least = most * ((likely or sure).growth(longest) + EPS_EXP)
+        suspects = [_suspect(*each, least) for each in zip(pairs, out_dtypes, strict=True)]
+        large = [node for node, (some, _) in zip(nodes, suspects, strict=True) if some]
+        sizes = scales(graph.graph, constants, values, kept, large) if large else {}
+        shown: list[Tensor] | None = None
+        if any(many for _, many in suspects):
+            shown = spread(walk, constants, values)
         made = []
-        nodes = output_nodes(graph.graph)
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
             # A reference may cast its output itself, by a mark, which is then the last cast.
             is_cast = node.target == ROUNDS and node.args[1:] == ("", dtype)
             last = torch.float64 if is_cast else dtype
-            bound = _bound(pair, last, sure, likely, None if sizes is None else sizes[index])
+            bound = _bound(pair, last, sure, likely, sizes.get(node))
             if shown is not None:
                 bound = _looser(bound, pair, last, shown[index] * most, sure)
             made.append(bound)
         return tuple(made)
 
 
-def _before(pair: Pair) -> Tensor | None:
-    return pair.sure if pair.likely is None else pair.likely
+def _suspect(pair: Pair, dtype: torch.dtype, least: float) -> tuple[bool, bool]:
+    """Whether some error is as large as its value, and whether replays are to look at it.
+
+    They are where most errors are `least` of their values, and larger than the last cast's.
+    """
+    known = pair.before
+    if known.error is None or not known.error.numel():
+        return False, False
+    above = torch.sub(known.error, known.size, alpha=SAYS_NOTHING)
+    some = float(above.amax()) > SAYS_NOTHING * _UNDERFLOW
+    if not known.once_of_value("finite", lambda: _is_finite(known.size)):
+        some = bool(_silent(known.error, known.size).any())
+    least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
+    many = above.add_(known.size, alpha=SAYS_NOTHING - least) > _UNDERFLOW
+    return some, int(many.count_nonzero()) > known.error.numel() / 2
 
 
 def _silent(error: Tensor, size: Tensor) -> Tensor:
-    """Where a bound says nothing of what has this size, which is changed."""
-    return error > size.add_(_UNDERFLOW).mul_(SAYS_NOTHING).nan_to_num_(posinf=LARGEST)
-
-
-def _suspect(pair: Pair) -> bool:
-    """Whether some error is as large as its value."""
-    error = _before(pair)
-    return error is not None and bool(_silent(error, pair.value.abs()).any())
-
-
-def _wide(pair: Pair, dtype: torch.dtype, least: float) -> bool:
-    """Whether most errors are that large beside their values, and larger than the last cast's."""
-    error = _before(pair)
-    if error is None or not error.numel() or not pair.value.is_floating_point():
-        return False
-    size = pair.value.abs().mul_(max(least, UNIT_ROUNDOFF.get(dtype, 0)))
-    return float((error > size.add_(_UNDERFLOW)).sum()) > error.numel() / 2
+    """Where a bound says nothing of what has this size."""
+    return error > (size + _UNDERFLOW).mul_(SAYS_NOTHING).nan_to_num_(posinf=LARGEST)
 
 
 def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: Arithmetic) -> Bound:
     """The bound, without power where it is above what replays show, and the last cast."""
     error = bound.deterministic if bound.probabilistic is None else bound.probabilistic
-    silent = error > _rounded(pair.value, shown.add_(_UNDERFLOW), dtype, sure)
+    silent = error > _rounded(pair.known(shown.add_(_UNDERFLOW)), dtype, sure)
     silent &= error.isfinite()
     if not bool(silent.any()):
         return bound
@@ -137,16 +137,16 @@ def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: A
 def _bound(
     pair: Pair, dtype: torch.dtype, sure: Arithmetic, likely: Arithmetic | None, size: Tensor | None
 ) -> Bound:
-    powerless = None
-    error = _before(pair)
+    powerless, error = None, pair.before.error
     if size is not None and error is not None:
-        silent = _silent(error, size.clone())  # two outputs may have one
+        silent = _silent(error, size)
         powerless = silent if bool(silent.any()) else None
-    deterministic = _rounded(pair.value, pair.sure, dtype, sure)
-    probable = None
+    known = pair.known(pair.sure)
+    deterministic, probable = _rounded(known, dtype, sure), None
     if likely is not None:
         same = pair.likely is pair.sure
-        probable = deterministic if same else _rounded(pair.value, pair.likely, dtype, sure)
+        other = replace(known, error=pair.likely)  # what was made of the value alone stays
+        probable = deterministic if same else _rounded(other, dtype, sure)
     return Bound(_judged(deterministic, probable), probable, powerless)
 
 
@@ -164,17 +164,19 @@ def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:
     return sure.masked_fill(judged, LARGEST) if bool(judged.any()) else sure
 
 
-def _rounded(
-    value: Tensor, error: Tensor | None, dtype: torch.dtype, arithmetic: Arithmetic
-) -> Tensor:
+def _rounded(known: Known, dtype: torch.dtype, arithmetic: Arithmetic) -> Tensor:
     """After the last cast; NaN where the value isn't finite: no distance can be said there."""
-    wide = value.double()
-    after = arithmetic.cast(wide, error, dtype) if dtype in UNIT_ROUNDOFF else error
+    known = number(known)
+    after = arithmetic.cast(known, dtype) if dtype in UNIT_ROUNDOFF else known.error
     if after is None:
-        after = torch.zeros_like(wide)
-    if not wide.numel() or bool(torch.stack(wide.aminmax()).isfinite().all()):
+        after = torch.zeros_like(known.value)
+    if known.once_of_value("finite", lambda: _is_finite(known.size)):
         return after
-    return after.masked_fill(~wide.isfinite() & (after != torch.inf), torch.nan)
+    return after.masked_fill(~known.value.isfinite() & (after != torch.inf), torch.nan)
+
+
+def _is_finite(size: Tensor) -> bool:
+    return not size.numel() or float(size.amax()) < torch.inf
 
 
 class _Kernel(TorchDispatchMode):

@@ -8,18 +8,27 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.rules import Known, number, rule
+from oracles.analysis.known import Known, constant_error, number
+from oracles.analysis.rules import rule
 from oracles.rounding import UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
 
-MOVES = frozenset(
+VIEWS = frozenset(
     getattr(packet, overload)
     for packet in (
-        *(_aten.view, _aten._unsafe_view, _aten.reshape, _aten.permute, _aten.transpose),  # noqa: SLF001  # torch's own name
-        *(_aten.t, _aten.expand, _aten.unsqueeze, _aten.squeeze, _aten.slice, _aten.select),
+        *(_aten.view, _aten._unsafe_view, _aten.permute, _aten.transpose, _aten.t, _aten.expand),  # noqa: SLF001  # torch's own name
+        *(_aten.unsqueeze, _aten.squeeze, _aten.slice, _aten.select, _aten.alias, _aten.detach),
+    )
+    for overload in packet.overloads()
+)
+"""Operations whose result is another view of its one argument."""
+
+MOVES = VIEWS | frozenset(
+    getattr(packet, overload)
+    for packet in (
         *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.unbind),
-        *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.alias, _aten.detach),
+        *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.reshape),
         *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
         *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),
         *(_aten.slice_scatter, _aten.copy, _aten.contiguous, _aten.narrow),
@@ -43,7 +52,12 @@ MADE = frozenset(
 
 def of_constants(out: Tensor) -> Tensor | None:
     """The error of what is made of constants: what fp32 makes of them."""
-    if not out.is_floating_point() or bool((out.float().double() == out).all()):
+    if not out.is_floating_point() or not out.numel():
+        return None
+    low, high = map(float, torch.aminmax(out))
+    if low == high and not constant_error(low):
+        return None
+    if bool((out.float().double() == out).all()):
         return None
     return out.abs() * UNIT_ROUNDOFF[torch.float32]
 
@@ -54,7 +68,7 @@ def _zero(like: Known) -> Tensor:
 
 @rule("constant_pad_nd")
 def _pad(
-    _: Arithmetic, out: Tensor, a: Known, pad: Sequence[int], value: float = 0
+    _: Arithmetic, out: Known, a: Known, pad: Sequence[int], value: float = 0
 ) -> Tensor | None:
     del out, value
     return None if a.error is None else _aten.constant_pad_nd(a.error, pad)
@@ -62,9 +76,9 @@ def _pad(
 
 @rule("scatter")
 def _scatter(
-    _: Arithmetic, out: Tensor, a: Known, dim: int, index: Known, source: Known | float
+    _: Arithmetic, out: Known, a: Known, dim: int, index: Known, source: Known | float
 ) -> Tensor | None:
-    error = number(source)[1]
+    error = number(source).error
     if a.error is None and error is None:
         return None
     if isinstance(source, Known):
@@ -76,46 +90,54 @@ def _scatter(
 
 
 def _added(
-    arithmetic: Arithmetic, a: Known, source: Known, put: Callable[[Tensor, Tensor], Tensor]
+    arithmetic: Arithmetic,
+    out: Known,
+    a: Known,
+    source: Known,
+    put: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Of numbers that are added where `put` puts them."""
     error, held = source.error, a.error
-    ones = put(torch.zeros_like(a.value), torch.ones_like(source.value)) + 1
-    size = put(a.value.abs(), source.value.abs())
+
+    def counted() -> tuple[Tensor, int]:
+        ones = put(torch.ones_like(a.value), torch.ones_like(source.value))
+        return ones, int(ones.amax()) if ones.numel() else 0
+
+    ones, most = out.once("ones", counted)
+    size = out.once("sizes", lambda: put(a.size, source.size))
     made = ones * arithmetic.eta
+    growth = arithmetic.sure.growth(most - 1)
     if error is not None or held is not None:
         through = put(
             torch.zeros_like(a.value) if held is None else held,
             torch.zeros_like(source.value) if error is None else error,
         )
-        made += through
-        size += through
-    most = int(ones.amax()) if ones.numel() else 0
-    return made.add_(size, alpha=arithmetic.sure.growth(most - 1))
+        made.add_(through, alpha=1 + growth)
+    return made.add_(size, alpha=growth)
 
 
 @rule("scatter_add", sums=True)
 def _scatter_add(
-    arithmetic: Arithmetic, out: Tensor, a: Known, dim: int, index: Known, source: Known
+    arithmetic: Arithmetic, out: Known, a: Known, dim: int, index: Known, source: Known
 ) -> Tensor:
-    del out
     return _added(
-        arithmetic, a, source, lambda one, other: one.scatter_add(dim, index.value, other)
+        arithmetic, out, a, source, lambda one, other: one.scatter_add(dim, index.value, other)
     )
 
 
 @rule("index_add", sums=True)
 def _index_add(
-    arithmetic: Arithmetic, out: Tensor, a: Known, dim: int, index: Known, source: Known
+    arithmetic: Arithmetic, out: Known, a: Known, dim: int, index: Known, source: Known
 ) -> Tensor:
-    del out
-    return _added(arithmetic, a, source, lambda one, other: one.index_add(dim, index.value, other))
+    return _added(
+        arithmetic, out, a, source, lambda one, other: one.index_add(dim, index.value, other)
+    )
 
 
 @rule("index_put", "_unsafe_index_put", sums=True)
 def _index_put(
     arithmetic: Arithmetic,
-    out: Tensor,
+    out: Known,
     a: Known,
     indices: Sequence[Known | None],
     source: Known,
@@ -123,13 +145,13 @@ def _index_put(
 ) -> Tensor | None:
     places = [None if each is None else each.value for each in indices]
     if accumulate:
-        whole = Known(source.value.expand(out[places].shape), source.error)
+        whole = Known(source.value.expand(out.value[places].shape), source.error)
 
         def put(one: Tensor, other: Tensor) -> Tensor:
             made: Tensor = _aten.index_put(one, places, other, accumulate=True)
             return made
 
-        return _added(arithmetic, a, whole, put)
+        return _added(arithmetic, out, a, whole, put)
     if a.error is None and source.error is None:
         return None
     errors = (_zero(each) if each.error is None else each.error for each in (a, source))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,21 +15,46 @@ from torch.utils._pytree import tree_map
 
 from oracles.analysis import atoms, sums  # noqa: F401  # they register rules
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.places import MADE, MOVES, of_constants
-from oracles.analysis.rules import POLES, RULES, SUMS, Known, UnknownError
+from oracles.analysis.known import Known
+from oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
+from oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
 from oracles.analysis.trace import CODES, ROUNDS, NoRuleError
-from oracles.rounding import FLUSHED
+from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
+_aten = torch.ops.aten
+_NO_SIZES = frozenset(
+    getattr(packet, overload)
+    for packet in (_aten.add, _aten.sub, _aten.neg, _aten.where, _aten.masked_fill, _aten.cat)
+    for overload in packet.overloads()
+)
+_SMALL = 16  # times fewer numbers: such values can be kept
 Error = Any  # Tensor | None, or a tuple of them where an operation has several results
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A value, its deterministic error and its probable one; the same tensor where they agree."""
+    """A value, its deterministic error and its probable one; the same tensor where they agree.
+
+    of_value: as in `Known`.
+    """
 
     value: Tensor
     sure: Tensor | None
     likely: Tensor | None
+    of_value: dict[object, Any] = field(default_factory=dict)
+
+    @property
+    def before(self) -> Known:
+        """With the smaller of the errors."""
+        return self.known(self.sure if self.likely is None else self.likely)
+
+    def known(self, error: Tensor | None) -> Known:
+        """With one of the errors."""
+        return Known(self.value, error, of_value=self.of_value)
+
+
+_TENSORS = Pair, Known
+_TREES = list, tuple, dict
 
 
 def count_sums(graph: Graph) -> int:
@@ -44,16 +69,27 @@ def output_nodes(graph: Graph) -> tuple[Node, ...]:
     return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
 
 
-def last_uses(graph: Graph) -> dict[Node, list[Node]]:
-    """After which node each is done with."""
+def last_uses(
+    graph: Graph, uses: Callable[[Node], bool] = lambda _: True
+) -> dict[Node, list[Node]]:
+    """After which node each is done with; uses: whether a node does so with what is meant.
+
+    One that none uses is done with after itself.
+    """
     seen: set[Node] = set()
     made: dict[Node, list[Node]] = {}
     for node in reversed(graph.nodes):
-        for used in node.all_input_nodes:
-            if used not in seen:
-                seen.add(used)
-                made.setdefault(node, []).append(used)
+        used = node.all_input_nodes if uses(node) else []
+        for each in (*used, *([] if node in seen else [node])):
+            if each not in seen:
+                seen.add(each)
+                made.setdefault(node, []).append(each)
     return made
+
+
+def _reads_sizes(node: Node) -> bool:
+    """Whether a rule asks for the magnitudes of its arguments, or hands them on."""
+    return node.target not in _NO_SIZES
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,53 +101,63 @@ class Propagation:
     likely: Arithmetic | None
     where: Callable[[Node], str]
 
-    def __call__(self, constants: Mapping[str, Tensor], values: Sequence[Tensor]) -> list[Pair]:
-        """The outputs, of values in float64 for the graph's placeholders."""
+    def __call__(
+        self,
+        constants: Mapping[str, Tensor],
+        values: Sequence[Tensor],
+        kept: dict[Node, Tensor] | None = None,
+    ) -> list[Pair]:
+        """The outputs, of values in float64 for the graph's placeholders.
+
+        kept: takes the values of nodes that are small beside the largest argument.
+        """
         held: dict[Node, Any] = {}
+        small = max((each.numel() for each in values), default=0) / _SMALL
         given = iter(values)
-        done = last_uses(self.graph)
+        done, sized = last_uses(self.graph), last_uses(self.graph, _reads_sizes)
         for node in self.graph.nodes:
             if node.op == "output":
                 return [held[each] for each in output_nodes(self.graph)]
             if node.op == "placeholder":
-                value = next(given)
-                error = self.read(value)
-                held[node] = Pair(value, error, error)
+                exact = Known(next(given))
+                error = self.read(exact)
+                held[node] = Pair(exact.value, error, error, exact.of_value)
             elif node.op == "get_attr":
                 constant = constants[str(node.target)]
                 constant = constant.double() if constant.is_floating_point() else constant
                 error = of_constants(constant)
                 held[node] = Pair(constant, error, error)
             else:
-                held[node] = self._result(node, held)
+                held[node] = made = self._result(node, held)
+                if kept is not None and isinstance(made, Pair) and made.value.numel() <= small:
+                    kept[node] = made.value
+            for each in sized.get(node, ()):
+                if isinstance(held[each], Pair):
+                    held[each].of_value.pop("size", None)
             for each in done.get(node, ()):
                 del held[each]
         raise AssertionError("a graph has an output")
 
-    def read(self, value: Tensor) -> Tensor | None:
+    def read(self, a: Known) -> Tensor | None:
         """The error of an argument: exact, but for subnormals that are flushed as it is read."""
-        if self.sure.numerics.gradual_underflow or not value.is_floating_point():
+        if self.sure.numerics.gradual_underflow or not a.value.is_floating_point():
             return None
-        size = value.abs()
-        if not value.numel() or float(size.amin()) >= FLUSHED:
+        if not a.value.numel() or float(a.size.amin()) >= FLUSHED:
             return None
-        error = size.masked_fill_(~(size < FLUSHED), 0)
-        return error if bool(error.any()) else None
+        flushed = (a.size < FLUSHED).logical_and_(a.size > 0)
+        return a.size.masked_fill(~flushed, 0) if bool(flushed.any()) else None
 
     def local(self, node: Node, out: Any, value_of: Callable[[Node], Any]) -> Error:  # noqa: ANN401
         """The error of one operation on exact arguments."""
         if node.target is operator.getitem:
             return None
-        knowns: list[Known] = []
 
         def known(each: Node) -> Any:  # noqa: ANN401
-            made = tree_map(lambda x: Known(x) if isinstance(x, Tensor) else x, value_of(each))
-            knowns.extend(each for each in _flat(made) if isinstance(each, Known))
-            return made
+            return tree_map(lambda x: Known(x) if isinstance(x, Tensor) else x, value_of(each))
 
         args: Any = map_arg(node.args, known)
         kwargs: Any = map_arg(node.kwargs, known)
-        return self._error(node, self.likely or self.sure, out, args, kwargs, knowns)
+        return self._error(node, self.likely or self.sure, _known_result(out), args, kwargs)
 
     def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
         args: Any = map_arg(node.args, lambda each: held[each])
@@ -119,38 +165,45 @@ class Propagation:
         target = node.target
         if target is operator.getitem:
             return args[0][args[1]]
-        pairs = [each for each in _flat((args, kwargs)) if isinstance(each, Pair)]
         if target == ROUNDS:
-            out = args[0].value
+            value = args[0].value
         else:
-            out = target(  # type: ignore[operator]
+            value = target(  # type: ignore[operator]
                 *_mapped(args, lambda each: each.value), **_mapped(kwargs, lambda each: each.value)
             )
-        same = target not in SUMS and all(each.likely is each.sure for each in pairs)
-        largest = _largest(out)
-        knowns = {id(each): Known(each.value, each.sure) for each in pairs}
+        pairs = [each for each in _flat((args, kwargs)) if isinstance(each, Pair)]
+        agree = all(each.likely is each.sure for each in pairs)
+        forms = 1 if self.likely is None or (agree and target not in SUMS) else 2
+        out = _known_result(value, forms)
+        if target == ROUNDS:
+            out = replace(out, of_value=pairs[0].of_value)
+        elif target in VIEWS and "size" in pairs[0].of_value:
+            out.of_value["size"] = target(pairs[0].of_value["size"], *args[1:], **kwargs)  # type: ignore[operator]
+        knowns = {id(each): each.known(each.sure) for each in pairs}
 
         def error(arithmetic: Arithmetic) -> Error:
             def known(pair: Pair) -> Known:
                 return knowns[id(pair)]
 
-            given = _mapped(args, known), _mapped(kwargs, known)
-            made = self._error(node, arithmetic, out, *given, list(knowns.values()))
-            if isinstance(out, Tensor) and target not in MOVES:
-                return self._tidy(node, out, made, list(knowns.values()), largest)
-            return made
+            return self._error(node, arithmetic, out, _mapped(args, known), _mapped(kwargs, known))
 
-        sure = likely = error(self.sure)
-        if self.likely is not None and not same:
+        found, given = [error(self.sure)], [list(knowns.values())]
+        if self.likely is not None and forms > 1:
             for each in pairs:
                 if each.likely is not each.sure:
-                    knowns[id(each)] = Known(each.value, each.likely)
-            likely = error(self.likely)
-        if isinstance(out, Tensor):
-            return Pair(out, sure, likely)
-        if not isinstance(sure, list | tuple):
-            sure, likely = ((each,) * len(out) for each in (sure, likely))
-        return [Pair(*each) for each in zip(out, sure, likely, strict=True)]
+                    knowns[id(each)] = each.known(each.likely)
+            found.append(error(self.likely))
+            given.append(list(knowns.values()))
+        if isinstance(out, Known):
+            if target not in MOVES and not _is_plain(out, found[0]):
+                found = [_tidy(node, out.value, *each) for each in zip(found, given, strict=True)]
+            found = [_whole(out.value, each) for each in found]
+            return Pair(out.value, found[0], found[-1], out.of_value)
+        several = [each if isinstance(each, list | tuple) else [each] * len(out) for each in found]
+        return [
+            Pair(each.value, several[0][place], several[-1][place], each.of_value)
+            for place, each in enumerate(out)
+        ]
 
     def _error(
         self,
@@ -159,10 +212,11 @@ class Propagation:
         out: Any,  # noqa: ANN401
         args: Any,  # noqa: ANN401
         kwargs: Any,  # noqa: ANN401
-        knowns: Sequence[Known],
     ) -> Error:
         """What a rule says."""
-        target, exact = node.target, all(each.error is None for each in knowns)
+        target = node.target
+        knowns = [each for each in _flat((args, kwargs)) if isinstance(each, Known)]
+        exact = all(each.error is None for each in knowns)
         if target == ROUNDS:
             if node.args[2] == CODES and any(each.op != "output" for each in node.users):
                 raise NoRuleError(
@@ -171,7 +225,7 @@ class Propagation:
                 )
             return _marked(arithmetic, *args)
         if target in MADE:
-            return of_constants(out)
+            return of_constants(out.value)
         if target in MOVES:
             if exact:
                 return None
@@ -185,8 +239,8 @@ class Propagation:
                     f"{self.where(node)}: {target} is given indices that depend on rounded values"
                 )
             return target(*_mapped(args, _moved), **_mapped(kwargs, _moved))  # type: ignore[operator]
-        outs = out if isinstance(out, list | tuple) else (out,)
-        if exact and not any(each.is_floating_point() for each in outs):
+        outs = [out] if isinstance(out, Known) else out
+        if exact and not any(each.value.is_floating_point() for each in outs):
             return None
         found = RULES.get(target)
         if found is None:
@@ -199,66 +253,78 @@ class Propagation:
         except UnknownError as error:
             raise NoRuleError(f"{self.where(node)}: {target} {error}") from error
 
-    def _tidy(
-        self,
-        node: Node,
-        out: Tensor,
-        error: Tensor | None,
-        knowns: Sequence[Known],
-        largest: float,
-    ) -> Tensor | None:
-        """The error in the result's shape: 0 of what isn't finite, infinite where it isn't known.
 
-        Nothing is known of what is past fp32's largest number.
-        """
-        if error is None or error.dtype == torch.bool or not out.is_floating_point():
-            return error
-        # A constant's error is made on the CPU.
-        error = error.to(out.device).expand(out.shape)
-        if not out.numel() or largest + float(error.amax()) < LARGEST:
-            return error
-        finite = out.isfinite()
-        error = error.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        error = error.masked_fill(out.abs() + error >= LARGEST, torch.inf)
-        unknown = torch.zeros_like(finite)
-        for each in knowns:
-            if each.error is None or each.error.dtype == torch.bool:
-                continue
-            open_ = each.error.isinf()
-            if node.target in POLES:
-                open_ = open_ | ((each.error > 0) & each.value.isfinite())
-            try:
-                unknown = unknown | open_.expand(out.shape)
-            except RuntimeError:  # not an operation element by element
-                unknown = unknown | open_.any()
-        return torch.where(finite, error, torch.where(unknown, torch.inf, 0.0).double())
+def _known_result(out: Any, forms: int = 1) -> Any:  # noqa: ANN401
+    if isinstance(out, Tensor):
+        return Known(out, forms=forms)
+    return [Known(each, forms=forms) for each in out]
 
 
-def _largest(out: object) -> float:
-    """The largest magnitude; NaN where some is."""
-    if not isinstance(out, Tensor) or not out.is_floating_point() or not out.numel():
-        return 0.0
-    low, high = torch.aminmax(out)
-    return float(torch.maximum(-low, high))
+def _is_plain(out: Known, error: Tensor | None) -> bool:
+    """Whether all numbers are finite, and with their errors below fp32's largest number.
+
+    The deterministic error is the one to ask about: the probable one is no larger.
+    """
+    if error is None or error.dtype == torch.bool or not out.value.is_floating_point():
+        return True
+    if not error.numel() or not out.value.numel():
+        return True
+    most = float(error.amax())  # NaN where some number is
+    least = out.memory.get("least")
+    largest = most / least if least else float(out.size.amax())
+    return largest + most < LARGEST
 
 
-def _flat(tree: object) -> list[Any]:
-    if isinstance(tree, list | tuple):
-        return [leaf for each in tree for leaf in _flat(each)]
-    if isinstance(tree, dict):
-        return _flat(list(tree.values()))
-    return [tree]
+def _whole(out: Tensor, error: Tensor | None) -> Tensor | None:
+    """An error on the device of the result and in its shape: a constant's is made on the CPU."""
+    if error is None or (error.shape == out.shape and error.device == out.device):
+        return error
+    return error.to(out.device).expand(out.shape)
+
+
+def _tidy(node: Node, out: Tensor, error: Tensor | None, knowns: Sequence[Known]) -> Tensor | None:
+    """The error, 0 of what isn't finite, infinite where it isn't known.
+
+    Nothing is known of what is past fp32's largest number.
+    """
+    if error is None:
+        return None
+    finite = out.isfinite()
+    error = error.to(out.device).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    error = torch.where(out.abs() + error >= LARGEST, torch.inf, error)
+    unknown = torch.zeros_like(finite)
+    for each in knowns:
+        if each.error is None or each.error.dtype == torch.bool:
+            continue
+        open_ = each.error.isinf()
+        if node.target in POLES:
+            open_ = open_ | ((each.error > 0) & each.value.isfinite())
+        try:
+            unknown = unknown | open_.expand(out.shape)
+        except RuntimeError:  # not an operation element by element
+            unknown = unknown | open_.any()
+    return torch.where(finite, error, torch.where(unknown, torch.inf, 0.0).double())
+
+
+def _flat(tree: Any) -> list[Any]:  # noqa: ANN401
+    made: list[Any] = []
+    for each in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(each, _TREES):
+            made += _flat(each)
+        else:
+            made.append(each)
+    return made
 
 
 def _mapped(tree: Any, change: Callable[[Any], object]) -> Any:  # noqa: ANN401
     """A tree of arguments with its tensors changed."""
-    if isinstance(tree, Pair | Known):
+    if isinstance(tree, _TENSORS):
         return change(tree)
+    if not isinstance(tree, _TREES):
+        return tree
     if isinstance(tree, dict):
-        return {name: _mapped(each, change) for name, each in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_mapped(each, change) for each in tree]
-    return tree
+        return {name: _mapped(each, change) for name, each in tree.items()} if tree else tree
+    return [_mapped(each, change) for each in tree]
 
 
 def _moved(known: Known) -> Tensor:
@@ -276,7 +342,10 @@ def _marked(
     if not arithmetic.casts(name):
         return x.error
     to = arithmetic.dtype if dtype is None else dtype
-    after = arithmetic.cast(x.value, x.error, to)
-    if after is None or after is x.error:
-        return x.error
-    return after.masked_fill_(x.value.abs() + after >= torch.finfo(to).max, torch.inf)
+    after = arithmetic.cast(x, to)
+    if after is None or after is x.error or not after.numel():
+        return after
+    most, largest = float(after.amax()), torch.finfo(to).max  # of an error that is u |v| or more
+    if most / UNIT_ROUNDOFF[to] + most < largest:
+        return after
+    return after.masked_fill(x.size + after >= largest, torch.inf)

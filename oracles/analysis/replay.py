@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from oracles.analysis.known import Known
 from oracles.analysis.places import MADE, MOVES, of_constants
 from oracles.analysis.propagation import Propagation, last_uses, output_nodes
 from oracles.analysis.rules import SUMS
@@ -85,7 +86,7 @@ def spread(
             is_given = node.op == "placeholder"
             value = next(given) if is_given else constants[str(node.target)]
             value = value.double() if value.is_floating_point() else value
-            exact, local = value, walk.read(value) if is_given else of_constants(value)
+            exact, local = value, walk.read(Known(value)) if is_given else of_constants(value)
             runs = [value] * _REPLAYS
         else:
             exact, *runs = (_result(node, held, each) for each in range(_REPLAYS + 1))

@@ -21,13 +21,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
+from oracles.analysis.known import Known, constant_error, number, scalar
 from oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
 
 _aten = torch.ops.aten
@@ -35,36 +35,7 @@ EPS_DIVISION = 2.0**-22  # relative: div.full, sqrt.approx and rsqrt.approx of P
 _EPS_POWER = 2.0**-20  # relative: powf is within 8 units in the last place
 _EPS_CIRCLE = 2.0**-20  # absolute: sin.approx and cos.approx of PTX
 _EPS_ERF = 2.0**-21  # absolute: erff is within 2 units in the last place; one to spare
-_EXACT_INTEGERS = 2**24
-_SINGLE = 2.0**-24
 _HALF = 0.5  # the fraction of a power of two
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A tensor in float64 and how far a kernel's may be from it; None: it is exact.
-
-    Of a bool tensor the error is bool: where it may be the other.
-    """
-
-    value: Tensor
-    error: Tensor | None = None
-    memory: dict[object, Any] = field(default_factory=dict)
-
-    def once(self, key: object, make: Callable[[], _T]) -> _T:
-        """What `make` returns, made once: both forms of a bound ask for it."""
-        if key not in self.memory:
-            self.memory[key] = make()
-        made: _T = self.memory[key]
-        return made
-
-    @property
-    def exact(self) -> bool:
-        """Whether a kernel has the same numbers."""
-        return self.error is None
-
 
 Rule = Callable[..., Any]
 _Rule = TypeVar("_Rule", bound=Rule)
@@ -97,22 +68,6 @@ def rule(*names: str, poles: bool = False, sums: bool = False) -> Callable[[_Rul
     return register
 
 
-def number(x: Known | float) -> tuple[Tensor, Tensor | None]:
-    """An argument's value in float64 and its error; of a constant that which fp32 makes of it."""
-    if not isinstance(x, Known):
-        value = torch.tensor(x, dtype=torch.float64)
-        held = value if isinstance(x, int) and abs(x) <= _EXACT_INTEGERS else value.float()
-        return value, None if bool((held == value) | value.isnan()) else value.abs() * _SINGLE
-    value, error = x.value, x.error
-    if value.is_floating_point():
-        return value, error
-    if value.dtype == torch.bool:
-        return value.double(), None if error is None else error.double()
-    value = value.double()
-    large = value.numel() > 0 and bool(value.abs().amax() > _EXACT_INTEGERS)
-    return value, value.abs() * _SINGLE if large else error
-
-
 def added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     """The sum of two errors, of which there may be none."""
     if one is None or other is None:
@@ -126,227 +81,264 @@ def _power_of_two(x: object) -> bool:
 
 @rule("add", "sub")
 def _add(
-    arithmetic: Arithmetic, out: Tensor, a: Known | float, b: Known | float, alpha: float = 1
+    arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float, alpha: float = 1
 ) -> Tensor:
-    (_, ea), (value, eb) = number(a), number(b)
-    eb = None if eb is None else eb * abs(alpha)
-    if not _power_of_two(alpha):
-        eb = added(eb, value.abs() * (abs(alpha) * 2 * arithmetic.u))
-    return arithmetic.rounded(out, added(ea, eb))
-
-
-def product(a: Tensor, ea: Tensor | None, b: Tensor, eb: Tensor | None) -> Tensor | None:
-    """What errors of both factors do to a product."""
-    if eb is None:
-        return None if ea is None else (b * ea).abs_()
-    through = (a * eb).abs_()
-    return through if ea is None else through.addcmul_(b.abs().add_(eb), ea)
+    scaled = abs(alpha) * (0 if _power_of_two(alpha) else 2 * arithmetic.u)
+    x, y = (number(each) if isinstance(each, Known) else None for each in (a, b))
+    absolute = 0.0
+    if not isinstance(a, Known):
+        absolute += abs(a) * constant_error(a)
+    if not isinstance(b, Known):
+        absolute += abs(b) * (abs(alpha) * constant_error(b) + scaled)
+    made = arithmetic.local(out, absolute=absolute)
+    if x is not None:
+        made = made.plus(x.error, arithmetic.grown(1.0))
+    if y is not None:
+        made = made.plus(y.error, arithmetic.grown(abs(alpha)))
+        made = made.plus(y.size if scaled else None, arithmetic.grown(scaled))
+    return made.error
 
 
 @rule("mul")
-def _mul(arithmetic: Arithmetic, out: Tensor, a: Known | float, b: Known | float) -> Tensor | None:
-    error = product(*number(a), *number(b))
+def _mul(arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float) -> Tensor | None:
+    if not isinstance(a, Known):
+        a, b = b, a
+    assert isinstance(a, Known)
+    a = number(a)
+    if isinstance(b, Known):
+        made = arithmetic.local(out).plus_errors_of_product(a, number(b), arithmetic.grown(1.0))
+        return made.error
     if _power_of_two(b):
-        return None if error is None else error + arithmetic.eta
-    return arithmetic.rounded(out, error)
+        return None if a.error is None else torch.add(scalar(arithmetic.eta), a.error, alpha=abs(b))
+    off = constant_error(b)
+    local = arithmetic.local(out, relative=off)
+    return local.plus(a.error, arithmetic.grown(abs(b) * (1 + off))).error
 
 
 def _quotient(
-    arithmetic: Arithmetic, out: Tensor, ea: Tensor | None, b: Known | float
+    arithmetic: Arithmetic, out: Known, ea: Tensor | None, b: Known | float
 ) -> Tensor | None:
-    y, eb = number(b)
-    if eb is None:
-        error = None if ea is None else ea / y.abs()
+    roundings = EPS_DIVISION / arithmetic.u
+    if not isinstance(b, Known):
+        off, times = constant_error(b), abs(1 / b) if b else math.inf
         if _power_of_two(b):
-            return None if error is None else error + arithmetic.eta
-    else:
-        least = y.abs() - eb
-        error = out.abs() * eb if ea is None else torch.add(ea, out.abs() * eb)
-        error = (error / least).masked_fill(~(least > 0), torch.inf)
-    return arithmetic.rounded(out, error, EPS_DIVISION / arithmetic.u)
+            return None if ea is None else torch.add(scalar(arithmetic.eta), ea, alpha=times)
+        local = arithmetic.local(out, roundings, relative=off / (1 - off))
+        return local.plus(ea, arithmetic.grown(times / (1 - off), roundings)).error
+    b = number(b)
+    if b.error is None:
+        return arithmetic.rounded(out, None if ea is None else ea / b.size, roundings)
+    least = b.size - b.error
+    error = out.size * b.error
+    error = (error if ea is None else error.add_(ea)) / least
+    if least.numel() and not float(least.amin()) > 0:
+        error = error.masked_fill_(~(least > 0), torch.inf)
+    return arithmetic.rounded(out, error, roundings)
 
 
 @rule("div", poles=True)
 def _div(
     arithmetic: Arithmetic,
-    out: Tensor,
+    out: Known,
     a: Known | float,
     b: Known | float,
     rounding_mode: str | None = None,
 ) -> Tensor | None:
     if rounding_mode is not None:
         raise UnknownError("rounds to whole numbers")
-    return _quotient(arithmetic, out, number(a)[1], b)
+    return _quotient(arithmetic, out, number(a).error, b)
 
 
 @rule("reciprocal", poles=True)
-def _reciprocal(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor | None:
+def _reciprocal(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor | None:
     return _quotient(arithmetic, out, None, a)
 
 
-@rule("neg", "abs", "relu")
-def _same(_: Arithmetic, out: Tensor, a: Known) -> Tensor | None:
+@rule("neg")
+def _negative(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
     del out
     return a.error
 
 
+@rule("abs", "relu")
+def _nonnegative(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
+    out.is_nonnegative()
+    return a.error
+
+
 @rule("sqrt")
-def square_root(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
+def square_root(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     """The error of sqrt(a)."""
+    out.is_nonnegative()
     through = None
     if a.error is not None:  # a sum of squares is never below 0, whatever its error
-        through = torch.where(a.error < a.value, a.error / out, out + a.error.sqrt())
+        through = torch.where(a.error < a.value, a.error / out.value, out.value + a.error.sqrt())
     return arithmetic.rounded(out, through, EPS_DIVISION / arithmetic.u)
 
 
 def _shrunk(error: Tensor, value: Tensor) -> Tensor:
-    """-log(1 - error / value): how far the logarithm may be off; infinite at a pole."""
-    return -torch.log1p(-(error / value).clamp(max=1))
+    """log(1 - error / value): how far the logarithm may be off, below 0; infinite at a pole."""
+    return (error / value).clamp_(max=1).neg_().log1p_()
 
 
 @rule("rsqrt", poles=True)
-def _rsqrt(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    through = None if a.error is None else out * torch.expm1(_shrunk(a.error, a.value) / 2)
+def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+    out.is_nonnegative()
+    through = None
+    if a.error is not None:
+        through = _shrunk(a.error, a.value).mul_(-_HALF).expm1_().mul_(out.value)
     return arithmetic.rounded(out, through, 1.5 * EPS_DIVISION / arithmetic.u)  # as 1 / sqrt(a)
 
 
 @rule("pow", poles=True)
-def _pow(arithmetic: Arithmetic, out: Tensor, a: Known | float, k: Known | float) -> Tensor | None:
+def _pow(arithmetic: Arithmetic, out: Known, a: Known | float, k: Known | float) -> Tensor | None:
     if isinstance(a, Known) and isinstance(k, Known):
         raise UnknownError("has a power that is a tensor")
     if isinstance(k, Known):  # a^k = exp(k log a)
         assert not isinstance(a, Known)
-        exponent, error = number(k)
-        steep = abs(math.log(a))
-        off = exponent.abs() * (steep * 4 * arithmetic.u)
-        off = off if error is None else off + error * steep
-        return arithmetic.rounded(out, out * torch.expm1(off), _EPS_POWER / arithmetic.u)
+        exponent, steep = number(k), abs(math.log(a))
+        off = exponent.size * (steep * 4 * arithmetic.u)
+        off = off if exponent.error is None else off.add_(exponent.error, alpha=steep)
+        return arithmetic.rounded(out, off.expm1_().mul_(out.value), _EPS_POWER / arithmetic.u)
     assert isinstance(a, Known)
     if float(k).is_integer() and k >= 0:
         return _whole_power(arithmetic, out, a, int(k))
     if k in _ROOTS:
         return _ROOTS[k](arithmetic, out, a)
-    off = out.log().abs().mul_(4 * arithmetic.u)
+    off = out.value.log().abs_().mul_(4 * arithmetic.u)
     if a.error is not None:
-        off = off + abs(k) * _shrunk(a.error, a.value.abs())
-    return arithmetic.rounded(out, out.abs() * torch.expm1(off), _EPS_POWER / arithmetic.u)
+        off.sub_(_shrunk(a.error, a.size), alpha=abs(k))
+    return arithmetic.rounded(out, off.expm1_().mul_(out.size), _EPS_POWER / arithmetic.u)
 
 
-_ROOTS: dict[float, Callable[[Arithmetic, Tensor, Known], Tensor | None]] = {
+_ROOTS: dict[float, Callable[[Arithmetic, Known, Known], Tensor | None]] = {
     0.5: square_root,
     -0.5: _rsqrt,
     -1.0: _reciprocal,
 }
 
 
-def _whole_power(arithmetic: Arithmetic, out: Tensor, a: Known, k: int) -> Tensor | None:
+def _whole_power(arithmetic: Arithmetic, out: Known, a: Known, k: int) -> Tensor | None:
     if k <= 1:
         return a.error if k else None
-    error = None
-    if a.error is not None:
-        error = a.value.abs().add_(a.error).pow_(k - 1).mul_(a.error).mul_(k)
-    return arithmetic.rounded(out, error, k - 1)
+    if k % 2 == 0:
+        out.is_nonnegative()
+    local = arithmetic.local(out, k - 1)
+    if a.error is None:
+        return local.error
+    steep = a.size + a.error
+    steep = steep if k == 2 else steep.pow_(k - 1)  # a square
+    return local.plus_product(steep, a.error, arithmetic.grown(k, k - 1)).error
 
 
 def exponent_error(arithmetic: Arithmetic, a: Known, slope: float = 1.0) -> Tensor:
     """How far the exponent that a kernel takes exp of may be off, in natural logarithms."""
-    d = a.value.abs() * (2 * arithmetic.u)
-    d = (d if a.error is None else d.add_(a.error)).mul_(slope)
-    return d.masked_fill_(a.value.isneginf(), 0)  # exp of it is 0, exactly
+    d = a.size * (2 * arithmetic.u * slope)
+    d = d if a.error is None else d.add_(a.error, alpha=slope)
+    if d.numel() and not float(d.amax()) < torch.inf:
+        d.masked_fill_(a.value.isneginf(), 0)  # exp of it is 0, exactly
+    return d
 
 
 @rule("exp")
-def _exp(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    return _exponential(arithmetic, out, exponent_error(arithmetic, a))
+def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+    out.is_nonnegative()
+    return _exponential(arithmetic, out.value, exponent_error(arithmetic, a))
 
 
 @rule("exp2")
-def _exp2(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    return _exponential(arithmetic, out, exponent_error(arithmetic, a, math.log(2)))
+def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+    out.is_nonnegative()
+    return _exponential(arithmetic, out.value, exponent_error(arithmetic, a, math.log(2)))
 
 
-def _exponential(arithmetic: Arithmetic, out: Tensor, d: Tensor) -> Tensor:
-    return torch.expm1(d).add_(d.exp(), alpha=EPS_EXP).mul_(out).add_(arithmetic.eta)
+def _exponential(arithmetic: Arithmetic, value: Tensor, d: Tensor) -> Tensor:
+    """value (expm1 d + eps_exp e^d) and what is flushed; d is changed."""
+    return d.expm1_().mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(value).add_(arithmetic.eta)
 
 
 @rule("expm1")
-def _expm1(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    through = _exponential(arithmetic, out + 1, exponent_error(arithmetic, a))
+def _expm1(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+    through = _exponential(arithmetic, out.value + 1, exponent_error(arithmetic, a))
     return arithmetic.rounded(out, through)
 
 
 @rule("log", poles=True)
 def _log(
-    arithmetic: Arithmetic, out: Tensor, a: Known, slope: float = 1.0, spare: float = 0.0
+    arithmetic: Arithmetic, out: Known, a: Known, slope: float = 1.0, spare: float = 0.0
 ) -> Tensor:
-    local = out.abs().clamp_(min=1).mul_(EPS_LOG + 2 * arithmetic.u).add_(spare)
-    return local if a.error is None else local.add_(_shrunk(a.error, a.value), alpha=slope)
+    local = out.size.clamp(min=1).mul_(EPS_LOG + 2 * arithmetic.u).add_(spare)
+    return local if a.error is None else local.sub_(_shrunk(a.error, a.value), alpha=slope)
 
 
 @rule("log2", poles=True)
-def _log2(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
+def _log2(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     return _log(arithmetic, out, a, 1 / math.log(2))
 
 
 @rule("log1p", poles=True)
-def _log1p(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
+def _log1p(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     return _log(arithmetic, out, Known(a.value + 1, a.error), spare=2 * arithmetic.u)
 
 
 @rule("sigmoid")
-def _sigmoid(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    other = 1 - out
-    grown = exponent_error(arithmetic, a).add_(EPS_EXP).expm1_().mul_(torch.minimum(out, other))
-    through = grown.fmin(torch.maximum(out, other))
+def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+    out.is_nonnegative()
+    other = out.once("other", lambda: 1 - out.value)
+    through = exponent_error(arithmetic, a).add_(EPS_EXP).expm1_()
+    all_there_is = through.numel() and not float(through.amax()) <= 1
+    through.mul_(out.once("less", lambda: torch.minimum(out.value, other)))
+    if all_there_is:
+        through = through.fmin(torch.maximum(out.value, other))
     return arithmetic.rounded(out, through, 1 + EPS_DIVISION / arithmetic.u)
 
 
 def _between(
-    arithmetic: Arithmetic, out: Tensor, a: Known, rises: Callable[[Tensor], Tensor], local: float
+    arithmetic: Arithmetic, out: Known, a: Known, rises: Callable[[Tensor], Tensor], local: float
 ) -> Tensor:
     """Of a function that rises everywhere, and that a kernel approximates: absolute `local`."""
-    error = torch.full_like(out, local)
-    if a.error is not None:
-        above, below = rises(a.value + a.error).sub_(out), rises(a.value - a.error).sub_(out).neg_()
-        error += torch.maximum(above, below)
-    return arithmetic.rounded(out, error)
+    made = arithmetic.local(out, absolute=local)
+    if a.error is None:
+        return made.error
+    above, below = rises(a.value + a.error) - out.value, out.value - rises(a.value - a.error)
+    return made.plus(torch.maximum(above, below), arithmetic.grown(1.0)).error
 
 
 @rule("tanh")
-def _tanh(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
+def _tanh(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
 
 
 @rule("erf")
-def _erf(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
+def _erf(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     return _between(arithmetic, out, a, torch.erf, _EPS_ERF)
 
 
 @rule("sin", "cos")
-def _circle(arithmetic: Arithmetic, out: Tensor, a: Known) -> Tensor:
-    local = a.value.abs().mul_(arithmetic.u).add_(_EPS_CIRCLE)
+def _circle(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+    local = torch.add(scalar(_EPS_CIRCLE), a.size, alpha=arithmetic.u)
     through = local if a.error is None else local.add_(a.error.clamp(max=2))
     return arithmetic.rounded(out, through)
 
 
 @rule("sign")
-def _sign(_: Arithmetic, out: Tensor, a: Known) -> Tensor | None:
+def _sign(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
     del out
-    return None if a.error is None else (a.value.abs() <= a.error).double().mul_(2)
+    return None if a.error is None else (a.size <= a.error).double().mul_(2)
 
 
 @rule("clamp", "clamp_min", "clamp_max")
 def _clamp(
-    _: Arithmetic, out: Tensor, a: Known, low: Known | float | None = None, *rest: Known | float
+    _: Arithmetic, out: Known, a: Known, low: Known | float | None = None, *rest: Known | float
 ) -> Tensor | None:
     del out
-    return _largest(*(number(each)[1] for each in (a, low, *rest) if each is not None))
+    return _largest(*(number(each).error for each in (a, low, *rest) if each is not None))
 
 
 @rule("maximum", "minimum")
-def _larger(_: Arithmetic, out: Tensor, a: Known, b: Known) -> Tensor | None:
+def _larger(_: Arithmetic, out: Known, a: Known, b: Known) -> Tensor | None:
     del out
-    return _largest(number(a)[1], number(b)[1])
+    return _largest(number(a).error, number(b).error)
 
 
 def _largest(*errors: Tensor | None) -> Tensor | None:
@@ -355,34 +347,40 @@ def _largest(*errors: Tensor | None) -> Tensor | None:
 
 
 @rule("eq", "ne", "lt", "le", "gt", "ge")
-def _compare(_: Arithmetic, out: Tensor, a: Known | float, b: Known | float) -> Tensor | None:
+def _compare(_: Arithmetic, out: Known, a: Known | float, b: Known | float) -> Tensor | None:
     del out
     if all(not isinstance(each, Known) or each.exact for each in (a, b)):
         return None  # a constant that fp32 hasn't is taken to be held as it is
-    (x, ea), (y, eb) = number(a), number(b)
-    error, apart = added(ea, eb), x - y
+    x, y = number(a), number(b)
+    error, apart = added(x.error, y.error), x.value - y.value
     assert error is not None
-    open_ = (apart.abs() <= error) & apart.isfinite()
+    open_ = apart.abs() <= error
+    if _unbounded(error):
+        open_ &= apart.isfinite()
     return open_ if bool(open_.any()) else None
 
 
+def _unbounded(error: Tensor) -> bool:
+    return error.numel() > 0 and not float(error.amax()) < torch.inf
+
+
 @rule("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
-def _either(_: Arithmetic, out: Tensor, a: Known | float, b: Known | float) -> Tensor | None:
+def _either(_: Arithmetic, out: Known, a: Known | float, b: Known | float) -> Tensor | None:
     del out
     errors = [x.error for x in (a, b) if isinstance(x, Known) and x.error is not None]
     return None if not errors else errors[0] if len(errors) == 1 else errors[0] | errors[1]
 
 
 @rule("logical_not", "bitwise_not")
-def _not(_: Arithmetic, out: Tensor, a: Known) -> Tensor | None:
+def _not(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
     del out
     return a.error
 
 
 @rule("isinf", "isposinf", "isneginf", "isnan", "isfinite")
-def _special(_: Arithmetic, out: Tensor, a: Known) -> Tensor | None:
+def _special(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
     del out
-    if a.error is None:
+    if a.error is None or not _unbounded(a.error):
         return None
     open_ = a.value.isfinite() & ~a.error.isfinite()
     return open_ if bool(open_.any()) else None
@@ -390,20 +388,20 @@ def _special(_: Arithmetic, out: Tensor, a: Known) -> Tensor | None:
 
 def _chosen(mask: Known, a: Known | float, b: Known | float) -> Tensor | None:
     """a where mask, else b; where the mask may be either way, as far as they are apart."""
-    (x, ea), (y, eb) = number(a), number(b)
-    if mask.exact and ea is None and eb is None:
+    x, y = number(a), number(b)
+    if mask.exact and x.exact and y.exact:
         return None
-    zero = torch.zeros((), dtype=torch.float64, device=mask.value.device)
-    ea, eb = (zero if each is None else each.to(zero.device) for each in (ea, eb))
+    ea, eb = (0.0 if each.error is None else each.error.to(mask.value.device) for each in (x, y))
     error = torch.where(mask.value, ea, eb)
     if mask.error is not None:
-        error = torch.where(mask.error, (x - y).abs() + torch.maximum(ea, eb), error)
+        apart, larger = (x.value - y.value).abs_(), _largest(x.error, y.error)
+        error = torch.where(mask.error, apart if larger is None else apart + larger, error)
     return error
 
 
 @rule("where")
 def _where(
-    _: Arithmetic, out: Tensor, mask: Known, a: Known | float, b: Known | float
+    _: Arithmetic, out: Known, mask: Known, a: Known | float, b: Known | float
 ) -> Tensor | None:
     del out
     return _chosen(mask, a, b)
@@ -411,17 +409,17 @@ def _where(
 
 @rule("masked_fill")
 def _masked_fill(
-    _: Arithmetic, out: Tensor, a: Known, mask: Known, b: Known | float
+    _: Arithmetic, out: Known, a: Known, mask: Known, b: Known | float
 ) -> Tensor | None:
     del out
     return _chosen(mask, b, a)
 
 
 @rule("_to_copy")
-def _to_copy(_: Arithmetic, out: Tensor, a: Known, **kwargs: object) -> Tensor | None:
+def _to_copy(_: Arithmetic, out: Known, a: Known, **kwargs: object) -> Tensor | None:
     del kwargs
-    if a.error is None or a.error.dtype == out.dtype:
+    if a.error is None or a.error.dtype == out.value.dtype:
         return a.error
-    if out.is_floating_point():
-        return number(a)[1]
+    if out.value.is_floating_point():
+        return number(a).error
     raise UnknownError("makes whole numbers of values that a kernel has with errors")

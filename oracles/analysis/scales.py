@@ -25,13 +25,16 @@ from oracles.analysis.trace import ROUNDS
 _aten = torch.ops.aten
 Scale = Callable[..., Tensor]
 _SCALES: dict[object, Scale] = {}
+_READ: set[object] = set()  # operations whose scale depends on their result
 
 
-def _of(*names: str) -> Callable[[Scale], Scale]:
+def _of(*names: str, reads: bool = False) -> Callable[[Scale], Scale]:
     def register(function: Scale) -> Scale:
         for name in names:
             packet = getattr(_aten, name)
-            _SCALES.update({getattr(packet, each): function for each in packet.overloads()})
+            made = {getattr(packet, each): function for each in packet.overloads()}
+            _SCALES.update(made)
+            _READ.update(made if reads else ())
         return function
 
     return register
@@ -45,7 +48,7 @@ def _size(x: Any) -> Any:  # noqa: ANN401
 @_of("add", "sub")
 def _add(out: Tensor, a: Any, b: Any, alpha: float = 1) -> Tensor:  # noqa: ANN401
     del out
-    made: Tensor = _size(a) + _size(b) * abs(alpha)
+    made: Tensor = _size(a) + (_size(b) if alpha in {1, -1} else _size(b) * abs(alpha))
     return made
 
 
@@ -69,23 +72,23 @@ def _summed(out: Tensor, a: Tensor, dim: Any = None, keepdim: bool = False) -> T
     return torch.maximum(out.abs(), torch.minimum(whole, squares.mul_(3).sqrt_()))
 
 
-@_of("sum")
+@_of("sum", reads=True)
 def _sum(out: Tensor, a: Tensor, *rest: Any, **_: object) -> Tensor:  # noqa: ANN401
     return _summed(out, a, *rest[:2])
 
 
-@_of("mean")
+@_of("mean", reads=True)
 def _mean(out: Tensor, a: Tensor, *rest: Any, **_: object) -> Tensor:  # noqa: ANN401
     n = a.numel() / max(out.numel(), 1)
     return _summed(out * n, a, *rest[:2]) / n
 
 
-@_of("mm", "bmm", "mv", "dot", "matmul")
+@_of("mm", "bmm", "mv", "dot", "matmul", reads=True)
 def _product(out: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.maximum(out.abs(), (a.square() @ b.square()).mul_(3).sqrt_())
 
 
-@_of("addmm", "baddbmm")
+@_of("addmm", "baddbmm", reads=True)
 def _added_product(
     out: Tensor, c: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1
 ) -> Tensor:
@@ -105,54 +108,85 @@ def _masked_fill(out: Tensor, a: Tensor, mask: Tensor, value: Any) -> Tensor:  #
     return a.masked_fill(mask, abs(value))
 
 
-@_of("neg", "abs", "relu", "cumsum", "_to_copy")
+@_of("neg", "abs", "relu", "cumsum", "_to_copy", reads=True)
 def _same(out: Tensor, a: Tensor, *_: object, **__: object) -> Tensor:
     return torch.maximum(out.abs(), a) if out.is_floating_point() else out
 
 
-@_of("log", "log2", "log1p", "logsumexp", "_log_softmax")
-def _logarithm(out: Tensor, *_: object) -> Tensor:
+@_of("log", "log2", "log1p", "logsumexp", "_log_softmax", reads=True)
+def _logarithm(out: Tensor, *_: object, **__: object) -> Tensor:
     return torch.ones_like(out)
 
 
-def scales(graph: Graph, constants: Mapping[str, Tensor], values: Sequence[Tensor]) -> list[Tensor]:
-    """The scale of each output."""
-    held: dict[Node, Any] = {}
+def scales(
+    graph: Graph,
+    constants: Mapping[str, Tensor],
+    values: Sequence[Tensor],
+    kept: Mapping[Node, Tensor],
+    wanted: Sequence[Node],
+) -> dict[Node, Tensor]:
+    """The scales of some outputs. kept: values that are known."""
+    held: dict[Node, Any] = dict(kept)
     sizes: dict[Node, Any] = {}
+    scaled, needed = _needed(graph, kept, wanted)
     given, done = iter(values), last_uses(graph)
     for node in graph.nodes:
         if node.op == "output":
-            outputs = node.args[0]
-            return [
-                sizes[each]
-                for each in (outputs if isinstance(outputs, list | tuple) else (outputs,))
-            ]
+            break
         if node.op in {"placeholder", "get_attr"}:
             value = next(given) if node.op == "placeholder" else constants[str(node.target)]
             held[node] = value.double() if value.is_floating_point() else value
-            sizes[node] = _magnitude(held[node])
-        else:
-            held[node], sizes[node] = _scaled(node, held, sizes)
+        elif node in needed and node not in held:
+            args: Any = map_arg(node.args, lambda each: held[each])
+            kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
+            held[node] = _computed(node, args, kwargs)
+        if node in scaled:
+            sizes[node] = _scaled(node, held.get(node), sizes)
         for each in done.get(node, ()):
-            del held[each], sizes[each]
-    raise AssertionError("a graph has an output")
+            held.pop(each, None)
+            sizes.pop(each, None)
+    return {node: sizes[node] for node in wanted}
 
 
-def _scaled(node: Node, held: Mapping[Node, Any], sizes: Mapping[Node, Any]) -> tuple[Any, Any]:
-    """The result of an operation, and its scale."""
-    args: Any = map_arg(node.args, lambda each: held[each])
-    kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
-    sized: Any = map_arg(node.args, lambda each: sizes[each])
+def _needed(
+    graph: Graph, kept: Mapping[Node, Tensor], wanted: Sequence[Node]
+) -> tuple[set[Node], set[Node]]:
+    """Of which nodes scales are made for these, and of which values."""
+    scaled, needed = set(wanted), set[Node]()
+    for node in reversed(graph.nodes):
+        if node in scaled:
+            if not _is_magnitude(node):
+                scaled.update(node.all_input_nodes)
+            if _is_magnitude(node) or node.target in _READ:
+                needed.add(node)
+        if node in needed and node not in kept:
+            needed.update(node.all_input_nodes)
+    return scaled, needed
+
+
+def _is_magnitude(node: Node) -> bool:
+    """Whether its scale is its value's magnitude."""
+    moved = node.target in MOVES or node.target in {ROUNDS, operator.getitem}
+    if node.op != "call_function" or moved:
+        return node.op != "call_function"
+    return node.target not in _SCALES or not node.meta["val"].is_floating_point()
+
+
+def _computed(node: Node, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     if node.target == ROUNDS:
-        return args[0], sized[0]
-    out, scale = node.target(*args, **kwargs), _SCALES.get(node.target)  # type: ignore[operator]
-    if node.target is operator.getitem:
-        return out, sized[0][sized[1]]
-    if node.target in MOVES:
-        return out, node.target(*sized, **kwargs)  # type: ignore[operator]
-    if scale is None or not out.is_floating_point():
-        return out, tree_map(_magnitude, out)
-    return out, scale(out, *sized, **kwargs)
+        return args[0]
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _scaled(node: Node, out: Any, sizes: Mapping[Node, Any]) -> Any:  # noqa: ANN401
+    """The scale of an operation's result; out: the result, where it is needed."""
+    if _is_magnitude(node):
+        return tree_map(_magnitude, out)
+    args: Any = map_arg(node.args, lambda each: sizes[each])
+    kwargs: Any = map_arg(node.kwargs, lambda each: sizes[each])
+    if node.target in MOVES or node.target in {ROUNDS, operator.getitem}:
+        return _computed(node, args, kwargs)
+    return _SCALES[node.target](out, *args, **kwargs)
 
 
 def _magnitude(x: Any) -> Any:  # noqa: ANN401

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
+from oracles.analysis.known import Known, number
 from oracles.analysis.rules import (
-    Known,
     UnknownError,
     added,
-    number,
-    product,
     rule,
     square_root,
 )
@@ -37,21 +36,28 @@ def _axes(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(each % max(a.dim(), 1) for each in given) or tuple(range(a.dim()))
 
 
-def _flat(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Where all numbers of a sum are all but equal; the axes stay, of size 1."""
-    if len(axes) == 1:
-        low, high = values.aminmax(dim=axes[0], keepdim=True)
-    else:
-        low, high = values.amin(axes, keepdim=True), values.amax(axes, keepdim=True)
-    return high - low <= _EQUAL * torch.maximum(high.abs(), low.abs())
+def _flat(a: Known, axes: tuple[int, ...]) -> Tensor | None:
+    """Where all numbers of a sum are all but equal; None: nowhere. The axes stay, of size 1."""
+
+    def found() -> Tensor | None:
+        high, low = a.value.amax(axes, keepdim=True), a.value.amin(axes, keepdim=True)
+        flat = high - low <= _EQUAL * torch.maximum(high, -low)
+        return flat if bool(flat.any()) else None
+
+    return a.once_of_value(("flat", axes), found)
 
 
-def _grown(arithmetic: Arithmetic, size: Tensor, n: int, flat: Tensor | None) -> Tensor:
-    """G(n) times `size`; by the deterministic form where `flat`."""
+def _grown(
+    arithmetic: Arithmetic, n: int, size: Tensor, flat: Tensor | None, error: Tensor | None
+) -> Tensor:
+    """An error and G(n) (size + error); G(n) by the deterministic form where `flat`."""
     factor = arithmetic.growth(n)
     if flat is None:
-        return size * factor
-    return size * torch.where(flat, arithmetic.sure.growth(n), factor)
+        made = size * factor
+        return made if error is None else made.add_(error, alpha=1 + factor)
+    made = size if error is None else size + error
+    made = made * torch.where(flat, arithmetic.sure.growth(n), factor)
+    return made if error is None else made.add_(error)
 
 
 def _varies(arithmetic: Arithmetic, n: int) -> bool:
@@ -64,32 +70,28 @@ def _overflowed(error: Tensor, size: Tensor) -> Tensor:
 
 
 def _total(arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], *, keep: bool) -> Tensor | None:
-    value, error = number(a)
-    n = math.prod(value.shape[axis] for axis in axes)
-    if not axes or not n or n == 1:
-        return None if error is None else error.sum(axes, keepdim=keep)
-    if not a.value.is_floating_point() and error is None:
+    whole, a = not a.value.is_floating_point(), number(a)
+    n = math.prod(a.value.shape[axis] for axis in axes)
+    through = None if a.error is None else a.error.sum(axes, keepdim=keep)
+    if n < 2:  # there is nothing to add
+        return through
+    if whole and a.exact:
         return None
-
-    def sizes() -> tuple[Tensor, Tensor | None]:
-        size = value.abs()
-        if error is None:
-            return size.sum(axes, keepdim=keep), None
-        return size.add_(error).sum(axes, keepdim=keep), error.sum(axes, keepdim=keep)
-
-    size, through = a.once(("total", axes, keep), sizes)
-    flat = None
-    if _varies(arithmetic, n - 1):
-        flat = _flat(value, axes)
-        flat = flat if keep else flat.squeeze(axes)
-    made = _grown(arithmetic, size, n - 1, flat).add_(n * arithmetic.eta)
-    return _overflowed(made if through is None else made.add_(through), size)
+    size = a.once_of_value(("total", axes, keep), lambda: a.size.sum(axes, keepdim=keep))
+    flat = _flat(a, axes) if _varies(arithmetic, n - 1) else None
+    if flat is not None and not keep:
+        flat = flat.squeeze(axes)
+    made = _grown(arithmetic, n - 1, size, flat, through)
+    made.add_(n * arithmetic.eta)
+    if made.numel() and not float(made.amax()) < arithmetic.u * LARGEST:  # G(n - 1) is u or more
+        _overflowed(made, size if through is None else size + through)
+    return made
 
 
 @rule("sum", sums=True)
 def _sum(
     arithmetic: Arithmetic,
-    out: Tensor,
+    out: Known,
     a: Known,
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
@@ -102,7 +104,7 @@ def _sum(
 @rule("mean", sums=True)
 def _mean(
     arithmetic: Arithmetic,
-    out: Tensor,
+    out: Known,
     a: Known,
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
@@ -120,29 +122,30 @@ def _mean(
 
 def _variance(
     arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], correction: float, *, keep: bool
-) -> tuple[Known, Known]:
-    """mean((a - mean)^2), and the mean. A running mean is off by no more."""
+) -> tuple[Known, Tensor | None]:
+    """mean((a - mean)^2), and the mean's error. A running mean is off by no more."""
     n = math.prod(a.value.shape[axis] for axis in axes)
-    mean = a.value.mean(axes, keepdim=True)
+    mean = Known(a.value.mean(axes, keepdim=True))
     e_mean = _mean(arithmetic, mean, a, axes, keepdim=True)
-    apart = a.value - mean
-    off = arithmetic.rounded(apart, added(a.error, e_mean))
-    squares = apart.square()
-    e_squares = arithmetic.rounded(squares, product(apart, off, apart, off))
-    total = _total(arithmetic, Known(squares, e_squares), axes, keep=keep)
-    value = squares.sum(axes, keepdim=keep) / (n - correction)
+    apart = Known(a.value - mean.value)
+    apart = replace(apart, error=arithmetic.rounded(apart, added(a.error, e_mean)))
+    squares = Known(apart.value.square())
+    local = arithmetic.local(squares)
+    errors = local.plus_errors_of_product(apart, apart, arithmetic.grown(1))
+    squares = replace(squares, error=errors.error)
+    total = _total(arithmetic, squares, axes, keep=keep)
+    value = Known(squares.value.sum(axes, keepdim=keep) / (n - correction))
     assert total is not None
     error = arithmetic.rounded(value, total / (n - correction), 2)
-    held = Known(mean, e_mean)
     if not keep:
-        held = Known(mean.squeeze(axes), None if e_mean is None else e_mean.squeeze(axes))
-    return Known(value, error), held
+        e_mean = None if e_mean is None else e_mean.squeeze(axes)
+    return replace(value, error=error), e_mean
 
 
 @rule("var", "var_mean", sums=True)
 def _var(
     arithmetic: Arithmetic,
-    out: Tensor | Sequence[Tensor],
+    out: Known | Sequence[Known],
     a: Known,
     dim: int | Sequence[int] | None = None,
     *,
@@ -150,14 +153,14 @@ def _var(
     keepdim: bool = False,
 ) -> object:
     degrees = 1 if correction is None else correction
-    variance, mean = _variance(arithmetic, a, _axes(a.value, dim), degrees, keep=keepdim)
-    return variance.error if isinstance(out, Tensor) else (variance.error, mean.error)
+    variance, e_mean = _variance(arithmetic, a, _axes(a.value, dim), degrees, keep=keepdim)
+    return variance.error if isinstance(out, Known) else (variance.error, e_mean)
 
 
 @rule("std", sums=True)
 def _std(
     arithmetic: Arithmetic,
-    out: Tensor,
+    out: Known,
     a: Known,
     dim: int | Sequence[int] | None = None,
     *,
@@ -170,9 +173,9 @@ def _std(
 
 
 @rule("cumsum", sums=True)
-def _cumsum(arithmetic: Arithmetic, out: Tensor, a: Known, dim: int, **_: object) -> Tensor | None:
+def _cumsum(arithmetic: Arithmetic, out: Known, a: Known, dim: int, **_: object) -> Tensor | None:
     n = a.value.shape[dim] if a.value.dim() else 1
-    size = a.value.abs() if a.error is None else a.value.abs() + a.error
+    size = a.size if a.error is None else a.size + a.error
     made = size.cumsum(dim).mul_(arithmetic.sure.growth(n)).add_(n * arithmetic.eta)
     del out
     return made if a.error is None else made.add_(a.error.cumsum(dim))
@@ -181,7 +184,7 @@ def _cumsum(arithmetic: Arithmetic, out: Tensor, a: Known, dim: int, **_: object
 @rule("amax", "amin", "max", "min")
 def _extreme(
     _: Arithmetic,
-    out: Tensor | Sequence[Tensor],
+    out: Known | Sequence[Known],
     a: Known,
     dim: Known | int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
@@ -189,41 +192,36 @@ def _extreme(
     if isinstance(dim, Known):
         raise UnknownError("of two tensors is `maximum` or `minimum`; write that")
     error = None if a.error is None else a.error.amax(_axes(a.value, dim), keepdim=keepdim)
-    if isinstance(out, Tensor):
+    if isinstance(out, Known):
         return error
     return error, error  # that of the indices: whoever uses them is told
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", sums=True)
-def _product(arithmetic: Arithmetic, out: Tensor, a: Known, b: Known) -> Tensor:
+def _product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
     """Of matrices, over the last axis of a and the last but one of b."""
-    (x, ea), (y, eb) = ((each.value, arithmetic.operand(each.value, each.error)) for each in (a, b))
-    k = x.shape[-1]
-    flat = None
-    if _varies(arithmetic, k):
-        columns = _flat(y, (max(y.dim() - 2, 0),))
-        columns = columns if y.dim() > 1 else columns.squeeze(-1)
-        rows = _flat(x, (x.dim() - 1,))
-        flat = (rows if x.dim() > 1 else rows.squeeze(-1)) & columns
-        flat = flat.squeeze(-1) if y.dim() == 1 and x.dim() > 1 else flat
-    if flat is not None and not bool(flat.any()):
-        flat = None
-    size_a = x.abs() if ea is None else x.abs().add_(ea)
-    size_b = y.abs() if eb is None else y.abs().add_(eb)
+    ea, eb = arithmetic.operand(a), arithmetic.operand(b)
+    k = a.value.shape[-1]
+    flat = _flat_products(a, b) if _varies(arithmetic, k) else None
+    size_a = a.size if ea is None else a.size + ea
+    size_b = b.size if eb is None else b.size + eb
     size = None
     if ea is None and eb is None:
         size = a.once(("product", id(b)), lambda: size_a @ size_b)
     elif flat is not None or ea is None:
         size = size_a @ size_b
+    factor = arithmetic.growth(k)
     if size is None:  # what is added up, and a's own error, in one product
         assert ea is not None
-        made = torch.add(ea, size_a, alpha=arithmetic.growth(k)) @ size_b
+        made = torch.add(ea, size_a, alpha=factor) @ size_b
     else:
-        made = _grown(arithmetic, size, k, flat)
+        made = size * (
+            factor if flat is None else torch.where(flat, arithmetic.sure.growth(k), factor)
+        )
         if ea is not None:
             made += ea @ size_b
     if eb is not None:
-        made += x.abs() @ eb
+        made += a.size @ eb
     made += 2 * k * arithmetic.eta
     del out
     if k and made.numel() and float(size_a.amax()) * k * float(size_b.amax()) >= LARGEST:
@@ -231,10 +229,25 @@ def _product(arithmetic: Arithmetic, out: Tensor, a: Known, b: Known) -> Tensor:
     return made
 
 
+def _flat_products(a: Known, b: Known) -> Tensor | None:
+    """Where both a row and a column are of numbers that are all but equal; None: nowhere."""
+    columns = _flat(b, (max(b.value.dim() - 2, 0),))
+    rows = None if columns is None else _flat(a, (a.value.dim() - 1,))
+    if rows is None or columns is None:
+        return None
+    if a.value.dim() == 1:
+        rows = rows.squeeze(-1)
+    if b.value.dim() == 1:
+        columns = columns.squeeze(-1)
+    flat = rows & columns
+    flat = flat.squeeze(-1) if b.value.dim() == 1 and a.value.dim() > 1 else flat
+    return flat if bool(flat.any()) else None
+
+
 @rule("addmm", "baddbmm", sums=True)
 def _added_product(
     arithmetic: Arithmetic,
-    out: Tensor,
+    out: Known,
     c: Known,
     a: Known,
     b: Known,
@@ -242,21 +255,19 @@ def _added_product(
     alpha: float = 1,
 ) -> Tensor:
     whole = _product(arithmetic, out, a, b) * abs(alpha)
-    of_c = c.value.abs() * abs(beta)
-    roundings = (alpha not in {1, -1}) + 0
-    if roundings:
-        whole = arithmetic.rounded((a.value @ b.value).mul_(alpha), whole)
+    if alpha not in {1, -1}:
+        whole = arithmetic.rounded(Known((a.value @ b.value).mul_(alpha)), whole)
     if c.error is not None:
         whole = whole + c.error * abs(beta)
     if beta not in {0, 1, -1}:
-        whole = whole + of_c * (2 * arithmetic.u)
+        whole = whole + c.size * (abs(beta) * 2 * arithmetic.u)
     return arithmetic.rounded(out, whole)
 
 
 @rule("all", "any")
 def _whether(
     _: Arithmetic,
-    out: Tensor,
+    out: Known,
     a: Known,
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own

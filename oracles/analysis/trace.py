@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._guards import detect_fake_mode
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx import traceback as lines
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
@@ -267,7 +267,7 @@ def _traced(
         if graph is None or any(map(_writes, graph.graph.nodes)):
             graph = _in_two_steps(reference, called, values)
     graph.meta["names"] = names
-    graph.graph.eliminate_dead_code()
+    _simplify(graph.graph)
     for node in graph.graph.nodes:
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(
             node.target, "tags", ()
@@ -277,6 +277,32 @@ def _traced(
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
             raise NoRuleError(f"{told(reference)} changes its input {name}")
     return graph
+
+
+_SAME = {_aten.detach.default, _aten.alias.default}
+_BY_NUMBERS = {_aten.mul.Scalar, _aten.div.Scalar, _aten.mul.Tensor, _aten.div.Tensor}
+
+
+def _simplify(graph: Graph) -> None:
+    """Take out what does nothing; what is expanded is multiplied by a number before that."""
+    for node in list(graph.nodes):
+        if node.target in _SAME:
+            node.replace_all_uses_with(node.all_input_nodes[0])
+        elif node.target in _BY_NUMBERS and _is_expanded(*node.args):
+            (small, *sizes), numbers = node.args[0].args, node.args[1:]
+            with graph.inserting_before(node):
+                first = graph.call_function(node.target, (small, *numbers))
+                after = graph.call_function(_aten.expand.default, (first, *sizes))
+            first.meta = {**node.meta, "val": node.target(small.meta["val"], *numbers)}
+            after.meta = node.meta
+            node.replace_all_uses_with(after)
+    graph.eliminate_dead_code()
+
+
+def _is_expanded(x: object, *numbers: object) -> bool:
+    """Whether it is a tensor that was a smaller one, beside which there are numbers alone."""
+    expanded = isinstance(x, Node) and x.target == _aten.expand.default
+    return expanded and not any(isinstance(each, Node) for each in numbers)
 
 
 def _in_two_steps(
