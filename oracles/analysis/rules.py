@@ -296,12 +296,13 @@ def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
 def _between(
     arithmetic: Arithmetic, out: Known, a: Known, rises: Callable[[Tensor], Tensor], local: float
 ) -> Tensor:
-    """Of a function that rises everywhere, and that a kernel approximates: absolute `local`."""
+    """Of an odd function that rises everywhere, less steeply the farther from 0.
+
+    So its farther end is the one towards 0. A kernel approximates it: absolute `local`.
+    """
     made = arithmetic.local(out, absolute=local)
-    if a.error is None:
-        return made.error
-    above, below = rises(a.value + a.error) - out.value, out.value - rises(a.value - a.error)
-    return made.plus(torch.maximum(above, below), arithmetic.grown(1.0)).error
+    farther = None if a.error is None else out.size - rises(a.size - a.error)
+    return made.plus(farther, arithmetic.grown(1.0)).error
 
 
 @rule("tanh")
