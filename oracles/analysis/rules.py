@@ -10,7 +10,7 @@ ea and eb; r(e) = e + u (|result| + e) + eta is the rounding of the result:
     a^k             k ea (|a| + ea)^(k-1), (k - 1) roundings
     exp a           e^a (expm1(d) + eps e^d), d = ea + 2 u |a|: the factor log2 e and its product
     log a           -log1p(-ea / a) + eps max(1, |log a|)
-    tanh a, erf a   the farther of f(a + ea) and f(a - ea)
+    tanh a, erf a   f(|a|) - f(|a| - ea)
 
 Infinite where an argument that isn't exact may be at a pole. A truth value may be either where its
 comparison may be decided either way; its error is True there.
