@@ -17,14 +17,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
 from oracles.analysis import Reference, bounds, rounds
@@ -33,6 +32,7 @@ from oracles.cases.distributions import INTEGERS
 from oracles.op import Case, Inputs, Numerics, Op
 from oracles.reference import ReferenceOp
 from oracles.reference.cases import case_of
+from oracles.reference.counts import Counter
 from suites.sandbox.worker_side.allocations import fresh_memory
 
 CPU = torch.device("cpu")
@@ -220,31 +220,11 @@ def _peak(function: Callable[[], object]) -> int:
     return memory.peak_bytes
 
 
-class _Counter(TorchDispatchMode):
-    """Counts operations on tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        """Run one."""
-        del types
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
 def _operations(function: Callable[[], object]) -> int:
-    counter = _Counter()
+    counter = Counter()
     with counter:
         function()
-    return counter.count
+    return counter.operations
 
 
 _COST_TITLES = (

@@ -42,8 +42,6 @@ class _Cut:
 # By head, as they were chosen on an H200 (docs/measured.md).
 _CUTS = {64: _Cut(128, 128, 2), 128: _Cut(64, 128, 3), 256: _Cut(64, 64, 2)}
 _HEADS = tuple(_CUTS)
-
-
 _FEW_TILES = 8  # of queries
 
 
@@ -69,9 +67,10 @@ def _is_quick(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
 
 def serves(problem: Problem, do: Tensor, *, ordered: bool) -> bool:
     """Whether a kernel serves a call, and dispatch takes it."""
-    p = problem
-    quick = ordered or (p.d in _HEADS and _is_quick(p.d, p.group, p.s_q, p.s_kv, p.b * p.h_kv))
-    return quick and is_served(p, _HEADS, do)
+    if not is_served(problem, _HEADS, do):
+        return False
+    heads = problem.b * problem.h_kv
+    return ordered or _is_quick(problem.d, problem.group, problem.s_q, problem.s_kv, heads)
 
 
 def _at_once(heads: int, working: int, cut: _Cut, device: torch.device, *, waits: bool) -> int:

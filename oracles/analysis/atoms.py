@@ -101,7 +101,7 @@ def _scores(
 
 @rule("_softmax", sums=True)
 def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Tensor:
-    out.is_nonnegative()
+    out.mark_nonnegative()
     if not out.value.numel():
         return torch.zeros_like(out.value)
     axes = _axes(a.value, dim)

@@ -39,8 +39,8 @@ class Known:
         """The magnitude, which isn't changed."""
         return self.once_of_value("size", self.value.abs)
 
-    def is_nonnegative(self) -> None:
-        """Say that it is its own magnitude."""
+    def mark_nonnegative(self) -> None:
+        """Note that it is its own magnitude."""
         self.of_value["size"] = self.value
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:

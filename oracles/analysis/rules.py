@@ -162,14 +162,14 @@ def _negative(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
 
 @rule("abs", "relu")
 def _nonnegative(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
-    out.is_nonnegative()
+    out.mark_nonnegative()
     return a.error
 
 
 @rule("sqrt")
 def square_root(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     """The error of sqrt(a)."""
-    out.is_nonnegative()
+    out.mark_nonnegative()
     through = None
     if a.error is not None:  # a sum of squares is never below 0, whatever its error
         through = torch.where(a.error < a.value, a.error / out.value, out.value + a.error.sqrt())
@@ -183,7 +183,7 @@ def _shrunk(error: Tensor, value: Tensor) -> Tensor:
 
 @rule("rsqrt", poles=True)
 def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    out.is_nonnegative()
+    out.mark_nonnegative()
     through = None
     if a.error is not None:
         through = _shrunk(a.error, a.value).mul_(-_HALF).expm1_().mul_(out.value)
@@ -222,7 +222,7 @@ def _whole_power(arithmetic: Arithmetic, out: Known, a: Known, k: int) -> Tensor
     if k <= 1:
         return a.error if k else None
     if k % 2 == 0:
-        out.is_nonnegative()
+        out.mark_nonnegative()
     local = arithmetic.local(out, k - 1)
     if a.error is None:
         return local.error
@@ -242,13 +242,13 @@ def exponent_error(arithmetic: Arithmetic, a: Known, slope: float = 1.0) -> Tens
 
 @rule("exp")
 def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    out.is_nonnegative()
+    out.mark_nonnegative()
     return _exponential(arithmetic, out.value, exponent_error(arithmetic, a))
 
 
 @rule("exp2")
 def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    out.is_nonnegative()
+    out.mark_nonnegative()
     return _exponential(arithmetic, out.value, exponent_error(arithmetic, a, math.log(2)))
 
 
@@ -283,7 +283,7 @@ def _log1p(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
 
 @rule("sigmoid")
 def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    out.is_nonnegative()
+    out.mark_nonnegative()
     other = out.once("other", lambda: 1 - out.value)
     through = exponent_error(arithmetic, a).add_(EPS_EXP).expm1_()
     all_there_is = through.numel() and not float(through.amax()) <= 1

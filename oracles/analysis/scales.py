@@ -25,6 +25,7 @@ from oracles.analysis.trace import ROUNDS
 _aten = torch.ops.aten
 Scale = Callable[..., Tensor]
 _SCALES: dict[object, Scale] = {}
+_HANDS_ON = MOVES | {ROUNDS, operator.getitem}  # scales go the way of values
 _READ: set[object] = set()  # operations whose scale depends on their result
 
 
@@ -166,9 +167,10 @@ def _needed(
 
 def _is_magnitude(node: Node) -> bool:
     """Whether its scale is its value's magnitude."""
-    moved = node.target in MOVES or node.target in {ROUNDS, operator.getitem}
-    if node.op != "call_function" or moved:
-        return node.op != "call_function"
+    if node.op != "call_function":
+        return True
+    if node.target in _HANDS_ON:
+        return False
     return node.target not in _SCALES or not node.meta["val"].is_floating_point()
 
 
@@ -184,7 +186,7 @@ def _scaled(node: Node, out: Any, sizes: Mapping[Node, Any]) -> Any:  # noqa: AN
         return tree_map(_magnitude, out)
     args: Any = map_arg(node.args, lambda each: sizes[each])
     kwargs: Any = map_arg(node.kwargs, lambda each: sizes[each])
-    if node.target in MOVES or node.target in {ROUNDS, operator.getitem}:
+    if node.target in _HANDS_ON:
         return _computed(node, args, kwargs)
     return _SCALES[node.target](out, *args, **kwargs)
 

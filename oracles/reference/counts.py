@@ -23,17 +23,18 @@ _LOGARITHMS = frozenset({"logsumexp", "_log_softmax", "log", "log2"})
 class Counter(TorchDispatchMode):
     """Counts inside `with`.
 
-    flops: all operations. products: whether some are matrix products. logarithms: whether one is a
-    logarithm, that of a sum of exponentials too.
+    operations: how often one is called, views too. flops: of all of them. products: whether some
+    are matrix products. logarithms: whether one is a logarithm, that of a sum of exponentials too.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.flops, self.products, self.logarithms = 0, False, False
+        self.operations, self.flops, self.products, self.logarithms = 0, 0, False, False
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
+        self.operations += 1
         self.logarithms |= packet.__name__ in _LOGARITHMS
         if packet in flop_registry:
             self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=made)

@@ -89,6 +89,16 @@ def test_words_of_a_block_lie_in_one_warp() -> None:
         assert cut.block_m * widest <= 32
 
 
+@pytest.mark.parametrize(
+    ("rows", "groups"),
+    [(64, 8), (128, 8), (256, 12), (4, 4)],  # of 65,536 columns in halves, on an H200
+)
+def test_few_rows_are_walked_over_by_fewer_programs(rows: int, groups: int) -> None:
+    """There is less to fold: 32 programs share a row, three an SM or two."""
+    cut = row_sharing._CUTS[2, True]
+    assert row_sharing._groups(rows, 32, 132, cut) == groups
+
+
 def test_device_of_fewer_sms_than_owners_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not all owners of a row can run at the same time they would wait without end."""
     monkeypatch.setattr(devices, "_multiprocessors", lambda _: 16)

@@ -1,6 +1,6 @@
 """Corrupted records: each is refused in a sentence, or shown as what it says, and nothing acts.
 
-Forty-eight forms of records of all suites, through every form of the report. Nothing may raise; no
+A hundred forms of records of all suites, through every form of the report. Nothing may raise; no
 control character may reach a terminal or a file; what is markup in a name stays text.
 """
 
@@ -25,7 +25,7 @@ from tests.builders.commands import run_python
 from tests.builders.corrupt_records import variants
 from tests.builders.profile_records import profile_rows, write_profile
 
-_OF_A_SUITE = 12  # each way to corrupt one
+_OF_A_SUITE = 24  # each way to corrupt one, twice
 _CODE = re.compile(r"(`+).*?\1", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -143,7 +143,7 @@ def _assert_right(status: int, shown: tuple[str, str], folder: Path, what: str) 
 def test_corrupted_record_is_refused_or_shown(
     suite: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each suite a dozen forms; some of them still read, others are refused."""
+    """Of each suite two dozen forms; some of them still read, others are refused."""
     whole = _SUITES[suite](tmp_path / "whole.jsonl")
     data = whole.read_bytes()
     statuses = []
@@ -155,7 +155,7 @@ def test_corrupted_record_is_refused_or_shown(
         status = _FORMS[form].call(file, folder, whole)
         _assert_right(status, capsys.readouterr(), folder, f"{form} of {suite} {name}")
         statuses.append(status)
-    assert min(statuses.count(2), len(statuses) - statuses.count(2)) >= 1
+    assert min(statuses.count(2), len(statuses) - statuses.count(2)) >= 5
 
 
 @pytest.mark.parametrize("program", ["reports", "reports.comparison"])

@@ -302,8 +302,12 @@ class Workers:
     ) -> tuple[Message, dict[str, Tensor]]:
         if module not in self.tasks:
             raise ValueError(f"{module} isn't among the modules that the workers were told of")
-        message: Message = {"do": "task", "module": module, "settings": settings}
-        message["signs"] = kernel.op.found_signs()
+        message: Message = {
+            "do": "task",
+            "module": module,
+            "settings": settings,
+            "signs": kernel.op.found_signs(),
+        }
         said, arena, at = self._sent(kernel, case, parcels, message, limit_s)
         try:
             done = Done.model_validate(said)

@@ -157,10 +157,11 @@ def test_against_a_file_runs_both_files_in_this_tree(
         write(checkout.parent / f"{name}.jsonl", header(), [row])
     newer = str(checkout.parent / "newer.py")
     arguments = ("suites/bench", "--kernels", newer)
-    assert time_sides(checkout, "../older.py", files=(newer,), arguments=arguments) == 0
+    assert time_sides(checkout, "../older.py", files=(newer,), arguments=arguments, turns=2) == 0
     shown = capsys.readouterr().out
     assert "newer of B is held against older of A" in shown
-    assert (checkout.parent / "log").read_text().split() == ["new"] * 4
+    assert "SLOWER, B beside A: 1 row" in shown
+    assert (checkout.parent / "log").read_text().split() == ["new"] * 8
 
 
 @pytest.mark.parametrize(
