@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernels.registry import Kernel, all_kernels
 from oracles.op import Case
 from reports.record import AccuracyRow, Record, read
+from suites.accuracy.run import Run
 from suites.run.descriptions import case_info
+from suites.run.option_table import DEFAULT_SM
 from suites.search.suite import Search
 from tests.builders.commands import Running, run_python, wait_for
 
@@ -159,14 +162,32 @@ def test_kernel_that_finds_no_memory_is_no_find(tmp_path: Path) -> None:
     assert all("no memory was left" in (row.reason or "") for row in untried)
 
 
-@pytest.mark.parametrize(("fresh", "status"), [(0, "passed"), (1, "failed")])
+def test_truth_that_finds_no_memory_is_no_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it end the search: the case counts as not tried."""
+
+    def spent(*_: object) -> AccuracyRow:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Run, "try_pair", spent)
+    search = Search.__new__(Search)
+    search.judge = Run(torch.device("cpu"), DEFAULT_SM)
+    kernel = next(each for each in all_kernels() if each.name == "column_owning")
+    row = search._judged(kernel, next(iter(kernel.op.cases())))
+    assert row.status == "refused"
+    assert "no memory was left" in (row.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("fresh", "status"),
+    [((), "passed"), ((2, 4), "passed"), ((2, 3, 4), "failed"), ((1, 2, 3, 4), "failed")],
+)
 def test_rule_of_chance_is_asked_again(
-    fresh: int, status: str, monkeypatch: pytest.MonkeyPatch
+    fresh: tuple[int, ...], status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A measure that no fresh draw exceeds is chance, and told as such; else it is a failure."""
+    """A measure that most fresh draws keep is chance, and told as such; else it is a failure."""
     kernel = next(each for each in all_kernels() if each.name == "column_owning")
     first = next(each for each in kernel.op.cases() if not each.seed)
-    beyond = {0, *range(3, 3 + fresh)}
+    beyond = {0, *fresh}
 
     def judged(_: Search, kernel: Kernel, case: Case) -> AccuracyRow:
         rule: dict[str, str] = {"rule": "emulation", "reason": "dx[0, 0]: too far"}

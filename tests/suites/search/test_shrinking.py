@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -87,6 +88,15 @@ def test_shrinking_that_is_cut_off_says_so() -> None:
     shrunk = shrink(OPS[_ATTENTION], _case(_ATTENTION), lambda _: True, lambda tried: tried < 3)
     assert not shrunk.whole
     assert shrunk.tried == 3
+
+
+def test_large_case_is_made_smaller_first() -> None:
+    """What else could be left out is tried on a case that takes a fraction of the time."""
+    op = OPS[_LAYER_NORM]
+    large = replace(_case(_LAYER_NORM), sizes=(("m", 2048), ("n", 3001)))
+    sizes = [op.bytes(each.case) for each in changes(op, large)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < op.bytes(large) / 1000
 
 
 def test_no_case_is_tried_twice() -> None:
