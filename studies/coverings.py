@@ -1,10 +1,11 @@
 """`python -m studies.coverings [--write]`: the generated cases of both tiers.
 
-It makes the files of `oracles/cases/coverings/`, beside the cases that people wrote. In those of
-`full` each pair of levels meets that a case of each of our kernels can have
-(oracles/cases/covering.py), and so do every three options, each of which may be absent. In those of
-`ci` each pair meets that a quick case of any of our kernels can have: an interpreter runs them.
-Without --write it says what the files lack.
+They are in the files of `oracles/cases/coverings/`, beside the cases that people wrote. In those of
+`full` each pair of levels meets that a case of each of our kernels can have, or one within what a
+library serves (kernels/feature_sets.py); and so do every three options, each of which may be
+absent. In those of `ci` each pair meets that a quick case of any of our kernels can have, which an
+interpreter runs; and within what each library serves each pair that has an option in it. It says
+what the files lack; --write adds that to them.
 
 Kernels that users bring get the rest within their own domains when they are run, in `ci` too
 (suites/accuracy/own_cases.py).
@@ -20,6 +21,8 @@ from pathlib import Path
 
 import torch
 
+from kernels.domain import Domain
+from kernels.feature_sets import feature_sets
 from kernels.registry import Kernel, all_kernels
 from oracles import OPS
 from oracles.cases import COVERINGS, GENERATED, TIERS
@@ -31,14 +34,22 @@ _SM = 90
 _MOST_FLOPS = 5e6  # of a quick case
 
 
+def within(*domains: Domain, device: str = "cuda") -> Callable[[Case], bool]:
+    """Whether one of the domains holds a case."""
+
+    def holds(case: Case) -> bool:
+        return any(each.reject(case, _SM, device) is None for each in domains)
+
+    return holds
+
+
 def served_by(kernels: Iterable[Kernel], device: str = "cuda") -> Callable[[Case], bool]:
     """Whether one of the kernels serves a case."""
-    chosen = tuple(kernels)
+    return within(*(each.domain for each in kernels), device=device)
 
-    def serves(case: Case) -> bool:
-        return any(each.domain.reject(case, _SM, device) is None for each in chosen)
 
-    return serves
+def _both(one: Callable[[Case], bool], other: Callable[[Case], bool], case: Case) -> bool:
+    return one(case) and other(case)
 
 
 def ours(op: Op) -> tuple[Kernel, ...]:
@@ -57,12 +68,16 @@ def covered(op: Op, beside: Iterable[Case], tier: Tier) -> list[Case]:
     """The cases of a tier in which, with these of it, all that is to meet there meets."""
     kernels = ours(op)
     known = [case for case in beside if tier in {"full", case.tier}]
+    made: list[Case] = []
+    domains = [each.domain for each in feature_sets(op)]
     if tier == "ci":
         serves = partial(_is_quick, op, served_by(kernels, "cpu"))
-        return cover_pairs(op, serves, known, tier, GENERATED)
-    made: list[Case] = []
-    for each in kernels:
-        made += cover_pairs(op, served_by([each]), (*known, *made), tier, GENERATED)
+        for each in domains:
+            both = partial(_both, serves, within(each))
+            made += cover_pairs(op, both, (*known, *made), tier, GENERATED, of_options=True)
+        return made + cover_pairs(op, serves, (*known, *made), tier, GENERATED)
+    for each in (*(kernel.domain for kernel in kernels), *domains):
+        made += cover_pairs(op, within(each), (*known, *made), tier, GENERATED)
     made += cover_triples(op, served_by(kernels), (*known, *made), tier, GENERATED)
     return made
 
@@ -80,27 +95,25 @@ def file_of(op: Op, tier: Tier) -> Path:
 def main(arguments: list[str] | None = None) -> int:
     """Write the files, or say what they lack."""
     parser = argparse.ArgumentParser(prog="python -m studies.coverings", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="make the files anew")
+    parser.add_argument("--write", action="store_true", help="add what the files lack")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if options.write:  # before they are read: what is made doesn't depend on what was made
-        for path in COVERINGS.glob("*/*.txt"):
-            path.unlink()
     missing = 0
     for op in OPS.values():
         if op.allowed is None or not ours(op):
             continue
-        known = written(op) if options.write else list(op.cases())
+        known = list(op.cases())
         for tier in TIERS:
             made = covered(op, known, tier)
+            known += made
             if options.write:
-                ids = sorted(case.id() for case in made)
+                generated = {each for each in known if (each.why, each.tier) == (GENERATED, tier)}
+                ids = sorted(each.id() for each in generated)
                 file_of(op, tier).write_text("".join(f"{each}\n" for each in ids))
-                print(f"{op.name}, {tier}: {len(ids):,} cases")
+                print(f"{op.name}, {tier}: {len(made):,} cases added to {len(ids) - len(made):,}")
             else:
                 missing += len(made)
                 print(f"{op.name}, {tier}: {len(made):,} cases would meet what none does")
-            known += made
     return int(missing > 0)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from oracles.cases import GENERATED
 from oracles.cases.factors import as_part, assembled, levels_of
 from oracles.cases.named import objection
-from oracles.op import CONTIGUOUS, Case, Op, Part, Tier
+from oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
 
 _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
@@ -207,6 +207,15 @@ class Coverage:
             if case is not None:
                 yield case
 
+    def keep_pairs_of_options(self) -> None:
+        """Leave pairs that are possible aside where neither level is an option that is present."""
+        assert self.op.allowed is not None
+        present = np.zeros(len(self.names), dtype=np.bool_)
+        for factor, start in zip(self.op.allowed.factors, self._starts, strict=True):
+            if is_option(factor):
+                present[start + 1 : start + len(factor.levels)] = True
+        self.possible &= present[:, None] | present[None, :]
+
     def missing(self) -> NDArray[np.bool_]:
         """[levels, levels]: possible, and not met."""
         found: NDArray[np.bool_] = self.possible & ~self.met
@@ -288,12 +297,28 @@ class Coverage:
                 yield case, parts, fixed
 
 
+def is_option(factor: Factor) -> bool:
+    """Whether its first level is that a case hasn't what the others are."""
+    return next(iter(factor.levels.values())) == (Part(),)
+
+
 def cover_pairs(
-    op: Op, serves: Callable[[Case], bool], known: Iterable[Case], tier: Tier, why: str
+    op: Op,
+    serves: Callable[[Case], bool],
+    known: Iterable[Case],
+    tier: Tier,
+    why: str,
+    *,
+    of_options: bool = False,
 ) -> list[Case]:
-    """Cases until each pair that a served one can have has met, in them or in what is known."""
+    """Cases until each pair that a served one can have has met, in them or in what is known.
+
+    of_options: pairs alone in which an option is present.
+    """
     coverage = Coverage(op, serves)
     coverage.search()
+    if of_options:
+        coverage.keep_pairs_of_options()
     for case in known:
         if serves(case):
             coverage.add(case)
@@ -309,7 +334,7 @@ def cover_triples(
     window needs that too. Triples are put into the sizes and dtypes of the op's own served cases.
     """
     assert op.allowed is not None
-    factors = [each for each in op.allowed.factors if next(iter(each.levels.values())) == (Part(),)]
+    factors = [each for each in op.allowed.factors if is_option(each)]
 
     def triples(case: Case) -> set[tuple[tuple[str, str], ...]]:
         levels = [(each.name, each.level(case)) for each in factors]

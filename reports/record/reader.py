@@ -42,7 +42,7 @@ _KINDS: dict[str, type[Row]] = {
 }
 # The kinds of row that a suite's record has; of most lines the first, which is tried first.
 _OF_SUITE = {
-    "accuracy": ("accuracy",),
+    "accuracy": ("accuracy", "coverage"),
     "compile": ("resources", "prediction"),
     "bench": ("bench",),
     "profile": ("profile",),

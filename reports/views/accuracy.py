@@ -39,6 +39,7 @@ from reports.views.accuracy_figures import (
     worst,
 )
 from reports.views.accuracy_verdict import headline
+from reports.views.coverage import share_met, unmet_pairs
 from reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from reports.document.fields import Field
     from reports.document.model import Level, Part, Table, Tone
-    from reports.record import AccuracyRow, Record
+    from reports.record import AccuracyRow, CoverageRow, Record
     from reports.views.accuracy_figures import (
         KernelProperties,
         KernelSummary,
@@ -130,6 +131,7 @@ class _View:
         yield self._workspaces()
         yield from self._properties()
         yield self._refusals()
+        yield from self._coverage()
         yield self._slowest()
         yield self._rows()
 
@@ -175,6 +177,25 @@ class _View:
         note = _CELLS if is_beside else ""
         least = 0 if is_beside else 60
         return table_of(title, fields, kernels, note, level=level, folded=is_beside, least=least)
+
+    def _coverage(self) -> Iterator[Table]:
+        """Where the run was asked for it."""
+        met: dict[Key, list[CoverageRow]] = {}
+        for each in self._record.coverage:
+            met.setdefault((each.op, each.kernel), []).append(each)
+        fields: list[Field[tuple[Key, list[CoverageRow]]]] = [
+            *self._names(lambda each: each[0]),
+            number("cases", lambda each: each[1][0].cases),
+            number("possible", lambda each: sum(one.possible for one in each[1])),
+            number("met", lambda each: sum(one.met for one in each[1])),
+            number("share", lambda each: share_met(each[1]), share),
+        ]
+        note = (
+            "Of pairs that a case has which the kernel serves and this device judges in a second; "
+            "`--tier full` and `nox -s search` meet more."
+        )
+        yield table_of("Pairs of levels that met", fields, list(met.items()), note, level="details")
+        yield unmet_pairs(self._record.coverage)
 
     def _failures(self) -> Iterator[Table]:
         groups = failures(self._record)

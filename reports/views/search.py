@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from reports.document.fields import command, number, table_of, text
 from reports.phrases import count, duration, ratio, share
+from reports.views.coverage import share_met, unmet_pairs
 from reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
@@ -118,19 +119,7 @@ def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
         ),
         _kernels(record),
     )
-    yield table_of(
-        "Pairs of levels that no case met",
-        (
-            text("op", lambda each: each.op, group=True),
-            text("kernel", lambda each: each.kernel),
-            text("factors", lambda each: f"{each.factor}, {each.other}"),
-            number("met", lambda each: each.met),
-            number("possible", lambda each: each.possible),
-            text("for example", lambda each: "; ".join(each.missing), below=True),
-        ),
-        [each for each in record.coverage if each.met < each.possible],
-        level="details",
-    )
+    yield unmet_pairs(record.coverage)
     yield table_of(
         "Notes",
         (
@@ -196,8 +185,7 @@ class _Kernel:
 
     @property
     def met(self) -> float | None:
-        possible = sum(each.possible for each in self.coverage)
-        return sum(each.met for each in self.coverage) / possible if possible else None
+        return share_met(self.coverage)
 
 
 def _kernels(record: Record) -> list[_Kernel]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ from kernels.device import SIMULATED_SM_VARIABLE
 from kernels.registry import Kernel
 from oracles.cases import GENERATED
 from oracles.op import Case, dtype_name
-from reports.record import ACCURACY_PROTOCOL, AccuracyRow, KernelInfo
+from reports.record import ACCURACY_PROTOCOL, AccuracyRow, CoverageRow, KernelInfo, Row
 from reports.views.accuracy_verdict import served
+from suites.accuracy.coverage import coverage_rows, is_in_reach
 from suites.accuracy.own_cases import own_cases
 from suites.accuracy.run import Run
 from suites.interpreter import repairs
@@ -179,17 +180,40 @@ class Accuracy(Suite[AccuracyRow]):
         """The verdict."""
         return [self.judge.try_pair(kernel, case)]
 
-    def wrong(self, row: AccuracyRow) -> str | None:
+    def wrong(self, row: Row) -> str | None:
         """The rule that it broke, and how."""
-        return f"{row.rule}: {row.reason}" if row.status == "failed" else None
+        if not isinstance(row, AccuracyRow) or row.status != "failed":
+            return None
+        return f"{row.rule}: {row.reason}"
 
-    def counts(self, row: AccuracyRow) -> bool:
+    def counts(self, row: Row) -> bool:
         """Whether it ran."""
-        return row.status != "refused"
+        return isinstance(row, AccuracyRow) and row.status != "refused"
 
-    def fails(self, kernels: Sequence[KernelInfo], rows: Sequence[AccuracyRow]) -> bool:
+    def fails(self, kernels: Sequence[KernelInfo], rows: Sequence[Row]) -> bool:
         """Whether a kernel that was asked for served none of its cases."""
-        return any(each.fails for each in served(kernels, rows))
+        tried = [row for row in rows if isinstance(row, AccuracyRow)]
+        return any(each.fails for each in served(kernels, tried))
+
+    def summary(self, rows: Sequence[Row]) -> Iterator[CoverageRow]:
+        """Where it is asked for: which pairs of levels met, of each kernel whose failure counts."""
+        if not self.options.coverage or self.options.shard:
+            return iter(())
+        return self._coverage([each for each in self.kernels if self.judge.gates(each)], rows)
+
+    def _coverage(self, kernels: Iterable[Kernel], rows: Sequence[Row]) -> Iterator[CoverageRow]:
+        tried = [row for row in rows if isinstance(row, AccuracyRow)]
+        for kernel in kernels:
+            yield from coverage_rows(kernel, self._reaches(kernel), tried)
+
+    def _reaches(self, kernel: Kernel) -> Callable[[Case], bool]:
+        """Whether the kernel serves a case that is judged in about a second here."""
+
+        def reaches(case: Case) -> bool:
+            served = self.judge.refusal(kernel, case) is None
+            return served and is_in_reach(kernel.op, case, self.device.type)
+
+        return reaches
 
     def close(self) -> None:
         """End the workers, and what a candidate started, which might still write to the record."""

@@ -220,6 +220,12 @@ OPTIONS = (
         "default a secret",
         type=whole_number(0, _SECRET),
     ),
+    _of(
+        _ACCURACY,
+        "--coverage",
+        "tell which pairs of layouts, values, options, sizes and dtypes met in each kernel's "
+        "cases; takes up to some seconds a kernel",
+    ),
     # How cases are searched for.
     _of(
         _SEARCH,

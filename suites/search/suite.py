@@ -9,12 +9,10 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 
 from kernels.registry import Kernel
-from oracles.cases.covering import Coverage
-from oracles.cases.named import case_named, objection
+from oracles.cases.named import objection
 from oracles.op import Case, Op, dtype_name
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
 from suites.accuracy.suite import FURTHER, Accuracy
@@ -23,15 +21,11 @@ from suites.run.descriptions import case_info
 from suites.run.progress import Progress
 from suites.run.selection import alike_together
 from suites.run.suite import DeviceLostError, Pair
-from suites.run.user_cases import too_large, user_cases
+from suites.run.user_cases import user_cases
 from suites.sandbox.judge_side.workers import SPENT
 from suites.search.draws import Draws
 from suites.search.shrinking import Shrunk, changes, shrink
 
-# Of a case, so that it is judged in about a second: by an interpreter, and on a GPU.
-_MOST_FLOPS = {"cpu": 3e7, "cuda": 3e11}
-_MOST_BYTES = {"cpu": 2**22, "cuda": 2**30}
-_MEMORY = 2**34  # of a case with its strides, which may be far apart
 # Of a find: to shrink it, and until no more is asked about it.
 _SHRINK_S, _FIND_S = 40.0, 50.0
 _SHRINK_TRIES = 1500
@@ -43,7 +37,6 @@ _BY_CHANCE = frozenset({"emulation", "probabilistic bound"})
 _FRESH, _OF_FRESH = 4, 3
 _NO_MEMORY, _REASON = "no memory was left for it", 300
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_EXAMPLES = 5
 # Three measures of one thing: a smaller case may break another of them first.
 _ERROR = frozenset({"deterministic bound", "probabilistic bound", "emulation"})
 
@@ -95,7 +88,7 @@ class Search(Accuracy):
         targets = [
             _Target(
                 each,
-                Draws(each.op, self._serves(each), f"{seed} {each.name}", self._limits(each.op)),
+                Draws(each.op, self._reaches(each), f"{seed} {each.name}", self._limits(each.op)),
             )
             for each in alike_together(self.kernels)
         ]
@@ -133,19 +126,6 @@ class Search(Accuracy):
                     waiting.remove(target)
                 else:
                     yield target, drawn
-
-    def _serves(self, kernel: Kernel) -> Callable[[Case], bool]:
-        kind, op = self.device.type, kernel.op
-
-        def serves(case: Case) -> bool:
-            return (
-                self.judge.refusal(kernel, case) is None
-                and op.flops(case) <= _MOST_FLOPS[kind]
-                and op.bytes(case) <= _MOST_BYTES[kind]
-                and too_large(op, case, _MEMORY) is None
-            )
-
-        return serves
 
     def _limits(self, op: Op) -> dict[str, int]:
         """The largest value of each size in the op's own cases: of `ci` on a CPU, else of all."""
@@ -271,26 +251,7 @@ class Search(Accuracy):
 
     def summary(self, rows: Sequence[Row]) -> Iterator[CoverageRow]:
         """Which pairs of levels the run's cases met, kernel by kernel."""
-        if self.options.shard:
-            return
-        for kernel in self.kernels:
-            own = [row for row in rows if isinstance(row, AccuracyRow)]
-            own = [row for row in own if (row.case.op, row.kernel) == (kernel.op.name, kernel.name)]
-            coverage = Coverage(kernel.op, self._serves(kernel))
-            coverage.search()
-            for row in own:
-                case = case_named(kernel.op, row.case.id)
-                if case is not None and row.status != "refused":
-                    coverage.add(case)
-            yield from _coverage_rows(kernel, coverage, len(own))
-
-    def wrong(self, row: Row) -> str | None:
-        """The rule that it broke, and how."""
-        return super().wrong(row) if isinstance(row, AccuracyRow) else None
-
-    def counts(self, row: Row) -> bool:
-        """Whether it ran."""
-        return isinstance(row, AccuracyRow) and super().counts(row)
+        return iter(()) if self.options.shard else self._coverage(self.kernels, rows)
 
     def fails(self, *_: object) -> bool:
         """A kernel that served nothing has no row at all, which fails the run already."""
@@ -345,35 +306,3 @@ def _essence(op: Op, shrunk: Shrunk) -> tuple[str, ...]:
     plain = {"values normal", "layout contiguous"}
     needed = {change.what for change in changes(op, shrunk.case)}
     return tuple(each for each in _words(shrunk.case) if each not in plain and each in needed)
-
-
-def _coverage_rows(kernel: Kernel, coverage: Coverage, cases: int) -> Iterator[CoverageRow]:
-    """A row for each pair of factors."""
-    assert kernel.op.allowed is not None
-    names = [each.name for each in kernel.op.allowed.factors]
-    of_factor = {
-        name: [place for place, each in enumerate(coverage.names) if each[0] == name]
-        for name in names
-    }
-    levels = [level for _, level in coverage.names]
-    missing = coverage.missing()
-    for place, one in enumerate(names):
-        for other in names[place + 1 :]:
-            grid = np.ix_(of_factor[one], of_factor[other])
-            possible = int(coverage.possible[grid].sum())
-            if not possible:
-                continue
-            lacking = [
-                " with ".join((levels[of_factor[one][a]], levels[of_factor[other][b]]))
-                for a, b in np.argwhere(missing[grid])[:_EXAMPLES].tolist()
-            ]
-            yield CoverageRow(
-                op=kernel.op.name,
-                kernel=kernel.name,
-                cases=cases,
-                factor=one,
-                other=other,
-                possible=possible,
-                met=possible - int(missing[grid].sum()),
-                missing=tuple(lacking),
-            )

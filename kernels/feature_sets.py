@@ -1,0 +1,111 @@
+"""What kernels of well-known libraries serve, as domains: cases are generated within each.
+
+A defect that needs two things at once shows on a case that has both, and that the kernel serves. A
+case that has everything at once is refused by every kernel of these libraries. So the tiers have
+cases in which pairs meet within what one library serves (studies/coverings.py, decision 0034).
+
+Sources: flash-attention 2.8, `flash_attn_func` and `flash_attn_varlen_func`; PyTorch 2.13,
+`scaled_dot_product_attention` (a mask or is_causal, one of them); openai/gpt-oss, `attention.py`
+(heads of 64, a sink, a causal window); Hugging Face transformers, `LlamaRMSNorm`, `GemmaRMSNorm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.domain import Domain
+from oracles import OPS
+from oracles.op import Case, Op
+
+_HALVES = (torch.float16, torch.bfloat16)
+_DTYPES = (torch.float32, *_HALVES)
+_BIASES = {"bias", "bias_over_batch", "bias_over_heads", "bias_over_queries"}
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSet:
+    """What a library's kernels of some ops serve."""
+
+    library: str
+    ops: tuple[str, ...]
+    domain: Domain
+
+
+def _bottom_right(case: Case) -> str | None:
+    """flash-attention's masks begin in the bottom right corner, which is one of two only here."""
+    masked = case.options & {"causal", "window"} and case.size("s_q") != case.size("s_kv")
+    top_left = masked and "bottom_right" not in case.options
+    return "masks from the bottom right corner" if top_left else None
+
+
+def _one_mask(case: Case) -> str | None:
+    both = "causal" in case.options and "bias" in case.options
+    return "takes a causal mask or a bias" if both else None
+
+
+_ATTENTION = ("attention_forward", "attention_backward", "attention_gradients")
+_NORM = ("layer_norm_backward",)
+
+FEATURE_SETS = (
+    FeatureSet(
+        "flash-attention",
+        _ATTENTION,
+        Domain(
+            dtypes=_HALVES,
+            alignment=16,
+            sizes={"d": (8, 256)},
+            relations=("d_v == d",),
+            features=frozenset(
+                {"causal", "bottom_right", "window", "alibi", "softcap"}
+                | {"gqa", "varlen", "scale", "dropout"}
+            ),
+            also=_bottom_right,
+        ),
+    ),
+    FeatureSet(
+        "scaled_dot_product_attention",
+        _ATTENTION,
+        Domain(
+            dtypes=_DTYPES,
+            features=frozenset({"causal", "scale", "gqa", "unequal_d"} | _BIASES),
+            also=_one_mask,
+        ),
+    ),
+    FeatureSet(
+        "gpt-oss",
+        _ATTENTION,
+        Domain(
+            dtypes=(torch.bfloat16,),
+            sizes={"d": (64, 64)},
+            relations=("d_v == d",),
+            features=frozenset({"causal", "bottom_right", "window", "sink", "gqa", "scale"}),
+            also=_bottom_right,
+        ),
+    ),
+    FeatureSet(
+        "LlamaRMSNorm",
+        _NORM,
+        Domain(
+            dtypes=_DTYPES,
+            strides="rows",
+            features=frozenset({"rms_norm", "no_bias", "residual"}),
+        ),
+    ),
+    FeatureSet(
+        "GemmaRMSNorm",
+        _NORM,
+        Domain(
+            dtypes=_DTYPES,
+            strides="rows",
+            features=frozenset({"rms_norm", "no_bias", "zero_centred"}),
+        ),
+    ),
+)
+
+
+def feature_sets(op: Op) -> tuple[FeatureSet, ...]:
+    """Those of an op."""
+    assert all(name in OPS for each in FEATURE_SETS for name in each.ops)
+    return tuple(each for each in FEATURE_SETS if op.name in each.ops)

@@ -1,0 +1,75 @@
+"""Which pairs of levels a run's cases met, of those that a kernel serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from kernels.registry import Kernel
+from oracles.cases.covering import Coverage
+from oracles.cases.named import case_named
+from oracles.op import Case, Op
+from reports.record import AccuracyRow, CoverageRow
+from suites.run.user_cases import too_large
+
+# Of a case, so that it is judged in about a second: by an interpreter, and on a GPU.
+_MOST_FLOPS = {"cpu": 3e7, "cuda": 3e11}
+_MOST_BYTES = {"cpu": 2**22, "cuda": 2**30}
+_MEMORY = 2**34  # of a case with its strides, which may be far apart
+_EXAMPLES = 5
+
+
+def is_in_reach(op: Op, case: Case, device: str) -> bool:
+    """Whether such a device judges the case in about a second."""
+    return (
+        op.flops(case) <= _MOST_FLOPS[device]
+        and op.bytes(case) <= _MOST_BYTES[device]
+        and too_large(op, case, _MEMORY) is None
+    )
+
+
+def coverage_rows(
+    kernel: Kernel, serves: Callable[[Case], bool], rows: Iterable[AccuracyRow]
+) -> Iterator[CoverageRow]:
+    """A row for each pair of factors.
+
+    serves: whether the kernel serves a case, and it is in reach; rows: a run's, of any kernel.
+    """
+    op = kernel.op
+    if op.allowed is None or not op.allowed.factors:
+        return
+    own = [row for row in rows if (row.case.op, row.kernel) == (op.name, kernel.name)]
+    coverage = Coverage(op, serves)
+    coverage.search()
+    for row in own:
+        case = case_named(op, row.case.id)
+        if case is not None and row.status != "refused":
+            coverage.add(case)
+    names = [each.name for each in op.allowed.factors]
+    of_factor = {
+        name: [place for place, each in enumerate(coverage.names) if each[0] == name]
+        for name in names
+    }
+    levels = [level for _, level in coverage.names]
+    missing = coverage.missing()
+    for place, one in enumerate(names):
+        for other in names[place + 1 :]:
+            grid = np.ix_(of_factor[one], of_factor[other])
+            possible = int(coverage.possible[grid].sum())
+            if not possible:
+                continue
+            lacking = [
+                " with ".join((levels[of_factor[one][a]], levels[of_factor[other][b]]))
+                for a, b in np.argwhere(missing[grid])[:_EXAMPLES].tolist()
+            ]
+            yield CoverageRow(
+                op=op.name,
+                kernel=kernel.name,
+                cases=len(own),
+                factor=one,
+                other=other,
+                possible=possible,
+                met=possible - int(missing[grid].sum()),
+                missing=tuple(lacking),
+            )
