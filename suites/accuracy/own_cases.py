@@ -1,8 +1,8 @@
-"""Cases drawn within the domain of a user's kernel, where its op's cases hold few of it.
+"""Cases drawn within the domain of a user's kernel, beside its op's.
 
-A kernel with a narrow domain, as one that serves causal attention with heads of 64 and lengths in
-multiples of 128 alone, meets few of its op's cases. Then each pair of levels that its own cases can
-have is to meet, and it is tried on no fewer than 60 cases in all.
+Each pair of levels that its own cases can have is to meet. A kernel with a narrow domain, as one
+that serves causal attention with heads of 64 and lengths in multiples of 128 alone, meets few of
+its op's cases: it is tried on no fewer than 60 in all, and asked everything on these.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from kernels.registry import Kernel
+from oracles.cases import GENERATED
 from oracles.cases.covering import cover_pairs
 from oracles.op import Case, Op, Tier
 
@@ -38,7 +39,8 @@ def own_cases(
     known = {case.id() for case in beside if refusal(case) is None}
     made: dict[str, Case] = {}
     if len(known) >= FEWEST:
-        return []
+        serves = partial(_serves, op, refusal, _MOST_FLOPS[0])
+        return cover_pairs(op, serves, beside, tier, GENERATED)
     for most in _MOST_FLOPS:
         serves = partial(_serves, op, refusal, most)
         made = {case.id(): case for case in cover_pairs(op, serves, beside, tier, _WHY)}

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.registry import Kernel, all_kernels
+from oracles.cases import GENERATED
 from oracles.cases.covering import Coverage
 from oracles.op import Case
 from suites.accuracy.own_cases import FEWEST, is_small, own_cases
@@ -61,6 +62,27 @@ def test_narrow_kernel_meets_each_pair_that_its_cases_can_have(kernel: Kernel) -
         coverage.add(case)
     assert coverage.possible.any()
     assert not coverage.missing().any()
+
+
+def test_kernel_that_serves_many_meets_each_pair_of_small_cases(kernel: Kernel) -> None:
+    """What its op's cases lack is called once a case, as generated cases of the op's are."""
+    beside = [case for case in _quick(kernel) if case.why != GENERATED]
+
+    def refusal(case: Case) -> str | None:
+        return None if case.options <= {"causal", "rms_norm"} else "it has other options"
+
+    served = [case for case in beside if refusal(case) is None]
+    made = own_cases(kernel, refusal, beside, "ci")
+    coverage = Coverage(
+        kernel.op, lambda case: is_small(kernel.op, case, 1e6) and refusal(case) is None
+    )
+    coverage.search()
+    for case in (*made, *served):
+        coverage.add(case)
+    assert len(served) > FEWEST
+    assert coverage.possible.any()
+    assert not coverage.missing().any()
+    assert {case.why for case in made} == {GENERATED}
 
 
 def test_cases_are_the_same_in_each_process(kernel: Kernel) -> None:
