@@ -75,7 +75,7 @@ class _OfMutant(Search):
         return tuple(each for each in known if (each.op.name, each.name) == wanted)
 
 
-def searched(mutant: Mutant, folder: Path, minutes: float, seed: int) -> Searched:
+def searched(mutant: Mutant, folder: Path, _: int, minutes: float, seed: int) -> Searched:
     """Search until the first find or until the time is up."""
     mutant.write_overlay(folder)
     search = _OfMutant(mutant, folder, "--minutes", str(minutes), "--seed", str(seed))

@@ -7,14 +7,16 @@ kernels those are asked that its edits can change. Cases that have most in commo
 first, since one that is killed is done with then: how many were tried says little.
 
 A line a mutant as it is known: what killed it, how many rows were tried, and in how many seconds;
-and the sums. --jobs N: so many at a time. Ctrl-C ends it with the sums of those that are known.
+and the sums. --jobs N: so many at a time. --parts N: each mutant's cases in so many parts, tried
+beside one another. Ctrl-C ends it with the sums of those that are known.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +24,7 @@ import torch
 from oracles import OPS
 from oracles.cases import GENERATED, TIERS
 from oracles.op import Case
+from reports.arguments import whole_number
 from reports.record import AccuracyRow
 from suites.accuracy.run import Run
 from suites.accuracy.suite import FURTHER
@@ -38,6 +41,7 @@ from tests.mutants.pairs import (
 
 _MOST_FLOPS = 2e7  # of a case that an interpreter runs in a second
 _NONE = "none"
+_STAGES = ("written", *TIERS, _NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,41 +93,67 @@ def rows(run: Run, workers: Workers, mutant: Mutant, cases: list[Case]) -> Itera
                 yield run.try_pair(kernel, case)
 
 
-def killed(mutant: Mutant, folder: Path) -> Killed:
-    """The first stage that has a row which fails."""
+def killed(mutant: Mutant, folder: Path, part: int, parts: int) -> Killed:
+    """The first stage in which a row of this part of the cases fails.
+
+    It ends where another part has killed the mutant in the same stage or an earlier one.
+    """
     started, tried = time.perf_counter(), 0
     mutant.write_overlay(folder)
     device = torch.device("cpu")
     workers = Workers(device, DEFAULT_SM, overlay=folder)
     run = Run(device, DEFAULT_SM, workers=workers, further=FURTHER)
+    marks: list[Path] = []
     try:
         for stage, cases in stages(mutant).items():
             run.briefly = stage == "ci"
-            for row in rows(run, workers, mutant, cases):
+            marks.append(folder.parent / f"killed_by_{stage}")
+            for row in rows(run, workers, mutant, cases[part::parts]):
                 tried += 1
                 if row.status == "failed":
+                    marks[-1].touch()
                     what = f"{row.rule}, {row.kernel}, {row.case.id}"
                     return Killed(stage, what, tried, time.perf_counter() - started)
+                if any(each.exists() for each in marks):
+                    return Killed(_NONE, "-", tried, time.perf_counter() - started)
         return Killed(_NONE, "-", tried, time.perf_counter() - started)
     finally:
         workers.close()
 
 
+def together(parts: Sequence[Killed]) -> Killed:
+    """What the parts of a mutant come to; seconds: of all processes."""
+    first = min(parts, key=lambda each: _STAGES.index(each.stage))
+    tried, seconds = sum(each.tried for each in parts), sum(each.seconds for each in parts)
+    return Killed(first.stage, first.what, tried, seconds)
+
+
 def main() -> None:
     """Print a line a mutant as it is known, and the sums."""
     parser = command_line("tiers_of_mutants", __doc__)
+    parser.add_argument("--parts", type=whole_number(1, 100), default=1, metavar="N")
     options = parser.read()
-    counts = dict.fromkeys(("written", *TIERS, _NONE), 0)
-    for mutant, known in each_known(killed, chosen(parser, options), options.jobs):
+    counts, found = dict.fromkeys(_STAGES, 0), dict[str, list[Killed]]()
+    task = partial(killed, parts=options.parts)
+    for mutant, known in each_known(task, chosen(parser, options), options.jobs, options.parts):
         if isinstance(known, BaseException):
             print(f"{'?':7} {mutant.name:44} {type(known).__name__}: {known}", flush=True)
             continue
-        counts[known.stage] += 1
+        found.setdefault(mutant.name, []).append(known)
+        if len(found[mutant.name]) < options.parts:
+            continue
+        whole = together(found[mutant.name])
+        counts[whole.stage] += 1
         print(
-            f"{known.stage:7} {mutant.name:44} {known.tried:4} tried  {known.seconds:4.0f} s  "
-            f"{known.what}",
+            f"{whole.stage:7} {mutant.name:44} {whole.tried:4} tried  {whole.seconds:4.0f} s  "
+            f"{whole.what}",
             flush=True,
         )
+    for name, parts in found.items():
+        if len(parts) < options.parts:
+            whole = together(parts)
+            told = f"{len(parts)} of {options.parts} parts done"
+            print(f"{'cut off':7} {name:44} {whole.tried:4} tried  {told}: {whole.stage}")
     print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 
 

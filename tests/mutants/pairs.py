@@ -122,19 +122,21 @@ def _imports(file: str) -> set[str]:
 
 
 def each_known(
-    task: Callable[[Mutant, Path], Known], mutants: Sequence[Mutant], jobs: int
+    task: Callable[[Mutant, Path, int], Known], mutants: Sequence[Mutant], jobs: int, parts: int = 1
 ) -> Iterator[tuple[Mutant, Known | BaseException]]:
     """What the task makes of each mutant, as it is known, or what it raised.
 
-    The task gets an empty folder for each. On Ctrl-C it says how many weren't done, and ends.
+    The task is done once for each part of a mutant. It gets an empty folder, beside those of the
+    other parts, and the part's number. On Ctrl-C it says how many weren't done, and ends.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     context, done = multiprocessing.get_context("spawn"), 0
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         pool = ProcessPoolExecutor(jobs, context, _begin)
         waiting = {
-            pool.submit(task, mutant, _made(Path(folder) / mutant.name)): mutant
+            pool.submit(task, mutant, _made(Path(folder) / mutant.name / str(part)), part): mutant
             for mutant in mutants
+            for part in range(parts)
         }
         try:
             for future in as_completed(waiting):
@@ -142,7 +144,7 @@ def each_known(
                 error = future.exception()
                 yield waiting[future], future.result() if error is None else error
         except KeyboardInterrupt:
-            sys.stderr.write(f"stopped: {len(waiting) - done} mutants weren't done\n")
+            sys.stderr.write(f"stopped: {len(waiting) - done} of {len(waiting)} weren't done\n")
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             if done < len(waiting):
@@ -152,7 +154,7 @@ def each_known(
 
 
 def _made(folder: Path) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     return folder
 
 
