@@ -8,6 +8,7 @@ Each is `python -m studies.NAME`:
     fleet_faults       faults at random moments of a fleet by Ray: is a row lost, doubled, or late?
     interpreter_cost   what the interpreter takes for our kernels: stock, mended and strict
     power_check        on a GPU: are the energies of `nox -s profile` to be believed here?
+    search_of_mutants  which mutants a search finds from nothing, and how soon
     smallest_error     the smallest planted error that `nox -s accuracy` sees: docs/power.md
     speed              how long reports and commands take, beside what they should
     tiers_of_mutants   which tier's cases kill a mutant, without those that it names

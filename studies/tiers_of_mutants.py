@@ -2,15 +2,21 @@
 
 By default the mutants that are wrong where two or three things meet. Each is tried on the cases of
 `ci` that people wrote; where these let it pass, on the generated ones of `ci`, called once; and
-then on the generated ones of `full` that an interpreter can run (oracles/cases/coverings). A line a
-mutant: what killed it, and how many rows were tried.
+then on the generated ones of `full` that an interpreter can run (oracles/cases/coverings). Of our
+kernels those are asked that its edits can change. Cases that have most in common with its own come
+first, since one that is killed is done with then: how many were tried says little.
+
+A line a mutant as it is known: what killed it, how many rows were tried, and in how many seconds;
+and the sums. --jobs N: so many at a time. --parts N: each mutant's cases in so many parts, tried
+beside one another. Ctrl-C ends it with the sums of those that are known.
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,81 +24,136 @@ import torch
 from oracles import OPS
 from oracles.cases import GENERATED, TIERS
 from oracles.op import Case
+from reports.arguments import whole_number
 from reports.record import AccuracyRow
 from suites.accuracy.run import Run
+from suites.accuracy.suite import FURTHER
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox.judge_side.workers import Workers
-from tests.mutants import attention_backward_pairs, attention_forward_pairs, layer_norm_pairs
 from tests.mutants.mutant import Mutant
-
-MUTANTS: tuple[Mutant, ...] = (
-    *layer_norm_pairs.MUTANTS,
-    *attention_forward_pairs.MUTANTS,
-    *attention_backward_pairs.MUTANTS,
+from tests.mutants.pairs import (
+    changed_kernels,
+    chosen,
+    command_line,
+    each_known,
+    is_told_by_another,
 )
+
 _MOST_FLOPS = 2e7  # of a case that an interpreter runs in a second
+_NONE = "none"
+_STAGES = ("written", *TIERS, _NONE)
 
 
-def stages(op: str) -> dict[str, list[Case]]:
-    """The cases of each stage that a CPU can run, the small ones first."""
-    flops, found = OPS[op].flops, {each: list[Case]() for each in ("written", *TIERS)}
-    for case in sorted(OPS[op].cases(), key=flops):
-        if case.why == GENERATED and flops(case) <= _MOST_FLOPS:
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """The stage that killed a mutant, or none, and by what."""
+
+    stage: str
+    what: str
+    tried: int
+    seconds: float
+
+
+def stages(mutant: Mutant) -> dict[str, list[Case]]:
+    """The cases of each stage that a CPU can run: most like its own first, of these the small."""
+    op = OPS[mutant.op]
+    own = [frozenset(_words(each)) for each in mutant.own_cases.values()]
+    found = {each: list[Case]() for each in ("written", *TIERS)}
+
+    def unlike(case: Case) -> tuple[int, float]:
+        has = set(_words(case))
+        return min((len(each - has) for each in own), default=0), op.flops(case)
+
+    for case in sorted(op.cases(), key=unlike):
+        if case.why == GENERATED and op.flops(case) <= _MOST_FLOPS:
             found[case.tier].append(case)
         elif case.why != GENERATED and case.tier == "ci":
             found["written"].append(case)
     return found
 
 
-def rows(
-    run: Run, workers: Workers, mutant: Mutant, cases: Iterable[Case]
-) -> Iterator[AccuracyRow]:
+def _words(case: Case) -> Iterator[str]:
+    """What a case has besides sizes."""
+    yield from case.options
+    yield case.dtype_label
+    if case.distribution != "normal":
+        yield case.distribution
+    if case.layout.tensors:
+        yield from case.layout.name.split("+")
+
+
+def rows(run: Run, workers: Workers, mutant: Mutant, cases: list[Case]) -> Iterator[AccuracyRow]:
     """Our kernels, as the mutant has them, on cases that they serve: a run tries them all."""
-    known = [each for each in workers.kernels() if each.op.name == mutant.op]
-    ours = [each for each in known if each.origin == "ours"]
-    run.workers = workers
+    ours = changed_kernels(workers.kernels(), mutant)
     for case in cases:
         for kernel in ours:
-            if run.refusal(kernel, case) is None:
+            if run.refusal(kernel, case) is None and not is_told_by_another(
+                run, kernel, case, ours
+            ):
                 yield run.try_pair(kernel, case)
 
 
-def killed(run: Run, mutant: Mutant, cases: Iterable[Case]) -> tuple[int, AccuracyRow | None]:
-    """How many cases were tried, and the row that killed it."""
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        mutant.write_overlay(Path(folder))
-        workers = Workers(run.device, DEFAULT_SM, overlay=Path(folder))
-        try:
-            tried = 0
-            for row in rows(run, workers, mutant, cases):
+def killed(mutant: Mutant, folder: Path, part: int, parts: int) -> Killed:
+    """The first stage in which a row of this part of the cases fails.
+
+    It ends where another part has killed the mutant in the same stage or an earlier one.
+    """
+    started, tried = time.perf_counter(), 0
+    mutant.write_overlay(folder)
+    device = torch.device("cpu")
+    workers = Workers(device, DEFAULT_SM, overlay=folder)
+    run = Run(device, DEFAULT_SM, workers=workers, further=FURTHER)
+    marks: list[Path] = []
+    try:
+        for stage, cases in stages(mutant).items():
+            run.briefly = stage == "ci"
+            marks.append(folder.parent / f"killed_by_{stage}")
+            for row in rows(run, workers, mutant, cases[part::parts]):
                 tried += 1
                 if row.status == "failed":
-                    return tried, row
-            return tried, None
-        finally:
-            workers.close()
+                    marks[-1].touch()
+                    what = f"{row.rule}, {row.kernel}, {row.case.id}"
+                    return Killed(stage, what, tried, time.perf_counter() - started)
+                if any(each.exists() for each in marks):
+                    return Killed(_NONE, "-", tried, time.perf_counter() - started)
+        return Killed(_NONE, "-", tried, time.perf_counter() - started)
+    finally:
+        workers.close()
+
+
+def together(parts: Sequence[Killed]) -> Killed:
+    """What the parts of a mutant come to; seconds: of all processes."""
+    first = min(parts, key=lambda each: _STAGES.index(each.stage))
+    tried, seconds = sum(each.tried for each in parts), sum(each.seconds for each in parts)
+    return Killed(first.stage, first.what, tried, seconds)
 
 
 def main() -> None:
     """Print a line a mutant as it is known, and the sums."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    names = parser.parse_args().names
-    counts = {"written": 0, "ci": 0, "full": 0, "none": 0}
-    run = Run(torch.device("cpu"), DEFAULT_SM)
-    for mutant in MUTANTS:
-        if names and mutant.name not in names:
+    parser = command_line("tiers_of_mutants", __doc__)
+    parser.add_argument("--parts", type=whole_number(1, 100), default=1, metavar="N")
+    options = parser.read()
+    counts, found = dict.fromkeys(_STAGES, 0), dict[str, list[Killed]]()
+    task = partial(killed, parts=options.parts)
+    for mutant, known in each_known(task, chosen(parser, options), options.jobs, options.parts):
+        if isinstance(known, BaseException):
+            print(f"{'?':7} {mutant.name:44} {type(known).__name__}: {known}", flush=True)
             continue
-        tried, what, killer = 0, "-", "none"
-        for stage, cases in stages(mutant.op).items():
-            run.briefly = stage == "ci"
-            more, row = killed(run, mutant, cases)
-            tried += more
-            if row is not None:
-                killer, what = stage, f"{row.rule}, {row.case.id}"
-                break
-        counts[killer] += 1
-        print(f"{killer:7} {mutant.name:44} {tried:4} tried  {what}", flush=True)
+        found.setdefault(mutant.name, []).append(known)
+        if len(found[mutant.name]) < options.parts:
+            continue
+        whole = together(found[mutant.name])
+        counts[whole.stage] += 1
+        print(
+            f"{whole.stage:7} {mutant.name:44} {whole.tried:4} tried  {whole.seconds:4.0f} s  "
+            f"{whole.what}",
+            flush=True,
+        )
+    for name, parts in found.items():
+        if len(parts) < options.parts:
+            whole = together(parts)
+            told = f"{len(parts)} of {options.parts} parts done"
+            print(f"{'cut off':7} {name:44} {whole.tried:4} tried  {told}: {whole.stage}")
     print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 
 
