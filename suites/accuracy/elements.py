@@ -106,7 +106,7 @@ class Output:
             yield _Chunk(
                 dtype=self.first.dtype,
                 first_row=first,
-                tiles=Tiles.of(last - first, columns),
+                tiles=Tiles.of(last - first, columns, rows * columns),
                 got=got[here],
                 twice=twice[here],
                 exact=exact[here],

@@ -52,7 +52,7 @@ def _one(value: float, shape: tuple[int, ...] = SHAPE, others: float = 0.0) -> T
 )
 def test_blocks_hold_every_element_once_and_enough_of_them(rows: int, columns: int) -> None:
     """About 1024 elements, of 16 rows where there are as many, and never of one alone."""
-    tiles = Tiles.of(rows, columns)
+    tiles = Tiles.of(rows, columns, rows * columns)
     assert tiles is not None
     at = tiles.numbers(torch.device("cpu")).view(rows, columns)
     sizes = at.flatten().bincount()
@@ -113,6 +113,18 @@ def test_one_element_may_be_off_twice_what_the_emulation_is() -> None:
     verdict = _judge(_one(0.75), emulated)
     assert verdict.rule == "emulation"
     assert _ratio(verdict) == 1.2
+
+
+def test_one_element_of_many_may_be_off_by_more() -> None:
+    """By as much as the largest of so many errors is larger than that of 16 blocks."""
+    shape = (1024, 512)  # 512 blocks of 1,024
+    growth = math.sqrt(math.log(512 * 1024) / math.log(16 * 1024))
+    emulated = torch.full(shape, 0.25)
+    assert _judge(_one(0.625 * growth - 1e-3, shape, others=0.25), emulated).rule is None
+    verdict = _judge(_one(0.625 * growth + 1e-3, shape, others=0.25), emulated)
+    assert verdict.rule == "emulation"
+    assert verdict.reason is not None
+    assert f"{growth:.3g} x (2 x 0.25 + 0.125) = {0.625 * growth:.3g} is allowed" in verdict.reason
 
 
 def test_all_elements_may_be_off_by_the_smaller_floor_and_no_more() -> None:
