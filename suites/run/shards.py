@@ -133,8 +133,8 @@ class _Process:
     def problem(self, failures: int) -> str | None:
         """What went wrong with the process itself; None where its rows say all there is."""
         if self.ended is not None and not self.ended.interrupted:
-            explained = self.ended.exit_status == 0 or failures
-            if explained:
+            status = self.ended.exit_status
+            if status == 0 or (status == 1 and failures):  # more than that tells of pytest itself
                 return None
         output = (self.folder / "output").read_text(errors="replace").strip()
         said = "\n".join(output.splitlines()[-30:])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from oracles import OPS
 from oracles.op import Case
-from reports.record import Record, latest, read
+from reports.record import Record, RunEnd, latest, read
+from suites.run import shards
 from suites.run.shards import default_jobs, is_huge, most_jobs, share_of
 from tests.builders.commands import run_python
 
@@ -153,6 +155,19 @@ def test_process_that_dies_takes_its_share_alone(tmp_path: Path) -> None:
     assert record.problem is not None
     assert any(row.status == "passed" for row in record.rows)
     assert "of the run ended early, with status -9" in ran.stdout
+
+
+@pytest.mark.parametrize(("status", "failed", "told"), [(3, 5, 1), (1, 0, 1), (1, 5, 0), (0, 0, 0)])
+def test_failed_rows_explain_no_internal_error(
+    status: int, failed: int, told: int, tmp_path: Path
+) -> None:
+    """A search whose process broke off after some rows had failed was called whole."""
+    (tmp_path / "output").write_text("INTERNALERROR> out of memory")
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    end = RunEnd(finished_at="", duration_s=0.0, rows=5, interrupted=False, exit_status=status)
+    problem = shards._Process(1, tmp_path, process, ended=end).problem(failed)
+    assert (problem is not None) == bool(told)
 
 
 def test_one_case_is_tried_by_one_process(tmp_path: Path) -> None:
