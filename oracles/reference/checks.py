@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -59,6 +60,24 @@ class _Watch(TorchDispatchMode):
         raise OpError(f"{_line(self.function, traceback.extract_stack())}: {told}")
 
 
+class _Inside(TorchFunctionMode):
+    """Refuses what takes numbers out of PyTorch: no operation shows what becomes of them."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.function = function
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _LEAVES and args[0].is_floating_point():
+            where = _line(self.function, traceback.extract_stack())
+            told = "where errors can't be followed; write it in operations of torch"
+            raise OpError(f"{where}: it leaves PyTorch by {func.__name__}, {told}")
+        return func(*args, **(kwargs or {}))
+
+
+_LEAVES = {Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr}
+
+
 def _is_whole(x: object) -> bool:
     return isinstance(x, Tensor) and not x.is_floating_point()
 
@@ -87,7 +106,7 @@ def check(
         for name, each in inputs.items()
     }
     try:
-        with _Watch(written, wide):
+        with _Inside(written), _Watch(written, wide):
             function(**wide)
         exact = truth(function, inputs)
     except (OpError, NoRuleError) as error:

@@ -36,6 +36,7 @@ class Outcome:
     """What became of a mutant.
 
     rule, case, reason  of the row that killed it; None where none did
+    beyond     the rules on errors that the row breaks, each asked alone
     tried      how many cases ran
     sound      how the kernel that it was made of did on that case: passed, failed or refused; -
     wrong      what is wrong with this, of the suite or of the mutant, in a sentence; None: nothing
@@ -49,6 +50,7 @@ class Outcome:
     sound: str
     seconds: float
     wrong: str | None
+    beyond: tuple[Rule, ...] = ()
 
 
 @dataclass(slots=True)
@@ -145,6 +147,7 @@ class Bench:
             beside.status,
             _since(started),
             problem,
+            beyond(killed),
         )
 
     def _rows(self, mutant: Mutant, workers: Workers) -> Iterator[AccuracyRow]:
@@ -172,6 +175,20 @@ class Bench:
                 else self.run.refused(kernel, case, refusal)
             )
         return self._sound[key]
+
+
+def beyond(row: AccuracyRow) -> tuple[Rule, ...]:
+    """The rules on errors that some output breaks, each asked alone."""
+    ratios: dict[Rule, list[float | None]] = {
+        "deterministic bound": [each.worst_deterministic for each in row.outputs],
+        "probabilistic bound": [each.worst_probabilistic for each in row.outputs],
+        "emulation": [each.worst_emulation for each in row.outputs],
+    }
+    return tuple(
+        rule
+        for rule, found in ratios.items()
+        if any(each is not None and not each <= 1 for each in found)
+    )
 
 
 def _called(kernels: tuple[Kernel, ...], op: str, name: str) -> Kernel:

@@ -39,6 +39,7 @@ _CPU = torch.device("cpu")
 _TIME_LIMIT_S = 120
 _ENDED = "ended"
 # What these find ends or stops the process that it runs in, or its parent: it isn't run once more.
+_ON_ERRORS: tuple[Rule, ...] = ("deterministic bound", "probabilistic bound", "emulation")
 _ENDING: frozenset[Rule] = frozenset({"process ended", "time limit"})
 
 # By case: the names of the rules that fail the outputs; or _ENDED, for all of them.
@@ -187,10 +188,16 @@ def write(path: Path, outcomes: Sequence[Outcome], jobs: int) -> None:
 
 def _op_row(op: str, counts: Counter[str]) -> str:
     rivals = [each.name for each in RIVALS]
-    rules = [each for each in counts.most_common() if each[0] not in (*rivals, "all")]
+    others = {*rivals, *map(_alone, _ON_ERRORS), "all"}
+    rules = [each for each in counts.most_common() if each[0] not in others]
     told = ", ".join(f"{rule} {count}" for rule, count in rules)
-    cells = " | ".join(str(counts[each]) for each in rivals)
+    cells = " | ".join(str(counts[each]) for each in (*map(_alone, _ON_ERRORS), *rivals))
     return f"| `{op}` | {counts['all']} | {told} | {cells} |"
+
+
+def _alone(rule: Rule) -> str:
+    """Under which a rule is counted that is asked alone."""
+    return f"{rule} alone"
 
 
 def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, Failed]]) -> str:
@@ -217,11 +224,12 @@ def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, 
             for rule in rules:
                 alarms[rule].add(key)
         verdict = outcome.rule or "no"
-        by_op[mutant.op].update(["all", verdict])
+        by_op[mutant.op].update(["all", verdict, *map(_alone, outcome.beyond)])
         rows.append(
             f"| {mutant.name} | {mutant.numbers} | {mutant.why} | {verdict} | {' | '.join(cells)} |"
         )
     names = " | ".join(each.name for each in RIVALS)
+    alone = " | ".join(map(_alone, _ON_ERRORS))
     count = len(outcomes)
     killed = sum(each.rule is not None for each in outcomes)
     lines = [
@@ -258,10 +266,11 @@ def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, 
         + " | ".join(str(len(alarms[each.name])) for each in RIVALS)
         + " |",
         "",
-        "By op, the rules of this suite by how many of its mutants each was the first to fail:",
+        "By op, the rules of this suite by how many of its mutants each was the first to fail, and",
+        "how many each of the rules on errors would fail on the same cases if it stood alone:",
         "",
-        f"| of the op | mutants | this suite, by rule | {names} |",
-        "| --- | --- | --- " + "| --- " * len(RIVALS) + "|",
+        f"| of the op | mutants | this suite, by rule | {alone} | {names} |",
+        "| --- | --- | --- " + "| --- " * (len(_ON_ERRORS) + len(RIVALS)) + "|",
         *(_op_row(*each) for each in by_op.items()),
         "",
         f"| mutant | bugs | what is wrong | this suite, by rule | {names} |",

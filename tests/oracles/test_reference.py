@@ -212,6 +212,7 @@ _WRONG = {
         10,
         "goes by a tensor's values",
     ),
+    "numpy": (_PLAIN + "return torch.from_numpy(x.numpy())", 10, "it leaves PyTorch by numpy"),
     "no rule": (_PLAIN + "return torch.linalg.svd(x)[0] @ x", 10, "svd"),
     "other dtype": (
         _PLAIN + "return x @ torch.ones(5, 5, dtype=torch.int32)",
