@@ -64,7 +64,7 @@ class _Inside(TorchFunctionMode):
     """Refuses what takes numbers out of PyTorch: no operation shows what becomes of them."""
 
     def __init__(self, function: Function) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.function = function
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
