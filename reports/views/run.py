@@ -102,7 +102,9 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
 def _look_closer(record: Record) -> str:
     """What a terminal's last line tells of a run: the command that shows all of it."""
     program = record.header.command.partition(" -s ")[0]
-    program = program if program.split(" ")[0].endswith("nox") else "nox"
+    # As `nox`, `.venv/bin/nox -f PATH` or `python -m nox`; a figure of others has another command.
+    if not any(word.endswith("nox") for word in program.split(" ")):
+        program = "nox"
     return f"to look closer: {program} -s report -- --details {shlex.quote(str(record.path))}"
 
 
