@@ -164,6 +164,12 @@ def _run(
     )
 
 
+def _run_suite(session: nox.Session, *command: str) -> None:
+    """Run a suite with what was typed, where pytest shows nothing of its own."""
+    quiet = {"PYTEST_ADDOPTS": _QUIET}
+    _run(session, "run", *command, *_arguments(session), variables=quiet)
+
+
 def _require(session: nox.Session, group: str) -> None:
     """End the session where the interpreter that runs nox lacks a dependency; warn of a version."""
     missing = []
@@ -225,35 +231,25 @@ def accuracy(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def search(session: nox.Session) -> None:
     """Draw cases until one breaks a kernel, and shrink it: `-- --kernel NAME --minutes M`."""
-    quiet = {"PYTEST_ADDOPTS": _QUIET}
-    _run(session, "run", "pytest", "suites/search", *_arguments(session), variables=quiet)
+    _run_suite(session, "pytest", "suites/search")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def profile(session: nox.Session) -> None:
     """Measure energy, power and clocks of kernels on a GPU: `-- --op OP --window S --trials N`."""
-    _run(
-        session,
-        "run",
-        "pytest",
-        "suites/profile",
-        *_arguments(session),
-        variables={"PYTEST_ADDOPTS": _QUIET},
-    )
+    _run_suite(session, "pytest", "suites/profile")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def bench(session: nox.Session) -> None:
     """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
-    quiet = {"PYTEST_ADDOPTS": _QUIET}
-    _run(session, "run", "pytest", "suites/bench", *_arguments(session), variables=quiet)
+    _run_suite(session, "pytest", "suites/bench")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def fleet(session: nox.Session) -> None:
     """Run a suite on nodes of a cluster: `-- --on H200 --on A100 -- bench --op OP`."""
-    quiet = {"PYTEST_ADDOPTS": _QUIET}
-    _run(session, "run", "suites.fleet", *_arguments(session), variables=quiet)
+    _run_suite(session, "suites.fleet")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -295,8 +291,7 @@ def triton_versions(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def sanitize(session: nox.Session) -> None:
     """Run a few cases under NVIDIA's compute-sanitizer: `-- --kernel NAME -k WORDS`."""
-    quiet = {"PYTEST_ADDOPTS": _QUIET}
-    _run(session, "run", "suites.accuracy.sanitizer", *_arguments(session), variables=quiet)
+    _run_suite(session, "suites.accuracy.sanitizer")
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -84,8 +84,8 @@ class Gpu:
     max_sm_clock_mhz: int | None
     max_memory_clock_mhz: int | None
     ecc: bool | None
-    persistence: bool | None
     mig: bool
+    persistence: bool | None
     virtualisation: str | None
     missing: dict[str, Missing]
 

@@ -47,7 +47,6 @@ _LONGEST_EMPTY_CALL_US = 1000.0
 _LEAST_J = 1e-12
 _MOST_LAUNCHES = 10**6
 _LARGEST = 1e15  # of any other figure that is shown
-_LARGEST_COUNT = 10**30  # an integer of any length fits a line of JSON, and no float
 # Between what memory-bound ops do (layer-norm backward: 2 a byte) and a matrix unit's balance
 # (V100: 140); it picks a unit to show, and decides nothing.
 _FLOPS_A_BYTE = 30
@@ -354,7 +353,7 @@ def _figure(value: float | None) -> float | None:
 
 
 def _count(number: int | None) -> int | None:
-    return number if number is not None and 0 < number < _LARGEST_COUNT else None
+    return number if number is not None and number > 0 else None
 
 
 def _evidence(row: BenchRow) -> Evidence | None:

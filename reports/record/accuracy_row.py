@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from reports.record.line import CaseInfo, SchemaLine, Status
+from reports.record.line import CaseInfo, SchemaLine, Status, Whole
 
 # Upper edges of an output's histogram, in units of the last place; what is past them counts last.
 ULP_EDGES: tuple[float, ...] = (0.0, *(2.0**power for power in range(-1, 17)))
@@ -40,24 +40,24 @@ class OutputError(SchemaLine):
     output: str
     worst_deterministic: float
     worst_probabilistic: float | None
-    worst_index: tuple[int, ...]
+    worst_index: tuple[Whole, ...]
     got: float
     expected: float
     bound: float
     rmse: float
     max_ulp: float
-    elements: int | None = None
-    unjudged: int = Field(
+    elements: Whole | None = None
+    unjudged: Whole = Field(
         default=0, description="elements whose bound is infinite: nothing is promised of them"
     )
-    powerless: int = Field(
+    powerless: Whole = Field(
         default=0, description="elements whose bound is so wide that it says nothing of them"
     )
     worst_emulation: float | None = Field(
         default=None,
         description="a block's errors over the most that an emulation's allow; None: not compared",
     )
-    ulp_histogram: tuple[int, ...] = Field(
+    ulp_histogram: tuple[Whole, ...] = Field(
         default=(),
         description="elements with an error of 0, up to 0.5, 1, 2, 4 ... 2^16 and more units of "
         "the last place of what is right; zeros at the end are left out",
@@ -87,18 +87,18 @@ class AccuracyRow(SchemaLine):
     variant: str | None = Field(
         default=None, description="what dispatch took; names with spaces between, of several passes"
     )
-    workspace_bytes: int | None = Field(
+    workspace_bytes: Whole | None = Field(
         default=None, description="most that a call took at one time beyond inputs and outputs"
     )
-    declared_workspace_bytes: int | None = Field(
+    declared_workspace_bytes: Whole | None = Field(
         default=None, description="the most that the kernel says it takes for the case"
     )
     gates: bool = Field(description="a failure of this row makes the run's exit status non-zero")
     reproduce: str = Field(description="the command that runs this row alone")
     duration_s: float
     call_s: float | None = Field(default=None, description="host time of the first call")
-    launches: int | None = Field(default=None, description="Triton kernels that a call launched")
-    signs: int | None = Field(
+    launches: Whole | None = Field(default=None, description="Triton kernels that a call launched")
+    signs: Whole | None = Field(
         default=None,
         description="what second calls' signs, and further values, were drawn from",
     )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from reports.record.line import CaseInfo, SchemaLine, Status
+from reports.record.line import CaseInfo, SchemaLine, Status, Whole
 
 Cache = Literal["cold", "warm"]
 Stop = Literal["steady", "noise plateau", "time limit", "sample limit"]
@@ -24,12 +24,12 @@ class TimedProcess(SchemaLine):
     clocks_mhz: tuple[float | None, ...] = Field(
         default=(), description="of the SMs, sample by sample: cycles over time, by the SMs' own"
     )
-    placements: tuple[int, ...] = Field(
+    placements: tuple[Whole, ...] = Field(
         default=(),
         description="samples of each place in memory that the inputs were at, in their order; "
         "none: they were at one",
     )
-    throttled: int = Field(default=0, description="samples discarded since the clock was low")
+    throttled: Whole = Field(default=0, description="samples discarded since the clock was low")
     stopped: Stop | None = Field(default=None, description="the rule that ended the sampling")
     started_at: str | None = None
     held: bool | None = Field(
@@ -44,7 +44,7 @@ class CountedLaunch(SchemaLine):
 
     launch: str = Field(description="the name of the kernel on the device")
     device_us: float | None = Field(default=None, description="under its own conditions")
-    registers: int | None = Field(default=None, description="a thread")
+    registers: Whole | None = Field(default=None, description="a thread")
     occupancy: float | None = Field(
         default=None, description="achieved: warps that were active, of those that an SM can hold"
     )
@@ -96,8 +96,8 @@ class BenchRow(SchemaLine):
     median_cycles: float | None = Field(default=None, description="of the SMs: time x clock")
     first_quartile_cycles: float | None = None
     third_quartile_cycles: float | None = None
-    flops: int | None = Field(default=None, description="that figures count")
-    bytes: int | None = Field(default=None, description="inputs read once, outputs written once")
+    flops: Whole | None = Field(default=None, description="that figures count")
+    bytes: Whole | None = Field(default=None, description="inputs read once, outputs written once")
     tflops: float | None = None
     gb_s: float | None = None
     limit: Literal["memory", "matrix", "arithmetic"] | None = Field(
@@ -115,15 +115,15 @@ class BenchRow(SchemaLine):
         default=None, description="host time of a call that is not the first, median"
     )
     first_call_s: float | None = Field(default=None, description="compilation and tuning included")
-    peak_bytes: int | None = Field(default=None, description="inputs and outputs included")
-    workspace_bytes: int | None = None
-    launches: int | None = Field(default=None, description="kernels on the device, of one call")
+    peak_bytes: Whole | None = Field(default=None, description="inputs and outputs included")
+    workspace_bytes: Whole | None = None
+    launches: Whole | None = Field(default=None, description="kernels on the device, of one call")
     codes: tuple[str, ...] = Field(
         default=(),
         description="what else ran while it was timed: shared GPU, busy host; several processes: "
         "in any of them",
     )
-    gpu_processes: int | None = Field(
+    gpu_processes: Whole | None = Field(
         default=None, description="others that had the GPU meanwhile, at work or not"
     )
     gpu_processes_reason: str | None = Field(

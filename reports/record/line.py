@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Status = Literal["passed", "failed", "refused", "no power"]
+# An integer of JSON may have any length, and one that no float holds is no figure of ours.
+Whole = Annotated[int, Field(ge=-(2**63), le=2**63)]
 # JSON has no NaN: the strings "NaN", "Infinity" and "-Infinity" read back as floats.
 CLOSED = ConfigDict(extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
 
@@ -22,11 +24,11 @@ class CaseInfo(SchemaLine):
 
     id: str
     op: str
-    sizes: dict[str, int]
+    sizes: dict[str, Whole]
     dtype: str = Field(description="activations, and the weight's where it differs")
     layout: str
     distribution: str
     options: tuple[str, ...]
-    seed: int
+    seed: Whole
     tier: Literal["ci", "full"]
     why: str

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from reports.record.line import CLOSED, CaseInfo, SchemaLine, Status
+from reports.record.line import CLOSED, CaseInfo, SchemaLine, Status, Whole
 
 Validity = Literal["valid", "transient", "invalid"]
 
@@ -42,7 +42,7 @@ class Window:
     """One trial: the kernel looped, between two readings of the counters."""
 
     duration_s: float
-    calls: int | None = None
+    calls: Whole | None = None
     dropped_s: float = Field(default=0.0, description="at its start, before the window")
     energy_counter_j: float | None = None
     energy_counter_error_j: float | None = Field(
@@ -52,7 +52,7 @@ class Window:
     power_w: Spread | None = None
     sm_clock_mhz: Spread | None = None
     memory_clock_mhz: Spread | None = None
-    sm_clocks: dict[int, float] = Field(
+    sm_clocks: dict[Whole, float] = Field(
         default_factory=dict, description="share of the samples at each SM clock, in MHz"
     )
     temperature_c: Spread | None = None
@@ -66,7 +66,7 @@ class Window:
     slopes: dict[str, float] = Field(
         default_factory=dict, description="a minute, over the window: power_w, sm_clock_mhz, ..."
     )
-    samples: int = 0
+    samples: Whole = 0
     period_ms: float | None = Field(default=None, description="between samples, median")
     largest_gap_ms: float | None = None
     device_us: float | None = Field(default=None, description="a call, by events around the loop")
@@ -101,8 +101,8 @@ class ProfileRow(SchemaLine):
     power_limit_w: float | None = Field(default=None, description="enforced")
     idle_before_w: float | None = None
     idle_after_w: float | None = None
-    flops: int | None = None
-    bytes: int | None = None
+    flops: Whole | None = None
+    bytes: Whole | None = None
     tflops: float | None = None
     gb_s: float | None = None
     joules_per_tflop: float | None = None

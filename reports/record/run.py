@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from reports.record.line import SchemaLine
+from reports.record.line import SchemaLine, Whole
 
 SCHEMA_VERSION = 1
 PROTOCOL = 2
@@ -25,7 +25,7 @@ class Environment(SchemaLine):
 
     device: Literal["cpu", "cuda"]
     device_name: str
-    simulated_sm: int | None = Field(
+    simulated_sm: Whole | None = Field(
         default=None, description="sm that domains were asked about, no GPU"
     )
     strict: bool | None = Field(
@@ -35,16 +35,16 @@ class Environment(SchemaLine):
         default=(),
         description="the strict interpreter's checks that Triton's version doesn't allow",
     )
-    sm: int | None = None
-    multiprocessors: int | None = None
-    memory_bytes: int | None = None
+    sm: Whole | None = None
+    multiprocessors: Whole | None = None
+    memory_bytes: Whole | None = None
     gpu_uuid: str | None = None
     driver: str | None = None
     cuda: str | None = None
     hostname: str
     platform: str
     cpu: str
-    cpu_count: int
+    cpu_count: Whole
     python: str
     packages: dict[str, str]
     git_commit: str | None = None
@@ -56,16 +56,16 @@ class Environment(SchemaLine):
     pci_bus_id: str | None = None
     power_limit_w: float | None = Field(default=None, description="enforced")
     default_power_limit_w: float | None = None
-    default_sm_clock_mhz: int | None = Field(
+    default_sm_clock_mhz: Whole | None = Field(
         default=None, description="of applications, else the most that the SMs may run at"
     )
-    max_sm_clock_mhz: int | None = None
-    max_memory_clock_mhz: int | None = None
+    max_sm_clock_mhz: Whole | None = None
+    max_memory_clock_mhz: Whole | None = None
     ecc: bool | None = None
     mig: bool | None = None
     persistence: bool | None = None
     virtualisation: str | None = Field(default=None, description="of the GPU: none, vGPU, ...")
-    l2_bytes: int | None = None
+    l2_bytes: Whole | None = None
     fp_fusion: bool | None = Field(
         default=None, description="whether Triton fuses products and sums where nobody says"
     )
@@ -81,7 +81,7 @@ class KernelInfo(SchemaLine):
     op: str
     name: str
     origin: Literal["ours", "baseline", "user"]
-    priority: int
+    priority: Whole
     path: str
     numerics: dict[str, bool | int | float | str | None]
     variants: tuple[str, ...] = Field(
@@ -123,7 +123,7 @@ class Roof(SchemaLine):
 class FlushProbe(SchemaLine):
     """A read of a known size: right after itself, and after the flush that samples have."""
 
-    bytes: int
+    bytes: Whole
     warm_us: float
     cold_us: float
     evicts: bool = Field(description="whether the flushed read is as slow as memory makes it")
@@ -135,7 +135,7 @@ class RunHeader(SchemaLine):
 
     kind: Literal["run"] = "run"
     schema_version: Literal[1] = 1
-    protocol: int = PROTOCOL
+    protocol: Whole = PROTOCOL
     suite: Literal["accuracy", "compile", "bench", "profile", "search"]
     started_at: str = Field(description="ISO 8601, UTC")
     command: str = Field(description="what would run it again, from the checkout's root")
@@ -145,7 +145,7 @@ class RunHeader(SchemaLine):
         default_factory=dict,
         description="what a kernel that declares nothing has; a report shows what differs",
     )
-    planned_rows: int
+    planned_rows: Whole
     gate_baselines: bool
     files: dict[str, str] = Field(
         default_factory=dict, description="files of --kernels and --cases, and the SHA-256 of each"
@@ -174,9 +174,9 @@ class RunEnd(SchemaLine):
     kind: Literal["end"] = "end"
     finished_at: str
     duration_s: float
-    rows: int
+    rows: Whole
     interrupted: bool
-    exit_status: int
+    exit_status: Whole
     problems: tuple[str, ...] = Field(default=(), description="what failed it beside its rows")
     stopped: str | None = Field(
         default=None, description="why it ended before its last row, as its options had asked"

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from reports.record.accuracy_row import Rule
-from reports.record.line import CaseInfo, SchemaLine
+from reports.record.line import CaseInfo, SchemaLine, Whole
 
 
 class FindRow(SchemaLine):
@@ -36,9 +36,9 @@ class FindRow(SchemaLine):
     worst_ratio: float | None = Field(
         default=None, description="error over bound, of the case that was drawn"
     )
-    confirmed: int = Field(description="of runs on fresh values, those that broke the rule too")
-    confirmations: int = Field(description="runs on fresh values")
-    tried: int = Field(description="cases tried while it was shrunk")
+    confirmed: Whole = Field(description="of runs on fresh values, those that broke the rule too")
+    confirmations: Whole = Field(description="runs on fresh values")
+    tried: Whole = Field(description="cases tried while it was shrunk")
     whole: bool = Field(description="every change was tried; False where time or number ended it")
     gates: bool
     reproduce: str
@@ -51,9 +51,9 @@ class CoverageRow(SchemaLine):
     kind: Literal["coverage"] = "coverage"
     op: str
     kernel: str
-    cases: int
+    cases: Whole
     factor: str
     other: str
-    possible: int = Field(description="pairs of which a case that the kernel serves was found")
-    met: int
+    possible: Whole = Field(description="pairs of which a case that the kernel serves was found")
+    met: Whole
     missing: tuple[str, ...] = Field(description="some of those that weren't met")

@@ -101,9 +101,15 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
 
 def _look_closer(record: Record) -> str:
     """What a terminal's last line tells of a run: the command that shows all of it."""
-    program = record.header.command.partition(" -s ")[0]
-    program = program if program.split(" ")[0].endswith("nox") else "nox"
-    return f"to look closer: {program} -s report -- --details {shlex.quote(str(record.path))}"
+    path = shlex.quote(str(record.path))
+    return f"to look closer: {nox_of(record.header)} -s report -- --details {path}"
+
+
+def nox_of(header: RunHeader) -> str:
+    """How the run's user called nox: `nox`, `.venv/bin/nox -f PATH` or `python -m nox`."""
+    program = header.command.partition(" -s ")[0]
+    # A figure of others has another command.
+    return program if any(word.endswith("nox") for word in program.split(" ")) else "nox"
 
 
 def commit_text(machine: Environment) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from reports.document.fields import command, number, table_of, text
 from reports.phrases import count, duration, ratio, share
 from reports.views.coverage import share_met, unmet_pairs
-from reports.views.run import environment_lines, record_part, total_duration
+from reports.views.run import environment_lines, nox_of, record_part, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,8 @@ def search_part(record: Record) -> Part:
         f"{count(len({(row.case.op, row.kernel) for row in tried}), 'kernel')}, in "
         f"{total_duration(record)}"
     )
-    again = f"; all of them again: nox -s accuracy -- --cases={shlex.quote(str(record.path))}"
+    path = shlex.quote(str(record.path))
+    again = f"; all of them again: {nox_of(record.header)} -s accuracy -- --cases={path}"
     return record_part(
         record,
         "Search",

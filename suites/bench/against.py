@@ -22,7 +22,8 @@ from suites import ROOT
 from suites.bench.processes import given
 from suites.bench.rounds import Side, Timed, time_in_turn
 from suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
-from suites.run.nox_command import nox_command, without
+from suites.run.nox_command import nox_command, with_values, without
+from suites.run.option_table import OF_FILES
 from suites.run.options import DEVICE
 from suites.run.session import typed
 
@@ -31,7 +32,6 @@ _EARLIER = "suites/throughput"  # the name that it had in commits of before 2026
 _ORDER = "ABBA"
 _ROUNDS = 2  # the fewest whose processes, four a side, tell 2 %
 _OWN = {"--against": True, "--rounds": True, "--results": True, "--gate": False}
-_OF_FILES = ("--kernels", "--ops", "--definition", "--workloads", "--cases", "--failed")
 
 
 def run_against(config: pytest.Config) -> int:
@@ -163,13 +163,4 @@ def _moved(argument: str, tree: Path, root: Path, ref: str) -> str:
 
 def _in_full(arguments: Sequence[str], folder: Path) -> list[str]:
     """The arguments, with files in full: a side's process runs in another folder."""
-    kept = []
-    before = ""
-    for each in arguments:
-        option, equals, value = each.partition("=")
-        if equals and option in _OF_FILES:
-            kept.append(f"{option}={(folder / value).resolve()}")
-        else:
-            kept.append(str((folder / each).resolve()) if before in _OF_FILES else each)
-        before = each
-    return kept
+    return with_values(arguments, OF_FILES, lambda _, value: str((folder / value).resolve()))

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Measured:
     """What is known of one compiled kernel; None: it couldn't be read, and `unread` says why.
 
     problem     one sentence where it doesn't compile at all
-    mix         of its machine code, as `sass.Mix` with its fields by name
+    mix         of its machine code, as the record's `CodeMix` has it, in JSON
     """
 
     compile_s: float
@@ -112,7 +112,7 @@ class Compiler:
             if cubin is not None and code is None:
                 found.unread.append("its machine code: nvdisasm isn't there, or can't read it")
             if code is not None:
-                found.mix = asdict(mix_of(code))
+                found.mix = mix_of(code).model_dump()
             yield found
 
     def lines(self, launch: Launch) -> tuple[Instruction, ...]:

@@ -7,10 +7,10 @@ with what the driver keeps; Blackwell's tensor memory to each block in columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from profiles.peaks import LIMITS, Limits
-from reports.record import CodeMix, CompileRow
+from reports.record import CompileRow
 from suites.compile.cases import Standing, alignment_bytes
 from suites.compile.compiler import Measured
 from suites.compile.plan import Planned
@@ -62,7 +62,9 @@ def occupancy_of(
 
 
 def row_of(planned: Planned, measured: Measured, tools: dict[str, str]) -> CompileRow:
-    """The row of one compiled launch, expectations aside."""
+    """The row of one compiled launch, expectations aside; a measured field has its name here."""
+    known = asdict(measured)
+    problem = known.pop("problem")
     limits = LIMITS[planned.sm]
     occupancy = None
     if measured.warps and measured.registers is not None and measured.shared_bytes is not None:
@@ -84,27 +86,17 @@ def row_of(planned: Planned, measured: Measured, tools: dict[str, str]) -> Compi
         alignment_bytes=alignment_bytes(planned.case),
         variant=None if variant is None else variant(planned.case, planned.sm),
         also=planned.also,
-        status="compiled" if measured.problem is None else "failed",
-        reason=measured.problem,
+        status="compiled" if problem is None else "failed",
+        reason=problem,
         tile=planned.noted.tile,
         fp_fusion=planned.noted.fp_fusion,
-        warps=measured.warps,
-        registers=measured.registers,
-        stack_bytes=measured.stack_bytes,
-        spill_store_bytes=measured.spill_store_bytes,
-        spill_load_bytes=measured.spill_load_bytes,
-        shared_bytes=measured.shared_bytes,
         shared_limit_bytes=limits.shared_block_bytes,
-        tensor_columns=measured.tensor_columns,
         blocks_per_sm=None if occupancy is None else occupancy.blocks,
         occupancy_warps=None if occupancy is None else occupancy.warps,
         most_warps=limits.warps,
         limited_by=None if occupancy is None else occupancy.limited_by,
-        code_bytes=measured.code_bytes,
-        mix=None if measured.mix is None else CodeMix.model_validate(measured.mix),
-        compile_s=measured.compile_s,
         tools=tools,
-        unread=tuple(measured.unread),
+        **known,
     )
 
 

@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from reports.record import CodeMix, LoopMix
+
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _PLACE = re.compile(r'//## File "([^"]+)", line (\d+)')
 _ADDRESS = re.compile(r"0x([0-9a-f]+)$")
@@ -62,41 +64,6 @@ class Instruction:
         return f"/*{self.address:04x}*/ {text}" + (f"  {self.place}" if self.place else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """What one trip of a loop makes a warp issue, at the least.
-
-    matrix_flops  of its matrix instructions; None where their names don't tell
-    load_bytes    from global memory, by all lanes
-    special       instructions of exp2 and its like
-    """
-
-    instructions: int
-    matrix: int
-    matrix_flops: int | None
-    load_bytes: int
-    special: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """What a kernel's code holds: numbers of instructions, not of times that they run.
-
-    loads, stores  of global memory, by width in bytes
-    local          loads and stores of local memory, spilled registers among it, by opcode
-    matrix, bulk   by opcode with its shape and types; copies by the copy engine
-    """
-
-    instructions: int
-    loads: dict[int, int]
-    stores: dict[int, int]
-    atomics: dict[str, int]
-    local: dict[str, int]
-    matrix: dict[str, int]
-    bulk: dict[str, int]
-    busy_loop: Loop | None
-
-
 def parsed(text: str) -> Iterator[Instruction]:
     """The instructions of a disassembly, padding after the last one that can run left out."""
     place = ""
@@ -132,9 +99,9 @@ def _resolved(each: Instruction, labels: dict[str, int]) -> Instruction:
     return Instruction(each.address, each.predicate, each.opcode, operands, each.place)
 
 
-def mix_of(code: Sequence[Instruction]) -> Mix:
+def mix_of(code: Sequence[Instruction]) -> CodeMix:
     """What the instructions of one kernel are."""
-    return Mix(
+    return CodeMix(
         instructions=len(code),
         loads=_by_width(code, _LOADS),
         stores=_by_width(code, _STORES),
@@ -172,7 +139,7 @@ def _target(each: Instruction) -> int | None:
     return None if match is None else int(match[1], 16)
 
 
-def _busy_loop(code: Sequence[Instruction]) -> Loop | None:
+def _busy_loop(code: Sequence[Instruction]) -> LoopMix | None:
     spans = [
         (target, each.address)
         for each in code
@@ -188,11 +155,11 @@ def _busy_loop(code: Sequence[Instruction]) -> Loop | None:
     return max(busy, key=_busyness, default=None)
 
 
-def _busyness(loop: Loop) -> tuple[int, int, int]:
+def _busyness(loop: LoopMix) -> tuple[int, int, int]:
     return loop.matrix_flops or 0, loop.matrix, loop.load_bytes
 
 
-def _loop(code: Sequence[Instruction], first: int, last: int) -> Loop:
+def _loop(code: Sequence[Instruction], first: int, last: int) -> LoopMix:
     body = [each for each in code if first <= each.address <= last]
     skipped = [
         (each.address, target)
@@ -203,7 +170,7 @@ def _loop(code: Sequence[Instruction], first: int, last: int) -> Loop:
     matrix = [each.opcode for each in run if _MATRIX.fullmatch(each.root)]
     flops = [matrix_flops(each) for each in matrix]
     known = [each for each in flops if each is not None]
-    return Loop(
+    return LoopMix(
         instructions=len(run),
         matrix=len(matrix),
         matrix_flops=sum(known) if len(known) == len(flops) else None,

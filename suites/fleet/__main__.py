@@ -28,7 +28,7 @@ from suites.fleet.driver import Fleet, Lane, records_of, tell
 from suites.fleet.engine import Engine, FleetError, Order
 from suites.fleet.shelf import Shelf
 from suites.run import nox_command
-from suites.run.option_table import OPTIONS
+from suites.run.option_table import OF_FILES
 from suites.run.options import FOLDERS, check
 
 # Options of a suite that mean something else here, or nothing, and why.
@@ -112,26 +112,12 @@ def _order(words: Sequence[str]) -> Order:
     check(suite, arguments)
     kept = ("PYTEST_ADDOPTS", nox_command.VARIABLE)
     own = {name: os.environ[name] for name in kept if name in os.environ}
-    return Order(suite, tuple(_near(arguments)), variables=own | variables())
-
-
-def _near(arguments: Sequence[str]) -> list[str]:
-    """The arguments, their files named from the checkout's root. Raises FleetError."""
-    files = {
-        name for each in OPTIONS if each.settings.get("metavar") == "FILE" for name in each.names
-    }
-    near, before = [], ""
-    for each in arguments:
-        option, equals, value = each.partition("=")
-        if option in files and equals:
-            near.append(f"{option}={_in_checkout(option, value)}")
-        else:
-            near.append(_in_checkout(before, each) if before in files else each)
-        before = each
-    return near
+    near = nox_command.with_values(arguments, OF_FILES, _in_checkout)
+    return Order(suite, tuple(near), variables=own | variables())
 
 
 def _in_checkout(option: str, value: str) -> str:
+    """A file's path from the checkout's root. Raises FleetError."""
     path = (ROOT / Path(value).expanduser()).resolve()
     if not path.is_file():
         raise FleetError(f"{option} {shown(value)}: there is no such file")

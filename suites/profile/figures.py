@@ -11,15 +11,15 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from itertools import pairwise
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from profiles import windows
 from profiles.traces import Missing, Trace
 from profiles.windows import NS, Figures, measure
-from reports.record import Series, Spread, Validity, Window
+from reports.record import Validity, Window
 
 CONFIDENCE = 0.95
 MOST_SLOWDOWN = 0.005  # past it the sampler is part of what it measures
@@ -98,33 +98,13 @@ def window_of(trace: Trace, reply: Reply, dropped_s: float) -> Window:
 
 
 def window_in_record(figures: Figures) -> Window:
-    """The figures as a record spells them."""
-    return Window(
-        duration_s=figures.duration_s,
-        energy_counter_j=figures.energy_counter_j,
-        energy_counter_error_j=figures.energy_counter_error_j,
-        energy_integral_j=figures.energy_integral_j,
-        sm_clocks=figures.sm_clocks,
-        reasons_s=figures.reasons_s,
-        reasons_polled=figures.reasons_polled,
-        slopes=figures.slopes,
-        samples=figures.samples,
-        period_ms=figures.period_ms,
-        largest_gap_ms=figures.largest_gap_ms,
-        codes=tuple(figures.codes),
-        validity=_validity(figures),
-        missing={name: str(each) for name, each in figures.missing.items()},
-        series=None if figures.series is None else Series(**asdict(figures.series)),
-        power_w=_spread(figures.power_w),
-        sm_clock_mhz=_spread(figures.sm_clock_mhz),
-        memory_clock_mhz=_spread(figures.memory_clock_mhz),
-        temperature_c=_spread(figures.temperature_c),
-        memory_temperature_c=_spread(figures.memory_temperature_c),
-    )
-
-
-def _spread(measured: windows.Spread | None) -> Spread | None:
-    return None if measured is None else Spread(**asdict(measured))
+    """The figures as a record spells them: a field of both has one name."""
+    known: dict[str, Any] = asdict(figures) | {
+        "duration_s": figures.duration_s,
+        "missing": {name: str(each) for name, each in figures.missing.items()},
+        "validity": _validity(figures),
+    }
+    return Window(**{each.name: known[each.name] for each in fields(Window) if each.name in known})
 
 
 def _validity(figures: Figures) -> Validity:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,11 @@ from profiles.traces import Missing
 from reports.record import CaseInfo, Environment, KernelInfo
 from suites import ROOT
 
-# Of the environment's fields, those that the driver's library has.
-_TOLD_BY_NVML = (
-    "gpu_uuid",
-    "driver",
-    "vbios",
-    "pci_bus_id",
-    "power_limit_w",
-    "default_power_limit_w",
-    "default_sm_clock_mhz",
-    "max_sm_clock_mhz",
-    "max_memory_clock_mhz",
-    "ecc",
-    "mig",
-    "persistence",
-    "virtualisation",
+# What the driver's library tells: fields of the environment that are named so there.
+_OF_NVML = tuple(
+    each.name
+    for each in dataclasses.fields(environment.Gpu)
+    if each.name in Environment.model_fields and each.name not in {"memory_bytes", "missing"}
 )
 
 
@@ -92,7 +82,7 @@ def kernel_info(kernel: Kernel, sm: int, named: Collection[str] = ()) -> KernelI
         origin=kernel.origin,
         priority=kernel.priority,
         path=shortest(Path(kernel.path)),
-        numerics=asdict(kernel.numerics),
+        numerics=dataclasses.asdict(kernel.numerics),
         variants=variants,
         returns=kernel.op.outputs if kernel.op.left_out else (),
         left_out=kernel.op.left_out,
@@ -145,14 +135,14 @@ def describe_machine(
         **shared,
     }
     if isinstance(card, Missing):
-        described["missing"] = dict.fromkeys(_TOLD_BY_NVML, str(card))
+        described["missing"] = dict.fromkeys(("gpu_uuid", *_OF_NVML), str(card))
         return Environment(**described)
-    described |= {name: getattr(card, name) for name in _TOLD_BY_NVML if name != "gpu_uuid"}
+    described |= {name: getattr(card, name) for name in _OF_NVML}
     described["gpu_uuid"] = environment.hashed(card.uuid) if hash_uuid else card.uuid
     if card.memory_bytes is not None and not card.mig:
         described["memory_bytes"] = card.memory_bytes
     described["missing"] = {
-        name: str(each) for name, each in card.missing.items() if name in _TOLD_BY_NVML
+        name: str(each) for name, each in card.missing.items() if name in _OF_NVML
     }
     return Environment(**described)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from suites import ROOT
@@ -38,3 +38,19 @@ def without(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:
         elif each.partition("=")[0] not in options:
             kept.append(each)
     return kept
+
+
+def with_values(
+    arguments: Sequence[str], options: Collection[str], change: Callable[[str, str], str]
+) -> list[str]:
+    """The arguments, with other values of these options; change: gives one for option and value."""
+    changed = []
+    before = ""
+    for each in arguments:
+        option, equals, value = each.partition("=")
+        if equals and option in options:
+            changed.append(f"{option}={change(option, value)}")
+        else:
+            changed.append(change(before, each) if before in options else each)
+        before = each
+    return changed

@@ -372,3 +372,11 @@ OPTIONS = (
         for each in ("-p", "-W", "-o", "--tb")
     ),
 )
+
+# Those whose value is the path of a file.
+OF_FILES = frozenset(
+    name
+    for each in OPTIONS
+    if each.settings.get("metavar") in {"FILE", "RECORD"}
+    for name in each.names
+)

@@ -23,7 +23,7 @@ from kernels.registry import KernelError
 from oracles.op import Numerics
 from reports.arguments import quoted
 from reports.output import report_console
-from reports.phrases import shown
+from reports.phrases import count, shown
 from reports.record import AccuracyRow, RecordError, RunHeader, read
 from reports.report import print_report
 from suites.run import earlier_run, shards
@@ -164,16 +164,25 @@ class Session(Generic[PairRow]):
         session.items[:] = kept
 
     def _list(self, pairs: Sequence[Pair]) -> None:
-        """Print what would run: kernels with their cases' number, and then the cases."""
+        """Print what would run: kernels with their cases' number, and then the cases.
+
+        Where cases are drawn while the run goes on, kernels alone.
+        """
+        if self.suite.drawn:
+            listed = count(len(self.suite.kernels), "kernel")
+            print(f"{listed}, for each of which cases would be drawn:")
+            for each in self.suite.kernels:
+                print(f"  {each.op.name} {each.name}")
+            return
         served = [each for each in pairs if self.suite.refusal(*each) is None]
         kernels = Counter(f"{kernel.op.name} {kernel.name}" for kernel, _ in served)
         cases = Counter(case.id() for _, case in served)
-        print(f"{len(kernels):,} kernels, and on how many cases each would run:")
-        for name, count in kernels.items():
-            print(f"  {name} {count:,}")
-        print(f"{len(cases):,} cases, and how many kernels each:")
-        for name, count in cases.items():
-            print(f"  {name} {count:,}")
+        print(f"{count(len(kernels), 'kernel')}, and on how many cases each would run:")
+        for name, times in kernels.items():
+            print(f"  {name} {times:,}")
+        print(f"{count(len(cases), 'case')}, and how many kernels each:")
+        for name, times in cases.items():
+            print(f"  {name} {times:,}")
 
     def _begin(
         self, pairs: Sequence[Pair]

@@ -1,6 +1,7 @@
 """Ways to corrupt a record, for tests: each takes its bytes and a generator, and gives other bytes.
 
-What a disk, a network, an editor or somebody who means harm could make of a file.
+What somebody who means harm could make of a file, and a disk. What is no record at all, or lacks
+lines, is refused by the reader alone (tests/reports/test_record.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ HOSTILE = (
     "\U0001f600" * 3000,
     "a\u0301" * 500,
 )
-_OTHER_TYPES: tuple[Any, ...] = (None, True, -1, 0, 0.5, "x", [], {}, [[]], {"a": 1}, [None], "NaN")
+_FREE = ("sizes", "packages", "missing", "numerics", "tile", "tools", "reasons_s", "slopes")
 _NUMBERS: tuple[Any, ...] = (
     *(0, -1, 2**31, 2**63, 2**64, -(2**63) - 1, 10**30, 10**400),
     *(1e308, -1e308, 5e-324, "NaN", "Infinity", "-Infinity", "1e999"),
@@ -85,14 +86,6 @@ def _bits(data: bytes, draw: random.Random) -> bytes:
     return bytes(made)
 
 
-def _cut(data: bytes, draw: random.Random) -> bytes:
-    return data[: draw.randrange(len(data))]
-
-
-def _wrong_type(data: bytes, draw: random.Random) -> bytes:
-    return _changed(data, draw, (str, int, float, list, dict, type(None)), _OTHER_TYPES)
-
-
 def _wrong_number(data: bytes, draw: random.Random) -> bytes:
     return _changed(data, draw, (int, float), _NUMBERS)
 
@@ -109,74 +102,25 @@ def _hostile_everywhere(data: bytes, draw: random.Random) -> bytes:
     closed |= {"cache", "stopped", "limit", "validity", "tier"}
     for line in lines:
         for at in list(_places(line)):
-            if isinstance(_within(line, at), str) and at[-1] not in closed:
+            value = _within(line, at)
+            if isinstance(value, str) and at[-1] not in closed and value not in _NUMBERS:
                 _within(line, at[:-1])[at[-1]] = text
     return b"".join(_dumped(each) for each in lines)
 
 
 def _hostile_keys(data: bytes, draw: random.Random) -> bytes:
-    """Keys of sizes, packages, tiles and reasons, which a schema leaves free."""
+    """One key more in all that a schema leaves free: sizes, packages, tiles, reasons."""
+    text = draw.choice(HOSTILE)
     lines = [json.loads(each) for each in data.splitlines()]
     for line in lines:
-        free = [at for at in _places(line) if isinstance(_within(line, at), dict)]
-        for at in draw.sample(free, min(len(free), 2)):
-            _within(line, at)[draw.choice(HOSTILE)] = draw.choice((1, "x", HOSTILE[0]))
+        for at in list(_places(line)):
+            held = _within(line, at)
+            if at[-1] in _FREE and held:
+                held[text] = next(iter(held.values()))
     return b"".join(_dumped(each) for each in lines)
 
 
-def _lost_key(data: bytes, draw: random.Random) -> bytes:
-    lines = [json.loads(each) for each in data.splitlines()]
-    line = draw.choice(lines)
-    del line[draw.choice(list(line))]
-    return b"".join(_dumped(each) for each in lines)
-
-
-def _shuffled(data: bytes, draw: random.Random) -> bytes:
-    lines = data.splitlines(keepends=True)
-    first = draw.choice((0, 1))  # with or without the header
-    moved = lines[first:]
-    draw.shuffle(moved)
-    return b"".join(lines[:first] + moved)
-
-
-def _dropped(data: bytes, draw: random.Random) -> bytes:
-    lines = data.splitlines(keepends=True)
-    return b"".join(each for each in lines if draw.random() < 0.8)
-
-
-def _nested(data: bytes, draw: random.Random) -> bytes:
-    depth = draw.choice((500, 5_000, 200_000))
-    deep = b"[" * depth + b"]" * draw.choice((0, depth))
-    lines = data.splitlines(keepends=True)
-    at = draw.randrange(len(lines))
-    where = draw.choice((b'{"kind":"bench","case":%b}\n', b"%b\n", b'{"kind":"run","x":%b}\n'))
-    lines[at] = where % deep
-    return b"".join(lines)
-
-
-def _other_file(data: bytes, draw: random.Random) -> bytes:
-    del data
-    return draw.choice(
-        (
-            b"",
-            b"\n",
-            b"{}\n",
-            b"[]\n",
-            b"null\n",
-            b"\0" * 1000,
-            b"\x7fELF\x02\x01\x01",
-            b"<html><script>alert(1)</script></html>\n",
-            draw.randbytes(5000),
-            b'{"kind": "run"}\n',
-            b"9" * 100_000 + b"\n",
-        )
-    )
-
-
-DAMAGES: tuple[Damage, ...] = (
-    *(_bits, _cut, _wrong_type, _wrong_number, _hostile, _hostile_everywhere, _hostile_keys),
-    *(_lost_key, _shuffled, _dropped, _nested, _other_file),
-)
+DAMAGES: tuple[Damage, ...] = (_bits, _wrong_number, _hostile, _hostile_everywhere, _hostile_keys)
 
 
 def variants(data: bytes, number: int, seed: int) -> Iterator[tuple[str, bytes]]:

@@ -1,6 +1,6 @@
 """Corrupted records: each is refused in a sentence, or shown as what it says, and nothing acts.
 
-A hundred forms of records of all suites, through every form of the report. Nothing may raise; no
+Twenty forms of a record of each suite, through every form of the report. Nothing may raise; no
 control character may reach a terminal or a file; what is markup in a name stays text.
 """
 
@@ -21,11 +21,10 @@ from reports.record import reader
 from tests.builders import compiled_records
 from tests.builders.accuracy_records import attention_rows, example_rows, write_example
 from tests.builders.bench_records import bench_rows, write_bench
-from tests.builders.commands import run_python
 from tests.builders.corrupt_records import variants
 from tests.builders.profile_records import profile_rows, write_profile
 
-_OF_A_SUITE = 24  # each way to corrupt one, twice
+_OF_A_SUITE = 20  # each way to corrupt one, four times
 _CODE = re.compile(r"(`+).*?\1", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -143,7 +142,7 @@ def _assert_right(status: int, shown: tuple[str, str], folder: Path, what: str) 
 def test_corrupted_record_is_refused_or_shown(
     suite: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each suite two dozen forms; some of them still read, others are refused."""
+    """Of each suite twenty forms; some of them still read, others are refused."""
     whole = _SUITES[suite](tmp_path / "whole.jsonl")
     data = whole.read_bytes()
     statuses = []
@@ -155,26 +154,8 @@ def test_corrupted_record_is_refused_or_shown(
         status = _FORMS[form].call(file, folder, whole)
         _assert_right(status, capsys.readouterr(), folder, f"{form} of {suite} {name}")
         statuses.append(status)
-    assert min(statuses.count(2), len(statuses) - statuses.count(2)) >= 5
-
-
-@pytest.mark.parametrize("program", ["reports", "reports.comparison"])
-@pytest.mark.parametrize("suite", _SUITES)
-def test_corrupted_record_ends_a_process_as_it_should(
-    suite: str, program: str, tmp_path: Path
-) -> None:
-    """As a user calls it: a status, one sentence on stderr, no traceback."""
-    whole = _SUITES[suite](tmp_path / "whole.jsonl")
-    data = whole.read_bytes()
-    for name, damaged in list(variants(data, _OF_A_SUITE, seed=8))[5::12]:
-        file = tmp_path / f"{name}.jsonl"
-        file.write_bytes(damaged)
-        beside = [str(whole)] if program == "reports.comparison" else []
-        ran = run_python("-m", program, *beside, file)
-        folder = tmp_path / name
-        folder.mkdir()
-        shown = (ran.stdout, ran.stderr)
-        _assert_right(ran.returncode, shown, folder, f"{program} of {suite} {name}")
+    refused = statuses.count(2)
+    assert refused >= 3 and len(statuses) - refused >= 5
 
 
 def test_device_that_never_ends_is_no_record(

@@ -150,25 +150,6 @@ def test_cut_last_line_is_located(small: Path) -> None:
     assert read(small).problem == expected
 
 
-def test_flipped_bits_raise_nothing_but_a_record_error(small: Path, tmp_path: Path) -> None:
-    """A damaged record is refused, or read and shown in every form."""
-    chance = random.Random(7)
-    data = small.read_bytes()
-    flipped = tmp_path / "flipped.jsonl"
-    for _ in range(200):
-        damaged = bytearray(data)
-        damaged[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        flipped.write_bytes(damaged)
-        try:
-            record = read(flipped)
-        except RecordError as error:
-            assert "\n" not in str(error)  # noqa: PT017
-            continue
-        print_report(record, Console(file=io.StringIO(), width=80), details=True)
-        markdown_of(record)
-        render_junit(record)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -108,6 +109,25 @@ def test_commands_to_reproduce_are_whole_lines(tmp_path: Path) -> None:
     row = example_row(ratio=3.0, rule="deterministic bound")
     lines = terminal(record_of(tmp_path, [row]), 40).splitlines()
     assert f"  {row.reproduce}" in lines
+
+
+@pytest.mark.parametrize(
+    ("typed", "begins"),
+    [
+        ("nox -s accuracy", "nox"),
+        (".venv/bin/nox -f ../noxfile.py -s accuracy -- --op x", ".venv/bin/nox -f ../noxfile.py"),
+        ("python3 -m nox --no-venv -s accuracy", "python3 -m nox --no-venv"),
+        ("python bench.py -s 3", "nox"),
+    ],
+)
+def test_command_to_look_closer_begins_as_the_runs_did(
+    typed: str, begins: str, tmp_path: Path
+) -> None:
+    """So it works where it is pasted."""
+    record = record_of(tmp_path, [example_row()])
+    header = record.header.model_copy(update={"command": typed})
+    *_, last = terminal(replace(record, header=header), 100).splitlines()
+    assert last.endswith(f"; to look closer: {begins} -s report -- --details {record.path}")
 
 
 def test_names_are_shown_literally_everywhere(tmp_path: Path) -> None:

@@ -21,3 +21,14 @@ def test_list_names_what_would_run_and_begins_no_record(tmp_path: Path) -> None:
     assert f"  {_SERVED} 1\n" in done.stdout
     assert _REFUSED not in done.stdout
     assert not results.exists()
+
+
+def test_list_of_a_search_names_its_kernels(tmp_path: Path) -> None:
+    """There are no cases before they are drawn."""
+    results = tmp_path / "results"
+    command = ("-m", "pytest", "suites/search", "--device=cpu", "-qq", f"--results={results}")
+    done = run_python(*command, "--kernel=row_persistent", "--list")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, kernel = "1 kernel, for each of which cases would be drawn:", "row_persistent"
+    assert f"{head}\n  layer_norm_backward {kernel}\n" in done.stdout
+    assert not results.exists()
