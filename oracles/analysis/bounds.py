@@ -156,7 +156,8 @@ def _bound(
         same = pair.likely is pair.sure
         other = replace(known, error=pair.likely)  # what was made of the value alone stays
         probable = deterministic if same else _rounded(other, dtype, sure)
-    return Bound(_judged(deterministic, probable), probable, powerless)
+    judged = deterministic if pair.plain else _judged(deterministic, probable)
+    return Bound(judged, probable, powerless)
 
 
 def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:

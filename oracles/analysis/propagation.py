@@ -39,13 +39,14 @@ Error = Any  # Tensor | None, or a tuple of them where an operation has several 
 class Pair:
     """A value, its deterministic error and its probable one; the same tensor where they agree.
 
-    of_value: as in `Known`.
+    of_value: as in `Known`; plain: known to be finite, and its errors.
     """
 
     value: Tensor
     sure: Tensor | None
     likely: Tensor | None
     of_value: dict[object, Any] = field(default_factory=dict)
+    plain: bool = False
 
     @property
     def before(self) -> Known:
@@ -203,10 +204,12 @@ class Propagation:
             found.append(error(self.likely))
             given.append(list(knowns.values()))
         if isinstance(out, Known):
-            if target not in MOVES and not _is_plain(out, found[0]):
+            plain = target not in MOVES and _is_plain(out, found[0])
+            if target not in MOVES and not plain:
                 found = [_tidy(node, out.value, *each) for each in zip(found, given, strict=True)]
             found = [_whole(out.value, each) for each in found]
-            return Pair(out.value, found[0], found[-1], out.of_value)
+            plain = plain and bool(out.of_value.get("finite"))
+            return Pair(out.value, found[0], found[-1], out.of_value, plain)
         several = [each if isinstance(each, list | tuple) else [each] * len(out) for each in found]
         return [
             Pair(each.value, several[0][place], several[-1][place], each.of_value)
