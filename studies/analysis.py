@@ -250,7 +250,7 @@ def costs() -> Iterator[tuple[str, ...]]:
         cells = [op.name]
         for measure, unit in ((_seconds, 1e-3), (_peak, 2**20), (_operations, 1)):
             alone, both = measure(truth_of), measure(bound_of)
-            cells += [f"{alone / unit:.0f}", f"{both / unit:.0f}", f"{both / alone:.1f}"]
+            cells += [f"{alone / unit:.3g}", f"{both / unit:.3g}", f"{both / alone:.1f}"]
         yield tuple(cells)
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
 from oracles.analysis.known import Known
-from oracles.analysis.rules import EPS_DIVISION, rule
+from oracles.analysis.rules import EPS_DIVISION, grow, rule
 from oracles.analysis.sums import _axes
 from oracles.rounding import EPS_EXP, EPS_LOG
 
@@ -61,7 +61,8 @@ class _Scores:
             # Its exponential is 0, whatever is added to it.
             return made.masked_fill_(s <= _HIDDEN, 0) if hides else made
 
-        q = d().expm1_().mul_(p)
+        q = d()
+        q = grow(q, float(q.amax())).mul_(p)
         total = q.sum(axes, keepdim=True)
         if math.log1p(float(total.amax())) < _SMALL:
             above = total.log1p()

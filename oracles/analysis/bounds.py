@@ -85,6 +85,7 @@ def bounds(
         least = most * ((likely or sure).growth(longest) + EPS_EXP)
         suspects = [_suspect(*each, least) for each in zip(pairs, out_dtypes, strict=True)]
         large = [node for node, (some, _) in zip(nodes, suspects, strict=True) if some]
+        kept.update((node, each.value) for node, each in zip(nodes, pairs, strict=True))
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None
         if any(many for _, many in suspects):
@@ -109,18 +110,27 @@ def _suspect(pair: Pair, dtype: torch.dtype, least: float) -> tuple[bool, bool]:
     known = pair.before
     if known.error is None or not known.error.numel():
         return False, False
-    above = torch.sub(known.error, known.size, alpha=SAYS_NOTHING)
-    some = float(above.amax()) > SAYS_NOTHING * _UNDERFLOW
-    if not known.once_of_value("finite", lambda: _is_finite(known.size)):
-        some = bool(_silent(known.error, known.size).any())
     least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
-    many = above.add_(known.size, alpha=SAYS_NOTHING - least) > _UNDERFLOW
-    return some, int(many.count_nonzero()) > known.error.numel() / 2
+    small = min(least, SAYS_NOTHING)
+    above = torch.sub(known.error, known.size, alpha=small)
+    if _speaks(above):  # and so it does of what is larger
+        return False, False
+    many = above.sub(known.size, alpha=least - small) if least > small else above
+    half = int((many > _UNDERFLOW).count_nonzero()) > known.error.numel() / 2
+    return not _speaks(above.add_(known.size, alpha=small - SAYS_NOTHING)), half
 
 
-def _silent(error: Tensor, size: Tensor) -> Tensor:
-    """Where a bound says nothing of what has this size."""
-    return error > (size + _UNDERFLOW).mul_(SAYS_NOTHING).nan_to_num_(posinf=LARGEST)
+def _speaks(above: Tensor) -> bool:
+    """Whether no error is above a part of a size, but for underflow; NaN is above."""
+    return float(above.amax()) <= SAYS_NOTHING * _UNDERFLOW
+
+
+def _silent(error: Tensor, size: Tensor) -> Tensor | None:
+    """Where a bound says nothing of what has this size; None: nowhere."""
+    if not size.numel() or _speaks(torch.sub(error, size, alpha=SAYS_NOTHING)):
+        return None
+    silent = error > (size + _UNDERFLOW).mul_(SAYS_NOTHING).nan_to_num_(posinf=LARGEST)
+    return silent if bool(silent.any()) else None
 
 
 def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: Arithmetic) -> Bound:
@@ -139,15 +149,15 @@ def _bound(
 ) -> Bound:
     powerless, error = None, pair.before.error
     if size is not None and error is not None:
-        silent = _silent(error, size)
-        powerless = silent if bool(silent.any()) else None
+        powerless = _silent(error, size)
     known = pair.known(pair.sure)
     deterministic, probable = _rounded(known, dtype, sure), None
     if likely is not None:
         same = pair.likely is pair.sure
         other = replace(known, error=pair.likely)  # what was made of the value alone stays
         probable = deterministic if same else _rounded(other, dtype, sure)
-    return Bound(_judged(deterministic, probable), probable, powerless)
+    judged = deterministic if pair.plain else _judged(deterministic, probable)
+    return Bound(judged, probable, powerless)
 
 
 def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:

@@ -28,6 +28,10 @@ _NO_SIZES = frozenset(
     for overload in packet.overloads()
 )
 _SMALL = 16  # times fewer numbers: such values can be kept
+_SLOW = {
+    *(_aten.tanh.default, _aten.erf.default, _aten.exp.default),
+    _aten._softmax.default,  # noqa: SLF001  # torch's own name
+}
 Error = Any  # Tensor | None, or a tuple of them where an operation has several results
 
 
@@ -35,13 +39,14 @@ Error = Any  # Tensor | None, or a tuple of them where an operation has several 
 class Pair:
     """A value, its deterministic error and its probable one; the same tensor where they agree.
 
-    of_value: as in `Known`.
+    of_value: as in `Known`; plain: known to be finite, and its errors.
     """
 
     value: Tensor
     sure: Tensor | None
     likely: Tensor | None
     of_value: dict[object, Any] = field(default_factory=dict)
+    plain: bool = False
 
     @property
     def before(self) -> Known:
@@ -109,7 +114,7 @@ class Propagation:
     ) -> list[Pair]:
         """The outputs, of values in float64 for the graph's placeholders.
 
-        kept: takes the values of nodes that are small beside the largest argument.
+        kept: takes values that are small beside the largest argument, or slow to compute.
         """
         held: dict[Node, Any] = {}
         small = max((each.numel() for each in values), default=0) / _SMALL
@@ -129,7 +134,11 @@ class Propagation:
                 held[node] = Pair(constant, error, error)
             else:
                 held[node] = made = self._result(node, held)
-                if kept is not None and isinstance(made, Pair) and made.value.numel() <= small:
+                if (
+                    kept is not None
+                    and isinstance(made, Pair)
+                    and (node.target in _SLOW or made.value.numel() <= small)
+                ):
                     kept[node] = made.value
             for each in sized.get(node, ()):
                 if isinstance(held[each], Pair):
@@ -195,10 +204,12 @@ class Propagation:
             found.append(error(self.likely))
             given.append(list(knowns.values()))
         if isinstance(out, Known):
-            if target not in MOVES and not _is_plain(out, found[0]):
+            plain = target not in MOVES and _is_plain(out, found[0])
+            if target not in MOVES and not plain:
                 found = [_tidy(node, out.value, *each) for each in zip(found, given, strict=True)]
             found = [_whole(out.value, each) for each in found]
-            return Pair(out.value, found[0], found[-1], out.of_value)
+            plain = plain and bool(out.of_value.get("finite"))
+            return Pair(out.value, found[0], found[-1], out.of_value, plain)
         several = [each if isinstance(each, list | tuple) else [each] * len(out) for each in found]
         return [
             Pair(each.value, several[0][place], several[-1][place], each.of_value)
@@ -263,6 +274,7 @@ def _known_result(out: Any, forms: int = 1) -> Any:  # noqa: ANN401
 def _is_plain(out: Known, error: Tensor | None) -> bool:
     """Whether all numbers are finite, and with their errors below fp32's largest number.
 
+    That the value is finite is noted with it.
     The deterministic error is the one to ask about: the probable one is no larger.
     """
     if error is None or error.dtype == torch.bool or not out.value.is_floating_point():
@@ -272,7 +284,10 @@ def _is_plain(out: Known, error: Tensor | None) -> bool:
     most = float(error.amax())  # NaN where some number is
     least = out.memory.get("least")
     largest = most / least if least else float(out.size.amax())
-    return largest + most < LARGEST
+    if not largest + most < LARGEST:
+        return False
+    out.of_value["finite"] = True
+    return True
 
 
 def _whole(out: Tensor, error: Tensor | None) -> Tensor | None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.known import Known, constant_error, number, scalar
+from oracles.analysis.known import Known, Total, constant_error, number, scalar
 from oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
 
 _aten = torch.ops.aten
@@ -35,6 +35,8 @@ EPS_DIVISION = 2.0**-22  # relative: div.full, sqrt.approx and rsqrt.approx of P
 _EPS_POWER = 2.0**-20  # relative: powf is within 8 units in the last place
 _EPS_CIRCLE = 2.0**-20  # absolute: sin.approx and cos.approx of PTX
 _EPS_ERF = 2.0**-21  # absolute: erff is within 2 units in the last place; one to spare
+_LITTLE = 2.0**-10  # an error whose square is next to nothing
+_FEW = 16  # times fewer numbers: operations on them take no time
 _HALF = 0.5  # the fraction of a power of two
 
 Rule = Callable[..., Any]
@@ -106,13 +108,26 @@ def _mul(arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float)
     assert isinstance(a, Known)
     a = number(a)
     if isinstance(b, Known):
-        made = arithmetic.local(out).plus_errors_of_product(a, number(b), arithmetic.grown(1.0))
-        return made.error
+        b = number(b)
+        few, many = sorted((a, b), key=lambda each: each.value.numel())
+        if few.error is not None and few.value.numel() * _FEW <= many.value.numel():
+            return _by_few(arithmetic, out, many, few)
+        return arithmetic.local(out).plus_errors_of_product(a, b, arithmetic.grown(1.0)).error
     if _power_of_two(b):
         return None if a.error is None else torch.add(scalar(arithmetic.eta), a.error, alpha=abs(b))
     off = constant_error(b)
     local = arithmetic.local(out, relative=off)
     return local.plus(a.error, arithmetic.grown(abs(b) * (1 + off))).error
+
+
+def _by_few(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
+    """The error of a b where b has far fewer numbers: |a| (u |b| + eb) + ea (|b| + eb)."""
+    assert b.error is not None
+    u, grown = arithmetic.u, arithmetic.grown(1.0)
+    out.memory["least"] = u  # as `local` says it
+    through = a.size * torch.add(b.size * u, b.error, alpha=grown)
+    made = Total(through.add_(arithmetic.eta), mine=True)
+    return made.plus_product(b.size + b.error, a.error, grown).error
 
 
 def _quotient(
@@ -224,43 +239,58 @@ def _whole_power(arithmetic: Arithmetic, out: Known, a: Known, k: int) -> Tensor
     if k % 2 == 0:
         out.mark_nonnegative()
     local = arithmetic.local(out, k - 1)
-    if a.error is None:
+    e, grown = a.error, arithmetic.grown(k, k - 1)
+    if e is None:
         return local.error
-    steep = a.size + a.error
-    steep = steep if k == 2 else steep.pow_(k - 1)  # a square
-    return local.plus_product(steep, a.error, arithmetic.grown(k, k - 1)).error
+    if k == 2:  # a square
+        return local.plus_product(a.size, e, grown).plus_product(e, e, grown).error
+    return local.plus_product((a.size + e).pow_(k - 1), e, grown).error
 
 
-def exponent_error(arithmetic: Arithmetic, a: Known, slope: float = 1.0) -> Tensor:
-    """How far the exponent that a kernel takes exp of may be off, in natural logarithms."""
-    d = a.size * (2 * arithmetic.u * slope)
+def grow(d: Tensor, most: float) -> Tensor:
+    """expm1(d) of what is from 0 to `most`, in place.
+
+    Where that is little it is d + d^2 / 2 and less than d / 2 times that square more.
+    """
+    return d.addcmul_(d, d, value=0.5 + most / 4) if most <= _LITTLE else d.expm1_()
+
+
+def _exponent_growth(
+    arithmetic: Arithmetic, a: Known, slope: float = 1.0, spare: float = 0.0
+) -> tuple[Tensor, float]:
+    """expm1(d) of how far, d, the exponent that a kernel takes exp of may be off; the largest d.
+
+    In natural logarithms.
+    """
+    d = torch.add(scalar(spare), a.size, alpha=2 * arithmetic.u * slope)
     d = d if a.error is None else d.add_(a.error, alpha=slope)
-    if d.numel() and not float(d.amax()) < torch.inf:
+    most = float(d.amax()) if d.numel() else 0.0
+    if not most < torch.inf:
         d.masked_fill_(a.value.isneginf(), 0)  # exp of it is 0, exactly
-    return d
+    return grow(d, most), most
 
 
 @rule("exp")
 def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     out.mark_nonnegative()
-    return _exponential(arithmetic, out.value, exponent_error(arithmetic, a))
+    return _exponential(arithmetic, out.value, a)
 
 
 @rule("exp2")
 def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     out.mark_nonnegative()
-    return _exponential(arithmetic, out.value, exponent_error(arithmetic, a, math.log(2)))
+    return _exponential(arithmetic, out.value, a, math.log(2))
 
 
-def _exponential(arithmetic: Arithmetic, value: Tensor, d: Tensor) -> Tensor:
-    """value (expm1 d + eps_exp e^d) and what is flushed; d is changed."""
-    return d.expm1_().mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(value).add_(arithmetic.eta)
+def _exponential(arithmetic: Arithmetic, value: Tensor, a: Known, slope: float = 1.0) -> Tensor:
+    """value (expm1 d + eps_exp e^d) and what is flushed."""
+    growth, _ = _exponent_growth(arithmetic, a, slope)
+    return growth.mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(value).add_(arithmetic.eta)
 
 
 @rule("expm1")
 def _expm1(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    through = _exponential(arithmetic, out.value + 1, exponent_error(arithmetic, a))
-    return arithmetic.rounded(out, through)
+    return arithmetic.rounded(out, _exponential(arithmetic, out.value + 1, a))
 
 
 @rule("log", poles=True)
@@ -285,10 +315,9 @@ def _log1p(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
 def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     out.mark_nonnegative()
     other = out.once("other", lambda: 1 - out.value)
-    through = exponent_error(arithmetic, a).add_(EPS_EXP).expm1_()
-    all_there_is = through.numel() and not float(through.amax()) <= 1
+    through, most = _exponent_growth(arithmetic, a, spare=EPS_EXP)
     through.mul_(out.once("less", lambda: torch.minimum(out.value, other)))
-    if all_there_is:
+    if not most <= math.log(2):  # it may be all there is
         through = through.fmin(torch.maximum(out.value, other))
     return arithmetic.rounded(out, through, 1 + EPS_DIVISION / arithmetic.u)
 
@@ -307,7 +336,13 @@ def _between(
 
 @rule("tanh")
 def _tanh(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
+    most = 0.0 if a.error is None or not a.error.numel() else float(a.error.amax())
+    if a.error is None or not most <= _LITTLE:
+        return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
+    # |v| - tanh(|a| - ea) = t (1 - v^2) / (1 - |v| t), where t = tanh ea is ea at most.
+    square, grown = out.once("square", out.value.square), arithmetic.grown(1 / (1 - most))
+    made = arithmetic.local(out, absolute=EPS_TANH).plus(a.error, grown)
+    return made.plus_product(square, a.error, -grown).error
 
 
 @rule("erf")

@@ -296,7 +296,22 @@ def _simplify(graph: Graph) -> None:
             first.meta = {**node.meta, "val": node.target(small.meta["val"], *numbers)}
             after.meta = node.meta
             node.replace_all_uses_with(after)
+    _merge(graph)
     graph.eliminate_dead_code()
+
+
+def _merge(graph: Graph) -> None:
+    """Do once what is done twice element by element, as of a gradient what its function did.
+
+    Not sums: a kernel may add up twice, in two orders, and each is one that the probable form
+    holds for.
+    """
+    done: dict[tuple[object, str], Node] = {}
+    for node in graph.nodes:
+        if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            first = done.setdefault((node.target, f"{node.args} {node.kwargs}"), node)
+            if first is not node:
+                node.replace_all_uses_with(first)
 
 
 def _is_expanded(x: object, *numbers: object) -> bool:

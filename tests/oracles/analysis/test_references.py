@@ -10,6 +10,8 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere
 from torch import Tensor
 
 from oracles.analysis import NoRuleError, Reference, bounds, emulate, rounds, truth
+from oracles.analysis.propagation import count_sums
+from oracles.analysis.trace import trace
 from oracles.op import Numerics
 
 PLAIN = Numerics()
@@ -149,6 +151,20 @@ def test_emulation_is_within_both_bounds(
         assert bool((bound.probabilistic <= bound.deterministic).all())
         large = value.abs() >= value.abs().median()
         assert bool((0.1 * value.abs() > bound.deterministic)[large].any())
+
+
+def test_gradient_does_once_what_its_function_did() -> None:
+    """GELU's tanh is asked for by both. A sum that is done twice stays: it may have two orders."""
+    arguments = _arguments_of("xy", torch.float32)
+    graph = trace(_backward_of(_geglu_tanh), {"dy": arguments["x"], **arguments}).graph
+    assert len(graph.find_nodes(op="call_function", target=torch.ops.aten.tanh.default)) == 1
+
+    def twice(x: Tensor) -> Tensor:
+        return x.square().sum(-1) * x.square().sum(-1)
+
+    graph = trace(twice, {"x": arguments["x"]}).graph
+    assert count_sums(graph) == 2 * ROWS
+    assert len(graph.nodes) == 6  # x, its square, two sums, their product, what is returned
 
 
 def _draws(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from oracles.analysis import Reference, bounds, rounds, truth
+from oracles.analysis import Reference, bounds, rounds, rules, truth
 from oracles.analysis.trace import trace
 from oracles.op import Numerics
 
@@ -150,6 +150,48 @@ def test_operation_on_arguments_with_errors_is_within_its_bound(name: str) -> No
                 ratio = torch.where(error > 0, error / bound.deterministic, 0.0)
                 worst = max(worst, float(ratio.max()))
     assert worst >= operation.near
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.exp, torch.exp2, torch.expm1, torch.sigmoid, torch.tanh, lambda a: a.softmax(-1)],
+    ids=["exp", "exp2", "expm1", "sigmoid", "tanh", "softmax"],
+)
+def test_little_errors_are_bounded_as_large_ones_are(
+    function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a few terms of a series, which is no less than the function that it stands for."""
+    given = {"a": torch.rand(16, 64) * 2 - 1}
+
+    def reference(a: Tensor) -> Tensor:
+        return function(rounds(a, "", torch.float16))
+
+    (little,) = bounds(reference, given, Numerics(), _SINGLE)
+    monkeypatch.setattr(rules, "_LITTLE", 0.0)
+    (large,) = bounds(reference, given, Numerics(), _SINGLE)
+    ratio = little.deterministic / large.deterministic
+    assert not bool((ratio == 1).all())
+    assert float(ratio.min()) >= 1 - 2**-40  # float64 rounds as well
+    assert float(ratio.max()) <= 1 + 2**-10
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_product_with_a_number_of_each_row_is_bounded_as_one_with_a_matrix(*, exact: bool) -> None:
+    """Both forms; the other factor is exact, or isn't."""
+
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        return (x if exact else x.cumsum(-1)) * rounds(y, "", torch.bfloat16)
+
+    x, y = torch.randn(5, 64), torch.randn(5, 1)
+    (few,) = bounds(product, {"x": x, "y": y}, Numerics(), _SINGLE)
+    (many,) = bounds(product, {"x": x, "y": y.repeat(1, 64)}, Numerics(), _SINGLE)
+    for one, other in (
+        (few.deterministic, many.deterministic),
+        (few.probabilistic, many.probabilistic),
+    ):
+        assert one is not None
+        assert other is not None
+        assert bool(((one / other - 1).abs() <= 2**-40).all())
 
 
 def _in_order(addends: Tensor, dtype: torch.dtype) -> Tensor:
