@@ -57,7 +57,7 @@ def test_record_refuses_rows_of_another_suite(everywhere: Record, tmp_path: Path
     compiled = everywhere.path.read_text().splitlines()
     for lines, stranger, known in (
         (compiled, accuracy[1], "run, resources, prediction and end"),
-        (accuracy, compiled[1], "run, accuracy and end"),
+        (accuracy, compiled[1], "run, accuracy, coverage and end"),
     ):
         mixed = tmp_path / "mixed.jsonl"
         mixed.write_text("\n".join([lines[0], stranger, *lines[1:]]) + "\n")
