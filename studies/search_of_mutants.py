@@ -25,7 +25,7 @@ import torch
 
 from kernels.registry import Kernel, all_kernels
 from oracles import OPS
-from oracles.cases.named import case_named
+from oracles.cases.names import case_named
 from reports.arguments import number, whole_number
 from reports.record import FindRow
 from suites.accuracy.run import Run

@@ -18,7 +18,7 @@ from kernels.attention.delta import launch_delta
 from kernels.attention.launch import Launcher
 from kernels.attention.option_gradients import bias_gradient_kernel, sink_gradient_kernel
 from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.served import elements, ours, variants_of_case
+from kernels.attention.registration import elements, ours, variants_of_case
 from kernels.attention.variants import WIDEST_RF, Pass, Tile, Variant, key_passes, names, pick
 from kernels.attention.wide_kernels import key_gradients_wide_kernel, query_gradients_wide_kernel
 from kernels.device import multiprocessors, on_device_of

@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.attention.backward_kernels import delta_kernel
 from kernels.attention.launch import arguments_of
 from kernels.attention.problem import AttentionError, adjacent, is_wide, vector_elements
-from kernels.attention.served import DTYPES, SM, load_bytes_of
+from kernels.attention.registration import DTYPES, SM, load_bytes_of
 from kernels.attention.variants import dtype_key
 from kernels.device import on_device_of
 from kernels.integers import cdiv, next_power_of_2

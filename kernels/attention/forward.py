@@ -15,7 +15,7 @@ from torch import Tensor
 from kernels.attention.forward_kernel import forward_kernel
 from kernels.attention.launch import Launcher
 from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.served import elements, ours, variants_of_case
+from kernels.attention.registration import elements, ours, variants_of_case
 from kernels.attention.variants import WIDEST_RF, Variant, names, pick
 from kernels.attention.wide_kernels import forward_wide_kernel
 from kernels.integers import cdiv

@@ -25,7 +25,7 @@ from kernels.attention.problem import (
     check_options,
     check_shapes,
 )
-from kernels.attention.served import elements, ours, variants_of_case
+from kernels.attention.registration import elements, ours, variants_of_case
 from kernels.attention.split_keys import (
     serves,
     serves_case,

@@ -25,7 +25,7 @@ from kernels.attention.problem import (
     Problem,
     vector_elements,
 )
-from kernels.attention.served import load_bytes_of
+from kernels.attention.registration import load_bytes_of
 from kernels.device import (
     FIXED_MULTIPROCESSORS,
     multiprocessors,

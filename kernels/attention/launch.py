@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from kernels.attention.problem import Problem, adjacent, is_wide, vector_elements
-from kernels.attention.served import need_of_call
+from kernels.attention.registration import need_of_call
 from kernels.attention.variants import Need, Variant
 from kernels.device import on_device_of, sm_of
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.attention.launch import Launcher
 from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.served import FEATURES, ours, variants_of_case
+from kernels.attention.registration import FEATURES, ours, variants_of_case
 from kernels.attention.split_kernels import combine_kernel, split_kernel
 from kernels.attention.variants import WIDEST_RF, Pass, Variant, names, pick
 from kernels.device import on_device_of

@@ -19,7 +19,7 @@ from torch import Tensor
 from kernels.baselines.attention_call import Gradients, Mask, Options
 from kernels.baselines.attention_flash import HALVES, SM
 from kernels.baselines.attention_sdpa import differentiate
-from kernels.baselines.compiled import compiled, unwatched
+from kernels.baselines.compilation import compiled, unwatched
 from kernels.registry import Domain, kernel
 from oracles import ATTENTION_FORWARD, ATTENTION_GRADIENTS
 from oracles.op import Case, Numerics

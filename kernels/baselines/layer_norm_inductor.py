@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.baselines.compiled import compiled, reject_elements, unwatched
+from kernels.baselines.compilation import compiled, reject_elements, unwatched
 from kernels.baselines.layer_norm_torch import DTYPES, Gradients, torch_eager
 from kernels.registry import Domain, kernel
 from oracles import LAYER_NORM_BACKWARD

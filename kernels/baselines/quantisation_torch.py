@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.baselines.autograd_torch import DTYPES
-from kernels.baselines.compiled import compiled, reject_elements, unwatched
+from kernels.baselines.compilation import compiled, reject_elements, unwatched
 from kernels.registry import Domain, kernel
 from oracles import QUANTISE_BLOCKS, QUANTISE_ROWS
 from oracles.op import Case

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oracles.analysis.known import Known, Total, scalar
+from oracles.analysis.quantities import Known, Total, scalar
 from oracles.op import Numerics
 from oracles.rounding import (
     FLUSHED,

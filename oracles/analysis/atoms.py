@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.known import Known
+from oracles.analysis.quantities import Known
 from oracles.analysis.rules import EPS_DIVISION, grow, rule
 from oracles.analysis.sums import _axes
 from oracles.rounding import EPS_EXP, EPS_LOG

@@ -13,8 +13,8 @@ from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.known import Known, number
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
+from oracles.analysis.quantities import Known, number
 from oracles.analysis.replay import addends, largest_ratio, spread
 from oracles.analysis.scales import scales
 from oracles.analysis.trace import (

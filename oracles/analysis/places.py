@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.known import Known, constant_error, number
+from oracles.analysis.quantities import Known, constant_error, number
 from oracles.analysis.rules import rule
 from oracles.rounding import UNIT_ROUNDOFF
 

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map
 
 from oracles.analysis import atoms, sums  # noqa: F401  # they register rules
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.known import Known
 from oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
+from oracles.analysis.quantities import Known
 from oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
 from oracles.analysis.trace import CODES, ROUNDS, NoRuleError
 from oracles.rounding import FLUSHED, UNIT_ROUNDOFF

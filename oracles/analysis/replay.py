@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from oracles.analysis.known import Known
 from oracles.analysis.places import MADE, MOVES, of_constants
 from oracles.analysis.propagation import Propagation, last_uses, output_nodes
+from oracles.analysis.quantities import Known
 from oracles.analysis.rules import SUMS
 from oracles.analysis.trace import ROUNDS
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.known import Known, Total, constant_error, number, scalar
+from oracles.analysis.quantities import Known, Total, constant_error, number, scalar
 from oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
 
 _aten = torch.ops.aten

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.known import Known, number
+from oracles.analysis.quantities import Known, number
 from oracles.analysis.rules import (
     UnknownError,
     added,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from oracles.cases.named import case_named
+from oracles.cases.names import case_named
 from oracles.op import Case, Op, Tier
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from oracles.cases import GENERATED
 from oracles.cases.factors import as_part, assembled, levels_of
-from oracles.cases.named import objection
+from oracles.cases.names import objection
 from oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
 
 _BASES = 6  # served cases that pairs are put into

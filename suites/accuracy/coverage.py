@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels.registry import Kernel
 from oracles.cases.covering import Coverage
-from oracles.cases.named import case_named
+from oracles.cases.names import case_named
 from oracles.op import Case, Op
 from reports.record import AccuracyRow, CoverageRow
 from suites.run.user_cases import too_large

@@ -21,10 +21,10 @@ from kernels.registry import Kernel
 from oracles.cases import GENERATED
 from oracles.op import Case, Inputs, Outputs
 from reports.record import AccuracyRow
-from suites.accuracy.known import Known
 from suites.accuracy.trial import DRAWN, Trial
+from suites.accuracy.truth import Known
 from suites.accuracy.verdict import Verdict, judge
-from suites.interpreter.strict.undefined import let_pass
+from suites.interpreter.strict.masked_lanes import let_pass
 from suites.run.descriptions import case_info
 from suites.run.nox_command import nox_command, path_in_command
 from suites.run.suite import DeviceLostError

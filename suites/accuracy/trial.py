@@ -39,7 +39,7 @@ from oracles.cases.distributions import generator
 from oracles.op import CONTIGUOUS, Bound, Case, Inputs, optional
 from reports.record import Rule, Tried
 from suites.accuracy import invariance, relations
-from suites.accuracy.known import Known
+from suites.accuracy.truth import Known
 from suites.accuracy.verdict import Verdict, explained, judge
 from suites.sandbox.call import PLAIN, Call, Declared, How, Stub
 from suites.sandbox.judge_side.plain_calls import MOST_BYTES as MOST_BYTES_AS_TEXT

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 from oracles.op import Bound, Numerics, Outputs
 from reports.record import OutputError, Rule
 from suites.accuracy.elements import Element, Findings, Output, extent
-from suites.interpreter.strict import undefined
+from suites.interpreter.strict import masked_lanes
 from suites.sandbox.call import Call
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Ver
         then = f"where they read zeros, it fails by {other.rule}: {other.reason}"
     reason = (
         f"{verdict.reason}; it comes of lanes that a mask switches off in a load without `other`, "
-        f"which are undefined: {undefined.told(loads)}; {then}; give the load an `other`"
+        f"which are undefined: {masked_lanes.told(loads)}; {then}; give the load an `other`"
     )
     return Verdict("undefined load", reason, verdict.outputs)
 

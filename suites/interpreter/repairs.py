@@ -31,7 +31,7 @@ import triton.language as tl
 from triton.runtime import jit
 
 from suites.interpreter import arguments, loops, operations, overhead, plans
-from suites.interpreter.strict import undefined
+from suites.interpreter.strict import masked_lanes
 from suites.interpreter.strict.launch import line
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -170,7 +170,7 @@ def _mend_memory(interpreter: Any) -> None:
         lanes = mask if isinstance(mask, np.ndarray) else mask.data  # a descriptor's is bare
         given = operations.GIVEN
         if other is None and not (given and given[-1]) and not lanes.all():
-            undefined.note(line(), lambda: undefined.UNNAMED)
+            masked_lanes.note(line(), lambda: masked_lanes.UNNAMED)
         if pointers.get_element_ty() != tl.bfloat16:
             return stock_load(self, pointers, mask, other, *rest, **more)
         if other is None:

@@ -19,7 +19,7 @@ from kernels import Kernel, KernelError, all_kernels
 from kernels.declarations import hint
 from kernels.registry import all_absent, home_of, load_definition, load_ops, resolved
 from oracles import OPS
-from oracles.cases.named import case_named, objection
+from oracles.cases.names import case_named, objection
 from oracles.op import Case, Numerics, dtype_name
 from reports.arguments import quoted
 from reports.record import AbsentKernel

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernels.declarations import hint
 from oracles import OPS
-from oracles.cases.named import case_named, layout_named, objection
+from oracles.cases.names import case_named, layout_named, objection
 from oracles.op import CONTIGUOUS, Allowed, Case, Op
 from reports.phrases import shown
 from reports.record import RecordError, read

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from oracles.cases.covering import Coverage
 from oracles.cases.factors import as_part, assembled
-from oracles.cases.named import joined
+from oracles.cases.names import joined
 from oracles.op import Case, Op, Part
 
 _TRIES = 200  # of one way to draw, until a case is served

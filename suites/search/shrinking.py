@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from oracles.cases.named import joined, layout_named, objection
+from oracles.cases.names import joined, layout_named, objection
 from oracles.op import CONTIGUOUS, Case, Op, dtype_name
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)

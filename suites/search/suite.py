@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from kernels.registry import Kernel
-from oracles.cases.named import objection
+from oracles.cases.names import objection
 from oracles.op import Case, Op, dtype_name
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
 from suites.accuracy.suite import FURTHER, Accuracy

@@ -9,7 +9,7 @@ import torch
 
 from kernels.attention.delta import delta
 from kernels.attention.problem import Options, Problem, vector_elements
-from kernels.attention.served import need_of_call, need_of_case
+from kernels.attention.registration import need_of_call, need_of_case
 from kernels.attention.variants import (
     Need,
     NoVariantError,

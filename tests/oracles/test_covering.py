@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from oracles import OPS
 from oracles.cases.covering import Coverage
 from oracles.cases.factors import levels_of
-from oracles.cases.named import case_named, joined, layout_named, objection
+from oracles.cases.names import case_named, joined, layout_named, objection
 from oracles.op import Case, Op
 from oracles.reference import ReferenceOp
 

@@ -18,7 +18,7 @@ from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
 from oracles.attention.probes import NEEDLES
 from oracles.attention.values import DISTRIBUTIONS
 from oracles.cases.distributions import INTEGERS
-from oracles.cases.named import case_named
+from oracles.cases.names import case_named
 from oracles.op import Numerics, Op, required
 from suites.accuracy.verdict import judge
 from suites.sandbox.call import Call

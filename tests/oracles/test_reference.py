@@ -23,7 +23,7 @@ from oracles import (
     SMOOTHED_CROSS_ENTROPY_FORWARD,
 )
 from oracles.cases.covering import Coverage
-from oracles.cases.named import case_named
+from oracles.cases.names import case_named
 from oracles.op import Case, Numerics, OutputForm, required
 from oracles.reference import ReferenceOp
 

@@ -31,7 +31,7 @@ from suites.interpreter.gluon.blocks import (
     tensor_of,
 )
 from suites.interpreter.operations import NotInterpretedError, instead
-from suites.interpreter.strict.unwritten import Array
+from suites.interpreter.strict.initialisation import Array
 
 
 class Shared:

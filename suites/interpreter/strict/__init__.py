@@ -6,12 +6,12 @@ Under `install` every launch of a Triton kernel in the interpreter is watched. F
   (launch.py), be it another argument's memory, a gap between its own rows, or a single element
   past its end; and an access that isn't aligned to its own size;
 - `integer overflow`: one through an offset that didn't fit its 32 bits (overflow.py);
-- `unwritten memory`: a load of what nothing has written (unwritten.py);
+- `unwritten memory`: a load of what nothing has written (initialisation.py);
 - `two writers`, `reader and writer`: programs that meet at an element with no order between them,
   one of them storing (region.py); of two that store the same value it says so, and a
   kernel may declare that it means to;
 - `masked lanes`: one without `other` is undefined, so it gets NaN, or an integer that no index is,
-  in place of the stock interpreter's zero; the load is noted (undefined.py).
+  in place of the stock interpreter's zero; the load is noted (masked_lanes.py).
 
 What isn't seen: a race within a program, whose threads the interpreter doesn't have; a plain load
 of a word that others update atomically; two lanes of one store with one address.
@@ -28,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from suites.interpreter.arguments import Argument
-from suites.interpreter.strict import access, atomics, launch, overflow, probes, unwritten
+from suites.interpreter.strict import access, atomics, initialisation, launch, overflow, probes
 from suites.interpreter.strict.launch import STATE, IllegalAccessError
 
 __all__ = ["CHECKS", "IllegalAccessError", "install", "watched"]
@@ -54,13 +54,13 @@ def watched(
     """
     STATE.violation, STATE.same_stores = None, same_stores
     STATE.memory = tuple(_bytes(each) for each in inputs if isinstance(each, Tensor))
-    unwritten.watch(on=STATE.missing is not None)
+    initialisation.watch(on=STATE.missing is not None)
     try:
         yield lambda: STATE.violation
     finally:
         STATE.launches.clear()
         STATE.launch, STATE.memory = None, ()
-        unwritten.watch(on=False)
+        initialisation.watch(on=False)
 
 
 def _bytes(tensor: Tensor) -> tuple[int, int]:

@@ -17,7 +17,8 @@ import numpy as np
 import triton.language as tl
 
 from suites.interpreter.operations import GIVEN
-from suites.interpreter.strict import overflow, undefined
+from suites.interpreter.strict import masked_lanes, overflow
+from suites.interpreter.strict.initialisation import Array
 from suites.interpreter.strict.launch import (
     STATE,
     TAG,
@@ -29,7 +30,6 @@ from suites.interpreter.strict.launch import (
     outside,
     who,
 )
-from suites.interpreter.strict.unwritten import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def install(interpreter: Any) -> None:
             if other is None and not every:
                 given = GIVEN and GIVEN[-1]  # a scalar 0, which Triton's own code takes for none
                 address = int(pointers.data.flat[0])
-                if given or undefined.note(line(), lambda: name_of(launch, address)):
+                if given or masked_lanes.note(line(), lambda: name_of(launch, address)):
                     other = handle(np.zeros(lanes.shape, element.kind), element.type)
             found = find(launch, pointers, None if every else lanes, element)
             if found is None:

@@ -19,8 +19,8 @@ import numpy as np
 import triton
 
 from suites import ROOT
+from suites.interpreter.strict.initialisation import Array, fresh_at
 from suites.interpreter.strict.region import FIRST, SAME, Order, Region
-from suites.interpreter.strict.unwritten import Array, fresh_at
 
 TAG = 48  # the bits of an address; Linux gives programs none above, on x86-64 and on arm64
 ADDRESS = np.uint64(2**TAG - 1)

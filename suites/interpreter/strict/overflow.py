@@ -27,8 +27,8 @@ import numpy as np
 import triton.language as tl
 
 from suites.interpreter.arguments import Argument
+from suites.interpreter.strict.initialisation import Array
 from suites.interpreter.strict.launch import STATE, line, name_of, who
-from suites.interpreter.strict.unwritten import Array
 
 Range = tuple[int, int]
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from suites.interpreter.strict import unwritten
+from suites.interpreter.strict import initialisation
 from suites.interpreter.strict.launch import STATE
 
 _BLOCK = 4
@@ -89,12 +89,12 @@ def not_in_force() -> tuple[str, ...]:
 def _violation(call: Callable[[], object], fresh: Tensor) -> str | None:
     """What a call is said to do, with the memory of `fresh` as if nothing had written it."""
     STATE.violation = None
-    unwritten.watch(on=True)
-    unwritten.allocated(fresh)
+    initialisation.watch(on=True)
+    initialisation.allocated(fresh)
     try:
         call()
     except Exception:  # noqa: BLE001  (of Triton's, whichever a version raises)
         return STATE.violation
     finally:
-        unwritten.watch(on=False)
+        initialisation.watch(on=False)
     return STATE.violation

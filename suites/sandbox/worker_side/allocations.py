@@ -26,7 +26,7 @@ from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.cases.layouts import LARGEST_POISONED_BUFFER
-from suites.interpreter.strict import unwritten
+from suites.interpreter.strict import initialisation
 from suites.sandbox.call import held
 from suites.sandbox.worker_side import watch
 
@@ -82,9 +82,9 @@ class _Filled(TorchDispatchMode):
         watch.note_operation(func)
         made = func(*args, **(kwargs or {}))
         if func in _ALLOCATIONS and isinstance(made, Tensor):
-            unwritten.allocated(made)
+            initialisation.allocated(made)
         else:
-            unwritten.operated(func, args, kwargs or {})
+            initialisation.operated(func, args, kwargs or {})
         if func in _ALLOCATIONS and isinstance(made, Tensor) and made.is_floating_point():
             untouched = made.device.type == "cpu" and made.nbytes > LARGEST_POISONED_BUFFER
             if not untouched:

@@ -23,7 +23,7 @@ from torch import Tensor
 from kernels.registry import Kernel
 from oracles.op import Case, dtype_name
 from suites.interpreter import strict
-from suites.interpreter.strict import undefined
+from suites.interpreter.strict import masked_lanes
 from suites.sandbox.call import PLAIN, SENTINEL, Call, Fill, How, told_of
 from suites.sandbox.parcels import Unpacked
 from suites.sandbox.worker_side import process_state, watch
@@ -78,7 +78,7 @@ def _call(
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
             strict.watched(arguments.values(), same_stores=kernel.same_stores) as violation,
-            undefined.noted(zeros=how.zeros) as loads,
+            masked_lanes.noted(zeros=how.zeros) as loads,
             watch.seen(how.stub, how.configuration) as seen,
             watch.libraries_refused(kernel, device),
             fresh_memory(fill, device) as memory,

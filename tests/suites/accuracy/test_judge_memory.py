@@ -22,7 +22,7 @@ from oracles.attention.cases import attention_case
 from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
 from oracles.cases import layouts
 from oracles.op import Numerics
-from suites.accuracy import elements, known, run, trial
+from suites.accuracy import elements, run, trial, truth
 from suites.run.selection import alike_together
 from suites.sandbox import originals
 from suites.sandbox.worker_side.allocations import fresh_memory
@@ -47,7 +47,7 @@ def _scaled_down(monkeypatch: pytest.MonkeyPatch) -> None:
         (elements, "_CHUNK_ELEMENTS"),
         (layouts, "LARGEST_POISONED_BUFFER"),
         (originals, "LARGEST_POISONED_BUFFER"),
-        (known, "_MOST_BYTES_OF_SEVERAL_BOUNDS"),
+        (truth, "_MOST_BYTES_OF_SEVERAL_BOUNDS"),
         (trial, "MOST_BYTES"),
         (run, "_MOST_BYTES_KEPT_PACKED"),
     ):

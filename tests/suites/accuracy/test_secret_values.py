@@ -14,8 +14,8 @@ from oracles import LAYER_NORM_BACKWARD, OPS
 from oracles.op import Case, Inputs
 from oracles.signs import linear_flips
 from reports.record import AccuracyRow
-from suites.accuracy.known import Known
 from suites.accuracy.run import Run
+from suites.accuracy.truth import Known
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.originals import Originals
 from tests import ROOT

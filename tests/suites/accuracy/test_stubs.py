@@ -7,7 +7,7 @@ import torch
 
 from kernels.registry import all_kernels
 from oracles import SOFTMAX_FORWARD
-from oracles.cases.named import case_named
+from oracles.cases.names import case_named
 from suites.accuracy.run import Run
 from suites.sandbox.judge_side.workers import Workers
 from tests import ROOT

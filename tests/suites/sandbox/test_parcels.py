@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
 from oracles.cases.layouts import LARGEST_POISONED_BUFFER, place_vector
-from oracles.cases.named import case_named
+from oracles.cases.names import case_named
 from oracles.op import Case, Inputs, Layout, TensorLayout, required
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox import parcels

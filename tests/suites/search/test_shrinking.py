@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from oracles import OPS
-from oracles.cases.named import case_named
+from oracles.cases.names import case_named
 from oracles.op import Case
 from suites.search.shrinking import changes, shrink
 

@@ -17,7 +17,7 @@ from reports.record import AccuracyRow, latest, read
 from reports.views.accuracy_verdict import headline
 from suites.accuracy.run import Run
 from suites.interpreter import repairs
-from suites.interpreter.strict import undefined
+from suites.interpreter.strict import masked_lanes
 from tests.builders.by_hand import kernel_of
 from tests.builders.commands import run_python
 from tests.builders.wrong_layer_norms import closed_form
@@ -108,9 +108,9 @@ def loads_of_the_stock_interpreter() -> None:
     """Print what is noted where the interpreter isn't strict, and what was computed."""
     repairs.install()
     x, scale = torch.ones(5), torch.ones(8)
-    with undefined.noted(zeros=False) as loads:
+    with masked_lanes.noted(zeros=False) as loads:
         _scaled_kernel[(1,)](x, scale, 5, FAULT="value", BLOCK=8)
-        print(x.tolist(), *undefined.let_pass(loads()))  # noqa: T201 (what the parent reads)
+        print(x.tolist(), *masked_lanes.let_pass(loads()))  # noqa: T201 (what the parent reads)
 
 
 def test_loads_are_noted_where_the_interpreter_is_not_strict() -> None:
