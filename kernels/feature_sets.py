@@ -16,7 +16,12 @@ from dataclasses import dataclass
 import torch
 
 from kernels.domain import Domain
-from oracles import OPS
+from oracles import (
+    ATTENTION_BACKWARD,
+    ATTENTION_FORWARD,
+    ATTENTION_GRADIENTS,
+    LAYER_NORM_BACKWARD,
+)
 from oracles.op import Case, Op
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -29,7 +34,7 @@ class FeatureSet:
     """What a library's kernels of some ops serve."""
 
     library: str
-    ops: tuple[str, ...]
+    ops: tuple[Op, ...]
     domain: Domain
 
 
@@ -45,8 +50,8 @@ def _one_mask(case: Case) -> str | None:
     return "takes a causal mask or a bias" if both else None
 
 
-_ATTENTION = ("attention_forward", "attention_backward", "attention_gradients")
-_NORM = ("layer_norm_backward",)
+_ATTENTION = (ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_GRADIENTS)
+_NORM = (LAYER_NORM_BACKWARD,)
 
 FEATURE_SETS = (
     FeatureSet(
@@ -107,5 +112,4 @@ FEATURE_SETS = (
 
 def feature_sets(op: Op) -> tuple[FeatureSet, ...]:
     """Those of an op."""
-    assert all(name in OPS for each in FEATURE_SETS for name in each.ops)
-    return tuple(each for each in FEATURE_SETS if op.name in each.ops)
+    return tuple(each for each in FEATURE_SETS if op in each.ops)

@@ -9,6 +9,7 @@ import hashlib
 import secrets
 import shlex
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,6 +46,13 @@ _MOST_BYTES_SIDE_BY_SIDE = 2**31
 # What a core of the host judges in some tens of milliseconds.
 _MOST_BYTES_ON_HOST = 2**20
 _MOST_FLOPS_ON_HOST = 3e7
+_LONGEST_TOLD = 300  # of what PyTorch says when it finds no memory
+
+
+def told_of_memory(error: torch.OutOfMemoryError) -> str:
+    """What the judge's own lack of memory said; what the error's frames hold is let go."""
+    traceback.clear_frames(error.__traceback__)
+    return " ".join(str(error).split())[:_LONGEST_TOLD]
 
 
 @dataclass(slots=True)

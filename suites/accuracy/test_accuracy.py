@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
-
 import pytest
 import torch
 
 from reports.record import AccuracyRow
+from suites.accuracy.run import told_of_memory
 from suites.run.session import Session
 
 
@@ -18,7 +17,5 @@ def test_kernel_is_within_its_bound_of_the_truth(
     try:
         workbench.measure(kernel, case, request)
     except torch.OutOfMemoryError as error:
-        # The judge's own. Whoever keeps the error keeps its frames, and with them what they hold.
-        traceback.clear_frames(error.__traceback__)
-        text = " ".join(str(error).split())[:300]
+        text = told_of_memory(error)
         pytest.fail(f"truth and bounds don't fit into the GPU's memory: {text}", pytrace=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +14,7 @@ from kernels.registry import Kernel
 from oracles.cases.names import objection
 from oracles.op import Case, Op, dtype_name
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
+from suites.accuracy.run import told_of_memory
 from suites.accuracy.suite import FURTHER, Accuracy
 from suites.run import shards
 from suites.run.descriptions import case_info
@@ -35,7 +35,7 @@ _CONFIRMATIONS = 2
 # the farthest of them may be beyond in every third draw.
 _BY_CHANCE = frozenset({"emulation", "probabilistic bound"})
 _FRESH, _OF_FRESH = 4, 3
-_NO_MEMORY, _REASON = "no memory was left for it", 300
+_NO_MEMORY = "no memory was left for it"
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Three measures of one thing: a smaller case may break another of them first.
 _ERROR = frozenset({"deterministic bound", "probabilistic bound", "emulation"})
@@ -160,10 +160,9 @@ class Search(Accuracy):
             row = lost.args[0]
             assert isinstance(row, AccuracyRow)
         except torch.OutOfMemoryError as error:  # truth and bounds found none
-            traceback.clear_frames(error.__traceback__)  # and with them what they hold
+            reason = f"{_NO_MEMORY}: {told_of_memory(error)}"
             torch.cuda.empty_cache()
-            text = " ".join(str(error).split())[:_REASON]
-            return self.judge.refused(kernel, case, f"{_NO_MEMORY}: {text}")
+            return self.judge.refused(kernel, case, reason)
         if row.status != "failed" or not any(each in (row.reason or "") for each in SPENT):
             return row
         # The search's other processes hold the rest of it: that says nothing of the kernel.

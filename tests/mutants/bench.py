@@ -147,7 +147,7 @@ class Bench:
             beside.status,
             _since(started),
             problem,
-            beyond(killed),
+            _rules_beyond(killed),
         )
 
     def _rows(self, mutant: Mutant, workers: Workers) -> Iterator[AccuracyRow]:
@@ -177,7 +177,7 @@ class Bench:
         return self._sound[key]
 
 
-def beyond(row: AccuracyRow) -> tuple[Rule, ...]:
+def _rules_beyond(row: AccuracyRow) -> tuple[Rule, ...]:
     """The rules on errors that some output breaks, each asked alone."""
     ratios: dict[Rule, list[float | None]] = {
         "deterministic bound": [each.worst_deterministic for each in row.outputs],
