@@ -145,19 +145,18 @@ class _Backward:
         )  # fmt: skip
         return dbias
 
-    def sink_gradient(self, delta: Tensor) -> Tensor | None:
-        """dsink [h_q] in fp32."""
-        sink = self.problem.options.sink
-        if sink is None:
-            return None
-        dsink = torch.empty_like(sink)
-        b, h_q, s_q = self.lse.shape
-        with on_device_of(sink):
-            sink_gradient_kernel[(h_q,)](
-                sink_ptr=sink, delta_ptr=delta, dsink_ptr=dsink, b=b, s_q=s_q,
-                BLOCK_M=_SINK_ROWS, **self.rows,
-            )  # fmt: skip
-        return dsink
+
+def sink_gradient(sink: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
+    """dsink [h_q] in fp32; lse and delta [b, h_q, s_q], packed."""
+    dsink = torch.empty_like(sink)
+    b, h_q, s_q = lse.shape
+    stride_lb, stride_lh, _ = lse.stride()
+    with on_device_of(sink):
+        sink_gradient_kernel[(h_q,)](
+            sink_ptr=sink, lse_ptr=lse, delta_ptr=delta, dsink_ptr=dsink, stride_lb=stride_lb,
+            stride_lh=stride_lh, b=b, s_q=s_q, BLOCK_M=_SINK_ROWS,
+        )  # fmt: skip
+    return dsink
 
 
 def _made_for(like: Tensor, *, wide: bool = False) -> Tensor:
@@ -193,7 +192,9 @@ def backward(
     else:
         dk = launches.one_key_gradient(keys, delta)
         dv = launches.one_key_gradient(pick(kinds[1], need), delta)
-    return dq, dk, dv, launches.bias_gradient(keys, delta), launches.sink_gradient(delta)
+    sink = problem.options.sink
+    dsink = None if sink is None else sink_gradient(sink, launches.lse, delta)
+    return dq, dk, dv, launches.bias_gradient(keys, delta), dsink
 
 
 def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """ATTENTION_FORWARD on Hopper: `hopper`, with TMA, asynchronous products and groups of warps.
 
-It serves halves, heads of 64, 128 and 256, causal masks, scales and grouped heads; `flash` serves
-the rest, and what is too small to keep a GPU busy. Bitwise repeatable, and a row's bits depend on
-no other batch or head.
+It serves halves, heads of 64, 128 and 256, every mask, scales, grouped heads, ALiBi, sinks and
+softcaps; `flash` serves the rest, and what is too small to keep a GPU busy. Bitwise repeatable, and
+a row's bits depend on no other batch or head.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from kernels.attention.hopper_kernel import hopper_kernel
 from kernels.attention.problem import (
     AttentionError,
-    Corner,
+    Given,
     Options,
     Problem,
     vector_elements,
@@ -40,11 +41,22 @@ from oracles.op import Case, Numerics
 
 Forward = tuple[Tensor, Tensor]
 
+LOG2E = math.log2(math.e)
+NOT_SERVED = (
+    "{name} float16 and bfloat16 on sm 90, heads of 64, 128 and 256, and 16-byte pointers, strides "
+    "and rows, without bias, dropout and cu_seqlens, ALiBi for at most 2097152 keys; use {other}"
+)
+
 SM = (90, 90)
 DTYPES = (torch.float16, torch.bfloat16)
 WHOLE = 16  # bytes that TMA wants pointers and strides to be multiples of
 ROWS = 64  # queries of a group of warps
 STAGES = 2
+LONGEST_WITH_ALIBI = 2**21  # queries or keys, whose distances fp32 holds
+_SMALLEST_UNIT = 2.0**-40  # of scale, that a slope is divided by
+FEATURES = frozenset(
+    {"causal", "bottom_right", "window", "gqa", "scale", "alibi", "sink", "softcap"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +68,16 @@ class Cut:
     registers: int
 
 
-# By head; chosen on an H200 (docs/measured.md). A cut doesn't change bits.
+# By head; chosen on an H200 (docs/measured.md). A cut doesn't change bits. Three groups have few
+# registers: a window, ALiBi and a softcap want more.
 _CUTS = {64: Cut(3, 128, 160), 128: Cut(2, 128, 240), 256: Cut(2, 64, 240)}
 _FEW_ROWS = 4096
 _OF_FEW_ROWS = {64: Cut(2, 128, 240)}
 
 
-def cut_of(d: int, rows: int) -> Cut:
-    """The cut for a head and so many queries."""
-    return _OF_FEW_ROWS.get(d, _CUTS[d]) if rows < _FEW_ROWS else _CUTS[d]
+def cut_of(d: int, rows: int, *, plain: bool = True) -> Cut:
+    """The cut for a head and so many queries; plain: without a window, ALiBi and a softcap."""
+    return _CUTS[d] if plain and rows >= _FEW_ROWS else _OF_FEW_ROWS.get(d, _CUTS[d])
 
 
 def _is_quick(d: int, rows: int, heads: int) -> bool:
@@ -76,15 +89,12 @@ def _is_quick(d: int, rows: int, heads: int) -> bool:
 def is_served(problem: Problem, heads: Container[int], *others: Tensor) -> bool:
     """Whether a call has what these kernels take: `others` are aligned as q, k and v are."""
     given, q = problem.options, problem.q
-    plain = (
-        given.bias is None and given.alibi_slopes is None and given.softcap is None
-        and given.sink is None and given.window is None and given.cu_seqlens_q is None
-        and not problem.dropout
-    )  # fmt: skip
+    plain = given.bias is None and given.cu_seqlens_q is None and not problem.dropout
+    counted = given.alibi_slopes is None or max(problem.s_q, problem.s_kv) <= LONGEST_WITH_ALIBI
     aligned = vector_elements(q, problem.k, problem.v, *others) * q.element_size() == WHOLE
     shaped = q.dtype in DTYPES and problem.d in heads and problem.d == problem.d_v
     placed = unlaunchable(q) is None and SM[0] <= sm_of(q.device) <= SM[1]
-    return plain and shaped and aligned and placed
+    return plain and counted and shaped and aligned and placed
 
 
 def serves(problem: Problem) -> bool:
@@ -135,33 +145,91 @@ def descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDes
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Which keys are attended to, from `first` up to `end`, counted from the first one on.
+
+    Query i may attend to keys i + shift - left to i + shift + right; mask: none, causal or window.
+    """
+
+    mask: str
+    first: int
+    end: int
+    shift: int
+    left: int
+    right: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Limits:
+        """What the options of a call say; keys outside are never read."""
+        given, s_q, s_kv = problem.options, problem.s_q, problem.s_kv
+        left, right = problem.left, problem.right
+        shift = s_kv - s_q if given.corner == "bottom_right" else 0
+        first = min(max(0, shift - left), s_kv)
+        end = max(first, min(s_kv, s_q + shift + right))
+        mask = "none" if not given.causal else "causal"
+        if given.window is not None:
+            mask = "window"
+        return cls(mask, first, end, shift - first, left, right)
+
+
+def terms_of(problem: Problem, *, forward: bool) -> str:
+    """Which terms scores have, with spaces between, as the kernels take them."""
+    given = problem.options
+    terms = {
+        "alibi": given.alibi_slopes is not None,
+        "softcap": given.softcap is not None,
+        "sink": forward and given.sink is not None,
+        "first": forward and given.softcap is None and problem.scale < _SMALLEST_UNIT,
+    }
+    return " ".join(name for name, there in terms.items() if there)
+
+
+def scale_and_cap(problem: Problem) -> tuple[float, float]:
+    """The scale and the cap of `Terms`."""
+    scale, softcap = problem.scale * LOG2E, problem.options.softcap
+    return (scale, 1.0) if softcap is None else (2 * scale / softcap, softcap * LOG2E)
+
+
 def hopper_forward(problem: Problem) -> Forward:
     """out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32, of a call that `hopper` serves."""
-    q, given = problem.q, problem.options
-    b, s_q, h_q, s_kv, d = problem.b, problem.s_q, problem.h_q, problem.s_kv, problem.d
+    q, k, v, given = problem.q, problem.k, problem.v, problem.options
+    b, s_q, h_q, d = problem.b, problem.s_q, problem.h_q, problem.d
     # Sizes one by one: torch takes 1 to 2 us less for them than for a tuple or a shape.
     out = q.new_empty(b, s_q, h_q, d)
     lse = q.new_empty(b, h_q, s_q, dtype=torch.float32)
-    shift = s_kv - s_q if given.corner == "bottom_right" else 0
-    # What lies past the last key that some query may attend to is never read.
-    keys = min(s_kv, max(s_q + shift, 0)) if given.causal else s_kv
+    limits = Limits.of(problem)
+    keys = limits.end - limits.first
     if not lse.numel():
         return out, lse
     if not keys:
-        return out.zero_(), lse.fill_(float("-inf"))
-    cut = cut_of(d, s_q)
+        return _of_no_keys(problem, out, lse)
+    if limits.first:
+        k, v = k[:, limits.first :], v[:, limits.first :]
+    plain = limits.mask != "window" and given.alibi_slopes is None and given.softcap is None
+    cut = cut_of(d, s_q, plain=plain)
     blocks = cdiv(s_q, cut.groups * ROWS)
     programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
-    scale = problem.scale * math.log2(math.e)
+    terms, (scale, cap) = terms_of(problem, forward=True), scale_and_cap(problem)
+    natural = given.softcap is not None or "first" in terms
+    per_slope = LOG2E if natural else LOG2E / scale
+    slopes, sink = (lse if each is None else each for each in (given.alibi_slopes, given.sink))
     with on_device_of(q):
         hopper_kernel[(programs,)](
-            descriptor(q, ROWS), descriptor(problem.k, cut.keys, keys),
-            descriptor(problem.v, cut.keys, keys), descriptor(out, ROWS), lse, blocks, b * h_q,
-            h_q, problem.group, s_q, keys, shift, scale, CAUSAL=given.causal,
-            SCALE_FIRST=problem.scale <= 0, STAGES=STAGES, GROUPS=cut.groups,
-            REGISTERS=cut.registers, num_warps=4,
+            descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),
+            descriptor(out, ROWS), lse, slopes, sink, blocks, b * h_q, h_q, problem.group, s_q,
+            keys, limits.shift, limits.left, limits.right, scale, cap, per_slope, MASK=limits.mask,
+            TERMS=terms, STAGES=STAGES, GROUPS=cut.groups, REGISTERS=cut.registers, num_warps=4,
         )  # fmt: skip
     return out, lse
+
+
+def _of_no_keys(problem: Problem, out: Tensor, lse: Tensor) -> Forward:
+    """Zeros, and the sink alone."""
+    lse.fill_(float("-inf"))
+    if problem.options.sink is not None:
+        lse.copy_(problem.options.sink[:, None].expand_as(lse))
+    return out.zero_(), lse
 
 
 def lacks_alignment(case: Case, *names: str) -> str | None:
@@ -176,6 +244,9 @@ def refusal(case: Case) -> str | None:
     """What can't be said by a domain's other fields."""
     if case.size("d") not in _CUTS:
         return f"serves heads of {', '.join(map(str, _CUTS))}, got {case.size('d')}"
+    longest = max(case.size("s_q"), case.size("s_kv"))
+    if "alibi" in case.options and longest > LONGEST_WITH_ALIBI:
+        return f"serves ALiBi for sequences of at most {LONGEST_WITH_ALIBI}, got {longest}"
     return lacks_alignment(case, "q", "k", "v")
 
 
@@ -186,13 +257,7 @@ def is_dispatched(case: Case) -> bool:
 
 @kernel(
     ATTENTION_FORWARD,
-    Domain(
-        dtypes=DTYPES,
-        features=frozenset({"causal", "bottom_right", "gqa", "scale"}),
-        sm=SM,
-        relations=("d_v == d",),
-        also=refusal,
-    ),
+    Domain(dtypes=DTYPES, features=FEATURES, sm=SM, relations=("d_v == d",), also=refusal),
     numerics=Numerics(
         key_tile=64, accumulation_roundoff=2.0**-23, batch_invariant=True, device_independent=True
     ),
@@ -200,20 +265,9 @@ def is_dispatched(case: Case) -> bool:
     workspace=lambda _: 0,
     dispatched=is_dispatched,
 )
-def hopper(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = False,
-    corner: Corner = "top_left",
-    scale: float | None = None,
-) -> Forward:
+def hopper(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     """Warps do a tile's softmax while the tensor cores are at its neighbours' products."""
-    problem = Problem.of(q, k, v, Options(causal=causal, corner=corner, scale=scale))
+    problem = Problem.of(q, k, v, Options(**given))
     if not is_served(problem, _CUTS):
-        raise AttentionError(
-            "hopper serves float16 and bfloat16 on sm 90, heads of 64, 128 and 256, and 16-byte "
-            "pointers, strides and rows; use flash"
-        )
+        raise AttentionError(NOT_SERVED.format(name="hopper serves", other="flash"))
     return hopper_forward(problem)

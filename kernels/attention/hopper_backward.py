@@ -2,25 +2,37 @@
 
 `hopper_end_to_end` is ATTENTION_GRADIENTS: `hopper`, then `hopper_ordered`.
 
-They serve halves, heads of 64, 128 and 256, causal masks, scales and grouped heads; `two_pass` and
-`split_queries` serve the rest. In `hopper_ordered` each sum has one order, so it is bitwise
-repeatable, and a row's bits depend on no other batch or head. Programs wait for ones of lower
-numbers, which a GPU starts before them.
+They serve halves, heads of 64, 128 and 256, every mask, scales, grouped heads, ALiBi, sinks and
+softcaps; `two_pass` and `split_queries` serve the rest. In `hopper_ordered` each sum has one order,
+so it is bitwise repeatable, and a row's bits depend on no other batch or head. Programs wait for
+ones of lower numbers, which a GPU starts before them.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from kernels.attention import hopper
-from kernels.attention.backward import Gradients
-from kernels.attention.hopper import DTYPES, SM, descriptor, is_served, lacks_alignment
+from kernels.attention.backward import Gradients, sink_gradient
+from kernels.attention.delta import launch_delta
+from kernels.attention.hopper import (
+    DTYPES,
+    FEATURES,
+    NOT_SERVED,
+    SM,
+    Limits,
+    descriptor,
+    is_served,
+    lacks_alignment,
+    scale_and_cap,
+    terms_of,
+)
 from kernels.attention.hopper_backward_kernel import gradients_kernel, rounding_kernel, rows_kernel
-from kernels.attention.problem import AttentionError, Corner, Options, Problem
+from kernels.attention.problem import AttentionError, Given, Options, Problem
 from kernels.device import FIXED_MULTIPROCESSORS, multiprocessors, on_device_of
 from kernels.integers import cdiv
 from kernels.registry import Domain, kernel
@@ -92,35 +104,54 @@ def _with_heads_as_rows(tensor: Tensor, group: int) -> Tensor:
     )
 
 
+def _seen(problem: Problem, limits: Limits) -> tuple[int, int]:
+    """The first query that may attend to some key, and the end of those that may."""
+    last_key = limits.end - limits.first - 1
+    end = min(problem.s_q, max(last_key - limits.shift + limits.left + 1, 0))
+    return min(max(-limits.shift - limits.right, 0), end), end
+
+
+def _between(tensor: Tensor, first: int, end: int) -> Tensor:
+    """[b, first:end, ...] of a tensor, itself where that is all; a view costs a call 2 us."""
+    return tensor if (first, end) == (0, tensor.shape[1]) else tensor[:, first:end]
+
+
 def hopper_gradients(
     do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, ordered: bool
 ) -> Gradients:
-    """dq, dk and dv, packed, of a call that both kernels serve; ordered: bitwise repeatable."""
+    """dq, dk, dv, packed, and dsink, of a call that both kernels serve; ordered: repeatable."""
     problem.check_gradients(do, out, lse)
-    q, k, v, causal = problem.q, problem.k, problem.v, problem.options.causal
+    q, k, v, given = problem.q, problem.k, problem.v, problem.options
     b, s_q, h_q, s_kv, h_kv, d = (
         problem.b, problem.s_q, problem.h_q, problem.s_kv, problem.h_kv, problem.d,
     )  # fmt: skip
     dq = q.new_empty(b, s_q, h_q, d)
     dk, dv = k.new_empty(b, s_kv, h_kv, d), v.new_empty(b, s_kv, h_kv, d)
-    shift = s_kv - s_q if problem.options.corner == "bottom_right" else 0
-    # Keys past the last one that some query may attend to, and queries that may attend to none, are
-    # never read.
-    keys = min(s_kv, max(s_q + shift, 0)) if causal else s_kv
-    unseen = max(-shift, 0) if causal else 0
-    if not (q.numel() and keys):
-        return dq.zero_(), dk.zero_(), dv.zero_(), None, None
-    rounded = dq
-    if unseen:
-        dq[:, :unseen].zero_()
-        q, do, out, lse = q[:, unseen:], do[:, unseen:], out[:, unseen:], lse[:, :, unseen:]
-        rounded = dq[:, unseen:]
-    rows, group, cut, blocks = s_q - unseen, problem.group, _CUTS[d], cdiv(s_kv, _CUTS[d].keys)
-    if s_q == 1 and group > 1:
+    dsink = None
+    if given.sink is not None:
+        dsink = sink_gradient(given.sink, lse.contiguous(), launch_delta(out, do))
+    # Keys that no query may attend to, and queries that may attend to none, are never read.
+    limits = Limits.of(problem)
+    keys = limits.end - limits.first
+    first, end = _seen(problem, limits)
+    if not (q.numel() and keys and end > first):
+        return dq.zero_(), dk.zero_(), dv.zero_(), None, dsink
+    if (first, end) != (0, s_q):
+        dq[:, :first].zero_()
+        dq[:, end:].zero_()
+        lse = lse[:, :, first:end]
+    if limits.first:
+        dk[:, : limits.first].zero_()
+        dv[:, : limits.first].zero_()
+    q, do, out, rounded = (_between(each, first, end) for each in (q, do, out, dq))
+    k, v, dk_seen, dv_seen = (_between(each, limits.first, s_kv) for each in (k, v, dk, dv))
+    cut = _CUTS[d]
+    rows, group, mask, blocks = end - first, problem.group, limits.mask, cdiv(k.shape[1], cut.keys)
+    if s_q == 1 and group > 1 and given.alibi_slopes is None:
         q, do, out, rounded = (_with_heads_as_rows(each, group) for each in (q, do, out, rounded))
         lse = _with_heads_as_rows(lse.transpose(1, 2)[..., None], group)[..., 0].transpose(1, 2)
-        # It sees all keys before `keys`.
-        rows, group, h_q, causal = group, 1, h_kv, False
+        # It sees all the keys that are left.
+        rows, group, h_q, mask = group, 1, h_kv, "none"
     tiles = cdiv(rows, cut.rows)
     made = b * h_q * tiles
     sums = _sums(cdiv(s_q, cut.rows), cdiv(keys, cut.keys)) if ordered else 1
@@ -129,41 +160,44 @@ def hopper_gradients(
     turns = torch.empty(sums * made, dtype=torch.int32, device=q.device) if ordered else None
     # In order a block is a tile of queries behind the one before.
     working = min(blocks, sums * tiles * group) if ordered else blocks
-    at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and causal)
-    scale = problem.scale
+    at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and mask != "none")
+    scale, cap = scale_and_cap(problem)
+    slopes = lse if given.alibi_slopes is None else given.alibi_slopes
     with on_device_of(q):
         rows_kernel[(made,)](
             out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, *out.stride(),
-            *do.stride(), *lse.stride(), ROWS=cut.rows, D=d, CAUSAL=causal, ORDERED=ordered,
+            *do.stride(), *lse.stride(), ROWS=cut.rows, D=d, MASK=mask, ORDERED=ordered,
             num_warps=4,
         )  # fmt: skip
         gradients_kernel[(blocks * b * h_kv,)](
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
-            descriptor(v, cut.keys, keys), descriptor(dk, cut.keys), descriptor(dv, cut.keys),
-            of_rows, total, turns, blocks, b * h_kv, at_once, sums, h_kv, group, rows, keys,
-            shift + unseen, scale, scale * math.log2(math.e), CAUSAL=causal, ORDERED=ordered,
-            STAGES=cut.stages, num_warps=_WARPS,
+            descriptor(v, cut.keys, keys), descriptor(dk_seen, cut.keys),
+            descriptor(dv_seen, cut.keys), of_rows, total, turns, slopes, blocks, b * h_kv,
+            at_once, sums, h_kv, group, rows, keys, limits.shift + first, limits.left,
+            limits.right, problem.scale, scale, cap, MASK=mask,
+            TERMS=terms_of(problem, forward=False), ORDERED=ordered, STAGES=cut.stages,
+            num_warps=_WARPS,
         )  # fmt: skip
         rounding_kernel[(made,)](
-            total, rounded, sums, tiles, h_q, rows, scale, *rounded.stride()[:3], ROWS=cut.rows,
-            D=d, num_warps=max(4, d // 32),
+            total, rounded, sums, tiles, h_q, rows, problem.scale, *rounded.stride()[:3],
+            ROWS=cut.rows, D=d, num_warps=max(4, d // 32),
         )  # fmt: skip
-    return dq, dk, dv, None, None
+    return dq, dk, dv, None, dsink
 
 
 def _refusal(case: Case) -> str | None:
-    if case.size("d") not in _HEADS:
-        return f"serves heads of {', '.join(map(str, _HEADS))}, got {case.size('d')}"
-    return lacks_alignment(case, "q", "k", "v", "do")
+    return hopper.refusal(case) or lacks_alignment(case, "do")
 
 
 def _workspace(case: Case) -> int:
-    """In fp32 the sums of dq, and lse and delta, of whole tiles; and the turns."""
+    """In fp32 the sums of dq, lse and delta of whole tiles; the turns; and what dsink needs."""
     d = case.size("d")
     rows = _CUTS[d].rows
     tiles = cdiv(case.size("s_q"), rows)
     sums = _sums(tiles, cdiv(case.size("s_kv"), _CUTS[d].keys))
-    return 4 * case.size("b") * case.size("h_q") * tiles * (rows * (sums * d + 2) + sums)
+    of_tiles = tiles * (rows * (sums * d + 2) + sums)
+    of_sink = 2 * case.size("s_q") if "sink" in case.options else 0
+    return 4 * case.size("b") * case.size("h_q") * (of_tiles + of_sink)
 
 
 def _is_dispatched(case: Case) -> bool:
@@ -172,13 +206,7 @@ def _is_dispatched(case: Case) -> bool:
     return _is_quick(case.size("d"), group, case.size("s_q"), case.size("s_kv"), heads)
 
 
-_DOMAIN = Domain(
-    dtypes=DTYPES,
-    features=frozenset({"causal", "bottom_right", "gqa", "scale"}),
-    sm=SM,
-    relations=("d_v == d",),
-    also=_refusal,
-)
+_DOMAIN = Domain(dtypes=DTYPES, features=FEATURES, sm=SM, relations=("d_v == d",), also=_refusal)
 _ATOMIC = Numerics(
     key_tile=64,
     accumulation_roundoff=2.0**-23,
@@ -191,12 +219,11 @@ _ORDERED = Numerics(
 )
 
 
-def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, options: Options) -> Problem:
-    problem = Problem.of(q, k, v, options)
+def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, given: Given) -> Problem:
+    problem = Problem.of(q, k, v, Options(**given))
     if not is_served(problem, _HEADS, do):
         raise AttentionError(
-            "these kernels for Hopper serve float16 and bfloat16 on sm 90, heads of 64, 128 and "
-            "256, and 16-byte pointers, strides and rows; use two_pass"
+            NOT_SERVED.format(name="these kernels for Hopper serve", other="two_pass")
         )
     return problem
 
@@ -215,13 +242,10 @@ def hopper_ordered(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    *,
-    causal: bool = False,
-    corner: Corner = "top_left",
-    scale: float | None = None,
+    **given: Unpack[Given],
 ) -> Gradients:
     """Blocks of keys add to a tile of dq one after the other."""
-    problem = _served(q, k, v, do, Options(causal=causal, corner=corner, scale=scale))
+    problem = _served(q, k, v, do, given)
     return hopper_gradients(do, problem, out, lse, ordered=True)
 
 
@@ -241,13 +265,10 @@ def hopper_atomic(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    *,
-    causal: bool = False,
-    corner: Corner = "top_left",
-    scale: float | None = None,
+    **given: Unpack[Given],
 ) -> Gradients:
     """Blocks of keys add to a tile of dq in no order."""
-    problem = _served(q, k, v, do, Options(causal=causal, corner=corner, scale=scale))
+    problem = _served(q, k, v, do, given)
     return hopper_gradients(do, problem, out, lse, ordered=False)
 
 
@@ -270,11 +291,8 @@ def hopper_end_to_end(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *,
-    causal: bool = False,
-    corner: Corner = "top_left",
-    scale: float | None = None,
+    **given: Unpack[Given],
 ) -> Gradients:
     """`hopper`, then `hopper_ordered` on what it stored."""
-    problem = _served(q, k, v, do, Options(causal=causal, corner=corner, scale=scale))
+    problem = _served(q, k, v, do, given)
     return hopper_gradients(do, problem, *hopper.hopper_forward(problem), ordered=True)

@@ -39,7 +39,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper_kernel import load_box, new_barriers, store_box
+from kernels.attention.hopper_kernel import (
+    LOG2E,
+    Terms,
+    as_numbers,
+    bent,
+    has,
+    load_box,
+    new_barriers,
+    store_box,
+)
 
 
 class Descriptors(NamedTuple):
@@ -82,7 +91,8 @@ class Sizes(NamedTuple):
     """Blocks of keys of a head, key heads of all batches, how many of them are done at once.
 
     sums is how many sums of dq there are, h_kv of one batch, group the query heads of a key head.
-    Query i may attend to keys 0 to i + shift under a causal mask, and to none from `keys` on.
+    Query i may attend to no key from `keys` on; under a causal mask to keys up to i + shift, in a
+    window to keys i + shift - left to i + shift + right.
     """
 
     blocks: Any
@@ -94,16 +104,19 @@ class Sizes(NamedTuple):
     s_q: Any
     keys: Any
     shift: Any
+    left: Any
+    right: Any
 
 
 class Walk(NamedTuple):
-    """A block of keys' tiles of queries, from the last one on.
+    """A block of keys' tiles of queries, from the last one on, which is high - 1.
 
     free: how many need no mask; walked: how many there are; tiles: how many a head has.
     """
 
     free: Any
     walked: Any
+    high: Any
     tiles: Any
 
 
@@ -114,19 +127,27 @@ def is_wide(d):
 
 
 @gluon.jit
-def _walk(start_n, sizes, CAUSAL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr):
+def _walk(start_n, sizes, MASK: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr):
     tiles = gl.cdiv(sizes.s_q, ROWS)
     first = 0
     free = 0
-    if CAUSAL:
-        before = start_n - sizes.shift
+    high = tiles
+    before = start_n - sizes.shift
+    if MASK == "causal":
         first = gl.minimum(gl.maximum(before, 0) // ROWS, tiles)
         free = gl.minimum(gl.cdiv(gl.maximum(before + KEYS - 1, 0), ROWS), tiles)
+    if MASK == "window":
+        # A window's first and last tiles both need a mask: all of them get one.
+        first = gl.minimum(gl.maximum(before - sizes.right, 0) // ROWS, tiles)
+        last = gl.minimum(start_n + KEYS, sizes.keys) - sizes.shift + sizes.left
+        high = gl.minimum(gl.cdiv(gl.maximum(last, 0), ROWS), tiles)
+        first = gl.minimum(first, high)
+        free = high
     if start_n >= sizes.keys:
-        first = tiles
+        first = high
     if start_n + KEYS > sizes.keys:
-        free = tiles
-    return Walk(tiles - gl.maximum(free, first), tiles - first, tiles)
+        free = high
+    return Walk(high - gl.maximum(free, first), high - first, high, tiles)
 
 
 @gluon.jit
@@ -153,21 +174,21 @@ def _first_tile(block, kv_head, b, tiles, sizes):
 
 
 @gluon.jit
-def _load(descriptors, memory, barriers, sizes, CAUSAL: gl.constexpr):
+def _load(descriptors, memory, barriers, sizes, MASK: gl.constexpr):
     """What the loading warp does: k and v, then tiles of q and do, and a q that nobody uses."""
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     KEYS: gl.constexpr = memory.k.shape[3]
     block, kv_head, b = _place(sizes)
     start_n = block * KEYS
-    walk = _walk(start_n, sizes, CAUSAL, ROWS, KEYS)
+    walk = _walk(start_n, sizes, MASK, ROWS, KEYS)
     kv_place = [b, kv_head, start_n, 0]
     mbarrier.expect(barriers.kv_full, 2 * descriptors.k.block_type.nbytes)
     load_box(descriptors.k, kv_place, barriers.kv_full, memory.k.index(0))
     load_box(descriptors.v, kv_place, barriers.kv_full, memory.v.index(0))
     count = walk.walked * sizes.group
     head = kv_head * sizes.group
-    tile = walk.tiles - 1
+    tile = walk.high - 1
     for i in range(count + 1):
         stage = i % STAGES
         place = [b, head, tile * ROWS, 0]
@@ -180,13 +201,13 @@ def _load(descriptors, memory, barriers, sizes, CAUSAL: gl.constexpr):
             mbarrier.expect(do_full, descriptors.do.block_type.nbytes)
             load_box(descriptors.do, place, do_full, memory.do.index(stage))
         tile -= 1
-        if (tile < walk.tiles - walk.walked) & (i + 1 < count):
-            tile = walk.tiles - 1
+        if (tile < walk.high - walk.walked) & (i + 1 < count):
+            tile = walk.high - 1
             head += 1
 
 
 @gluon.jit
-def _take_turns(turns_ptr, memory, barriers, sizes, CAUSAL: gl.constexpr):
+def _take_turns(turns_ptr, memory, barriers, sizes, MASK: gl.constexpr):
     """What the warp does that keeps order: turns_ptr counts the blocks that have added to a tile.
 
     What is released here holds for the groups' additions too: they have arrived before.
@@ -195,14 +216,19 @@ def _take_turns(turns_ptr, memory, barriers, sizes, CAUSAL: gl.constexpr):
     ROWS: gl.constexpr = memory.q.shape[3]
     KEYS: gl.constexpr = memory.k.shape[3]
     block, kv_head, b = _place(sizes)
-    walk = _walk(block * KEYS, sizes, CAUSAL, ROWS, KEYS)
+    walk = _walk(block * KEYS, sizes, MASK, ROWS, KEYS)
     lanes = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-    tile = _first_tile(block, kv_head, b, walk.tiles, sizes) + walk.tiles - 1
+    tile = _first_tile(block, kv_head, b, walk.tiles, sizes) + walk.high - 1
     i = 0
     for _ in range(sizes.group):
         for step in range(walk.walked):
             turn = (turns_ptr + (tile - step) + gl.zeros_like(lanes)).to(gl.int64)
-            number = block // sizes.sums + gl.zeros_like(lanes)
+            before = block
+            if MASK == "window":
+                # Blocks whose keys are all too far back add nothing to this tile.
+                key = (walk.high - 1 - step) * ROWS + sizes.shift - sizes.left
+                before -= gl.maximum(key, 0) // KEYS
+            number = before // sizes.sums + gl.zeros_like(lanes)
             gl.inline_asm_elementwise(
                 "{ .reg .pred p; .reg .u32 t; AGAIN: ld.acquire.gpu.global.u32 t, [$1];"
                 " setp.lt.u32 p, t, $2; @p bra AGAIN; mov.b32 $0, t; }", "=r,l,r",
@@ -249,9 +275,9 @@ def _add(dq, dq_ptr, is_first, ROWS: gl.constexpr, D: gl.constexpr):
 
 
 @gluon.jit
-def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
+def _compute(computing, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr):
     """What the warps that compute do: dk and dv of the block, and its shares of dq."""
-    descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, scale_log2 = computing
+    descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, terms = computing
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     D: gl.constexpr = memory.q.shape[4]
@@ -274,12 +300,19 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [8], [0])
     block, kv_head, b = _place(sizes)
     start_n = block * KEYS
-    walk = _walk(start_n, sizes, CAUSAL, ROWS, KEYS)
+    walk = _walk(start_n, sizes, MASK, ROWS, KEYS)
     k = memory.k.index(0).reshape((KEYS, D))
     v = memory.v.index(0).reshape((KEYS, D))
-    # Under a causal mask a sum's first block may leave tiles out: there it adds to zeros.
-    is_first = (block < (1 if CAUSAL else sizes.sums)) & ORDERED
+    # Under a causal mask a sum's first block may leave tiles out: there it adds to zeros. In a
+    # window any block may.
+    starting = sizes.sums
+    if MASK == "causal":
+        starting = 1
+    if MASK == "window":
+        starting = 0
+    is_first = (block < starting) & ORDERED
     offs_n = start_n + gl.arange(0, KEYS, gl.SliceLayout(1, S_LAYOUT))
+    numbers_n = as_numbers(offs_n)
     no_s = gl.zeros((KEYS, ROWS), gl.float32, S_LAYOUT)
     no_dq = gl.zeros((ROWS, D), gl.float32, Q_LAYOUT)
     dk = gl.zeros((KEYS, D), gl.float32, K_LAYOUT)
@@ -287,7 +320,7 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
     offs_rows = gl.arange(0, 2 * ROWS, FLAT)
     head = (b * sizes.h_kv + kv_head) * sizes.group
     count = walk.walked * sizes.group
-    row_tile = (head + 1) * walk.tiles - 1
+    row_tile = gl.maximum(head * walk.tiles + walk.high - 1, 0)
     sum_ptr += (_first_tile(block, kv_head, b, walk.tiles, sizes) - head * walk.tiles) * (ROWS * D)
     memory.rows.store(gl.load(rows_ptr + row_tile.to(gl.int64) * (2 * ROWS) + offs_rows))
     mbarrier.wait(barriers.kv_full, 0)
@@ -297,6 +330,9 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
     s = warpgroup_mma_wait(0, deps=[s])
     i = 0
     for member in range(sizes.group):
+        slope = 0.0
+        if has(TERMS, "alibi"):
+            slope = gl.load(terms.slopes_ptr + kv_head * sizes.group + member) * LOG2E
         for masked in gl.static_range(2):
             if masked == 0:
                 begin = 0
@@ -312,7 +348,7 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
                 ds_now = memory.ds.index(zero)
                 stage = i % STAGES
                 phase = (i // STAGES) & 1
-                tile = walk.tiles - 1 - step
+                tile = walk.high - 1 - step
                 row_tile = (head + member) * walk.tiles + tile
                 # What the next tile's rows need; of a head's last tile, the next head's.
                 after = gl.where(step + 1 < walk.walked, row_tile - 1, row_tile + step + walk.tiles)
@@ -325,12 +361,24 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
                 mbarrier.wait(barriers.do_full.index(stage), phase)
                 dp = warpgroup_mma(v_now, do.permute((1, 0)), dp, is_async=True)
                 lse = memory.rows.slice(0, ROWS).load(S_ROWS)
-                p = gl.exp2(s * scale_log2 - lse[None, :])
+                offs_m = tile * ROWS + gl.arange(0, ROWS, S_ROWS)
+                if has(TERMS, "softcap"):
+                    s = bent(s * terms.scale, 1.0)
+                    score = s * terms.cap - lse[None, :]
+                else:
+                    score = s * terms.scale - lse[None, :]
+                if has(TERMS, "alibi"):
+                    distance = as_numbers(offs_m + sizes.shift)[None, :] - numbers_n[:, None]
+                    score -= slope * gl.abs(distance)
+                p = gl.exp2(score)
                 if masked == 1:
-                    offs_m = tile * ROWS + gl.arange(0, ROWS, S_ROWS)
                     keep = offs_n[:, None] < sizes.keys
-                    if CAUSAL:
+                    if MASK == "causal":
                         keep = keep & (offs_n[:, None] <= offs_m[None, :] + sizes.shift)
+                    if MASK == "window":
+                        centre = offs_m + sizes.shift
+                        keep = keep & (offs_n[:, None] <= (centre + sizes.right)[None, :])
+                        keep = keep & (offs_n[:, None] >= (centre - sizes.left)[None, :])
                     p = gl.where(keep, p, 0.0)
                 if is_wide(D):
                     weights = memory.p.index(zero)
@@ -339,6 +387,8 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
                 else:
                     weights = gl.convert_layout(p.to(DTYPE), P_LAYOUT)
                 dv = warpgroup_mma(weights, do, dv, is_async=True)
+                if has(TERMS, "softcap"):
+                    p *= 1.0 - s * s
                 dp = warpgroup_mma_wait(1, deps=[dp])
                 ds = p * dp
                 halves = ds.to(DTYPE)
@@ -378,11 +428,14 @@ def _compute(computing, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
 
 @gluon.jit
 def gradients_kernel(
-    q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, turns_ptr, blocks, heads,
-    at_once, sums, h_kv, group, s_q, keys, shift, scale, scale_log2, CAUSAL: gl.constexpr,
-    ORDERED: gl.constexpr, STAGES: gl.constexpr,
+    q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, turns_ptr, slopes_ptr,
+    blocks, heads, at_once, sums, h_kv, group, s_q, keys, shift, left, right, scale, score_scale,
+    cap, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's."""
+    """dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
+
+    scale is the case's; the others are as in `hopper_kernel`, whose lse has a sink's share in it.
+    """
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = q_desc.block_type.shape[3]
     KEYS: gl.constexpr = k_desc.block_type.shape[2]
@@ -404,15 +457,16 @@ def gradients_kernel(
     )  # fmt: skip
     fence_async_shared()
     descriptors = Descriptors(q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc)
-    sizes = Sizes(blocks, heads, at_once, sums, h_kv, group, s_q, keys, shift)
-    computing = (descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, scale_log2)
+    sizes = Sizes(blocks, heads, at_once, sums, h_kv, group, s_q, keys, shift, left, right)
+    terms = Terms(score_scale, cap, LOG2E, slopes_ptr, slopes_ptr)
+    computing = (descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, terms)
     # Constants stay constants only where they stand in the call.
     if ORDERED:
         gl.warp_specialize(
             [
-                (_compute, (computing, CAUSAL, ORDERED)),
-                (_load, (descriptors, memory, barriers, sizes, CAUSAL)),
-                (_take_turns, (turns_ptr, memory, barriers, sizes, CAUSAL)),
+                (_compute, (computing, MASK, TERMS, ORDERED)),
+                (_load, (descriptors, memory, barriers, sizes, MASK)),
+                (_take_turns, (turns_ptr, memory, barriers, sizes, MASK)),
             ],
             [1, 1],
             [24, 24],
@@ -420,8 +474,8 @@ def gradients_kernel(
     else:
         gl.warp_specialize(
             [
-                (_compute, (computing, CAUSAL, ORDERED)),
-                (_load, (descriptors, memory, barriers, sizes, CAUSAL)),
+                (_compute, (computing, MASK, TERMS, ORDERED)),
+                (_load, (descriptors, memory, barriers, sizes, MASK)),
             ],
             [1],
             [24],
@@ -432,7 +486,7 @@ def gradients_kernel(
 def rows_kernel(
     out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, sums, tiles, h, s,
     stride_ob, stride_os, stride_oh, stride_od, stride_db, stride_ds, stride_dh, stride_dd,
-    stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
+    stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
     ORDERED: tl.constexpr,
 ):  # fmt: skip
     """A tile's lse in base 2, inf for rows without keys, and -delta; zeros for what is counted."""
@@ -465,7 +519,7 @@ def rows_kernel(
         part = i * tl.num_programs(0) + place
         if ORDERED:
             tl.store(turns_ptr + part, 0)
-        if not ORDERED or (CAUSAL and i > 0):
+        if not ORDERED or MASK == "window" or (MASK == "causal" and i > 0):
             zeros = tl.zeros((ROWS * D,), tl.float32)
             tl.store(sum_ptr + part * (ROWS * D) + tl.arange(0, ROWS * D), zeros)
 

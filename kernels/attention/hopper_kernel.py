@@ -25,6 +25,9 @@ from triton.experimental.gluon.language.nvidia import hopper
 load_box = getattr(hopper.tma, "async_load", hopper.tma.async_copy_global_to_shared)
 store_box = getattr(hopper.tma, "async_store", hopper.tma.async_copy_shared_to_global)
 
+LOG2E = gl.constexpr(1.4426950408889634)
+LN2 = gl.constexpr(0.6931471805599453)
+
 
 class Memory(NamedTuple):
     """Shared memory: [GROUPS, 1, 1, rows, D] of q and out, [STAGES, 1, 1, keys, D] of k and v."""
@@ -49,7 +52,8 @@ class Barriers(NamedTuple):
 class Sizes(NamedTuple):
     """Blocks of queries of a head, heads of all batches, and lengths of a sequence.
 
-    Query i may attend to keys 0 to i + shift under a causal mask, and to none from `keys` on.
+    Query i may attend to no key from `keys` on; under a causal mask to keys up to i + shift, in a
+    window to keys i + shift - left to i + shift + right.
     """
 
     blocks: Any
@@ -58,6 +62,37 @@ class Sizes(NamedTuple):
     s_q: Any
     keys: Any
     shift: Any
+    left: Any
+    right: Any
+
+
+class Terms(NamedTuple):
+    """What a score is made by, in base 2: scale (q.k - per_slope slope |i + shift - j|).
+
+    Under a softcap it is cap tanh(scale q.k ln 2 / 2) less that, without the scale. Slopes and
+    sinks [h_q] are natural; without ALiBi, or a sink, the address is never read.
+    """
+
+    scale: Any
+    cap: Any
+    per_slope: Any
+    slopes_ptr: Any
+    sink_ptr: Any
+
+
+class Tiles(NamedTuple):
+    """Tiles of keys: from low up to high; those from full_low up to full_high need no mask."""
+
+    low: Any
+    full_low: Any
+    full_high: Any
+    high: Any
+
+
+@gluon.constexpr_function
+def has(terms, name):
+    """Whether a term is among those of TERMS."""
+    return name in terms.split()
 
 
 @gluon.constexpr_function
@@ -92,24 +127,53 @@ def _items(sizes):
 
 @gluon.jit
 def _tiles(
-    start_m, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr
+    start_m, sizes, MASK: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr
 ):  # fmt: skip
-    """Tiles of keys of a block of queries, one at least, and how many of the first need no mask."""
+    """Tiles of keys of a block of queries."""
     keys = sizes.keys
     if start_m >= sizes.s_q:
         keys = 0
-    if CAUSAL:
-        last = gl.minimum(start_m + BLOCK_M, sizes.s_q) + sizes.shift
-        tiles = gl.cdiv(gl.minimum(gl.maximum(last, 0), keys), BLOCK_N)
-        full = gl.minimum(gl.maximum(start_m + sizes.shift + 1, 0), keys) // BLOCK_N
-    else:
-        tiles = gl.cdiv(keys, BLOCK_N)
-        full = keys // BLOCK_N
-    return gl.maximum(tiles, 1), full
+    low = 0
+    full_low = 0
+    full_high = keys // BLOCK_N
+    high = gl.cdiv(keys, BLOCK_N)
+    if MASK != "none":
+        first = start_m + sizes.shift
+        last = gl.minimum(start_m + BLOCK_M, sizes.s_q) - 1 + sizes.shift
+        right = 0
+        if MASK == "window":
+            right = sizes.right
+        full_high = gl.minimum(gl.maximum(first + right + 1, 0), keys) // BLOCK_N
+        high = gl.cdiv(gl.minimum(gl.maximum(last + right + 1, 0), keys), BLOCK_N)
+        if MASK == "window":
+            low = gl.minimum(gl.maximum(first - sizes.left, 0) // BLOCK_N, high)
+            full_low = gl.minimum(gl.cdiv(gl.maximum(last - sizes.left, 0), BLOCK_N), high)
+            full_high = gl.maximum(full_high, full_low)
+    return Tiles(low, full_low, full_high, high)
 
 
 @gluon.jit
-def _load(loading, CAUSAL: gl.constexpr):
+def _counted(tiles):
+    """How many tiles a block has, one at least, and how many of the first ones need a mask."""
+    count = gl.maximum(tiles.high - tiles.low, 1)
+    return count, count - (tiles.full_high - tiles.full_low)
+
+
+@gluon.jit
+def _start(tiles, i, MASK: gl.constexpr, BLOCK_N: gl.constexpr):
+    """The first key of a block's tile i: from the last tile on, those without a mask at the end."""
+    number = tiles.high - 1 - i
+    if MASK == "window":
+        _, masked = _counted(tiles)
+        if i >= masked:
+            number = tiles.full_high - 1 - (i - masked)
+        elif i >= tiles.high - tiles.full_high:
+            number -= tiles.full_high - tiles.full_low
+    return gl.maximum(number, 0) * BLOCK_N
+
+
+@gluon.jit
+def _load(loading, MASK: gl.constexpr):
     """What the loading warp does: q of each item, then its tiles of k and v, the last one first."""
     descriptors, memory, barriers, sizes, group = loading
     q_desc, k_desc, v_desc = descriptors
@@ -124,14 +188,15 @@ def _load(loading, CAUSAL: gl.constexpr):
         b = head // sizes.h_q
         h = head - b * sizes.h_q
         start_m = block * BLOCK_M
-        tiles, _ = _tiles(start_m, sizes, CAUSAL, BLOCK_M, BLOCK_N)
+        tiles = _tiles(start_m, sizes, MASK, BLOCK_M, BLOCK_N)
+        count, _ = _counted(tiles)
         for g in gl.static_range(GROUPS):
             row = start_m + g * ROWS
             hopper.mbarrier.wait(barriers.q_empty.index(g), (turn & 1) ^ 1)
             hopper.mbarrier.expect(barriers.q_full.index(g), q_desc.block_type.nbytes)
             load_box(q_desc, [b, h, row, 0], barriers.q_full.index(g), memory.q.index(g))
-        for i in range(tiles):
-            place = [b, h // group, (tiles - 1 - i) * BLOCK_N, 0]
+        for i in range(count):
+            place = [b, h // group, _start(tiles, i, MASK, BLOCK_N), 0]
             stage = loaded % STAGES
             phase = ((loaded // STAGES) & 1) ^ 1
             hopper.mbarrier.wait(barriers.k_empty.index(stage), phase)
@@ -144,22 +209,54 @@ def _load(loading, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
+def as_numbers(offs):
+    """Whole numbers from -2^22 up to 2^22 in fp32, 3 2^22 larger than they are, by one addition."""
+    return (offs + 0x4B400000).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def bent(x, cap):
+    """cap tanh(x ln 2 / 2): an absolute error of about 2^-23 cap, right at both infinities."""
+    inverse = gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [gl.exp2(x) + 1.0], dtype=gl.float32, is_pure=True,
+        pack=1,
+    )  # fmt: skip
+    return cap - 2.0 * cap * inverse
+
+
+@gluon.jit
 def _softmax(
-    s, m_i, l_i, scale, offs_m, start_n, sizes,
-    MASKED: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, S_LAYOUT: gl.constexpr,
+    s, m_i, l_i, terms, slope, offs_m, start_n, sizes,
+    MASKED: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr, BLOCK_N: gl.constexpr,
+    S_LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """A tile's weights, the new m (in base 2) and l, and the accumulator's factor."""
+    offs_n = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
+    # Scores come in units of the scale where that is positive, so that the largest is the largest.
+    factor = terms.scale
+    if has(TERMS, "softcap"):
+        factor = 1.0
+        s = bent(s * terms.scale, terms.cap)
+    elif has(TERMS, "first"):
+        factor = 1.0
+        s = s * terms.scale
+    if has(TERMS, "alibi"):
+        rows = as_numbers(offs_m + sizes.shift)
+        s -= slope * gl.abs(rows[:, None] - as_numbers(offs_n)[None, :])
     if MASKED:
-        offs_n = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
         keep = offs_n[None, :] < sizes.keys
-        if CAUSAL:
+        if MASK == "causal":
             keep = keep & (offs_n[None, :] <= offs_m[:, None] + sizes.shift)
+        if MASK == "window":
+            centre = offs_m + sizes.shift
+            keep = keep & (offs_n[None, :] <= (centre + sizes.right)[:, None])
+            keep = keep & (offs_n[None, :] >= (centre - sizes.left)[:, None])
         s = gl.where(keep, s, float("-inf"))
-    m_new = gl.maximum(m_i, gl.max(s, 1) * scale)
+    m_new = gl.maximum(m_i, gl.max(s, 1) * factor)
     m_used = m_new
     if MASKED:
         m_used = gl.where(m_new == float("-inf"), 0.0, m_new)
-    p = gl.exp2(s * scale - m_used[:, None])
+    p = gl.exp2(s * factor - m_used[:, None])
     alpha = gl.exp2(m_i - m_used)
     return p, m_new, l_i * alpha + gl.sum(p, 1), alpha
 
@@ -184,9 +281,9 @@ def unpacked(
 
 
 @gluon.jit
-def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.constexpr):
+def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr):
     """What group G does: out and lse of its rows of each item."""
-    out_desc, lse_ptr, memory, barriers, sizes, scale = computing
+    out_desc, lse_ptr, memory, barriers, sizes, terms = computing
     ROWS: gl.constexpr = memory.q.shape[3]
     D: gl.constexpr = memory.q.shape[4]
     STAGES: gl.constexpr = memory.k.shape[0]
@@ -199,10 +296,6 @@ def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.c
     S_ROWS: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     O_ROWS: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
     DTYPE: gl.constexpr = memory.q.dtype
-    # Where the scale isn't positive, a masked score times it is not -inf.
-    factor = scale
-    if SCALE_FIRST:
-        factor = 1.0
     taken = 0  # tiles, of all items
     q = memory.q.index(G).reshape((ROWS, D))
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, S_LAYOUT)
@@ -211,7 +304,11 @@ def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.c
         b = head // sizes.h_q
         h = head - b * sizes.h_q
         start_m = block * BLOCK_M
-        tiles, full = _tiles(start_m, sizes, CAUSAL, BLOCK_M, BLOCK_N)
+        tiles = _tiles(start_m, sizes, MASK, BLOCK_M, BLOCK_N)
+        count, masked_count = _counted(tiles)
+        slope = 0.0
+        if has(TERMS, "alibi"):
+            slope = gl.load(terms.slopes_ptr + h) * terms.per_slope
         offs_m = start_m + G * ROWS + gl.arange(0, ROWS, S_ROWS)
         m_i = gl.full((ROWS,), float("-inf"), gl.float32, S_ROWS)
         l_i = gl.zeros((ROWS,), gl.float32, S_ROWS)
@@ -223,11 +320,9 @@ def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.c
         s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
         s = hopper.warpgroup_mma_wait(0, deps=[s])
         hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
-        if SCALE_FIRST:
-            s = s * scale
         p, m_i, l_i, alpha = _softmax(
-            s, m_i, l_i, factor, offs_m, (tiles - 1) * BLOCK_N, sizes, True, CAUSAL, BLOCK_N,
-            S_LAYOUT,
+            s, m_i, l_i, terms, slope, offs_m, _start(tiles, 0, MASK, BLOCK_N), sizes, True, MASK,
+            TERMS, BLOCK_N, S_LAYOUT,
         )  # fmt: skip
         words = packed(p, DTYPE, ROWS, BLOCK_N)
         taken += 1
@@ -235,10 +330,10 @@ def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.c
         for masked in gl.static_range(2):
             if masked == 0:
                 first = 1
-                end = gl.maximum(tiles - full, 1)
+                end = gl.maximum(masked_count, 1)
             else:
-                first = gl.maximum(tiles - full, 1)
-                end = tiles
+                first = gl.maximum(masked_count, 1)
+                end = count
             for i in range(first, end):
                 stage = taken % STAGES
                 before = (taken - 1) % STAGES
@@ -251,11 +346,9 @@ def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.c
                 product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
                 s = hopper.warpgroup_mma_wait(1, deps=[s])
                 hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
-                if SCALE_FIRST:
-                    s = s * scale
                 p, m_i, l_i, alpha = _softmax(
-                    s, m_i, l_i, factor, offs_m, (tiles - 1 - i) * BLOCK_N, sizes, masked == 0,
-                    CAUSAL, BLOCK_N, S_LAYOUT,
+                    s, m_i, l_i, terms, slope, offs_m, _start(tiles, i, MASK, BLOCK_N), sizes,
+                    masked == 0, MASK, TERMS, BLOCK_N, S_LAYOUT,
                 )  # fmt: skip
                 acc, weights, p = hopper.warpgroup_mma_wait(0, deps=[product, weights, p])
                 hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
@@ -272,8 +365,19 @@ def _compute(computing, G: gl.constexpr, CAUSAL: gl.constexpr, SCALE_FIRST: gl.c
         acc, weights = hopper.warpgroup_mma_wait(0, deps=[product, weights])
         hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
         m_used = gl.where(m_i == float("-inf"), 0.0, m_i)
-        lse = m_used * 0.6931471805599453 + gl.log(l_i)  # -inf for a row without keys
-        inverse = gl.where(l_i == 0.0, 0.0, 1.0 / gl.where(l_i == 0.0, 1.0, l_i))
+        largest = m_used * LN2
+        share = 1.0
+        if has(TERMS, "sink"):
+            natural = gl.load(terms.sink_ptr + h)
+            sink = natural * LOG2E
+            m_new = gl.maximum(m_i, sink)
+            m_used = gl.where(m_new == float("-inf"), 0.0, m_new)
+            share = gl.exp2(m_i - m_used)
+            l_i = l_i * share + gl.exp2(sink - m_used)
+            # A row without keys has the sink itself.
+            largest = gl.where(m_i < sink, natural, m_used * LN2)
+        lse = largest + gl.log(l_i)  # -inf for a row without keys, and without a sink
+        inverse = gl.where(l_i == 0.0, 0.0, share / gl.where(l_i == 0.0, 1.0, l_i))
         out = acc * gl.convert_layout(inverse, O_ROWS)[:, None]
         if not OUT_IN_Q:
             hopper.tma.store_wait(0)
@@ -298,11 +402,15 @@ def new_barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
 
 @gluon.jit
 def hopper_kernel(
-    q_desc, k_desc, v_desc, out_desc, lse_ptr, blocks, heads, h_q, group, s_q, keys, shift, scale,
-    CAUSAL: gl.constexpr, SCALE_FIRST: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    q_desc, k_desc, v_desc, out_desc, lse_ptr, slopes_ptr, sink_ptr, blocks, heads, h_q, group,
+    s_q, keys, shift, left, right, scale, cap, per_slope, MASK: gl.constexpr, TERMS: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """out [b, h_q, s_q, d] by its descriptor, and lse [b, h_q, s_q]; scale is in base 2."""
+    """out [b, h_q, s_q, d] by its descriptor, and lse [b, h_q, s_q].
+
+    MASK: none, causal or window. TERMS: which of alibi, sink, softcap and first (scores are scaled
+    before the largest is looked for) there are, with spaces between; numbers as `Terms` has them.
+    """
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = q_desc.block_type.shape[3]
     BLOCK_N: gl.constexpr = k_desc.block_type.shape[2]
@@ -319,16 +427,17 @@ def hopper_kernel(
     )  # fmt: skip
     hopper.fence_async_shared()
     descriptors = (q_desc, k_desc, v_desc)
-    sizes = Sizes(blocks, heads, h_q, s_q, keys, shift)
+    sizes = Sizes(blocks, heads, h_q, s_q, keys, shift, left, right)
+    terms = Terms(scale, cap, per_slope, slopes_ptr, sink_ptr)
     loading = (descriptors, memory, barriers, sizes, group)
-    computing = (out_desc, lse_ptr, memory, barriers, sizes, scale)
+    computing = (out_desc, lse_ptr, memory, barriers, sizes, terms)
     # Constants stay constants only where they stand in the call.
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_compute, (computing, 0, CAUSAL, SCALE_FIRST)),
-                (_compute, (computing, 1, CAUSAL, SCALE_FIRST)),
-                (_load, (loading, CAUSAL)),
+                (_compute, (computing, 0, MASK, TERMS)),
+                (_compute, (computing, 1, MASK, TERMS)),
+                (_load, (loading, MASK)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -336,10 +445,10 @@ def hopper_kernel(
     else:
         gl.warp_specialize(
             [
-                (_compute, (computing, 0, CAUSAL, SCALE_FIRST)),
-                (_compute, (computing, 1, CAUSAL, SCALE_FIRST)),
-                (_compute, (computing, 2, CAUSAL, SCALE_FIRST)),
-                (_load, (loading, CAUSAL)),
+                (_compute, (computing, 0, MASK, TERMS)),
+                (_compute, (computing, 1, MASK, TERMS)),
+                (_compute, (computing, 2, MASK, TERMS)),
+                (_load, (loading, MASK)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],

@@ -21,8 +21,13 @@ from tests.builders.gluon_kernels import changed, row_of
 _FORWARD = OPS["attention_forward"]
 
 
-def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -> Case:
-    return attention_case(_FORWARD.name, sizes, dtype, "ci", options=options)
+def _case(
+    *sizes: int,
+    options: str = "",
+    dtype: torch.dtype = torch.bfloat16,
+    window: tuple[int | None, int | None] | None = None,
+) -> Case:
+    return attention_case(_FORWARD.name, sizes, dtype, "ci", options=options, window=window)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,10 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
         (_case(16, 16, 16, 1024, 1024, 128, 128), 100, "flash"),
         (_case(16, 16, 16, 1024, 1024, 96, 96), 90, "flash"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="scale"), 90, "hopper"),
-        (_case(16, 16, 16, 1024, 1024, 128, 128, options="window"), 90, "flash"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="sink", window=(256, 0)), 90, "hopper"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="alibi softcap"), 90, "hopper"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="bias"), 90, "flash"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="dropout"), 90, "flash"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "flash_fp32"),
         (_case(64, 16, 16, 1, 8192, 128, 128), 90, "split_keys"),
     ],
@@ -58,6 +66,14 @@ def test_model_with_large_calls_gets_it(
     assert not torch.equal(flash(**inputs)[1], expected[1])
 
 
+_WITH_OPTIONS = (
+    _case(1, 4, 2, 450, 500, 64, 64, options="sink", window=(130, 5)),
+    _case(1, 2, 2, 200, 450, 128, 128, options="causal alibi bottom_right", window=(99, None)),
+    _case(1, 2, 2, 450, 129, 64, 64, options="bottom_right sink", window=(7, 200)),
+    _case(1, 4, 2, 130, 300, 256, 256, options="softcap alibi"),
+)
+
+
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize(
     "case",
@@ -68,6 +84,7 @@ def test_model_with_large_calls_gets_it(
         _case(1, 1, 1, 333, 200, 128, 128, options="causal bottom_right"),
         _case(1, 2, 2, 129, 200, 256, 256, options="causal"),
         _case(1, 3, 3, 1, 77, 256, 256),
+        *_WITH_OPTIONS,
     ],
     ids=Case.id,
 )
@@ -140,12 +157,39 @@ _DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("defect", _DEFECTS)
+# The same, of what options do.
+_OPTION_DEFECTS = {
+    "a window's far end is off by one": (">= (centre - sizes.left)", "> (centre - sizes.left)"),
+    "a window's near end is off by one": ("<= (centre + sizes.right)", "< (centre + sizes.right)"),
+    "a window's first tile has no mask": (
+        "full_low = gl.minimum(gl.cdiv(gl.maximum(last - sizes.left, 0), BLOCK_N), high)",
+        "full_low = low",
+    ),
+    "a window's first tile is left out": (
+        "low = gl.minimum(gl.maximum(first - sizes.left, 0) // BLOCK_N, high)",
+        "low = gl.minimum(gl.maximum(first - sizes.left, 0) // BLOCK_N + 1, high)",
+    ),
+    "the keys after a query are as near as those before": (
+        "slope * gl.abs(rows[:, None] - as_numbers(offs_n)[None, :])",
+        "slope * (rows[:, None] - as_numbers(offs_n)[None, :])",
+    ),
+    "a slope is in the wrong unit": ("slopes_ptr + h) * terms.per_slope", "slopes_ptr + h)"),
+    "a softcap bends by half": ("return cap - 2.0 * cap", "return cap - 1.0 * cap"),
+    "a head has the first one's sink": ("gl.load(terms.sink_ptr + h)", "gl.load(terms.sink_ptr)"),
+    "a sink's share isn't taken off": (
+        "share / gl.where(l_i == 0.0",
+        "1.0 / gl.where(l_i == 0.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", [*_DEFECTS, *_OPTION_DEFECTS])
 def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the machine, or by the verdict, in one of the two orders of what is asynchronous."""
-    module = changed(hopper_kernel, tmp_path / "changed.py", *_DEFECTS[defect])
+    texts = (_DEFECTS | _OPTION_DEFECTS)[defect]
+    module = changed(hopper_kernel, tmp_path / "changed.py", *texts)
     monkeypatch.setattr(hopper, "hopper_kernel", module.hopper_kernel)
-    orders = product(_SHORT, (True, False))
+    orders = product(_SHORT if defect in _DEFECTS else _WITH_OPTIONS, (True, False))
     rows = (row_of("hopper", case, monkeypatch, late=late) for case, late in orders)
     assert any(row.status == "failed" for row in rows)
 

@@ -26,8 +26,13 @@ from tests.builders.gluon_kernels import changed, row_of
 _BACKWARD = OPS["attention_backward"]
 
 
-def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -> Case:
-    return attention_case(_BACKWARD.name, sizes, dtype, "ci", options=options)
+def _case(
+    *sizes: int,
+    options: str = "",
+    dtype: torch.dtype = torch.bfloat16,
+    window: tuple[int | None, int | None] | None = None,
+) -> Case:
+    return attention_case(_BACKWARD.name, sizes, dtype, "ci", options=options, window=window)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +44,12 @@ def _case(*sizes: int, options: str = "", dtype: torch.dtype = torch.bfloat16) -
         (_case(16, 16, 16, 1024, 1024, 128, 128), 100, "two_pass"),
         (_case(16, 8, 8, 1024, 1024, 256, 256, options="causal"), 90, "hopper_ordered"),
         (_case(16, 16, 16, 1024, 1024, 96, 96), 90, "two_pass"),
-        (_case(16, 16, 16, 1024, 1024, 128, 128, options="window"), 90, "two_pass"),
+        (
+            _case(16, 16, 16, 1024, 1024, 128, 128, options="sink", window=(256, 0)),
+            90,
+            "hopper_ordered",
+        ),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="bias"), 90, "two_pass"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "two_pass_fp32"),
     ],
 )
@@ -116,9 +126,18 @@ _CASES = (
 )
 
 
+_WITH_OPTIONS = (
+    _case(1, 4, 2, 450, 500, 64, 64, options="sink", window=(130, 5)),
+    _case(1, 2, 2, 200, 450, 128, 128, options="causal alibi bottom_right", window=(99, None)),
+    _case(1, 2, 2, 450, 129, 64, 64, options="bottom_right sink", window=(7, 200)),
+    _case(1, 4, 2, 130, 300, 256, 256, options="softcap alibi"),
+    _case(1, 4, 1, 1, 300, 128, 128, options="softcap sink alibi bottom_right", window=(9, 9)),
+)
+
+
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize("name", ["hopper_ordered", "hopper_atomic"])
-@pytest.mark.parametrize("case", _CASES, ids=Case.id)
+@pytest.mark.parametrize("case", [*_CASES, *_WITH_OPTIONS], ids=Case.id)
 def test_it_is_right_however_late_asynchronous_work_is(
     case: Case, name: str, *, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +181,7 @@ _DEFECTS = {
         "warpgroup_mma_wait(2, deps=[dv, weights, dq])",
     ),
     "the first block adds to what nothing has written": (
-        "(block < (1 if CAUSAL else sizes.sums)) & ORDERED",
+        "(block < starting) & ORDERED",
         "(block == 1) & ORDERED",
     ),
     "two sums lie in one place": ("(block % sizes.sums *", "(block * 0 *"),
@@ -194,15 +213,36 @@ _DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("defect", _DEFECTS)
+# The same, of what options do.
+_OPTION_DEFECTS = {
+    "a window's far end is off by one": (">= (centre - sizes.left)", "> (centre - sizes.left)"),
+    "a window's near end is off by one": ("<= (centre + sizes.right)", "< (centre + sizes.right)"),
+    "a window's last tile is left out": ("gl.cdiv(gl.maximum(last, 0), ROWS)", "last // ROWS"),
+    "a window's first tile is left out": ("before - sizes.right, 0) // ROWS", "before, 0) // ROWS"),
+    "a block waits for ones that see nothing": ("gl.maximum(key, 0) // KEYS", "0 * key"),
+    "what nothing has written is added to": (
+        'or MASK == "window" or (MASK == "causal"',
+        'or (MASK == "causal"',
+    ),
+    "the keys after a query are as near as those before": (
+        "slope * gl.abs(distance)",
+        "slope * distance",
+    ),
+    "a slope is another head's": ("kv_head * sizes.group + member)", "kv_head * sizes.group)"),
+    "a softcap has no slope": ("p *= 1.0 - s * s", "p *= 1.0"),
+}
+
+
+@pytest.mark.parametrize("defect", [*_DEFECTS, *_OPTION_DEFECTS])
 def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the machine, or by the verdict, in one of the two orders of what is asynchronous."""
-    module = changed(hopper_backward_kernel, tmp_path / "changed.py", *_DEFECTS[defect])
+    texts = (_DEFECTS | _OPTION_DEFECTS)[defect]
+    module = changed(hopper_backward_kernel, tmp_path / "changed.py", *texts)
     for name in ("rows_kernel", "gradients_kernel", "rounding_kernel"):
         monkeypatch.setattr(hopper_backward, name, getattr(module, name))
     rows = (
         row_of("hopper_ordered", case, monkeypatch, late=late)
-        for case, late in product(_SHORT, (True, False))
+        for case, late in product(_SHORT if defect in _DEFECTS else _WITH_OPTIONS, (True, False))
     )
     assert any(row.status == "failed" for row in rows)
 

@@ -519,6 +519,7 @@ _ASSEMBLY: dict[str, Callable[..., Block | None]] = {
     "cvt.rn.bf16x2.f32": lambda low, high: _pair(low, high, torch.bfloat16),
     "cvt.rn.f16x2.f32": lambda low, high: _pair(low, high, torch.float16),
     "bar.warp.sync": lambda value: value,
+    "rcp.approx.ftz.f32": lambda value: 1.0 / value,
     "red.global.add.v4.f32": _reduce,
 }
 
