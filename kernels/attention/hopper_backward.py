@@ -11,6 +11,7 @@ ones of lower numbers, which a GPU starts before them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -67,22 +68,26 @@ def _sums(tiles: int, blocks: int) -> int:
 
 
 def _is_quick(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
-    """Whether dispatch takes the kernel without order: `split_queries` has more programs.
+    """Whether programs, one for each block of keys of a head, fill half of an H200.
 
-    It does where programs, one for each block of keys, fill half of an H200, or each has few tiles
-    of queries to walk over.
+    Or each has few tiles of queries to walk over. group: query heads that it walks over.
     """
     cut = _CUTS[d]
     programs: int = cdiv(keys, cut.keys) * heads
     return 2 * programs >= FIXED_MULTIPROCESSORS or cdiv(rows, cut.rows) * group <= _FEW_TILES
 
 
+def _spreads(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
+    """Whether, without order, the query heads of a key head have programs of their own."""
+    return group > 1 < rows and not _is_quick(d, group, rows, keys, heads)
+
+
 def serves(problem: Problem, do: Tensor, *, ordered: bool) -> bool:
     """Whether a kernel serves a call, and dispatch takes it."""
     if not is_served(problem, _HEADS, do):
         return False
-    heads = problem.b * problem.h_kv
-    return ordered or _is_quick(problem.d, problem.group, problem.s_q, problem.s_kv, heads)
+    heads = problem.b * problem.h_q
+    return ordered or _is_quick(problem.d, 1, problem.s_q, problem.s_kv, heads)
 
 
 def _at_once(heads: int, working: int, cut: _Cut, device: torch.device, *, waits: bool) -> int:
@@ -152,6 +157,12 @@ def hopper_gradients(
         lse = _with_heads_as_rows(lse.transpose(1, 2)[..., None], group)[..., 0].transpose(1, 2)
         # It sees all the keys that are left.
         rows, group, h_q, mask = group, 1, h_kv, "none"
+    share = 1
+    key_sums = None
+    if not ordered and _spreads(d, group, rows, s_kv, b * h_kv):
+        share, group, h_kv = group, 1, h_q
+        size = 2 * blocks * b * problem.h_kv * cut.keys * d
+        key_sums = torch.zeros(size, dtype=torch.float32, device=q.device)
     tiles = cdiv(rows, cut.rows)
     made = b * h_q * tiles
     sums = _sums(cdiv(s_q, cut.rows), cdiv(keys, cut.keys)) if ordered else 1
@@ -172,16 +183,24 @@ def hopper_gradients(
         gradients_kernel[(blocks * b * h_kv,)](
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
             descriptor(v, cut.keys, keys), descriptor(dk_seen, cut.keys),
-            descriptor(dv_seen, cut.keys), of_rows, total, turns, slopes, blocks, b * h_kv,
-            at_once, sums, h_kv, group, rows, keys, limits.shift + first, limits.left,
-            limits.right, problem.scale, scale, cap, MASK=mask,
-            TERMS=terms_of(problem, forward=False), ORDERED=ordered, STAGES=cut.stages,
-            num_warps=_WARPS,
+            descriptor(dv_seen, cut.keys), of_rows, total, total if key_sums is None else key_sums,
+            turns, slopes, blocks, b * h_kv, at_once, sums, h_kv, group, share, rows, keys,
+            limits.shift + first, limits.left, limits.right, problem.scale, scale, cap, MASK=mask,
+            TERMS=terms_of(problem, forward=False), ORDERED=ordered, SPREAD=key_sums is not None,
+            STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
         rounding_kernel[(made,)](
             total, rounded, sums, tiles, h_q, rows, problem.scale, *rounded.stride()[:3],
             ROWS=cut.rows, D=d, num_warps=max(4, d // 32),
         )  # fmt: skip
+        if key_sums is not None:
+            h_kv = problem.h_kv
+            summed = zip(key_sums.chunk(2), (dk_seen, dv_seen), (problem.scale, 1.0), strict=True)
+            for of_keys, made_of, factor in summed:
+                rounding_kernel[(blocks * b * h_kv,)](
+                    of_keys, made_of, 1, blocks, h_kv, made_of.shape[1], factor,
+                    *made_of.stride()[:3], ROWS=cut.keys, D=d, num_warps=8,
+                )  # fmt: skip
     return dq, dk, dv, None, dsink
 
 
@@ -189,21 +208,24 @@ def _refusal(case: Case) -> str | None:
     return hopper.refusal(case) or lacks_alignment(case, "do")
 
 
-def _workspace(case: Case) -> int:
-    """In fp32 the sums of dq, lse and delta of whole tiles; the turns; and what dsink needs."""
-    d = case.size("d")
-    rows = _CUTS[d].rows
-    tiles = cdiv(case.size("s_q"), rows)
-    sums = _sums(tiles, cdiv(case.size("s_kv"), _CUTS[d].keys))
-    of_tiles = tiles * (rows * (sums * d + 2) + sums)
-    of_sink = 2 * case.size("s_q") if "sink" in case.options else 0
-    return 4 * case.size("b") * case.size("h_q") * (of_tiles + of_sink)
+def _workspace(case: Case, *, ordered: bool = True) -> int:
+    """In fp32 the sums of dq, dk and dv, lse and delta of whole tiles; turns; what dsink needs."""
+    b, h_q, h_kv, s_q, s_kv, d = (
+        case.size(each) for each in ("b", "h_q", "h_kv", "s_q", "s_kv", "d")
+    )
+    cut = _CUTS[d]
+    tiles, blocks = cdiv(s_q, cut.rows), cdiv(s_kv, cut.keys)
+    sums = _sums(tiles, blocks) if ordered else 1
+    of_rows = tiles * (cut.rows * (sums * d + 2) + sums * ordered)
+    of_sink = 2 * s_q if "sink" in case.options else 0
+    spread = not ordered and _spreads(d, h_q // max(h_kv, 1), s_q, s_kv, b * h_kv)
+    of_keys = 2 * blocks * cut.keys * d if spread else 0
+    return 4 * b * (h_q * (of_rows + of_sink) + h_kv * of_keys)
 
 
 def _is_dispatched(case: Case) -> bool:
-    heads = case.size("b") * case.size("h_kv")
-    group = case.size("h_q") // max(case.size("h_kv"), 1)
-    return _is_quick(case.size("d"), group, case.size("s_q"), case.size("s_kv"), heads)
+    heads = case.size("b") * case.size("h_q")
+    return _is_quick(case.size("d"), 1, case.size("s_q"), case.size("s_kv"), heads)
 
 
 _DOMAIN = Domain(dtypes=DTYPES, features=FEATURES, sm=SM, relations=("d_v == d",), also=_refusal)
@@ -254,7 +276,7 @@ def hopper_ordered(
     _DOMAIN,
     numerics=_ATOMIC,
     priority=12,
-    workspace=_workspace,
+    workspace=partial(_workspace, ordered=False),
     dispatched=_is_dispatched,
     same_code_as="hopper_ordered",  # but for how dq is added up
 )

@@ -20,6 +20,9 @@ after. The longest blocks come first and walk from the end, so that the block be
 Where tiles of queries are few there are several sums, so that fewer blocks wait for one another:
 block i adds to sum i % sums, and `rounding_kernel` adds the sums up.
 
+Where blocks of keys are few and query heads share them, each of these heads has programs of its own
+(SPREAD). They add dk and dv up in memory, in no order, as they do dq.
+
 Design after FlashAttention-3 (Shah et al. 2024); the walk from the end as in DASH (2026).
 """
 
@@ -91,6 +94,7 @@ class Sizes(NamedTuple):
     """Blocks of keys of a head, key heads of all batches, how many of them are done at once.
 
     sums is how many sums of dq there are, h_kv of one batch, group the query heads of a key head.
+    Where heads are SPREAD each query head counts as a key head, of which `share` have one k and v.
     Query i may attend to no key from `keys` on; under a causal mask to keys up to i + shift, in a
     window to keys i + shift - left to i + shift + right.
     """
@@ -101,6 +105,7 @@ class Sizes(NamedTuple):
     sums: Any
     h_kv: Any
     group: Any
+    share: Any
     s_q: Any
     keys: Any
     shift: Any
@@ -182,7 +187,7 @@ def _load(descriptors, memory, barriers, sizes, MASK: gl.constexpr):
     block, kv_head, b = _place(sizes)
     start_n = block * KEYS
     walk = _walk(start_n, sizes, MASK, ROWS, KEYS)
-    kv_place = [b, kv_head, start_n, 0]
+    kv_place = [b, kv_head // sizes.share, start_n, 0]
     mbarrier.expect(barriers.kv_full, 2 * descriptors.k.block_type.nbytes)
     load_box(descriptors.k, kv_place, barriers.kv_full, memory.k.index(0))
     load_box(descriptors.v, kv_place, barriers.kv_full, memory.v.index(0))
@@ -275,9 +280,11 @@ def _add(dq, dq_ptr, is_first, ROWS: gl.constexpr, D: gl.constexpr):
 
 
 @gluon.jit
-def _compute(computing, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr):
+def _compute(
+    computing, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr
+):  # fmt: skip
     """What the warps that compute do: dk and dv of the block, and its shares of dq."""
-    descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, terms = computing
+    descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms = computing
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     D: gl.constexpr = memory.q.shape[4]
@@ -418,21 +425,30 @@ def _compute(computing, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.con
                     dk, shares, s = warpgroup_mma_wait(0, deps=[dk, shares, s])
                 memory.rows.store(rows)
                 mbarrier.arrive(barriers.empty.index(stage), count=1)
-    k.store((dk * scale).to(DTYPE))
-    v.store(dv.to(DTYPE))
-    fence_async_shared()
-    store_box(descriptors.dk, [b, kv_head, start_n, 0], memory.k.index(0))
-    store_box(descriptors.dv, [b, kv_head, start_n, 0], memory.v.index(0))
-    tma.store_wait(0)
+    if SPREAD:
+        own = (b * sizes.h_kv + kv_head) // sizes.share * sizes.blocks + block
+        there = sizes.heads // sizes.share * sizes.blocks
+        _add(dk, key_sum_ptr + own.to(gl.int64) * (KEYS * D), False, KEYS, D)
+        _add(dv, key_sum_ptr + (own + there).to(gl.int64) * (KEYS * D), False, KEYS, D)
+    else:
+        k.store((dk * scale).to(DTYPE))
+        v.store(dv.to(DTYPE))
+        fence_async_shared()
+        store_box(descriptors.dk, [b, kv_head, start_n, 0], memory.k.index(0))
+        store_box(descriptors.dv, [b, kv_head, start_n, 0], memory.v.index(0))
+        tma.store_wait(0)
 
 
 @gluon.jit
 def gradients_kernel(
-    q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, turns_ptr, slopes_ptr,
-    blocks, heads, at_once, sums, h_kv, group, s_q, keys, shift, left, right, scale, score_scale,
-    cap, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr, STAGES: gl.constexpr,
+    q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, key_sum_ptr, turns_ptr,
+    slopes_ptr, blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right,
+    scale, score_scale, cap, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr,
+    SPREAD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
+
+    SPREAD: all blocks of dk, without scale, and then those of dv are added to key_sum_ptr's.
 
     scale is the case's; the others are as in `hopper_kernel`, whose lse has a sink's share in it.
     """
@@ -457,14 +473,14 @@ def gradients_kernel(
     )  # fmt: skip
     fence_async_shared()
     descriptors = Descriptors(q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc)
-    sizes = Sizes(blocks, heads, at_once, sums, h_kv, group, s_q, keys, shift, left, right)
+    sizes = Sizes(blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right)
     terms = Terms(score_scale, cap, LOG2E, slopes_ptr, slopes_ptr)
-    computing = (descriptors, rows_ptr, sum_ptr, memory, barriers, sizes, scale, terms)
+    computing = (descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms)
     # Constants stay constants only where they stand in the call.
     if ORDERED:
         gl.warp_specialize(
             [
-                (_compute, (computing, MASK, TERMS, ORDERED)),
+                (_compute, (computing, MASK, TERMS, ORDERED, SPREAD)),
                 (_load, (descriptors, memory, barriers, sizes, MASK)),
                 (_take_turns, (turns_ptr, memory, barriers, sizes, MASK)),
             ],
@@ -474,7 +490,7 @@ def gradients_kernel(
     else:
         gl.warp_specialize(
             [
-                (_compute, (computing, MASK, TERMS, ORDERED)),
+                (_compute, (computing, MASK, TERMS, ORDERED, SPREAD)),
                 (_load, (descriptors, memory, barriers, sizes, MASK)),
             ],
             [1],
@@ -526,10 +542,10 @@ def rows_kernel(
 
 @triton.jit
 def rounding_kernel(
-    sum_ptr, dq_ptr, sums, tiles, h, s, scale, stride_b, stride_s, stride_h,
+    sum_ptr, made_ptr, sums, tiles, h, s, scale, stride_b, stride_s, stride_h,
     ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """dq of a tile, from its sums as `_add` laid them."""
+    """A tile of dq, dk or dv, from its sums as `_add` laid them."""
     place = tl.program_id(0).to(tl.int64)
     head = place // tiles
     tile = place - head * tiles
@@ -538,18 +554,18 @@ def rounding_kernel(
     offs = tl.arange(0, ROWS * D)
     there = tile * ROWS + offs // (16 * D) * 16 + offs // 16 % 8 < s
     sum_ptr += place * (ROWS * D) + offs
-    dq = tl.load(sum_ptr, mask=there, other=0.0)
+    made = tl.load(sum_ptr, mask=there, other=0.0)
     for i in tl.range(1, sums, loop_unroll_factor=4):
         step = i * tl.num_programs(0).to(tl.int64) * (ROWS * D)
-        dq += tl.load(sum_ptr + step, mask=there, other=0.0)
-    dq *= scale
+        made += tl.load(sum_ptr + step, mask=there, other=0.0)
+    made *= scale
     DOWN: tl.constexpr = ROWS // 16
     ACROSS: tl.constexpr = 8 // DOWN
-    parts = dq.reshape((DOWN, ACROSS, D // (8 * ACROSS), 8, 4, 2, 2))
-    dq = tl.permute(parts, (0, 5, 3, 1, 2, 4, 6))
+    parts = made.reshape((DOWN, ACROSS, D // (8 * ACROSS), 8, 4, 2, 2))
+    made = tl.permute(parts, (0, 5, 3, 1, 2, 4, 6))
     offs_m = tile * ROWS + tl.arange(0, ROWS)
-    dq_ptr += b * stride_b + (head - b * h) * stride_h
+    made_ptr += b * stride_b + (head - b * h) * stride_h
     tl.store(
-        dq_ptr + offs_m[:, None] * stride_s + tl.arange(0, D)[None, :],
-        dq.reshape((ROWS, D)).to(dq_ptr.dtype.element_ty), mask=(offs_m < s)[:, None],
+        made_ptr + offs_m[:, None] * stride_s + tl.arange(0, D)[None, :],
+        made.reshape((ROWS, D)).to(made_ptr.dtype.element_ty), mask=(offs_m < s)[:, None],
     )  # fmt: skip

@@ -62,7 +62,8 @@ def test_calls_that_it_serves_are_given_to_it(case: Case, sm: int, name: str) ->
     ("case", "taken"),
     [
         (_case(1, 16, 16, 1024, 1024, 128, 128), True),  # 128 programs
-        (_case(1, 32, 1, 256, 1024, 128, 128), False),  # 8 programs of 128 tiles
+        (_case(1, 32, 1, 256, 1024, 128, 128), True),  # 256 programs, of a query head each
+        (_case(1, 1, 1, 1024, 1024, 128, 128), False),  # 8 programs of 16 tiles
         (_case(1, 4, 1, 128, 128, 128, 128), True),  # a program of 8 tiles
     ],
 )
@@ -133,11 +134,17 @@ _WITH_OPTIONS = (
     _case(1, 4, 2, 130, 300, 256, 256, options="softcap alibi"),
     _case(1, 4, 1, 1, 300, 128, 128, options="softcap sink alibi bottom_right", window=(9, 9)),
 )
+# Query heads have programs of their own where dq is added up in no order.
+_SPREAD = (
+    _case(2, 8, 2, 300, 333, 128, 128, options="causal alibi"),
+    _case(1, 6, 1, 600, 200, 64, 64, options="bottom_right", window=(300, 40)),
+    _case(1, 5, 1, 130, 70, 256, 256, dtype=torch.float16),
+)
 
 
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize("name", ["hopper_ordered", "hopper_atomic"])
-@pytest.mark.parametrize("case", [*_CASES, *_WITH_OPTIONS], ids=Case.id)
+@pytest.mark.parametrize("case", [*_CASES, *_WITH_OPTIONS, *_SPREAD], ids=Case.id)
 def test_it_is_right_however_late_asynchronous_work_is(
     case: Case, name: str, *, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +252,29 @@ def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
         for case, late in product(_SHORT if defect in _DEFECTS else _WITH_OPTIONS, (True, False))
     )
     assert any(row.status == "failed" for row in rows)
+
+
+# The same, of what query heads of their own programs do.
+_SPREAD_DEFECTS = {
+    "k and v are of another head": ("kv_head // sizes.share, start_n", "kv_head, start_n"),
+    "a head adds to another key head": (
+        "(b * sizes.h_kv + kv_head) // sizes.share",
+        "(b * sizes.h_kv + kv_head + 1) // sizes.share",
+    ),
+    "dv is added to dk": ("(own + there)", "(own + 0 * there)"),
+}
+
+
+@pytest.mark.parametrize("defect", _SPREAD_DEFECTS)
+def test_defect_of_heads_of_their_own_is_found(
+    defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the verdict on the kernel that adds in no order."""
+    texts = _SPREAD_DEFECTS[defect]
+    module = changed(hopper_backward_kernel, tmp_path / "changed.py", *texts)
+    monkeypatch.setattr(hopper_backward, "gradients_kernel", module.gradients_kernel)
+    rows = [row_of("hopper_atomic", case, monkeypatch, late=True) for case in _SPREAD]
+    assert {row.status for row in rows} == {"failed"}
 
 
 @pytest.mark.usefixtures("small_is_large")
