@@ -17,6 +17,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.attention import launch_plan
 from kernels.attention.hopper_kernel import hopper_kernel
 from kernels.attention.problem import (
     AttentionError,
@@ -135,9 +136,12 @@ def descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDes
     return made
 
 
-def hopper_forward(problem: Problem) -> Forward:
-    """out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32, of a call that `hopper` serves."""
-    q, given = problem.q, problem.options
+def hopper_forward(problem: Problem, key: launch_plan.Key | None = None) -> Forward:
+    """out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32, of a call that `hopper` serves.
+
+    key: what a plan of the launch is kept under.
+    """
+    q, k, v, given = problem.q, problem.k, problem.v, problem.options
     b, s_q, h_q, s_kv, d = problem.b, problem.s_q, problem.h_q, problem.s_kv, problem.d
     # Sizes one by one: torch takes 1 to 2 us less for them than for a tuple or a shape.
     out = q.new_empty(b, s_q, h_q, d)
@@ -153,14 +157,18 @@ def hopper_forward(problem: Problem) -> Forward:
     blocks = cdiv(s_q, cut.groups * ROWS)
     programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
     scale = problem.scale * math.log2(math.e)
+    arguments = (
+        descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),
+        descriptor(out, ROWS), lse, blocks, b * h_q, h_q, problem.group, s_q, keys, shift, scale,
+    )  # fmt: skip
+    constants = {
+        "CAUSAL": given.causal, "SCALE_FIRST": problem.scale <= 0, "STAGES": STAGES,
+        "GROUPS": cut.groups, "REGISTERS": cut.registers,
+    }  # fmt: skip
     with on_device_of(q):
-        hopper_kernel[(programs,)](
-            descriptor(q, ROWS), descriptor(problem.k, cut.keys, keys),
-            descriptor(problem.v, cut.keys, keys), descriptor(out, ROWS), lse, blocks, b * h_q,
-            h_q, problem.group, s_q, keys, shift, scale, CAUSAL=given.causal,
-            SCALE_FIRST=problem.scale <= 0, STAGES=STAGES, GROUPS=cut.groups,
-            REGISTERS=cut.registers, num_warps=4,
-        )  # fmt: skip
+        compiled = hopper_kernel[(programs,)](*arguments, **constants, num_warps=4)
+    given = (*arguments, *constants.values())
+    launch_plan.keep(key, hopper_kernel, compiled, programs, given, (q, k, v, out, lse))
     return out, lse
 
 
@@ -210,10 +218,14 @@ def hopper(
     scale: float | None = None,
 ) -> Forward:
     """Warps do a tile's softmax while the tensor cores are at its neighbours' products."""
+    key = launch_plan.key_of("hopper", q, k, v, causal, corner, scale)
+    planned = launch_plan.forward(key, q, k, v)
+    if planned is not None:
+        return planned
     problem = Problem.of(q, k, v, Options(causal=causal, corner=corner, scale=scale))
     if not is_served(problem, _CUTS):
         raise AttentionError(
             "hopper serves float16 and bfloat16 on sm 90, heads of 64, 128 and 256, and 16-byte "
             "pointers, strides and rows; use flash"
         )
-    return hopper_forward(problem)
+    return hopper_forward(problem, key)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.attention import attention, attention_with_lse
 from kernels.attention.function import forward_operator, packed
-from kernels.attention.problem import AttentionError, Options
+from kernels.attention.problem import AttentionError, Given
 
 SCALE_OF_FP32 = 1e-5  # these outputs are near 1; the suite's bounds judge the kernels themselves
 
@@ -66,8 +66,8 @@ def test_attention_passes_torchs_check_of_operators(device: torch.device) -> Non
     """Schema, fake tensors, autograd registration and ahead-of-time tracing."""
     q, k, v = _tensors(device, h_kv=2)
     bias, sink = _draw(device, 1, 1, 5, 7), _draw(device, 2)
-    options = Options(causal=True, window=(3, None), bias=bias, sink=sink)
-    tensors, settings = packed(options, deterministic=True, precision="ieee")
+    given: Given = {"causal": True, "window": (3, None), "bias": bias, "sink": sink}
+    tensors, settings = packed(given)
     results = torch.library.opcheck(forward_operator, (q, k, v, *tensors), settings)
     assert set(results.values()) == {"SUCCESS"}
 
