@@ -26,9 +26,7 @@ from oracles.op import Case
 Forward = tuple[Tensor, Tensor]
 
 
-def launch(
-    launcher: Launcher, variant: Variant, key: launch_plan.Key | None = None
-) -> Forward:
+def launch(launcher: Launcher, variant: Variant, key: launch_plan.Key | None = None) -> Forward:
     """out and lse, by one variant; key: what a plan of its launch is kept under, if it has one."""
     problem = launcher.problem
     b, s_q, h_q, _ = problem.q.shape

@@ -85,7 +85,7 @@ def _given(tensors: Sequence[Tensor | None], settings: Mapping[str, Any]) -> Opt
     return Options(**given)
 
 
-def _define(name: str, tensors: str, results: int) -> Any:  # noqa: ANN401  # callable
+def _define(name: str, tensors: str, results: int) -> Any:
     """An operator of these tensors and the options."""
     returned = ", ".join(["Tensor"] * results)
     _library.define(
@@ -97,9 +97,7 @@ def _define(name: str, tensors: str, results: int) -> Any:  # noqa: ANN401  # ca
 _QKV = "Tensor q, Tensor k, Tensor v"
 forward_operator = _define("attention_forward", _QKV, 2)
 forward_only_operator = _define("attention_forward_only", _QKV, 2)
-backward_operator = _define(
-    "attention_backward", f"Tensor do, {_QKV}, Tensor out, Tensor lse", 5
-)
+backward_operator = _define("attention_backward", f"Tensor do, {_QKV}, Tensor out, Tensor lse", 5)
 _ON_ANY_DEVICE = "CompositeExplicitAutograd"
 
 
@@ -295,7 +293,7 @@ def attention_with_lse(
     if torch.compiler.is_compiling():
         made = forward_operator(q, k, v, *tensors, **settings)
     elif torch.is_grad_enabled() and any(
-        [each is not None and each.requires_grad for each in (q, k, v, *tensors)]
+        each is not None and each.requires_grad for each in (q, k, v, *tensors)
     ):
         made = _Differentiable.apply(q, k, v, *tensors, settings)
     else:

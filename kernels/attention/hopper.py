@@ -167,8 +167,8 @@ def hopper_forward(problem: Problem, key: launch_plan.Key | None = None) -> Forw
     }  # fmt: skip
     with on_device_of(q):
         compiled = hopper_kernel[(programs,)](*arguments, **constants, num_warps=4)
-    given = (*arguments, *constants.values())
-    launch_plan.keep(key, hopper_kernel, compiled, programs, given, (q, k, v, out, lse))
+    passed = (*arguments, *constants.values())
+    launch_plan.keep(key, hopper_kernel, compiled, programs, passed, (q, k, v, out, lse))
     return out, lse
 
 
