@@ -131,10 +131,10 @@ def _run_forward(
         planned = launch_plan.forward(key, q, k, v)
         if planned is not None:
             return planned
+    problem = Problem.of(q, k, v, _given(tensors, settings))
     reason = unlaunchable(q)
     if reason is not None:
         raise AttentionError(reason)
-    problem = Problem.of(q, k, v, _given(tensors, settings))
     return forward(problem, tf32=settings.get("precision") == "tf32", key=key)
 
 
@@ -150,9 +150,10 @@ def _gradients(
 @torch.library.register_fake("kernel_workbench::attention_forward", lib=_library)
 @torch.library.register_fake("kernel_workbench::attention_forward_only", lib=_library)
 def _(
-    q: Tensor, k: Tensor, v: Tensor, *tensors: object, **settings: object
+    q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
-    del k, tensors, settings
+    check_shapes(q, k, v)
+    check_options(q, _given(tensors, settings))
     b, s_q, h_q, _ = q.shape
     lse = q.new_empty((b, h_q, s_q), dtype=torch.float32)
     return q.new_empty((b, s_q, h_q, v.shape[3])), lse
@@ -274,31 +275,45 @@ def attention_with_lse(
     """As `attention`; lse [b, h_q, s_q] in fp32 beside out, without a gradient of its own."""
     if precision not in ("ieee", "tf32"):
         raise AttentionError(f"precision must be ieee or tf32, got {precision}")
+    tracing = torch.compiler.is_compiling()
+    # Else the operator checks, and only a call that is not like an earlier one. It is given no
+    # window's side that is negative, since -1 is a missing one there.
+    if tracing or not deterministic or given.get("window") is not None:
+        _check(q, k, v, given, deterministic=deterministic, precision=precision)
+    tensors, settings = packed(given, deterministic=deterministic, precision=precision)
+    made: tuple[Tensor, Tensor]
+    try:
+        if tracing:
+            made = forward_operator(q, k, v, *tensors, **settings)
+        elif torch.is_grad_enabled() and any(
+            each is not None and each.requires_grad for each in (q, k, v, *tensors)
+        ):
+            made = _Differentiable.apply(q, k, v, *tensors, settings)
+        else:
+            made = forward_only_operator(q, k, v, *tensors, **settings)
+    except (RuntimeError, TypeError):  # torch's, of what an operator doesn't take
+        _check(q, k, v, given, deterministic=deterministic, precision=precision)
+        raise
+    return made
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, given: Given, *, deterministic: bool, precision: Precision
+) -> None:
+    """Check all that can be without looking at a tensor's values. Raises AttentionError."""
     if not deterministic and precision == "tf32":
         raise AttentionError(
             "the unordered backward is served in ieee alone; pass deterministic=True"
         )
-    options = Options(**given)
     # Sequences are looked at when the operator runs, so that a trace needs none of their values.
     check_shapes(q, k, v)
-    check_options(q, options)
+    check_options(q, Options(**given))
     widest = max(q.shape[3], v.shape[3])
     if not deterministic and widest > WIDEST_UNORDERED:
         raise AttentionError(
             f"the unordered backward serves heads of at most {WIDEST_UNORDERED}, got {widest}; "
             "pass deterministic=True"
         )
-    tensors, settings = packed(given, deterministic=deterministic, precision=precision)
-    made: tuple[Tensor, Tensor]
-    if torch.compiler.is_compiling():
-        made = forward_operator(q, k, v, *tensors, **settings)
-    elif torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in (q, k, v, *tensors)
-    ):
-        made = _Differentiable.apply(q, k, v, *tensors, settings)
-    else:
-        made = forward_only_operator(q, k, v, *tensors, **settings)
-    return made
 
 
 def attention(
