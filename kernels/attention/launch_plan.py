@@ -22,10 +22,8 @@ launch nobody has read, hooks, debugging, a launch that was replaced (the suites
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 from typing import Any
 
@@ -44,7 +42,6 @@ Key = tuple[object, ...]
 
 enabled = True  # False: every launch is the ordinary one
 CHECKED_VERSIONS = ("3.6.0", "3.7.1")
-MOST_KEPT = 512
 _ALIGNED = 16  # bytes
 _PLAIN = (type(None), bool, int, float, str)
 _ORDINARY_RUN = jit.JITFunction.run
@@ -133,7 +130,10 @@ def _is_plain(kernel: Any) -> bool:
     )
 
 
-_kept: OrderedDict[Key, tuple[LaunchPlan, int]] = OrderedDict()  # with programs; last used, last
+@lru_cache(maxsize=512)
+def _place(_: Key) -> list[tuple[LaunchPlan, int]]:
+    """Where the plan of a key is, with its number of programs; empty while there is none."""
+    return []
 
 
 def key_of(entry: str, q: Tensor, k: Tensor, v: Tensor, *options: object) -> Key | None:
@@ -172,19 +172,17 @@ def keep(
         or len({id(tensor) for tensor in tensors}) < len(tensors)  # of k and v, which was which?
     ):
         return
-    _kept[key] = LaunchPlan(kernel, compiled, arguments, tensors), programs
-    if len(_kept) > MOST_KEPT:
-        _kept.popitem(last=False)
+    _place(key)[:] = [(LaunchPlan(kernel, compiled, arguments, tensors), programs)]
 
 
 def forward(key: Key | None, q: Tensor, k: Tensor, v: Tensor) -> Forward | None:
     """out and lse by the plan that is kept of a forward; None: take the ordinary launch."""
-    found = None if key is None else _kept.get(key)
-    if key is None or found is None or not found[0].is_current():
+    place = None if key is None else _place(key)
+    if not place:
         return None
-    plan, programs = found
-    with suppress(KeyError):  # another thread may just have dropped it
-        _kept.move_to_end(key)
+    ((plan, programs),) = place
+    if not plan.is_current():
+        return None
     b, s_q, h_q, _ = q.shape
     # Sizes one by one: torch takes 1 to 2 us less for them than for a tuple or a shape.
     out, lse = q.new_empty(b, s_q, h_q, v.shape[3]), q.new_empty(b, h_q, s_q, dtype=torch.float32)

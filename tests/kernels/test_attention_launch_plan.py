@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,8 +97,14 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> _Driver:
     monkeypatch.setattr(launch_plan, "CompiledKernel", _Compiled)
     # As it is without our interpreter.
     monkeypatch.setattr(type(hopper_kernel), "run", triton.runtime.JITFunction.run)
-    monkeypatch.setattr(launch_plan, "_kept", OrderedDict())
+    _with_places(512, monkeypatch)
     return made
+
+
+def _with_places(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many plans at most, and none yet."""
+    place = lru_cache(maxsize=most)(launch_plan._place.__wrapped__)
+    monkeypatch.setattr(launch_plan, "_place", place)
 
 
 def _arguments(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[object, ...]:
@@ -296,14 +302,15 @@ def test_no_plan_is_kept_of_what_it_could_not_say(driver: _Driver) -> None:
 @_IS_CHECKED
 def test_number_of_plans_is_bounded(driver: _Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was used last stays."""
-    monkeypatch.setattr(launch_plan, "MOST_KEPT", 2)
+    assert launch_plan._place.cache_info().maxsize == 512
+    _with_places(2, monkeypatch)
     keys = [_key(options=(number,)) for number in range(3)]
     _keep(driver, keys[0])
     _keep(driver, keys[1])
     assert launch_plan.forward(keys[0], *_tensors()) is not None
     _keep(driver, keys[2])
-    found = [launch_plan.forward(key, *_tensors()) is not None for key in keys]
-    assert found == [True, False, True]
+    found = [launch_plan.forward(keys[each], *_tensors()) is not None for each in (2, 0, 1)]
+    assert found == [True, True, False]
 
 
 def test_told_number_of_sms_is_a_doubt() -> None:
@@ -323,7 +330,7 @@ def gpu(device: torch.device) -> torch.device:
         pytest.skip("needs --device=cuda and sm 90")
     if triton.__version__ not in launch_plan.CHECKED_VERSIONS:
         pytest.skip(f"nobody has read the launch of Triton {triton.__version__}")
-    launch_plan._kept.clear()
+    launch_plan._place.cache_clear()
     return device
 
 
