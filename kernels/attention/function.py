@@ -53,7 +53,22 @@ _SCHEMA = (
     "float dropout_p=0.0, SymInt dropout_seed=0, SymInt? max_seqlen_q=None, "
     "SymInt? max_seqlen_k=None, float? scale=None, bool deterministic=True, str precision='ieee'"
 )
-_library = torch.library.Library("kernel_workbench", "FRAGMENT")
+
+
+def _new_library() -> torch.library.Library:
+    """Where the operators are defined. What an earlier import of this module defined makes room.
+
+    torch holds on to it otherwise; its own `custom_op` does the same.
+    """
+    operators: Any = torch.ops.kernel_workbench
+    if "_attention" in vars(operators):
+        operators._attention._destroy()  # noqa: SLF001
+    made = torch.library.Library("kernel_workbench", "FRAGMENT")
+    operators._attention = made  # noqa: SLF001
+    return made
+
+
+_library = _new_library()
 
 
 def packed(
