@@ -64,6 +64,11 @@ def told_multiprocessors(count: int) -> Iterator[Told]:
         _told.pop()
 
 
+def is_told() -> bool:
+    """Whether kernels are told of a number of SMs."""
+    return bool(_told)
+
+
 def multiprocessors(device: torch.device, *, device_independent: bool = False) -> int:
     """SMs to spread programs over: the device's, a simulated few on a CPU, or a fixed number."""
     if _told:

@@ -12,6 +12,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from kernels.attention import launch_plan
 from kernels.attention.forward_kernel import forward_kernel
 from kernels.attention.launch import Launcher
 from kernels.attention.problem import Given, Options, Problem
@@ -25,8 +26,8 @@ from oracles.op import Case
 Forward = tuple[Tensor, Tensor]
 
 
-def launch(launcher: Launcher, variant: Variant) -> Forward:
-    """out and lse, by one variant."""
+def launch(launcher: Launcher, variant: Variant, key: launch_plan.Key | None = None) -> Forward:
+    """out and lse, by one variant; key: what a plan of its launch is kept under, if it has one."""
     problem = launcher.problem
     b, s_q, h_q, _ = problem.q.shape
     out = problem.q.new_empty((b, s_q, h_q, problem.d_v))
@@ -39,14 +40,18 @@ def launch(launcher: Launcher, variant: Variant) -> Forward:
         wide = {"acc_ptr": acc, "scale": problem.scale}
         launcher.launch(forward_wide_kernel, programs, variant, {"out": out}, **wide, **rows)
     else:
-        launcher.launch(forward_kernel, programs, variant, {"out": out}, **rows)
+        made = launcher.launch(forward_kernel, programs, variant, {"out": out}, **rows)
+        if made is not None:
+            launch_plan.keep(key, *made, (problem.q, problem.k, problem.v, out, lse))
     return out, lse
 
 
-def flash_forward(problem: Problem, *, tf32: bool = False) -> Forward:
+def flash_forward(
+    problem: Problem, *, tf32: bool = False, key: launch_plan.Key | None = None
+) -> Forward:
     """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], by the first variant that fits."""
     launcher = Launcher(problem, tf32=tf32)
-    return launch(launcher, pick("fwd", launcher.need))
+    return launch(launcher, pick("fwd", launcher.need), key)
 
 
 def _workspace(case: Case) -> int:

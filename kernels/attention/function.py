@@ -2,7 +2,9 @@
 
 Two operators of torch.library carry it, so that torch.compile, autograd and torch's own checks
 (`torch.library.opcheck`, `torch.autograd.gradcheck` in fp32) see what they expect. First
-derivatives alone: a second one is refused.
+derivatives alone: a second one is refused. A call that isn't traced takes less of the host's time:
+a third operator is the forward without a gradient, and a function of torch.autograd gives it one
+where a tensor asks for it (decision 0043).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from kernels.attention import hopper, hopper_backward
+from kernels.attention import hopper, hopper_backward, launch_plan
 from kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward
 from kernels.attention.forward import Forward, flash_forward
 from kernels.attention.problem import (
@@ -44,32 +46,74 @@ Precision = Literal["ieee", "tf32"]
 # The options as operators have them: tensors in this order, which autograd asks for, and the rest
 # by name. A window's missing side is -1.
 _TENSORS = ("bias", "alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k")
+# With the defaults of `Options`: torch hands on only what differs from them.
 _SCHEMA = (
-    ", ".join(f"Tensor? {name}" for name in _TENSORS)
-    + ", *, bool causal, SymInt[]? window, str corner, float? softcap, float dropout_p, "
-    "SymInt dropout_seed, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float? scale, "
-    "bool deterministic, str precision"
+    ", ".join(f"Tensor? {name}=None" for name in _TENSORS)
+    + ", *, bool causal=False, SymInt[]? window=None, str corner='top_left', float? softcap=None, "
+    "float dropout_p=0.0, SymInt dropout_seed=0, SymInt? max_seqlen_q=None, "
+    "SymInt? max_seqlen_k=None, float? scale=None, bool deterministic=True, str precision='ieee'"
 )
 
 
+def _new_library() -> torch.library.Library:
+    """Where the operators are defined. What an earlier import of this module defined makes room.
+
+    torch holds on to it otherwise; its own `custom_op` does the same.
+    """
+    operators: Any = torch.ops.kernel_workbench
+    if "_attention" in vars(operators):
+        operators._attention._destroy()  # noqa: SLF001
+    made = torch.library.Library("kernel_workbench", "FRAGMENT")
+    operators._attention = made  # noqa: SLF001
+    return made
+
+
+_library = _new_library()
+
+
 def packed(
-    options: Options, *, deterministic: bool, precision: Precision
+    given: Given, *, deterministic: bool = True, precision: Precision = "ieee"
 ) -> tuple[list[Tensor | None], dict[str, object]]:
-    """The options as an operator is given them: its tensors, and the rest by name."""
-    given = options._asdict()
-    if options.window is not None:
-        given["window"] = [-1 if side is None else side for side in options.window]
-    tensors = [given.pop(name) for name in _TENSORS]
-    return tensors, {**given, "deterministic": deterministic, "precision": precision}
+    """The options as an operator is given them: its tensors, if any, and the rest by name."""
+    settings: dict[str, object] = dict(given)
+    tensors: Any = [settings.pop(name, None) for name in _TENSORS]
+    if all(tensor is None for tensor in tensors):
+        tensors = []
+    window = given.get("window")
+    if window is not None:
+        settings["window"] = [-1 if side is None else side for side in window]
+    if not deterministic:
+        settings["deterministic"] = deterministic
+    if precision != "ieee":
+        settings["precision"] = precision
+    return tensors, settings
 
 
 def _given(tensors: Sequence[Tensor | None], settings: Mapping[str, Any]) -> Options:
     """What `packed` took apart."""
-    given = {**dict(zip(_TENSORS, tensors, strict=True)), **settings}
-    del given["deterministic"], given["precision"]
-    if given["window"] is not None:
+    # torch leaves out tensors at the end that are None.
+    given = {**dict(zip(_TENSORS, tensors, strict=False)), **settings}
+    given.pop("deterministic", None)
+    given.pop("precision", None)
+    if given.get("window") is not None:
         given["window"] = tuple(None if side < 0 else side for side in given["window"])
     return Options(**given)
+
+
+def _define(name: str, tensors: str, results: int) -> Any:
+    """An operator of these tensors and the options."""
+    returned = ", ".join(["Tensor"] * results)
+    _library.define(
+        f"{name}({tensors}, {_SCHEMA}) -> ({returned})", tags=(torch.Tag.pt2_compliant_tag,)
+    )
+    return getattr(torch.ops.kernel_workbench, name).default
+
+
+_QKV = "Tensor q, Tensor k, Tensor v"
+forward_operator = _define("attention_forward", _QKV, 2)
+forward_only_operator = _define("attention_forward_only", _QKV, 2)
+backward_operator = _define("attention_backward", f"Tensor do, {_QKV}, Tensor out, Tensor lse", 5)
+_ON_ANY_DEVICE = "CompositeExplicitAutograd"
 
 
 def _forward(problem: Problem, *, tf32: bool) -> Forward:
@@ -79,27 +123,34 @@ def _forward(problem: Problem, *, tf32: bool) -> Forward:
     return flash_forward(problem, tf32=tf32)
 
 
-def forward(problem: Problem, *, tf32: bool) -> Forward:
-    """As `_forward`, by the kernel that dispatch takes."""
-    if hopper.serves(problem) and not serves(problem):
-        return hopper.hopper_forward(problem)
-    return _forward(problem, tf32=tf32)
+def forward(problem: Problem, *, tf32: bool, key: launch_plan.Key | None = None) -> Forward:
+    """As `_forward`, by the kernel that dispatch takes; key: what its plan is kept under."""
+    if serves(problem) and not tf32:
+        return split_forward(problem)
+    if hopper.serves(problem):
+        return hopper.hopper_forward(problem, key)
+    return flash_forward(problem, tf32=tf32, key=key)
 
 
-@torch.library.custom_op(
-    "kernel_workbench::attention_forward",
-    mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_SCHEMA}) -> (Tensor, Tensor)",
-)
-def forward_operator(
+@torch.library.impl(_library, "attention_forward", _ON_ANY_DEVICE)
+@torch.library.impl(_library, "attention_forward_only", _ON_ANY_DEVICE)
+@torch.compiler.disable
+def _run_forward(
     q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
     """out and lse."""
+    key = None
+    # A seed is another one at each call.
+    if "dropout_p" not in settings and not any(tensor is not None for tensor in tensors):
+        key = launch_plan.key_of("attention", q, k, v, repr(settings))
+        planned = launch_plan.forward(key, q, k, v)
+        if planned is not None:
+            return planned
+    problem = Problem.of(q, k, v, _given(tensors, settings))
     reason = unlaunchable(q)
     if reason is not None:
         raise AttentionError(reason)
-    problem = Problem.of(q, k, v, _given(tensors, settings))
-    return forward(problem, tf32=settings["precision"] == "tf32")
+    return forward(problem, tf32=settings.get("precision") == "tf32", key=key)
 
 
 def _gradients(
@@ -111,25 +162,21 @@ def _gradients(
     return backward(do, problem, out, lse, tf32=tf32, ordered=ordered)
 
 
-@forward_operator.register_fake
+@torch.library.register_fake("kernel_workbench::attention_forward", lib=_library)
+@torch.library.register_fake("kernel_workbench::attention_forward_only", lib=_library)
 def _(
-    q: Tensor, k: Tensor, v: Tensor, *tensors: object, **settings: object
+    q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
-    del k, tensors, settings
+    check_shapes(q, k, v)
+    check_options(q, _given(tensors, settings))
     b, s_q, h_q, _ = q.shape
     lse = q.new_empty((b, h_q, s_q), dtype=torch.float32)
     return q.new_empty((b, s_q, h_q, v.shape[3])), lse
 
 
-@torch.library.custom_op(
-    "kernel_workbench::attention_backward",
-    mutates_args=(),
-    schema=(
-        f"(Tensor do, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA})"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
-)
-def backward_operator(
+@torch.library.impl(_library, "attention_backward", _ON_ANY_DEVICE)
+@torch.compiler.disable
+def _run_backward(
     do: Tensor,
     q: Tensor,
     k: Tensor,
@@ -146,8 +193,8 @@ def backward_operator(
         problem,
         out,
         lse,
-        tf32=settings["precision"] == "tf32",
-        ordered=settings["deterministic"],
+        tf32=settings.get("precision") == "tf32",
+        ordered=settings.get("deterministic", True),
     )
     # An operator returns no None.
     absent = q.new_empty(0)
@@ -160,17 +207,17 @@ def backward_operator(
     )
 
 
-@backward_operator.register_fake
+@torch.library.register_fake("kernel_workbench::attention_backward", lib=_library)
 def _(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None, **settings: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     del do, settings
-    given = dict(zip(_TENSORS, others[2:], strict=True))
+    given = dict(zip(_TENSORS, others[2:], strict=False))
 
     def like(tensor: Tensor | None) -> Tensor:
         return q.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)
 
-    return like(q), like(k), like(v), like(given["bias"]), like(given["sink"])
+    return like(q), like(k), like(v), like(given.get("bias")), like(given.get("sink"))
 
 
 def _save(
@@ -188,8 +235,8 @@ def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]
     q, k, v, *tensors, out, lse = ctx.saved_tensors
     dq, dk, dv, dbias, dsink = backward_operator(do, q, k, v, out, lse, *tensors, **ctx.settings)
     made = {"bias": dbias, "sink": dsink}
-    given = dict(zip(_TENSORS, tensors, strict=True))
-    rest = (None if given[name] is None else made.get(name) for name in _TENSORS)
+    given = zip(_TENSORS, tensors, strict=False)
+    rest = (None if tensor is None else made.get(name) for name, tensor in given)
     return dq, dk, dv, *rest
 
 
@@ -200,8 +247,35 @@ def _refuse(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-forward_operator.register_autograd(_differentiate, setup_context=_save)
-backward_operator.register_autograd(_refuse)
+torch.library.register_autograd(
+    "kernel_workbench::attention_forward", _differentiate, setup_context=_save, lib=_library
+)
+torch.library.register_autograd("kernel_workbench::attention_backward", _refuse, lib=_library)
+
+
+class _Differentiable(torch.autograd.Function):
+    """The forward with its gradient, for a call that isn't traced.
+
+    torch's own wrapper of an operator that has a gradient takes ten times as long.
+    """
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        """Of q, k, v, the options that are tensors, and the rest."""
+        *tensors, settings = inputs
+        made: tuple[Tensor, Tensor] = forward_only_operator(*tensors, **settings)
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        """As the operator's."""
+        *tensors, settings = inputs
+        _save(ctx, tuple(tensors), settings, output)
+
+    @staticmethod
+    def backward(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """As the operator's; the options that are no tensors have no gradient."""
+        return *_differentiate(ctx, do, _), None
 
 
 def attention_with_lse(
@@ -216,23 +290,45 @@ def attention_with_lse(
     """As `attention`; lse [b, h_q, s_q] in fp32 beside out, without a gradient of its own."""
     if precision not in ("ieee", "tf32"):
         raise AttentionError(f"precision must be ieee or tf32, got {precision}")
+    tracing = torch.compiler.is_compiling()
+    # Else the operator checks, and only a call that is not like an earlier one. It is given no
+    # window's side that is negative, since -1 is a missing one there.
+    if tracing or not deterministic or given.get("window") is not None:
+        _check(q, k, v, given, deterministic=deterministic, precision=precision)
+    tensors, settings = packed(given, deterministic=deterministic, precision=precision)
+    made: tuple[Tensor, Tensor]
+    try:
+        if tracing:
+            made = forward_operator(q, k, v, *tensors, **settings)
+        elif torch.is_grad_enabled() and any(
+            each is not None and each.requires_grad for each in (q, k, v, *tensors)
+        ):
+            made = _Differentiable.apply(q, k, v, *tensors, settings)
+        else:
+            made = forward_only_operator(q, k, v, *tensors, **settings)
+    except (RuntimeError, TypeError):  # torch's, of what an operator doesn't take
+        _check(q, k, v, given, deterministic=deterministic, precision=precision)
+        raise
+    return made
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, given: Given, *, deterministic: bool, precision: Precision
+) -> None:
+    """Check all that can be without looking at a tensor's values. Raises AttentionError."""
     if not deterministic and precision == "tf32":
         raise AttentionError(
             "the unordered backward is served in ieee alone; pass deterministic=True"
         )
-    options = Options(**given)
     # Sequences are looked at when the operator runs, so that a trace needs none of their values.
     check_shapes(q, k, v)
-    check_options(q, options)
+    check_options(q, Options(**given))
     widest = max(q.shape[3], v.shape[3])
     if not deterministic and widest > WIDEST_UNORDERED:
         raise AttentionError(
             f"the unordered backward serves heads of at most {WIDEST_UNORDERED}, got {widest}; "
             "pass deterministic=True"
         )
-    tensors, settings = packed(options, deterministic=deterministic, precision=precision)
-    out, lse = forward_operator(q, k, v, *tensors, **settings)
-    return out, lse
 
 
 def attention(

@@ -18,6 +18,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.attention import launch_plan
 from kernels.attention.hopper_kernel import hopper_kernel
 from kernels.attention.problem import (
     AttentionError,
@@ -191,8 +192,11 @@ def scale_and_cap(problem: Problem) -> tuple[float, float]:
     return (scale, 1.0) if softcap is None else (2 * scale / softcap, softcap * LOG2E)
 
 
-def hopper_forward(problem: Problem) -> Forward:
-    """out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32, of a call that `hopper` serves."""
+def hopper_forward(problem: Problem, key: launch_plan.Key | None = None) -> Forward:
+    """out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32, of a call that `hopper` serves.
+
+    key: what a plan of the launch is kept under.
+    """
     q, k, v, given = problem.q, problem.k, problem.v, problem.options
     b, s_q, h_q, d = problem.b, problem.s_q, problem.h_q, problem.d
     # Sizes one by one: torch takes 1 to 2 us less for them than for a tuple or a shape.
@@ -214,13 +218,20 @@ def hopper_forward(problem: Problem) -> Forward:
     natural = given.softcap is not None or "first" in terms
     per_slope = LOG2E if natural else LOG2E / scale
     slopes, sink = (lse if each is None else each for each in (given.alibi_slopes, given.sink))
+    arguments = (
+        descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),
+        descriptor(out, ROWS), lse, slopes, sink, blocks, b * h_q, h_q, problem.group, s_q, keys,
+        limits.shift, limits.left, limits.right, scale, cap, per_slope,
+    )  # fmt: skip
+    constants = {
+        "MASK": limits.mask, "TERMS": terms, "STAGES": STAGES, "GROUPS": cut.groups,
+        "REGISTERS": cut.registers,
+    }  # fmt: skip
     with on_device_of(q):
-        hopper_kernel[(programs,)](
-            descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),
-            descriptor(out, ROWS), lse, slopes, sink, blocks, b * h_q, h_q, problem.group, s_q,
-            keys, limits.shift, limits.left, limits.right, scale, cap, per_slope, MASK=limits.mask,
-            TERMS=terms, STAGES=STAGES, GROUPS=cut.groups, REGISTERS=cut.registers, num_warps=4,
-        )  # fmt: skip
+        compiled = hopper_kernel[(programs,)](*arguments, **constants, num_warps=4)
+    if not limits.first:  # k and v as they were given
+        passed = (*arguments, *constants.values())
+        launch_plan.keep(key, hopper_kernel, compiled, programs, passed, (q, k, v, out, lse))
     return out, lse
 
 
@@ -267,7 +278,11 @@ def is_dispatched(case: Case) -> bool:
 )
 def hopper(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     """Warps do a tile's softmax while the tensor cores are at its neighbours' products."""
+    key = launch_plan.key_of("hopper", q, k, v, *given, *given.values())
+    planned = launch_plan.forward(key, q, k, v)
+    if planned is not None:
+        return planned
     problem = Problem.of(q, k, v, Options(**given))
     if not is_served(problem, _CUTS):
         raise AttentionError(NOT_SERVED.format(name="hopper serves", other="flash"))
-    return hopper_forward(problem)
+    return hopper_forward(problem, key)

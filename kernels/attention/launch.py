@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from torch import Tensor
@@ -40,6 +40,15 @@ class Twins:
     def of(self, vector: int) -> Any:
         """The kernel for loads of `vector` elements."""
         return self.aligned if vector > 1 else self.any
+
+
+class Launched(NamedTuple):
+    """A launch that was made: what `launch_plan.keep` takes."""
+
+    kernel: Any
+    compiled: object  # what Triton's launch returns
+    programs: int
+    arguments: tuple[object, ...]
 
 
 def compiled(function: Callable[..., object], *vectors: str) -> Any:
@@ -114,14 +123,14 @@ class Launcher:
         stored: Mapping[str, Tensor] | None = None,
         /,
         **own: object,
-    ) -> None:
+    ) -> Launched | None:
         """Run `programs` of a kernel, if any, as a variant cuts it.
 
         stored: tensors laid out like (b, s, h, d) beside those that are loaded. own: what only this
         kernel takes, or takes otherwise.
         """
         if not programs:
-            return
+            return None
         tile, vector = variant.tile, self.vector(variant)
         arguments = {
             **self._arguments(vector),
@@ -135,4 +144,5 @@ class Launcher:
         chosen = kernel.of(vector)
         named = {name: arguments[name] for name in chosen.arg_names}
         with on_device_of(self.problem.q):
-            chosen[(programs,)](**named, num_warps=tile.warps, num_stages=tile.stages)
+            made = chosen[(programs,)](**named, num_warps=tile.warps, num_stages=tile.stages)
+        return Launched(chosen, made, programs, tuple(named.values()))

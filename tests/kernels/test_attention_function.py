@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention import attention, attention_with_lse
-from kernels.attention.function import forward_operator, packed
-from kernels.attention.problem import AttentionError, Options
+from kernels.attention.function import forward_only_operator, forward_operator, packed
+from kernels.attention.problem import AttentionError, Given
 
 SCALE_OF_FP32 = 1e-5  # these outputs are near 1; the suite's bounds judge the kernels themselves
 
@@ -66,10 +66,16 @@ def test_attention_passes_torchs_check_of_operators(device: torch.device) -> Non
     """Schema, fake tensors, autograd registration and ahead-of-time tracing."""
     q, k, v = _tensors(device, h_kv=2)
     bias, sink = _draw(device, 1, 1, 5, 7), _draw(device, 2)
-    options = Options(causal=True, window=(3, None), bias=bias, sink=sink)
-    tensors, settings = packed(options, deterministic=True, precision="ieee")
+    given: Given = {"causal": True, "window": (3, None), "bias": bias, "sink": sink}
+    tensors, settings = packed(given)
     results = torch.library.opcheck(forward_operator, (q, k, v, *tensors), settings)
     assert set(results.values()) == {"SUCCESS"}
+    q, k, v, bias, sink = (each.detach() for each in (q, k, v, bias, sink))
+    calls: list[Given] = [{}, {"causal": True, "bias": bias, "sink": sink}]
+    for call in calls:
+        tensors, settings = packed(call)
+        results = torch.library.opcheck(forward_only_operator, (q, k, v, *tensors), settings)
+        assert set(results.values()) == {"SUCCESS"}
 
 
 def test_attention_compiles_without_a_graph_break(device: torch.device) -> None:
@@ -84,6 +90,38 @@ def test_attention_compiles_without_a_graph_break(device: torch.device) -> None:
     got = torch.autograd.grad(compiled(q, k, v), (q, k, v))
     for mine, theirs in zip(got, expected, strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_call_that_needs_no_gradient_has_the_same_values_and_none(device: torch.device) -> None:
+    """Where nothing asks for one, and where gradients are off."""
+    leaves = _tensors(device)
+    expected = attention_with_lse(*leaves, causal=True, window=(3, 0))
+    assert expected[0].requires_grad
+    with torch.no_grad():
+        off = attention_with_lse(*leaves, causal=True, window=(3, 0))
+    none = attention_with_lse(*(each.detach() for each in leaves), causal=True, window=(3, 0))
+    for made in (off, none):
+        assert not made[0].requires_grad
+        assert all(map(torch.equal, made, expected))
+
+
+@pytest.mark.parametrize("asked", range(5))
+def test_one_tensor_that_asks_has_its_gradient(device: torch.device, asked: int) -> None:
+    """And no other one does: q, k, v, a bias or a sink."""
+    leaves = [*_tensors(device, h_kv=2), _draw(device, 1, 1, 5, 7), _draw(device, 2)]
+    expected = torch.autograd.grad(_of_five(leaves), leaves)[asked]
+    given = [each.detach() for each in leaves]
+    given[asked].requires_grad_()
+    _of_five(given).backward()
+    assert [each.grad is not None for each in given] == [number == asked for number in range(5)]
+    got = given[asked].grad
+    assert got is not None
+    assert torch.equal(got, expected)
+
+
+def _of_five(given: list[Tensor]) -> Tensor:
+    q, k, v, bias, sink = given
+    return attention(q, k, v, bias=bias, sink=sink).square().sum()
 
 
 def test_attention_has_no_second_derivative(device: torch.device) -> None:

@@ -47,6 +47,10 @@ _GIVEN: dict[str, tuple[Given, str]] = {
     "softcap": ({"softcap": 0.0}, "softcap must be positive and finite, got 0.0"),
     "scale": ({"scale": float("inf")}, "scale must be finite, got inf"),
     "dropout": ({"dropout_p": 1.0}, "dropout_p must be at least 0 and below 1, got 1.0"),
+    "large seed": (
+        {"dropout_seed": 2**63},
+        r"dropout_seed must be at least 0 and below 2\^63, got 9223372036854775808",
+    ),
     "seed": ({"dropout_seed": -1}, r"dropout_seed must be at least 0 and below 2\^63, got -1"),
     "bias shape": (
         {"bias": torch.zeros(2, 3, 5, 7)},
@@ -160,11 +164,30 @@ def test_mixed_dtypes_are_refused() -> None:
         flash(q.double(), k.double(), v.double())
 
 
-def test_mixed_devices_are_refused() -> None:
+@pytest.mark.parametrize("call", [flash, attention], ids=["kernel", "function"])
+def test_mixed_devices_are_refused(call: Callable[..., object]) -> None:
     """A tensor elsewhere than q isn't copied in silence."""
     q, k, v = _of(_BASE)
     with pytest.raises(AttentionError, match="v must be on cpu like q, got meta"):
-        flash(q, k, v.to("meta"))
+        call(q, k, v.to("meta"))
+
+
+@pytest.mark.parametrize("name", _SHAPES)
+def test_mismatched_tensors_without_memory_are_refused(name: str) -> None:
+    """Where only shapes are worked out, as in a model that is being laid out."""
+    changed, sentence = _SHAPES[name]
+    with pytest.raises(AttentionError, match=sentence):
+        attention(*(each.to("meta") for each in _of({**_BASE, **changed})))
+
+
+@pytest.mark.parametrize("given", [{"corner": 3}, {"scale": "wide"}, {"sinks": torch.zeros(4)}])
+def test_option_of_another_kind_or_name_is_no_error_of_torchs_schema(
+    given: dict[str, object],
+) -> None:
+    """It is the one that our own checks end in."""
+    with pytest.raises((AttentionError, TypeError)) as refused:
+        attention(*_of(_BASE), **given)  # type: ignore[arg-type]
+    assert "kernel_workbench::" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
