@@ -77,7 +77,7 @@ class _Compiled:
             global_scratch_size=scratch,
             profile_scratch_size=0,
         )
-        kinds = ["tensordesc<bf16[1, 1, 64, 64]>"] * 4 + ["*fp32", *["i32"] * 7, "fp32"]
+        kinds = ["tensordesc<bf16[1, 1, 64, 64]>"] * 4 + ["*fp32"] * 3 + ["i32"] * 9 + ["fp32"] * 3
         signature = dict(zip(hopper_kernel.arg_names, kinds + ["constexpr"] * 5, strict=True))
         self.run = object.__new__(module.CudaLauncher)
         vars(self.run).update(
@@ -109,7 +109,8 @@ def _with_places(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _arguments(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[object, ...]:
     boxes = descriptor(q, 64), descriptor(k, 128), descriptor(v, 128), descriptor(out, 64)
-    return *boxes, lse, 1, 2, 2, 1, 4, 4, 0, 0.18, True, False, 2, 2, 240
+    sizes, numbers = (1, 2, 2, 1, 4, 4, 0, 2**30, 0), (0.18, 1.0, 1.44)
+    return *boxes, lse, lse, lse, *sizes, *numbers, "causal", "", 2, 2, 240
 
 
 def _keep(
