@@ -293,12 +293,15 @@ class Session(Generic[PairRow]):
     def _follow(self, processes: shards.Shards, session: pytest.Session) -> None:
         """Take the rows of the run's processes as they come, until -x or --maxfail has enough."""
         before, most = self._failed, self.options.maxfail or sys.maxsize
+        advanced: set[tuple[str, str]] = set()  # a pair is one test, whatever its rows
         try:
             with closing(processes.rows()) as rows:
                 for row in rows:
                     self.add([row])  # type: ignore[list-item]
-                    if isinstance(row, FindRow) or row.configuration is None:
+                    pair = row.kernel, row.case.id
+                    if isinstance(row, FindRow) or not row.configuration or pair not in advanced:
                         self._advance()
+                    advanced.add(pair)
                     if self._failed - before >= most:
                         session.shouldfail = "enough rows failed"
                         break
