@@ -71,6 +71,9 @@ class Kernel:
     variant    (case, sm) -> the name of the variant that dispatch takes for the case; several
                names with spaces between where a kernel runs several passes
     variants   (sm) -> the names of all variants that there are on that sm
+    configurations  (case, sm) -> the names of the ways in which a call could be cut for the case;
+               the function asks `kernels.configuration()` which one to take
+    configuration  the one that calls are held to; None: its own choice
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
     wraps      the library that it is a way of calling
     same_stores  several programs may store the same value to one element; it means to
@@ -79,7 +82,8 @@ class Kernel:
                what alignment they take: what an interpreter asks of that one it needn't ask again
     dispatched  (case) -> whether dispatch may take it, of those that it serves: where it's quick
 
-    variant to wraps, same_code_as and dispatched are None where the kernel doesn't say.
+    variant to wraps, same_code_as, dispatched and configurations are None where the kernel doesn't
+    say.
     """
 
     op: Op
@@ -98,6 +102,8 @@ class Kernel:
     profiled: bool = False
     same_code_as: str | None = None
     dispatched: Callable[[Case], bool] | None = None
+    configurations: Callable[[Case, int], tuple[str, ...]] | None = None
+    configuration: str | None = None
 
     def left_to_others(self, case: Case, sm: int, device: str = "cuda") -> str | None:
         """Why dispatch doesn't take it for `case`; None where it may."""
@@ -158,6 +164,7 @@ def kernel(
     profiled: bool = False,
     same_code_as: str | None = None,
     dispatched: Callable[[Case], bool] | None = None,
+    configurations: Callable[[Case, int], tuple[str, ...]] | None = None,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
@@ -166,7 +173,8 @@ def kernel(
     workspace say what a case runs and how much memory it takes, wraps which library computes it,
     same_stores that its programs may store the same value to one element, profiled that it is a
     peer to profile beside ours, same_code_as which kernel's code it runs, dispatched for which of
-    the cases that it serves dispatch may take it: see `Kernel`.
+    the cases that it serves dispatch may take it, configurations how else a call of a case could be
+    cut: see `Kernel`.
     Raises KernelError where the op already has a kernel of that name, or where an argument can't
     be what was meant. The function itself is returned unchanged.
     """
@@ -185,6 +193,7 @@ def kernel(
             or wrong_function("variant", variant)
             or wrong_function("variants", variants)
             or wrong_function("workspace", workspace)
+            or wrong_function("configurations", configurations)
             or wrong_kind("wraps", wraps, (str, type(None)), "the library's name")
             or wrong_kind("same_stores", same_stores, (bool,), "True or False")
             or wrong_kind("profiled", profiled, (bool,), "True or False")
@@ -216,6 +225,7 @@ def kernel(
             profiled=profiled,
             same_code_as=same_code_as,
             dispatched=dispatched,
+            configurations=configurations,
         )
         return function
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from reports.phrases import shown
-from reports.views.accuracy_figures import failing_output
+from reports.views.accuracy_figures import failing_output, held_case
 from reports.views.accuracy_verdict import headline
 from reports.views.run import environment_lines
 
@@ -72,7 +72,7 @@ def _case(suite: Element, row: AccuracyRow) -> None:
         suite,
         "testcase",
         classname=_legal(row.kernel),
-        name=_legal(row.case.id),
+        name=_legal(held_case(row)),
         time=f"{_seconds(row.duration_s):.6f}",
     )
     if row.status == "refused":

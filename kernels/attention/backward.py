@@ -18,8 +18,15 @@ from kernels.attention.delta import launch_delta
 from kernels.attention.launch import Launcher
 from kernels.attention.option_gradients import bias_gradient_kernel, sink_gradient_kernel
 from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.registration import elements, ours, variants_of_case
-from kernels.attention.variants import WIDEST_RF, Pass, Tile, Variant, key_passes, names, pick
+from kernels.attention.registration import (
+    configurations_of_case,
+    elements,
+    gathered_elements,
+    ours,
+    variants_of_case,
+)
+from kernels.attention.tile_model import Pass, Tile
+from kernels.attention.variants import Variant, key_passes, names, pick
 from kernels.attention.wide_kernels import key_gradients_wide_kernel, query_gradients_wide_kernel
 from kernels.device import multiprocessors, on_device_of
 from kernels.integers import cdiv
@@ -203,12 +210,12 @@ def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
     return tuple(name for kind in kinds for name in names(kind, dtypes, sm))
 
 
+_WAYS: tuple[tuple[Pass, ...], ...] = (("dq", "dkdv"), ("dq", "dk", "dv"))
+
+
 def _workspace(case: Case) -> int:
     """delta and a packed lse; for wide heads fp32 accumulators of dq, dk and dv."""
-    rows = 2 * 4 * (elements(case, "dq") // case.size("d"))
-    if max(case.size("d"), case.size("d_v")) <= WIDEST_RF:
-        return rows
-    return rows + 4 * sum(elements(case, name) for name in ("dq", "dk", "dv"))
+    return 2 * 4 * (elements(case, "dq") // case.size("d")) + 4 * gathered_elements(case)
 
 
 def _split_workspace(case: Case) -> int:
@@ -222,6 +229,7 @@ def _split_workspace(case: Case) -> int:
     priority=20,
     variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
     variants=_names,
+    configurations=lambda case, sm: configurations_of_case(*_WAYS, case=case, sm=sm),
     workspace=_workspace,
 )
 def two_pass(
@@ -242,6 +250,7 @@ def two_pass(
     priority=15,
     variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm, tf32=True),
     variants=_names,
+    configurations=lambda case, sm: configurations_of_case(*_WAYS, case=case, sm=sm, tf32=True),
     workspace=_workspace,
     tf32=True,
 )
@@ -262,6 +271,7 @@ def two_pass_tf32(
     ATTENTION_BACKWARD,
     priority=10,
     variant=lambda case, sm: variants_of_case("dq", "dkdv", case=case, sm=sm),
+    configurations=lambda case, sm: configurations_of_case(_WAYS[0], case=case, sm=sm),
     workspace=_split_workspace,
     sizes={"d": (1, WIDEST_UNORDERED), "d_v": (1, WIDEST_UNORDERED)},
     ordered=False,

@@ -16,8 +16,14 @@ from kernels.attention import launch_plan
 from kernels.attention.forward_kernel import forward_kernel
 from kernels.attention.launch import Launcher
 from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.registration import elements, ours, variants_of_case
-from kernels.attention.variants import WIDEST_RF, Variant, names, pick
+from kernels.attention.registration import (
+    configurations_of_case,
+    elements,
+    ours,
+    variants_of_case,
+)
+from kernels.attention.tile_model import WIDEST_RF
+from kernels.attention.variants import Variant, names, pick
 from kernels.attention.wide_kernels import forward_wide_kernel
 from kernels.integers import cdiv
 from oracles import ATTENTION_FORWARD
@@ -65,6 +71,7 @@ def _workspace(case: Case) -> int:
     priority=20,
     variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm),
     variants=partial(names, "fwd"),
+    configurations=lambda case, sm: configurations_of_case(("fwd",), case=case, sm=sm),
     workspace=_workspace,
 )
 def flash(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
@@ -77,6 +84,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     priority=15,
     variant=lambda case, sm: variants_of_case("fwd", case=case, sm=sm, tf32=True),
     variants=partial(names, "fwd"),
+    configurations=lambda case, sm: configurations_of_case(("fwd",), case=case, sm=sm, tf32=True),
     workspace=_workspace,
     tf32=True,
 )

@@ -27,7 +27,7 @@ from kernels.attention.problem import (
     check_options,
     check_shapes,
 )
-from kernels.attention.registration import elements, ours, variants_of_case
+from kernels.attention.registration import elements, gathered_elements, ours, variants_of_case
 from kernels.attention.split_keys import (
     serves,
     serves_case,
@@ -35,7 +35,7 @@ from kernels.attention.split_keys import (
     split_workspace,
     tile_of_case,
 )
-from kernels.attention.variants import WIDEST_RF
+from kernels.attention.tile_model import WIDEST_RF
 from kernels.device import unlaunchable
 from oracles import ATTENTION_GRADIENTS
 from oracles.op import Case
@@ -368,9 +368,9 @@ def _workspace(case: Case, *, tf32: bool = False) -> int:
     rows = elements(case, "dq") // case.size("d")
     out = rows * case.size("d_v")
     made = out * case.dtype.itemsize + 4 * rows
-    kept = made + 2 * 4 * rows
+    kept = made + 2 * 4 * rows + 4 * gathered_elements(case)
     if max(case.size("d"), case.size("d_v")) > WIDEST_RF:
-        return kept + 4 * (out + sum(elements(case, name) for name in ("dq", "dk", "dv")))
+        return kept + 4 * out
     if serves_case(case) and not tf32:
         return max(kept, made + split_workspace(case))
     return kept

@@ -7,6 +7,7 @@ A tensor `q` is passed as q_ptr, with its strides stride_qb, stride_qm, stride_q
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,10 +17,9 @@ from torch import Tensor
 
 from kernels.attention.problem import Problem, adjacent, is_wide, vector_elements
 from kernels.attention.registration import need_of_call
+from kernels.attention.tile_model import WIDE_CHUNK
 from kernels.attention.variants import Need, Variant
 from kernels.device import on_device_of, sm_of
-
-WIDE_CHUNK = 64  # columns of a head at a time where accumulators are in memory
 
 # One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
 _SPECIALISED = {"group", "stride_bn"}
@@ -131,10 +131,14 @@ class Launcher:
         """
         if not programs:
             return None
-        tile, vector = variant.tile, self.vector(variant)
+        tile, vector, scale = variant.tile, self.vector(variant), self.problem.scale
         arguments = {
             **self._arguments(vector),
             **arguments_of(stored or {}, vector),
+            # Without anything added to them scores are kept in base 2.
+            "scale": scale if variant.bias else scale * math.log2(math.e),
+            "NATURAL": variant.bias,
+            "DROPOUT": variant.dropout,
             "PRECISION": variant.precision,
             "BLOCK_M": tile.queries,
             "BLOCK_N": tile.keys,

@@ -35,6 +35,7 @@ from triton.compiler import CompiledKernel
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver, jit
 
+from kernels.configurations import configuration
 from kernels.device import is_told, on_device_of
 
 Forward = tuple[Tensor, Tensor]
@@ -127,6 +128,7 @@ def _is_plain(kernel: Any) -> bool:
         or kernel.debug
         or type(kernel).run is not _ORDINARY_RUN
         or is_told()
+        or configuration() is not None
     )
 
 

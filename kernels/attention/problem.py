@@ -131,11 +131,6 @@ class Problem(NamedTuple):
         return 1 / (1 - self.options.dropout_p)
 
     @property
-    def kernel_scale(self) -> float:
-        """The scale of scores, with the change of base where they are kept in base 2."""
-        return self.scale if self.natural else self.scale * math.log2(math.e)
-
-    @property
     def bias_strides(self) -> tuple[int, int, int, int]:
         """The bias's strides over [b, h_q, s_q, s_kv], 0 where it is broadcast."""
         if self.bias is None:
@@ -161,7 +156,6 @@ class Problem(NamedTuple):
             "sink_ptr": given.sink,
             "cu_q": given.cu_seqlens_q,
             "cu_k": given.cu_seqlens_k,
-            "scale": self.kernel_scale,
             "softcap": given.softcap or 0.0,  # which no kernel reads where there is none
             "keep_scale": self.keep_scale,
             "seed_low": seed_low,
@@ -175,8 +169,6 @@ class Problem(NamedTuple):
             "s_q": self.s_q,
             "s_kv": self.s_kv,
             "SOFTCAP": given.softcap is not None,
-            "DROPOUT": self.dropout,
-            "NATURAL": self.natural,
             "EVEN_D": (self.d, self.d_v) == (block_d, block_dv),
             "BLOCK_D": block_d,
             "BLOCK_DV": block_dv,

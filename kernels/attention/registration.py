@@ -10,7 +10,8 @@ from functools import partial
 import torch
 
 from kernels.attention.problem import Problem, load_bytes
-from kernels.attention.variants import Need, Pass, dtype_key, key_passes, pick
+from kernels.attention.tile_model import GENERATIONS, Pass
+from kernels.attention.variants import Need, dtype_key, key_passes, pick, serving
 from kernels.registry import Domain, Function, kernel
 from oracles import OPS
 from oracles.op import Case, Geometry, Numerics, Op
@@ -76,12 +77,50 @@ def variants_of_case(*kinds: Pass, case: Case, sm: int, tf32: bool = False) -> s
     return " ".join(pick(each, need).name for each in passes)
 
 
+def configurations_of_case(
+    *ways: tuple[Pass, ...], case: Case, sm: int, tf32: bool = False
+) -> tuple[str, ...]:
+    """Names of variants, one for each pass of a way, so that each variant is in one at least.
+
+    Passes of one way are cut apart from one another, so that their product isn't asked for.
+    """
+    need = need_of_case(case, sm, tf32=tf32)
+    found: list[str] = []
+    tried: set[Pass] = set()
+    for way in ways:
+        of_pass = {kind: serving(kind, need) for kind in way}
+        if not all(of_pass.values()):
+            continue
+        new = max(len(each) for kind, each in of_pass.items() if kind not in tried)
+        tried |= set(way)
+        found += [
+            " ".join(each[turn % len(each)].name for each in of_pass.values())
+            for turn in range(new)
+        ]
+    return tuple(found)
+
+
 def elements(case: Case, name: str) -> int:
     """How many elements an output of the case has."""
     return math.prod(OPS[case.op].forms(case)[name].shape)
 
 
+def gathered_elements(case: Case) -> int:
+    """How many elements of dq, dk and dv have fp32 accumulators in memory, on some generation."""
+    need, found = need_of_case(case, 0, tf32=False), set()
+    for sm, _ in (each.sm for each in GENERATIONS):
+        if sm < _SINCE.get(case.dtype, 0):
+            continue
+        here = replace(need, sm=sm)
+        if pick("dq", here).accumulator == "gmem":
+            found.add("dq")
+        if any(pick(kind, here).accumulator == "gmem" for kind in key_passes(here)):
+            found |= {"dk", "dv"}
+    return sum(elements(case, name) for name in found)
+
+
 Variants = Callable[[Case, int], str]
+Configurations = Callable[[Case, int], tuple[str, ...]]
 
 
 def ours(
@@ -91,6 +130,7 @@ def ours(
     workspace: Callable[[Case], int],
     variant: Variants,
     variants: Callable[[tuple[str, ...], int], tuple[str, ...]] | None = None,
+    configurations: Configurations | None = None,
     features: frozenset[str] = FEATURES,
     sizes: Mapping[str, tuple[int, int | None]] | None = None,
     also: Callable[[Case], str | None] | None = None,
@@ -132,6 +172,7 @@ def ours(
                 same_code_as=f"{function.__name__.removesuffix('_tf32')}_fp32" if tf32 else None,
                 variant=variant,
                 variants=None if variants is None else partial(variants, names),
+                configurations=configurations,
                 workspace=workspace,
                 name=function.__name__ + suffix,
             )(function)

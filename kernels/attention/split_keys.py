@@ -14,9 +14,15 @@ from torch import Tensor
 
 from kernels.attention.launch import Launcher
 from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.registration import FEATURES, ours, variants_of_case
+from kernels.attention.registration import (
+    FEATURES,
+    configurations_of_case,
+    ours,
+    variants_of_case,
+)
 from kernels.attention.split_kernels import combine_kernel, split_kernel
-from kernels.attention.variants import WIDEST_RF, Pass, Variant, names, pick
+from kernels.attention.tile_model import WIDEST_RF, Pass
+from kernels.attention.variants import Variant, names, pick
 from kernels.device import on_device_of
 from kernels.integers import cdiv, next_power_of_2
 from oracles import ATTENTION_FORWARD
@@ -154,6 +160,10 @@ def _variant(case: Case, sm: int) -> str:
     return variants_of_case(tile_of_case(case), case=case, sm=sm)
 
 
+def _configurations(case: Case, sm: int) -> tuple[str, ...]:
+    return configurations_of_case((tile_of_case(case),), case=case, sm=sm)
+
+
 def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
     return names("split16", dtypes, sm) + names("split64", dtypes, sm)
 
@@ -163,6 +173,7 @@ def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
     priority=30,
     variant=_variant,
     variants=_names,
+    configurations=_configurations,
     workspace=split_workspace,
     features=FEATURES - {"varlen"},
     sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},

@@ -2,17 +2,18 @@
 
 As PyTorch's generator of memory-efficient kernels does it: variants are enumerated from a few
 tables, sorted (aligned ones first, then the narrowest head that fits, so that accumulators stay on
-chip, then the tile's keys, then those without dropout, without a bias), and the first that fits
-runs. `rf` holds the accumulators in registers; `gmem` keeps them in memory, for wider heads.
+chip, then those without dropout, without a bias), and the first that fits runs. `rf` holds the
+accumulators in registers; `gmem` keeps them in memory, for wider heads.
 "bias" stands for everything that is added to, or bends, scale q.k: those scores are kept in base e.
 
-Tiles of sm 90 were chosen on an H200 (docs/measured.md); those of other ranges fit their shared
-memory (163 KiB on sm 80, 99 on sm 86 and 89, 64 on sm 75) and are a guess otherwise.
+Tiles of sm 90 were chosen by time, on an H200 (docs/measured.md); those of other generations are a
+model's choice (tile_model.py), made once for each when variants are first asked for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Literal
@@ -20,8 +21,17 @@ from typing import Literal
 import torch
 
 from kernels.attention.problem import LARGEST_HEAD
+from kernels.attention.tile_model import (
+    GENERATIONS,
+    WIDEST_RF,
+    Pass,
+    Tile,
+    fits,
+    generation_of,
+    ranked,
+)
+from kernels.configurations import configuration
 
-Pass = Literal["fwd", "split16", "split64", "dkdv", "dk", "dv", "dq"]
 Accumulator = Literal["rf", "gmem"]
 
 _DTYPES = {
@@ -30,19 +40,7 @@ _DTYPES = {
     "f32": torch.float32,
     "tf32": torch.float32,
 }
-# Each range begins at an sm from which other instructions or more shared memory are to be had.
-SM_RANGES = ((75, 79), (80, 89), (90, 99), (100, 121))
-WIDEST_RF = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A block of queries by a block of keys, warps a program, and stages in flight."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
+_SINCE = {"bf16": 80, "tf32": 80}  # the capability that a dtype's products came with
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +80,8 @@ class Variant:
 
     @property
     def sort_index(self) -> tuple[int, ...]:
-        """Aligned first, then narrow heads, few keys, without dropout, without a bias."""
-        return (
-            0 if self.aligned else 1,
-            self.max_d,
-            self.tile.keys,
-            int(self.dropout),
-            int(self.bias),
-        )
+        """Aligned first, then narrow heads, without dropout, without a bias."""
+        return (0 if self.aligned else 1, self.max_d, int(self.dropout), int(self.bias))
 
     @property
     def name(self) -> str:
@@ -104,6 +96,16 @@ class Variant:
         ]
         parts += ["dropout"] * self.dropout + ["bias"] * self.bias
         return "_".join([*parts, f"sm{self.sm[0]}"])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it loads 16 bytes at a time, and scores are scale q.k alone."""
+        return self.aligned and not self.bias and not self.dropout
+
+    @property
+    def launched(self) -> tuple[object, ...]:
+        """What a launch takes of it: two variants of which this is one run the same code."""
+        return self.tile, self.aligned, self.accumulator, self.bias, self.dropout
 
     def reject(self, need: Need) -> str | None:
         """Why this variant doesn't fit; None where it does."""
@@ -126,113 +128,116 @@ class NoVariantError(LookupError):
     """No variant fits a call; the message gives the reasons."""
 
 
-# (kind, dtype, largest head) -> the tile on each range of sm that has it, in SM_RANGES' order.
-_Tiles = dict[tuple[Pass, str, int], tuple[Tile | None, ...]]
-
-
-def _same(small: Tile | None, ampere: Tile, hopper: Tile) -> tuple[Tile | None, ...]:
-    return small, ampere, hopper, hopper
-
-
-_HALF: _Tiles = {
-    ("fwd", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(128, 64, 4, 2), Tile(64, 64, 4, 3)),
-    ("fwd", "f16", 128): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
-    ("fwd", "f16", 256): _same(Tile(32, 32, 4, 1), Tile(64, 32, 4, 2), Tile(128, 64, 8, 2)),
-    ("fwd", "f16", LARGEST_HEAD): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
-    ("split16", "f16", 64): _same(Tile(16, 32, 4, 1), Tile(16, 64, 4, 3), Tile(16, 64, 4, 3)),
-    ("split16", "f16", 128): _same(Tile(16, 32, 4, 1), Tile(16, 64, 4, 2), Tile(16, 128, 8, 2)),
-    ("split16", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(16, 32, 4, 2), Tile(16, 32, 4, 3)),
-    ("split64", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3)),
-    ("split64", "f16", 128): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3)),
-    # sm 120 has shared memory for two stages.
-    ("split64", "f16", 256): (
-        Tile(32, 32, 4, 1),
-        Tile(64, 32, 4, 2),
-        Tile(64, 32, 4, 3),
-        Tile(64, 32, 4, 2),
-    ),
-    ("dkdv", "f16", 64): _same(Tile(32, 32, 4, 2), Tile(64, 64, 4, 2), Tile(64, 64, 4, 4)),
-    ("dkdv", "f16", 128): _same(Tile(32, 32, 4, 1), Tile(32, 64, 4, 2), Tile(64, 128, 8, 3)),
-    ("dk", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(64, 128, 8, 1)),
-    ("dv", "f16", 256): _same(Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(64, 128, 8, 2)),
-    ("dkdv", "f16", LARGEST_HEAD): _same(
-        Tile(32, 32, 4, 1), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)
-    ),
-    ("dq", "f16", 64): _same(Tile(64, 32, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 4, 3)),
-    ("dq", "f16", 128): _same(Tile(32, 32, 4, 1), Tile(64, 32, 4, 2), Tile(128, 64, 8, 3)),
-    ("dq", "f16", 256): _same(Tile(32, 16, 4, 1), Tile(32, 32, 4, 1), Tile(128, 64, 8, 1)),
-    ("dq", "f16", LARGEST_HEAD): _same(Tile(32, 32, 4, 1), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+# The tiles of sm 90, by pass and largest head: the fastest of those that were timed on an H200
+# (docs/measured.md). bf16 takes those of fp16.
+_HALF: dict[tuple[Pass, int], Tile] = {
+    ("fwd", 64): Tile(64, 64, 4, 3),
+    ("fwd", 128): Tile(128, 64, 8, 3),
+    ("fwd", 256): Tile(128, 64, 8, 2),
+    ("fwd", LARGEST_HEAD): Tile(64, 64, 4, 2),
+    ("split16", 64): Tile(16, 64, 4, 3),
+    ("split16", 128): Tile(16, 128, 8, 2),
+    ("split16", 256): Tile(16, 32, 4, 3),
+    ("split64", 64): Tile(64, 64, 4, 3),
+    ("split64", 128): Tile(64, 64, 4, 3),
+    ("split64", 256): Tile(64, 32, 4, 3),
+    ("dkdv", 64): Tile(64, 64, 4, 4),
+    ("dkdv", 128): Tile(64, 128, 8, 3),
+    ("dk", 256): Tile(64, 128, 8, 1),
+    ("dv", 256): Tile(64, 128, 8, 2),
+    ("dkdv", LARGEST_HEAD): Tile(64, 64, 4, 2),
+    ("dq", 64): Tile(128, 64, 4, 3),
+    ("dq", 128): Tile(128, 64, 8, 3),
+    ("dq", 256): Tile(128, 64, 8, 1),
+    ("dq", LARGEST_HEAD): Tile(64, 64, 4, 2),
 }
 # Whole fp32 operands go through FMA units: a product is unrolled over its threads, which tiles of
 # more than about 8 elements a thread spill by, and compile for many seconds.
-_WHOLE: tuple[tuple[Pass, int, Tile], ...] = (
-    ("split16", 64, Tile(16, 32, 4, 1)),
-    ("split16", 128, Tile(16, 32, 4, 1)),
-    ("split16", 256, Tile(16, 16, 4, 1)),
-    ("split64", 64, Tile(64, 32, 8, 1)),
-    ("split64", 128, Tile(64, 32, 8, 1)),
-    ("split64", 256, Tile(32, 16, 8, 1)),
-    ("fwd", 64, Tile(64, 32, 8, 1)),
-    ("fwd", 128, Tile(32, 32, 8, 1)),
-    ("fwd", 256, Tile(32, 16, 8, 1)),
-    ("fwd", LARGEST_HEAD, Tile(32, 32, 8, 1)),
-    ("dkdv", 64, Tile(32, 64, 8, 1)),
-    ("dkdv", 128, Tile(32, 32, 8, 1)),
-    ("dkdv", 256, Tile(16, 32, 8, 1)),
-    ("dkdv", LARGEST_HEAD, Tile(32, 32, 8, 1)),
-    ("dq", 64, Tile(64, 32, 8, 1)),
-    ("dq", 128, Tile(32, 32, 8, 1)),
-    ("dq", 256, Tile(32, 16, 8, 1)),
-    ("dq", LARGEST_HEAD, Tile(32, 32, 8, 1)),
-)
-_TF32: tuple[tuple[Pass, int, Tile, Tile], ...] = (
-    ("fwd", 64, Tile(64, 32, 4, 2), Tile(64, 64, 4, 2)),
-    ("fwd", 128, Tile(64, 32, 4, 1), Tile(64, 32, 4, 2)),
-    ("fwd", 256, Tile(32, 16, 4, 1), Tile(32, 32, 4, 1)),
-    ("fwd", LARGEST_HEAD, Tile(64, 32, 4, 1), Tile(64, 32, 4, 2)),
-    ("dkdv", 64, Tile(32, 32, 4, 1), Tile(32, 64, 4, 2)),
-    ("dkdv", 128, Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    ("dkdv", 256, Tile(16, 16, 4, 1), Tile(16, 32, 4, 1)),
-    ("dkdv", LARGEST_HEAD, Tile(32, 32, 4, 1), Tile(32, 32, 4, 2)),
-    ("dq", 64, Tile(32, 32, 4, 1), Tile(64, 32, 4, 2)),
-    ("dq", 128, Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    ("dq", 256, Tile(16, 16, 4, 1), Tile(32, 16, 4, 1)),
-    ("dq", LARGEST_HEAD, Tile(32, 32, 4, 1), Tile(32, 32, 4, 2)),
-)
+_WHOLE: dict[tuple[Pass, int], Tile] = {
+    ("split16", 64): Tile(16, 32, 4, 1),
+    ("split16", 128): Tile(16, 32, 4, 1),
+    ("split16", 256): Tile(16, 16, 4, 1),
+    ("split64", 64): Tile(64, 32, 8, 1),
+    ("split64", 128): Tile(64, 32, 8, 1),
+    ("split64", 256): Tile(32, 16, 8, 1),
+    ("fwd", 64): Tile(64, 32, 8, 1),
+    ("fwd", 128): Tile(32, 32, 8, 1),
+    ("fwd", 256): Tile(32, 16, 8, 1),
+    ("fwd", LARGEST_HEAD): Tile(32, 32, 8, 1),
+    ("dkdv", 64): Tile(32, 64, 8, 1),
+    ("dkdv", 128): Tile(32, 32, 8, 1),
+    ("dkdv", 256): Tile(16, 32, 8, 1),
+    ("dkdv", LARGEST_HEAD): Tile(32, 32, 8, 1),
+    ("dq", 64): Tile(64, 32, 8, 1),
+    ("dq", 128): Tile(32, 32, 8, 1),
+    ("dq", 256): Tile(32, 16, 8, 1),
+    ("dq", LARGEST_HEAD): Tile(32, 32, 8, 1),
+}
+_TF32: dict[tuple[Pass, int], Tile] = {
+    ("fwd", 64): Tile(64, 64, 4, 2),
+    ("fwd", 128): Tile(64, 32, 4, 2),
+    ("fwd", 256): Tile(32, 32, 4, 1),
+    ("fwd", LARGEST_HEAD): Tile(64, 32, 4, 2),
+    ("dkdv", 64): Tile(32, 64, 4, 2),
+    ("dkdv", 128): Tile(32, 32, 4, 1),
+    ("dkdv", 256): Tile(16, 32, 4, 1),
+    ("dkdv", LARGEST_HEAD): Tile(32, 32, 4, 2),
+    ("dq", 64): Tile(64, 32, 4, 2),
+    ("dq", 128): Tile(32, 32, 4, 1),
+    ("dq", 256): Tile(32, 16, 4, 1),
+    ("dq", LARGEST_HEAD): Tile(32, 32, 4, 2),
+}
+MEASURED = {"f16": _HALF, "bf16": _HALF, "f32": _WHOLE, "tf32": _TF32}
+_MEASURED_SM = 90
 
 
-def _tables() -> _Tiles:
-    # bf16 came with sm 80, and uses the tiles of fp16; tf32 came with it too.
-    tables = dict(_HALF)
-    for (kind, _, max_d), tiles in _HALF.items():
-        tables[kind, "bf16", max_d] = (None, *tiles[1:])
-    for kind, max_d, tile in _WHOLE:
-        tables[kind, "f32", max_d] = (tile,) * len(SM_RANGES)
-    for kind, max_d, ampere, hopper in _TF32:
-        tables[kind, "tf32", max_d] = _same(None, ampere, hopper)
-    return tables
+def _variants(kind: Pass) -> Iterator[Variant]:
+    """Of a pass, on each generation, all that there are; each with its tile.
+
+    Where a generation holds no tile of a head, the next wider one serves it.
+    """
+    features = tuple(product((True, False), (False, True), (False, True)))
+    heads = [
+        (dtype, max_d, tile)
+        for dtype, measured in MEASURED.items()
+        for (each, max_d), tile in measured.items()
+        if each == kind
+    ]
+    for (dtype, max_d, measured), generation in product(heads, GENERATIONS):
+        if generation.sm[0] < _SINCE.get(dtype, 0):
+            continue
+        for aligned, bias, dropout in features:
+            plain = aligned and not bias and not dropout
+            tiles = ranked(kind, dtype, max_d, generation, plain=plain)[:1]
+            if generation.sm[0] == _MEASURED_SM:
+                tiles = (measured,)
+            for tile in tiles:
+                yield Variant(kind, dtype, aligned, generation.sm, max_d, tile, bias, dropout)
 
 
 @cache
 def all_variants(kind: Pass) -> tuple[Variant, ...]:
     """Every variant of a pass, the one to be tried first at the head."""
-    made = []
-    for (each, dtype, max_d), tiles in _tables().items():
-        if each != kind:
-            continue
-        for sm, tile in zip(SM_RANGES, tiles, strict=True):
-            if tile is None:
-                continue
-            made += [
-                Variant(kind, dtype, aligned, sm, max_d, tile, bias, dropout)
-                for aligned, bias, dropout in product((True, False), (False, True), (False, True))
-            ]
-    return tuple(sorted(made, key=lambda each: (each.dtype, each.sm, each.sort_index)))
+    return tuple(sorted(_variants(kind), key=lambda each: (each.dtype, each.sm, each.sort_index)))
+
+
+def pick(kind: Pass, need: Need) -> Variant:
+    """The variant that a call takes: the first that fits, or the one that it is held to.
+
+    Raises NoVariantError with the reasons where none does.
+    """
+    held = configuration()
+    if held is None:
+        return _first(kind, need)
+    named = held.split()
+    known = [each for each in serving(kind, need) if each.name in named]
+    if not known:
+        raise NoVariantError(f"no variant of {kind} for {need} is among {held}")
+    return known[0]
 
 
 @cache
-def pick(kind: Pass, need: Need) -> Variant:
-    """The first variant that fits. Raises NoVariantError with the reasons where none does."""
+def _first(kind: Pass, need: Need) -> Variant:
     reasons: dict[str, None] = {}
     for variant in all_variants(kind):
         reason = variant.reject(need)
@@ -243,8 +248,37 @@ def pick(kind: Pass, need: Need) -> Variant:
     raise NoVariantError(f"no variant of {kind} fits {need}: {'; '.join(reasons)}")
 
 
+@cache
+def serving(kind: Pass, need: Need) -> tuple[Variant, ...]:
+    """Every variant that a call could take, the one that it takes by itself first.
+
+    Those of its sm that don't refuse it; and of other generations those that it would take there,
+    where its sm can hold their tiles. Of several that launch the same the first.
+    """
+    here = generation_of(need.sm)
+    found = [each for each in all_variants(kind) if each.reject(need) is None]
+    for each in GENERATIONS:
+        there = replace(need, sm=each.sm[0])
+        if each is not here and each.sm[0] >= _SINCE.get(need.dtype, 0):
+            found += [
+                other
+                for other in all_variants(kind)
+                if other.reject(there) is None
+                and (other.aligned, other.bias, other.dropout)
+                == (need.aligned, need.bias, need.dropout)
+                and fits(kind, need.dtype, other.max_d, other.tile, here, plain=other.is_plain)
+            ]
+    distinct: dict[tuple[object, ...], Variant] = {}
+    for variant in found:
+        distinct.setdefault(variant.launched, variant)
+    return tuple(distinct.values())
+
+
 def key_passes(need: Need) -> tuple[Pass, ...]:
     """What makes dk and dv: one pass, or one each where a program can't hold both."""
+    held = configuration()
+    if held is not None:
+        return ("dkdv",) if any(each.startswith("dkdv_") for each in held.split()) else ("dk", "dv")
     split = any(
         each.reject(need) is None and need.d > each.max_d // 2 for each in all_variants("dk")
     )

@@ -23,10 +23,10 @@ from torch import Tensor
 from kernels.device import multiprocessors
 from kernels.integers import cdiv, next_power_of_2
 from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
-from kernels.layer_norm.tiles import leave_partials, offsets, weight_of
+from kernels.layer_norm.tiles import held, leave_partials, named, offsets, weight_of
 from kernels.registry import kernel
 from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Numerics
+from oracles.op import Case, Numerics
 
 
 def _sums(
@@ -173,6 +173,7 @@ def column_owning(
     """
     call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
     m, n, device = call.m, call.n, x.device
+    cut = cut or held(_CUTS.values())
     if cut is None:
         interpreted = _INTERPRETED_CUT if n <= 8192 else _INTERPRETED_WIDE_CUT
         cut = interpreted if device.type == "cpu" else _CUTS[x.element_size()]
@@ -205,12 +206,18 @@ def column_owning(
 _DECLARED = Numerics(batch_invariant=False, device_independent=False)
 
 
+def _configurations(case: Case, sm: int) -> tuple[str, ...]:
+    del case, sm
+    return tuple(named(_CUTS.values()))
+
+
 @kernel(
     LAYER_NORM_BACKWARD,
     domain(16, _WIDEST),
     numerics=_DECLARED,
     priority=20,
     same_code_as="column_owning",
+    configurations=_configurations,
 )
 def column_owning_aligned(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, 16-byte loads."""
@@ -218,7 +225,12 @@ def column_owning_aligned(dy, x, weight, mean, rstd, **options):
 
 
 @kernel(
-    LAYER_NORM_BACKWARD, domain(1, _WIDEST), numerics=_DECLARED, priority=10, name="column_owning"
+    LAYER_NORM_BACKWARD,
+    domain(1, _WIDEST),
+    numerics=_DECLARED,
+    priority=10,
+    name="column_owning",
+    configurations=_configurations,
 )
 def _column_owning_any(dy, x, weight, mean, rstd, **options):
     """Columns owned by programs, any strides and offsets."""

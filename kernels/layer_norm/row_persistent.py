@@ -13,6 +13,7 @@ Bytes beyond the least: 16 n for each program. Its limit is registers, about six
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Unpack
 
 import triton.language as tl
@@ -21,10 +22,10 @@ from torch import Tensor
 from kernels.device import multiprocessors
 from kernels.integers import cdiv, next_power_of_2
 from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
-from kernels.layer_norm.tiles import leave_partials, offsets, weight_of
+from kernels.layer_norm.tiles import held, leave_partials, named, offsets, weight_of
 from kernels.registry import kernel
 from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Numerics
+from oracles.op import Case, Numerics
 
 
 def _rows(
@@ -134,9 +135,19 @@ WIDEST = 8192
 _NARROWEST_BLOCK = 16
 
 
-def _tile(itemsize: int, block_n: int, *, aligned: bool) -> Tile:
+def _tiles(itemsize: int, block_n: int, *, aligned: bool) -> tuple[Tile, ...]:
+    """Those that hold rows of so many columns, the one that is taken first."""
     table = _TILES[itemsize, aligned]
-    return table[min(width for width in table if width >= block_n)]
+    return tuple(table[width] for width in sorted(table) if width >= block_n)
+
+
+def _block_n(n: int) -> int:
+    return max(_NARROWEST_BLOCK, next_power_of_2(n))
+
+
+def _configurations(case: Case, sm: int, *, aligned: bool) -> tuple[str, ...]:
+    del sm
+    return tuple(named(_tiles(case.dtype.itemsize, _block_n(case.size("n")), aligned=aligned)))
 
 
 def row_persistent(
@@ -157,8 +168,9 @@ def row_persistent(
     to use in place of the tuned one. Bitwise repeatable. Workspace: 8 n bytes for each program.
     """
     call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
-    block_n = max(_NARROWEST_BLOCK, next_power_of_2(call.n))
-    cut = tile or _tile(x.element_size(), block_n, aligned=call.aligned)
+    block_n = _block_n(call.n)
+    tiles = _tiles(x.element_size(), block_n, aligned=call.aligned)
+    cut = tile or held(tiles) or tiles[0]
     cores = multiprocessors(x.device, device_independent=device_independent)
     programs = min(cdiv(call.m, cut.block_m), cores * cut.programs_per_sm)
     call.sum_in(programs)
@@ -181,6 +193,7 @@ _DECLARED = Numerics(batch_invariant=True, device_independent=False)
     numerics=_DECLARED,
     priority=40,
     same_code_as="row_persistent",
+    configurations=partial(_configurations, aligned=True),
 )
 def row_persistent_aligned(dy, x, weight, mean, rstd, **options):
     """Rows held in registers, 16-byte loads."""
@@ -188,7 +201,12 @@ def row_persistent_aligned(dy, x, weight, mean, rstd, **options):
 
 
 @kernel(
-    LAYER_NORM_BACKWARD, domain(1, WIDEST), numerics=_DECLARED, priority=30, name="row_persistent"
+    LAYER_NORM_BACKWARD,
+    domain(1, WIDEST),
+    numerics=_DECLARED,
+    priority=30,
+    name="row_persistent",
+    configurations=partial(_configurations, aligned=False),
 )
 def _row_persistent_any(dy, x, weight, mean, rstd, **options):
     """Rows held in registers, any strides and offsets."""

@@ -32,10 +32,10 @@ from torch import Tensor
 from kernels.device import multiprocessors, real_multiprocessors
 from kernels.integers import cdiv, next_power_of_2
 from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
-from kernels.layer_norm.tiles import leave_partials, offsets, weight_of
+from kernels.layer_norm.tiles import held, leave_partials, named, offsets, weight_of
 from kernels.registry import kernel
 from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Numerics
+from oracles.op import Case, Numerics
 
 
 @triton.jit
@@ -208,6 +208,7 @@ def row_sharing(
     call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
     m, n, device = call.m, call.n, x.device
     interpreted = device.type == "cpu"
+    cut = cut or held(_CUTS.values())
     if cut is None:
         cut = _interpreted_cut(n) if interpreted else _CUTS[x.element_size(), call.aligned]
     block_n = max(cut.block_n, next_power_of_2(n) // MOST_OWNERS)
@@ -256,12 +257,18 @@ def _interpreted_cut(n: int) -> Cut:
 _DECLARED = Numerics(batch_invariant=True, device_independent=False)
 
 
+def _configurations(case: Case, sm: int) -> tuple[str, ...]:
+    del case, sm
+    return tuple(named(_CUTS.values()))
+
+
 @kernel(
     LAYER_NORM_BACKWARD,
     domain(16, WIDEST, sm=SM),
     numerics=_DECLARED,
     priority=28,
     same_code_as="row_sharing",
+    configurations=_configurations,
 )
 def row_sharing_aligned(dy, x, weight, mean, rstd, **options):
     """Rows shared by programs, 16-byte loads."""
@@ -274,6 +281,7 @@ def row_sharing_aligned(dy, x, weight, mean, rstd, **options):
     numerics=_DECLARED,
     priority=25,
     name="row_sharing",
+    configurations=_configurations,
 )
 def _row_sharing_any(dy, x, weight, mean, rstd, **options):
     """Rows shared by programs, any strides and offsets."""

@@ -1,9 +1,38 @@
-"""What the kernels of layer norm's backward share, as jit functions."""
+"""What the kernels of layer norm's backward share: jit functions, and how their cuts are named."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TypeVar
+
 import triton
 import triton.language as tl
+
+from kernels.configurations import configuration
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Cut = TypeVar("Cut", bound="DataclassInstance")
+
+
+def named(cuts: Iterable[Cut]) -> dict[str, Cut]:
+    """Cuts by a name for each, as `block_m4_num_warps8`; of equal ones one."""
+    return {
+        "_".join(f"{field}{value}" for field, value in asdict(cut).items()): cut for cut in cuts
+    }
+
+
+def held(cuts: Iterable[Cut]) -> Cut | None:
+    """The cut that the call is held to; None: the kernel's own choice. Raises LookupError."""
+    name = configuration()
+    if name is None:
+        return None
+    known = named(cuts)
+    if name not in known:
+        raise LookupError(f"no cut is called {name}; there are {', '.join(known)}")
+    return known[name]
 
 
 @triton.jit

@@ -87,6 +87,10 @@ class AccuracyRow(SchemaLine):
     variant: str | None = Field(
         default=None, description="what dispatch took; names with spaces between, of several passes"
     )
+    configuration: str | None = Field(
+        default=None,
+        description="what the call was held to, of --every-configuration; None: dispatch's choice",
+    )
     workspace_bytes: Whole | None = Field(
         default=None, description="most that a call took at one time beyond inputs and outputs"
     )

@@ -24,6 +24,7 @@ from reports.views.accuracy_figures import (
     failing_output,
     failing_ratio,
     failures,
+    held_case,
     kernel_properties,
     kernel_summaries,
     kernel_variants,
@@ -206,7 +207,7 @@ class _View:
             _ratio_field("error / bound", lambda each: failing_ratio(each.rows[0]), "the worst"),
             text(
                 "one case",
-                lambda each: f"{each.rows[0].case.id}: {_wrong(each.rows[0])}",
+                lambda each: f"{held_case(each.rows[0])}: {_wrong(each.rows[0])}",
                 below=True,
             ),
             command("command", lambda each: each.rows[0].reproduce),
@@ -232,7 +233,7 @@ class _View:
             *self._names(lambda each: (each[0].op, each[0].kernel)),
             text("rule", lambda each: each[0].why),
             _ratio_field("error / bound", lambda each: failing_ratio(each[1])),
-            text("case", lambda each: each[1].case.id, below=True),
+            text("case", lambda each: held_case(each[1]), below=True),
             text("what is wrong", lambda each: _wrong(each[1]), below=True),
             command("command", lambda each: each[1].reproduce),
         ]
@@ -287,7 +288,7 @@ class _View:
             text("rule", lambda each: each[1]),
             _ratio_field("ratio", lambda each: each[2].ratio),
             text("output", lambda each: each[2].output),
-            text("case", lambda each: each[0].case.id, below=True),
+            text("case", lambda each: held_case(each[0]), below=True),
             command("command", lambda each: each[0].reproduce),
         ]
         nearest = nearest_passes(self._record)

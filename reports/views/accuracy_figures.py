@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from reports.phrases import number, numerics_value, ratio
+from reports.phrases import count, number, numerics_value, ratio
 from reports.record import ULP_EDGES
 from reports.views.run import joint_reason, parts_of, reason_key
 
@@ -269,6 +269,21 @@ def slowest(record: Record, most: int = 5) -> tuple[AccuracyRow, ...]:
 def short_case(row: AccuracyRow) -> str:
     """The case's id without the op and the kernel, for where both are named already."""
     return row.case.id.removeprefix(f"{row.case.op}-").removeprefix(f"{row.kernel}-")
+
+
+def held_case(row: AccuracyRow) -> str:
+    """The case's id, with the configuration that the call was held to, where it was to one."""
+    return row.case.id if row.configuration is None else f"{row.case.id}, {row.configuration}"
+
+
+def configurations_counted(record: Record) -> str | None:
+    """`42 configurations besides dispatch's choice`, of all kernels; None where none was judged."""
+    held = {
+        (row.case.op, row.kernel, row.configuration)
+        for row in record.rows
+        if row.configuration is not None and row.status != "refused"
+    }
+    return f"{count(len(held), 'configuration')} besides dispatch's choice" if held else None
 
 
 def worst(rows: Iterable[AccuracyRow], rule: str) -> Worst | None:

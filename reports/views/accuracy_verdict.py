@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from reports.phrases import count, shown
-from reports.views.accuracy_figures import BOUND_RULES, refusals, short_case, variants_counted
+from reports.views.accuracy_figures import (
+    BOUND_RULES,
+    configurations_counted,
+    refusals,
+    short_case,
+    variants_counted,
+)
 from reports.views.run import baselines_of, part_notes, total_duration
 
 if TYPE_CHECKING:
@@ -144,6 +150,7 @@ def _counts(record: Record, failed: int, beside: int) -> str:
         f"in {total_duration(record)}",
         f"{count(parts, 'kernel')} judged in part" if parts else "",
         variants_counted(record),
+        configurations_counted(record),
         thin_clause(record),
     )
     return f"{text}, " + "; ".join(each for each in also if each)

@@ -107,7 +107,7 @@ class Run:
         Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us.
         """
         started = time.perf_counter()
-        declared = self.runner.declared(kernel, case)
+        declared = self._declared(kernel, case)
         if declared.problem is not None:
             verdict = Verdict("raised", declared.problem, ())
             return self._row(kernel, case, declared, verdict, started, ())
@@ -139,6 +139,13 @@ class Run:
                 "notes": (*trial.notes, *passed),
             }
         )
+
+    def _declared(self, kernel: Kernel, case: Case) -> Declared:
+        """What the kernel says of the case; the memory that it names is its own choice's."""
+        declared = self.runner.declared(kernel, case)
+        if kernel.configuration is None:
+            return declared
+        return replace(declared, variant=kernel.configuration, workspace_bytes=None)
 
     def parcel(self, kernel: Kernel, case: Case) -> Parcel:
         """The case's inputs, as workers are sent them."""
@@ -172,8 +179,12 @@ class Run:
         )
 
     def is_brief(self, kernel: Kernel, case: Case) -> bool:
-        """Whether one call is enough: pairs meet in the case, or the kernel's code is another's."""
-        return self.briefly and (case.why == GENERATED or self.repeats(kernel))
+        """Whether one call is enough.
+
+        Pairs meet in the case, the kernel's code is another's, or it is held to a configuration.
+        """
+        held = kernel.configuration is not None
+        return self.briefly and (held or case.why == GENERATED or self.repeats(kernel))
 
     def repeats(self, kernel: Kernel) -> bool:
         """Whether an interpreter runs another kernel's code in it, and nobody named it."""
@@ -320,6 +331,7 @@ class Run:
             reason=verdict.reason,
             outputs=verdict.outputs,
             variant=declared.variant,
+            configuration=kernel.configuration,
             workspace_bytes=calls[-1].workspace_bytes if calls else None,
             declared_workspace_bytes=declared.workspace_bytes,
             gates=self.gates(kernel),
@@ -337,4 +349,6 @@ class Run:
         if kernel.origin == "user":
             options.append(f"--kernels={shlex.quote(path_in_command(Path(kernel.path)))}")
         options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}", *more]
+        if kernel.configuration is not None:
+            options.append(f"--configuration {shlex.quote(kernel.configuration)}")
         return " ".join([nox_command(suite, ["--"]), *self.reproduce_options, *options])

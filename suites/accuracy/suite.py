@@ -30,7 +30,7 @@ from suites.run.selection import (
     selected_cases,
     selected_kernels,
 )
-from suites.run.suite import Pair, Suite
+from suites.run.suite import DeviceLostError, Pair, Suite
 from suites.run.user_cases import cases_options
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import Workers
@@ -106,7 +106,8 @@ class Accuracy(Suite[AccuracyRow]):
         options = self.options
         kernels = self.selected()
         self.cases = selected_cases(options, self.device, kernels)
-        self.judge = self.run_of(FURTHER, every_configuration=options.tier == "full")
+        every = options.every_configuration or options.tier == "full"
+        self.judge = self.run_of(FURTHER, every_configuration=every)
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
         if not options.case and not options.cases:
             self.cases += self._own_cases(kernels)
@@ -162,8 +163,27 @@ class Accuracy(Suite[AccuracyRow]):
         return {"protocol": ACCURACY_PROTOCOL}
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
-        """What the kernel's domain says."""
-        return self.judge.refusal(kernel, case)
+        """What the kernel's domain says, and that it has no configuration that is asked for."""
+        refusal = self.judge.refusal(kernel, case)
+        if refusal is None and not self._held(kernel, case):
+            named = " or ".join(self.options.configuration)
+            return f"has no configuration {named} for the case"
+        return refusal
+
+    def _held(self, kernel: Kernel, case: Case) -> list[Kernel]:
+        """The kernel as dispatch takes it, and held to each configuration that is asked for."""
+        asked, every = self.options.configuration, self.options.every_configuration
+        if not (asked or every):
+            return [kernel]
+        others = self.judge.runner.declared(kernel, case).configurations
+        held = [
+            replace(kernel, configuration=each) for each in others if each in asked or not asked
+        ]
+        return held if asked else [kernel, *held]
+
+    def rows_of(self, kernel: Kernel, case: Case) -> int:
+        """One for each configuration that is asked for, and one of a pair that is refused."""
+        return len(self._held(kernel, case)) if self.refusal(kernel, case) is None else 1
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[AccuracyRow]:
         """One row."""
@@ -177,8 +197,14 @@ class Accuracy(Suite[AccuracyRow]):
         return min(jobs, shards.most_jobs(self.cases, kind)), is_huge
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[AccuracyRow]:
-        """The verdict."""
-        return [self.judge.try_pair(kernel, case)]
+        """The verdict, by each configuration that is asked for."""
+        rows: list[AccuracyRow] = []
+        try:
+            for each in self._held(kernel, case):
+                rows.append(self.judge.try_pair(each, case))  # noqa: PERF401 (kept if one raises)
+        except DeviceLostError as lost:
+            raise DeviceLostError(*rows, *lost.args) from lost
+        return rows
 
     def wrong(self, row: Row) -> str | None:
         """The rule that it broke, and how."""

@@ -2,15 +2,15 @@
 
 Two calls come first, the second on values whose signs are changed, and both are judged
 (verdict.py). In `ci` one call is made, and nothing else is asked, on a generated case, in which
-pairs of levels meet, and of a kernel whose code an interpreter runs for another one too. Where both
-calls are right, and as long as nothing breaks a rule:
+pairs of levels meet, of a kernel whose code an interpreter runs for another one too, and of one
+that is held to a configuration. Where both calls are right, and as long as nothing breaks a rule:
 
 - The case's metamorphic relations hold, and the properties that the kernel declares: of the bits
   that don't depend on the rows beside a row, or on the number of SMs.
 - With its Triton launches stubbed out it must be wrong: else something else computes its outputs.
   Tried once for each dtype with each option, and for each pair of options.
 - Each configuration that an autotuned kernel may take must be right, not the fastest alone. In
-  `full`.
+  `full`, and with --every-configuration.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
   repeatable: a race is rarely lost on an idle GPU. Once for each dtype and variant.
 - In a process that nothing of the suites is in it must be right, too (plain_calls.py). On a small
@@ -243,6 +243,8 @@ class Trial:
     def _as_users_call(self) -> Finding | None:
         case, op, workers = self.known.case, self.kernel.op, self.run.runner
         if not isinstance(workers, Workers) or self.kernel.origin == "baseline":
+            return None
+        if self.kernel.configuration is not None:  # a user's call asks for none
             return None
         if case.layout != CONTIGUOUS or op.bytes(case) > MOST_BYTES_AS_TEXT:
             return None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.record import ProfileRow, RecordError, Row, RunEnd, RunHeader
+from reports.record import AccuracyRow, ProfileRow, RecordError, Row, RunEnd, RunHeader
 from reports.record.reader import header_of, line_of
 from suites.fleet.engine import Beat, Ended, Event, Lost, Pair, Started, Text
 
@@ -56,13 +56,17 @@ class Attempts:
         self.avoided: set[str] = set()
         self.current: _Attempt | None = None
         self._crashes: Counter[Pair] = Counter()
+        self._held = False  # whether a row is of a configuration
 
     @property
     def done(self) -> tuple[Pair, ...]:
         """Pairs that needn't be tried again.
 
-        A pair of profile has several rows, of which the last pair may lack some.
+        A pair of profile has several rows, of which the last pair may lack some. So has one of
+        --every-configuration, several at a time: then all are tried again.
         """
+        if self._held:
+            return ()
         pairs = list(dict.fromkeys(self.rows.values()))
         return tuple(pairs[:-1] if self.suite == "profile" else pairs)
 
@@ -76,6 +80,8 @@ class Attempts:
         case = getattr(row, "case", None)
         pair = str(getattr(row, "kernel", "")), "" if case is None else case.id
         key = (*pair, row.distribution) if isinstance(row, ProfileRow) else pair
+        if isinstance(row, AccuracyRow) and row.configuration is not None:
+            key, self._held = (*pair, row.configuration), True
         if self.suite == "search":  # what is drawn may come twice
             key = (*pair, str(len(self.rows)))
         if key in self.rows:

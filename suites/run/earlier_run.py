@@ -66,7 +66,7 @@ def failed_rows(suite: Suite[PairRow]) -> FailedRows | None:
 
 def done_rows(
     record: str | None, header: RunHeader, pairs: Iterable[Pair], *, whole: bool
-) -> dict[tuple[str, str], AccuracyRow]:
+) -> dict[tuple[str, str], list[AccuracyRow]]:
     """The rows, by kernel and case, that needn't be tried again; none without a record.
 
     whole: the pairs are all of the run's, and not one process's share of them.
@@ -76,7 +76,10 @@ def done_rows(
         return {}
     earlier = resumed(record, header)
     planned = {(kernel.name, case.id()) for kernel, case in pairs}
-    done = {(row.kernel, row.case.id): row for row in earlier.rows if row.status != "refused"}
+    done: dict[tuple[str, str], list[AccuracyRow]] = {}
+    for row in earlier.rows:
+        if row.status != "refused":
+            done.setdefault((row.kernel, row.case.id), []).append(row)
     if whole and not done.keys() <= planned:
         raise pytest.UsageError(
             f"--resume {shown(record)}: {len(done.keys() - planned):,} of its rows aren't asked "

@@ -221,6 +221,19 @@ OPTIONS = (
         type=whole_number(0, _SECRET),
     ),
     _of(
+        ("accuracy", "sanitize"),
+        "--every-configuration",
+        "judge each kernel by every configuration that could serve a case, not by the one that "
+        "dispatch takes alone",
+    ),
+    _of(
+        ("accuracy", "sanitize"),
+        "--configuration NAME",
+        "judge kernels by this configuration alone, as a row of --every-configuration names it; "
+        "may be repeated",
+        **_REPEATED,
+    ),
+    _of(
         _ACCURACY,
         "--coverage",
         "tell which pairs of layouts, values, options, sizes and dtypes met in each kernel's "

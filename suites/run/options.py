@@ -45,6 +45,7 @@ _EXCLUDES = (
         ("--time-limit", "--memory-limit"),
         "has no process of its own to limit; leave one out",
     ),
+    ("--configuration", ("--every-configuration",), "asks for one; leave one out"),
     *((each, _OF_ONE_PROCESS, _SEVERAL) for each in ("--rounds", "--against")),
     *((each, ("--ncu",), _NO_COUNTERS) for each in ("--rounds", "--against")),
     *((each, ("--lf", "--ff"), _NO_LAST) for each in ("--gpus", "--rounds", "--against")),

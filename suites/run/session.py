@@ -24,7 +24,7 @@ from oracles.op import Numerics
 from reports.arguments import quoted
 from reports.output import report_console
 from reports.phrases import count, shown
-from reports.record import AccuracyRow, RecordError, RunHeader, read
+from reports.record import AccuracyRow, FindRow, RecordError, RunHeader, read
 from reports.report import print_report
 from suites.run import earlier_run, shards
 from suites.run.attempt import CRASHED, known_pairs, note_pair
@@ -141,19 +141,21 @@ class Session(Generic[PairRow]):
         kept, ran = [], 0
         for item, (kernel, case) in zip(session.items, pairs, strict=True):
             reason = self.suite.refusal(kernel, case)
-            earlier = done.get((kernel.name, case.id()))
+            earlier = done.get((kernel.name, case.id()), [])
+            if len(earlier) < self.suite.rows_of(kernel, case):  # cut off amid its configurations
+                earlier = []
             if reason is None and _names((kernel, case)) in known.crashed:
                 rows = self.suite.refused(kernel, case, CRASHED) if whole else ()
                 self.add(row.model_copy(update=_crash(row)) for row in rows)  # type: ignore[misc]
-            elif reason is None and earlier is None:
+            elif reason is None and not earlier:
                 kept.append(item)
             elif whole:
-                ran += earlier is not None
+                ran += bool(earlier)
                 refused = self.suite.refused
-                self.add([earlier] if earlier else refused(kernel, case, reason or ""))  # type: ignore[list-item]
+                self.add(earlier or refused(kernel, case, reason or ""))  # type: ignore[arg-type]
         jobs, is_huge = self.suite.jobs([self._pair(item) for item in kept])
         if not whole:  # the run that it belongs to writes what isn't tried
-            record.planned = sum(self.suite.rows_of(self._pair(item)[1]) for item in kept)
+            record.planned = sum(self.suite.rows_of(*self._pair(item)) for item in kept)
         self.progress.begin(None if self.suite.drawn else ran + len(kept), ran)
         if jobs > 1 and whole:
             arguments = list(map(str, self.config.invocation_params.args))
@@ -186,7 +188,7 @@ class Session(Generic[PairRow]):
 
     def _begin(
         self, pairs: Sequence[Pair]
-    ) -> tuple[RunRecord[PairRow], dict[tuple[str, str], AccuracyRow]]:
+    ) -> tuple[RunRecord[PairRow], dict[tuple[str, str], list[AccuracyRow]]]:
         """Begin the record, and the rows of the run that is gone on with. Raises UsageError."""
         suite, options = self.suite, self.options
         suite.machine = describe_machine(
@@ -206,7 +208,7 @@ class Session(Generic[PairRow]):
             "environment": suite.machine,
             "kernels": kernels,
             "default_numerics": asdict(Numerics()),
-            "planned_rows": sum(suite.rows_of(case) for _, case in pairs),
+            "planned_rows": sum(suite.rows_of(*pair) for pair in pairs),
             "gate_baselines": options.gate_baselines,
             "files": self.files,
             "absent": absent_kernels(options, {case.op for _, case in self.pairs.values()}),
@@ -253,7 +255,7 @@ class Session(Generic[PairRow]):
         except DeviceLostError as lost:
             self.add(lost.args)
             self.record.interrupted = True
-            reason = lost.args[0].reason
+            reason = lost.args[-1].reason
             pytest.exit(f"{kernel} on {case}: {reason}; the GPU is lost to this process")
         self.add(rows)
         for row in rows:
@@ -291,11 +293,15 @@ class Session(Generic[PairRow]):
     def _follow(self, processes: shards.Shards, session: pytest.Session) -> None:
         """Take the rows of the run's processes as they come, until -x or --maxfail has enough."""
         before, most = self._failed, self.options.maxfail or sys.maxsize
+        advanced: set[tuple[str, str]] = set()  # a pair is one test, whatever its rows
         try:
             with closing(processes.rows()) as rows:
                 for row in rows:
                     self.add([row])  # type: ignore[list-item]
-                    self._advance()
+                    pair = row.kernel, row.case.id
+                    if isinstance(row, FindRow) or not row.configuration or pair not in advanced:
+                        self._advance()
+                    advanced.add(pair)
                     if self._failed - before >= most:
                         session.shouldfail = "enough rows failed"
                         break

@@ -69,9 +69,9 @@ class Suite(Generic[PairRow]):
         """Kernels and cases, case by case: a case's truth is computed once. Raises UsageError."""
         raise NotImplementedError
 
-    def rows_of(self, case: Case) -> int:
-        """How many rows a kernel has on the case."""
-        del case
+    def rows_of(self, kernel: Kernel, case: Case) -> int:
+        """How many rows a pair has."""
+        del kernel, case
         return 1
 
     def begin(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pydantic import ConfigDict
 from torch import Tensor
 from triton.runtime.errors import InterpreterError
 
+from kernels.declarations import wrong_strings
 from kernels.registry import Kernel
 from oracles.op import Case
 
@@ -90,13 +91,15 @@ PLAIN = How()
 class Declared:
     """What a kernel says of a case before it runs; problem: a sentence where saying it failed.
 
-    refusal: why its domain doesn't hold the case; nothing else is said then.
+    configurations: those that it could take beside its own choice, `variant`. refusal: why its
+    domain doesn't hold the case; nothing else is said then.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     variant: str | None = None
     workspace_bytes: int | None = None
+    configurations: tuple[str, ...] = ()
     problem: str | None = None
     refusal: str | None = None
 
@@ -108,21 +111,25 @@ def printed_by(calls: Iterable[Call]) -> tuple[str, ...]:
 
 
 def declared(kernel: Kernel, case: Case, sm: int) -> Declared:
-    """The variant that `kernel` takes for `case` and the bytes that it may take, if it says so.
+    """What `kernel` says of `case`: the variant, the bytes that it may take, configurations.
 
     Of a user's kernel to be asked in the worker alone.
     """
     try:
         variant = None if kernel.variant is None else kernel.variant(case, sm)
         workspace = None if kernel.workspace is None else kernel.workspace(case)
+        others = () if kernel.configurations is None else kernel.configurations(case, sm)
     except Exception as error:  # noqa: BLE001  (a user's function, whatever it raises)
         told = told_of(error, kernel).removeprefix("it ")
-        return Declared(problem=f"its variant or workspace {told}")
+        return Declared(problem=f"its variant, workspace or configurations {told}")
     for name, value, kind in (("variant", variant, str), ("workspace", workspace, int)):
         if value is not None and not isinstance(value, kind):
             got = type(value).__name__
             return Declared(problem=f"its {name} must be of type {kind.__name__}, got {got}")
-    return Declared(variant, workspace)
+    problem = wrong_strings("configurations", others)
+    if problem is not None:
+        return Declared(problem=f"its {problem}")
+    return Declared(variant, workspace, tuple(each for each in others if each != variant))
 
 
 def told_of(error: BaseException, kernel: Kernel) -> str:

@@ -60,6 +60,7 @@ class Search(Accuracy):
         # What an accuracy run has besides, and a search has no use for.
         options.case, options.tier, options.signs, options.failed = [], "ci", None, None
         options.lf = options.failedfirst = False
+        options.configuration, options.every_configuration = [], False
         super().__init__(options, device)
         self.started = time.monotonic()
         self._spread = False

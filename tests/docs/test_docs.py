@@ -94,6 +94,8 @@ _NOT_RUN = {
     "nox -s fleet -- --engine slurm --on h200 --on a100 -- bench --kernels=mine.py": _CLUSTER,
     "nox -s fleet -- --on H200 --on A100 --resume=results/fleet-... -- bench "
     "--kernels=mine.py": _CLUSTER,
+    "nox -s accuracy -- --kernel flash --every-configuration": "minutes; "
+    "tests/suites/accuracy/test_every_configuration.py runs some",
     "nox -s compile -- --check-driver": _GPU,
     "nox -s compile -- --kernel flash": "minutes; test_compile.py runs some",
     "nox -s compile -- --kernels=mine.py --sm 80 --sm 90": "minutes, likewise",

@@ -12,7 +12,8 @@ from kernels.attention.backward import two_pass
 from kernels.attention.forward import launch
 from kernels.attention.launch import Launcher
 from kernels.attention.problem import Options, Problem
-from kernels.attention.variants import Need, Tile, pick
+from kernels.attention.tile_model import Tile
+from kernels.attention.variants import Need, pick
 from oracles.attention.dropout import keep_mask
 
 _SEED, _P = 2**40 + 12345, 0.3

@@ -351,6 +351,7 @@ class Workers:
         message |= {
             "op": kernel.op.name,
             "kernel": kernel.name,
+            "configuration": kernel.configuration,
             "case": spelled(case),
             "through": through,
             "inputs": [sent[id(each)] for each in parcels],

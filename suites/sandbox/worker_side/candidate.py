@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _BUSY_EXTENT = 4096
 _BUSY_PRODUCTS = 10  # about 2 ms of an H200: longer than most calls
+_NEVER_ASKED = (
+    "it lists configurations and never asks kernels.configuration() which one to take, so that its "
+    "own choice ran"
+)
 _VALUES = {"nan": math.nan, "sentinel": SENTINEL}
 # After one of these the CUDA context is dead and so is every later call in this process.
 _FATAL = (
@@ -55,6 +59,14 @@ def call_candidate(
         with told(how.multiprocessors) as answer:
             call = call_candidate(kernel, case, given, fill, replace(how, multiprocessors=None))
         return replace(call, asked=answer.asked)
+    if kernel.configuration is not None:
+        # By name, and now, as in `told`.
+        configurations = importlib.import_module("kernels.configurations")
+        with configurations.held_to(kernel.configuration) as held:
+            call = call_candidate(replace(kernel, configuration=None), case, given, fill, how)
+        if call.rule is None and not held.asked:
+            return Call({}, call.seconds, "raised", _NEVER_ASKED)
+        return call
     changes = process_state.Changes()
     with process_state.freed(changes):
         call = _call(kernel, case, given, _VALUES[fill], how, changes)

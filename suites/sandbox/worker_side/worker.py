@@ -107,6 +107,7 @@ class _Worker:
     def call(self, message: Message) -> Message:
         """Call a kernel; its outputs are in the arena, from `outputs_at` on, when this returns."""
         kernel = self.kernels[message["op"], message["kernel"]]
+        kernel = replace(kernel, configuration=message["configuration"])
         case = case_of(message["case"])
         # Kept until the next inputs are made: they must not lie where these do.
         arena = self.arenas[message["through"]]

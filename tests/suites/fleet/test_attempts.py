@@ -9,6 +9,7 @@ import pytest
 from reports.record import BenchRow, RunHeader
 from suites.fleet.attempts import MOST_LOSSES, SILENT_S, Attempts
 from suites.fleet.engine import Beat, Ended, Event, Lost, Pair, Started, Text
+from tests.builders.accuracy_records import example_rows
 from tests.builders.profile_records import profile_rows
 from tests.suites.fleet.script import end, header, pair, row, text
 
@@ -155,6 +156,17 @@ def test_last_pair_of_profile_is_tried_again() -> None:
     assert not any(map(attempts.keep, rows))
     pairs = list(dict.fromkeys((each.kernel, each.case.id) for each in rows))
     assert attempts.done == tuple(pairs[:-1])
+
+
+def test_pairs_of_several_configurations_are_tried_again() -> None:
+    """How many rows each has isn't known here; none is kept twice."""
+    attempts, (own, *_) = Attempts("accuracy"), example_rows()
+    held = [own.model_copy(update={"configuration": each}) for each in ("two", "four")]
+    assert attempts.keep(own)
+    assert attempts.done == ((own.kernel, own.case.id),)
+    assert all(map(attempts.keep, held))
+    assert not attempts.done
+    assert not any(map(attempts.keep, (own, *held)))
 
 
 def test_search_is_not_moved() -> None:

@@ -1,0 +1,115 @@
+"""`python -m studies.tile_times [TILES]`: on a GPU, does the model order tiles as time does?
+
+For each pass and head of attention in bf16 the first TILES (24) of the model's order, every fourth
+of the rest, and the tile that is taken now are timed on a nominal call (b 4, s 4,096, h d = 2048,
+not causal), by events, ten calls each after three, the median. A line for each tile, then one for
+the pass: what the model's first takes of the fastest's time, and Spearman's correlation of the two
+orders.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import replace
+
+import torch
+
+from kernels.attention.backward import _Backward
+from kernels.attention.forward import launch
+from kernels.attention.launch import Launcher
+from kernels.attention.problem import Options, Problem
+from kernels.attention.tile_model import (
+    WIDEST_RF,
+    Pass,
+    Tile,
+    cycles,
+    generation_of,
+    ranked,
+)
+from kernels.attention.variants import MEASURED, Variant, all_variants
+from kernels.device import sm_of
+
+_WARM, _CALLS = 3, 10
+_PASSES: tuple[Pass, ...] = ("fwd", "dq", "dkdv", "dk", "dv")
+
+
+class _Call:
+    """A nominal call of one head size, and its passes by any variant."""
+
+    def __init__(self, d: int) -> None:
+        device = torch.device("cuda")
+        heads = 2048 // d
+        q, k, v, do, out = (
+            torch.randn(4, 4096, heads, d, dtype=torch.bfloat16, device=device) for _ in range(5)
+        )
+        lse = torch.full((4, heads, 4096), 9.0, device=device)
+        self.problem = Problem.of(q, k, v, Options())
+        self.launcher = Launcher(self.problem, tf32=False)
+        self.backward = _Backward(self.problem, do, out, lse, tf32=False)
+        self.delta = torch.zeros_like(lse)
+
+    def run(self, variant: Variant) -> None:
+        """One pass."""
+        if variant.kind == "fwd":
+            launch(self.launcher, variant)
+        elif variant.kind == "dq":
+            self.backward.query_gradients(variant)
+        elif variant.kind == "dkdv":
+            self.backward.key_gradients(variant, self.delta)
+        else:
+            self.backward.one_key_gradient(variant, self.delta)
+
+    def time_ms(self, variant: Variant) -> float:
+        """Of a call, the median."""
+        for _ in range(_WARM):
+            self.run(variant)
+        times: list[float] = []
+        for _ in range(_CALLS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            self.run(variant)
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
+        return statistics.median(times)
+
+
+def main(most: int) -> None:
+    """Time every pass and head."""
+    sm = sm_of(torch.device("cuda"))
+    generation = generation_of(sm)
+    print(f"{torch.cuda.get_device_name()}, sm {sm}")
+    for kind, d in MEASURED["bf16"]:
+        if kind not in _PASSES or d > WIDEST_RF:
+            continue
+        call, order = _Call(d), ranked(kind, "bf16", d, generation)
+        taken = next(
+            each
+            for each in all_variants(kind)
+            if (each.dtype, each.max_d, each.sm) == ("bf16", d, generation.sm) and each.is_plain
+        )
+        tiles = dict.fromkeys((*order[:most], *order[most::4], taken.tile))
+        times: dict[Tile, float] = {}
+        for tile in tiles:
+            made = replace(taken, tile=tile)
+            try:
+                times[tile] = call.time_ms(made)
+            except Exception as error:  # noqa: BLE001  (whatever a compiler or a launch raises)
+                print(f"{kind} d {d} {tile}: {' '.join(str(error).split())[:120]}")
+                continue
+            predicted = cycles(kind, "bf16", d, tile, generation)
+            rank = order.index(tile) + 1 if tile in order else "not ranked"
+            mark = ", taken" if tile == taken.tile else ""
+            print(f"{kind} d {d} {tile}: {times[tile]:.3f} ms, rank {rank}, {predicted:.3g}{mark}")
+        known = [each for each in order if each in times]
+        if len(known) > 1:
+            measured = [times[each] for each in known]
+            places = [sorted(measured).index(each) for each in measured]
+            rho = statistics.correlation(range(len(known)), places)
+            loss = times[known[0]] / min(times.values())
+            print(f"{kind} d {d}: the model's first takes {loss:.2f} of the fastest, rho {rho:.2f}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 24)
