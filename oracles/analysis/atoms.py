@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.quantities import Known
-from oracles.analysis.rules import EPS_DIVISION, grow, rule
+from oracles.analysis.quantities import Combination, Known, magnitude
+from oracles.analysis.rules import EPS_DIVISION, TINY, grow, rule
 from oracles.analysis.sums import _axes
 from oracles.rounding import EPS_EXP, EPS_LOG
 
@@ -44,7 +44,7 @@ class _Scores:
     d: Callable[[], Tensor]
     m: Tensor
     above: Tensor
-    through: Callable[[], Tensor]  # asked for once
+    through: Callable[[], Tensor | tuple[Tensor, Tensor]]  # asked for once
     n: int
 
     @classmethod
@@ -52,21 +52,26 @@ class _Scores:
         """p: the softmax, where it is finite."""
         s, n = a.value, math.prod(a.value.shape[axis] for axis in axes)
         m = s.amax(axes, keepdim=True).nan_to_num_(nan=0, posinf=0, neginf=0)
-        hides = not float(s.amin()) > _HIDDEN
 
-        def d() -> Tensor:
-            made = torch.add(m.abs().mul_(4 * u).add_(EPS_EXP), a.size, alpha=4 * u)
+        def d(times: float = 1.0) -> Tensor:
+            rows = m.abs().mul_(4 * u).add_(EPS_EXP)
+            made = torch.add(rows.mul_(times), a.size, alpha=4 * u * times)
             if a.error is not None:
                 made += a.error
             # Its exponential is 0, whatever is added to it.
+            hides = not a.most < -_HIDDEN
             return made.masked_fill_(s <= _HIDDEN, 0) if hides else made
 
-        q = d()
-        q = grow(q, float(q.amax())).mul_(p)
+        most = 8 * u * a.most + EPS_EXP
+        if a.exact and most <= TINY:  # without a look at d
+            q = d(1 + most)
+        else:
+            q = d()
+            q = grow(q, float(q.amax()))
+        q = q.mul_(p)
         total = q.sum(axes, keepdim=True)
         if math.log1p(float(total.amax())) < _SMALL:
-            above = total.log1p()
-            return cls(d, m, above, lambda: q.mul_(1 + total).addcmul_(total, p), n)
+            return cls(d, m, total.log1p(), lambda: (total, q), n)
         lse = s.logsumexp(axes, keepdim=True)
         log_p = s - lse.masked_fill(~lse.isfinite(), 0)
         above = torch.logsumexp(log_p + d(), axes, keepdim=True)
@@ -101,22 +106,27 @@ def _scores(
 
 
 @rule("_softmax", sums=True)
-def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Tensor:
+def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Combination:
     out.mark_nonnegative()
     if not out.value.numel():
-        return torch.zeros_like(out.value)
+        return arithmetic.local(out)
     axes = _axes(a.value, dim)
     scores = _scores(arithmetic, a, axes, lambda: out.value)
     through = a.once(("through", axes), scores.through)
     roundings = (scores.relative(arithmetic) + EPS_DIVISION) / arithmetic.u + 1
-    local = arithmetic.local(out, roundings, shared=False)  # each form has another number of them
-    return local.plus(through, arithmetic.grown(1, roundings)).error
+    made, grown = arithmetic.local(out, roundings), arithmetic.grown(1, roundings)
+    if isinstance(through, Tensor):
+        return made.plus(through, grown)
+    if grown <= 1.5:
+        out.of_value["most"] = 2.0
+    total, q = through
+    return made.plus_term(total * grown, out).plus_term((1 + total) * grown, magnitude(q))
 
 
 @rule("_log_softmax", sums=True)
-def _log_softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Tensor:
+def _log_softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Combination:
     if not out.value.numel():
-        return torch.zeros_like(out.value)
+        return arithmetic.local(out)
     axes = _axes(a.value, dim)
     scores = _scores(arithmetic, a, axes, out.value.exp)
     lse = a.once_of_value(("lse", axes), lambda: a.value.logsumexp(axes, keepdim=True))
@@ -130,9 +140,9 @@ def _logsumexp(
     a: Known,
     dim: int | list[int],
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
-) -> Tensor:
+) -> Combination:
     if not a.value.numel():
-        return torch.zeros_like(out.value)
+        return arithmetic.local(out)
     axes = _axes(a.value, dim)
     lse = out.value
     if not keepdim:

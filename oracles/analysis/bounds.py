@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
-from oracles.analysis.quantities import Known, number
+from oracles.analysis.quantities import Known, added_up, number
 from oracles.analysis.replay import addends, largest_ratio, spread
-from oracles.analysis.scales import scales
+from oracles.analysis.scales import scale_at, scales
 from oracles.analysis.trace import (
     ROUNDS,
     NoRuleError,
@@ -84,8 +84,14 @@ def bounds(
         most = largest_ratio(graph.graph, longest)
         least = most * ((likely or sure).growth(longest) + EPS_EXP)
         suspects = [_suspect(*each, least) for each in zip(pairs, out_dtypes, strict=True)]
-        large = [node for node, (some, _) in zip(nodes, suspects, strict=True) if some]
         kept.update((node, each.value) for node, each in zip(nodes, pairs, strict=True))
+        large = []
+        for node, pair, (places, _) in zip(nodes, pairs, suspects, strict=True):
+            if places is None:
+                continue
+            size = scale_at(graph.graph, constants, values, kept, node, places)
+            if size is None or _silent(_error_of(pair)[places], size) is not None:
+                large.append(node)
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None
         if any(many for _, many in suspects):
@@ -102,22 +108,36 @@ def bounds(
         return tuple(made)
 
 
-def _suspect(pair: Pair, dtype: torch.dtype, least: float) -> tuple[bool, bool]:
-    """Whether some error is as large as its value, and whether replays are to look at it.
+def _error_of(pair: Pair) -> Tensor:
+    error = pair.before.error
+    assert error is not None
+    return error
+
+
+def _suspect(
+    pair: Pair, dtype: torch.dtype, least: float
+) -> tuple[tuple[Tensor, ...] | None, bool]:
+    """Where an error is as large as its value, and whether replays are to look at errors.
 
     They are where most errors are `least` of their values, and larger than the last cast's.
     """
     known = pair.before
     if known.error is None or not known.error.numel():
-        return False, False
+        return None, False
     least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
-    small = min(least, SAYS_NOTHING)
-    above = torch.sub(known.error, known.size, alpha=small)
-    if _speaks(above):  # and so it does of what is larger
-        return False, False
-    many = above.sub(known.size, alpha=least - small) if least > small else above
-    half = int((many > _UNDERFLOW).count_nonzero()) > known.error.numel() / 2
-    return not _speaks(above.add_(known.size, alpha=small - SAYS_NOTHING)), half
+    row = known.error.shape[-1] if known.error.dim() else 1
+    error, size = known.error.reshape(-1, row), known.size.reshape(-1, row)
+    above = torch.sub(error, size, alpha=min(least, SAYS_NOTHING)).amax(-1)
+    rows = (~(above <= SAYS_NOTHING * _UNDERFLOW)).nonzero().squeeze(-1)  # NaN is above
+    if not rows.numel():  # and so it is of what is larger
+        return None, False
+    error, size = error[rows], size[rows]
+    half = int((error - size * least > _UNDERFLOW).count_nonzero()) > known.error.numel() / 2
+    silent = ~(torch.sub(error, size, alpha=SAYS_NOTHING) <= SAYS_NOTHING * _UNDERFLOW)
+    places = silent.nonzero()
+    if not places.numel():
+        return None, half
+    return torch.unravel_index(rows[places[:, 0]] * row + places[:, 1], known.error.shape), half
 
 
 def _speaks(above: Tensor) -> bool:
@@ -154,7 +174,7 @@ def _bound(
     deterministic, probable = _rounded(known, dtype, sure), None
     if likely is not None:
         same = pair.likely is pair.sure
-        other = replace(known, error=pair.likely)  # what was made of the value alone stays
+        other = replace(known, given=pair.likely)  # what was made of the value alone stays
         probable = deterministic if same else _rounded(other, dtype, sure)
     judged = deterministic if pair.plain else _judged(deterministic, probable)
     return Bound(judged, probable, powerless)
@@ -177,7 +197,7 @@ def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:
 def _rounded(known: Known, dtype: torch.dtype, arithmetic: Arithmetic) -> Tensor:
     """After the last cast; NaN where the value isn't finite: no distance can be said there."""
     known = number(known)
-    after = arithmetic.cast(known, dtype) if dtype in UNIT_ROUNDOFF else known.error
+    after = added_up(arithmetic.cast(known, dtype) if dtype in UNIT_ROUNDOFF else known.given)
     if after is None:
         after = torch.zeros_like(known.value)
     if known.once_of_value("finite", lambda: _is_finite(known.size)):

@@ -149,16 +149,75 @@ def scales(
     return {node: sizes[node] for node in wanted}
 
 
+def scale_at(
+    graph: Graph,
+    constants: Mapping[str, Tensor],
+    values: Sequence[Tensor],
+    kept: Mapping[Node, Tensor],
+    wanted: Node,
+    places: tuple[Tensor, ...],
+) -> Tensor | None:
+    """No more than an output's scale at some places; None where other places would be asked for.
+
+    Of what isn't an operation element by element the scale is taken to be the value's magnitude,
+    which it is no less than.
+    """
+    known, shape = dict(kept), wanted.meta["val"].shape
+    given = iter(values)
+    for node in graph.nodes:
+        if node.op in {"placeholder", "get_attr"}:
+            value = next(given) if node.op == "placeholder" else constants[str(node.target)]
+            known[node] = value.double() if value.is_floating_point() else value
+    if any(_SCALES.get(each.target) is _logarithm for each in _needed(graph, {}, [wanted])[0]):
+        return None  # whose scale may be less
+    scaled, needed = _needed(graph, known, [wanted], _is_whole)
+    sizes: dict[Node, Any] = {}
+    held: dict[Node, Any] = {}
+    for node in graph.nodes:
+        if node in known and (node in needed or node in scaled):
+            value = known[node]
+            if len(value.shape) > len(shape) or any(
+                one not in {1, other}
+                for one, other in zip(reversed(value.shape), reversed(shape), strict=False)
+            ):
+                return None
+            held[node] = value.expand(shape)[places]
+        elif node in needed:
+            if _is_apart(node):
+                return None
+            args: Any = map_arg(node.args, lambda each: held[each])
+            kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
+            held[node] = _computed(node, args, kwargs)
+        if node in scaled:
+            whole = _is_whole(node)
+            sizes[node] = held[node].abs() if whole else _scaled(node, held.get(node), sizes)
+    made: Tensor = sizes[wanted]
+    return made
+
+
+def _is_apart(node: Node) -> bool:
+    """Whether it isn't an operation element by element."""
+    return node.target != ROUNDS and torch.Tag.pointwise not in getattr(node.target, "tags", ())
+
+
+def _is_whole(node: Node) -> bool:
+    return _is_magnitude(node) or _is_apart(node)
+
+
 def _needed(
-    graph: Graph, kept: Mapping[Node, Tensor], wanted: Sequence[Node]
+    graph: Graph,
+    kept: Mapping[Node, Tensor],
+    wanted: Sequence[Node],
+    is_magnitude: Callable[[Node], bool] | None = None,
 ) -> tuple[set[Node], set[Node]]:
     """Of which nodes scales are made for these, and of which values."""
     scaled, needed = set(wanted), set[Node]()
+    is_magnitude = is_magnitude or _is_magnitude
     for node in reversed(graph.nodes):
         if node in scaled:
-            if not _is_magnitude(node):
+            if not is_magnitude(node):
                 scaled.update(node.all_input_nodes)
-            if _is_magnitude(node) or node.target in _READ:
+            if is_magnitude(node) or node.target in _READ:
                 needed.add(node)
         if node in needed and node not in kept:
             needed.update(node.all_input_nodes)
