@@ -25,13 +25,17 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.quantities import Combination, Known, magnitude
-from oracles.analysis.rules import EPS_DIVISION, TINY, grow, rule
+from oracles.analysis.quantities import Coefficient, Combination, Known, magnitude
+from oracles.analysis.rules import EPS_DIVISION, grow, multiplied, rule
 from oracles.analysis.sums import _axes
 from oracles.rounding import EPS_EXP, EPS_LOG
 
 _HIDDEN = -1e30  # what masks add: fp32's lowest number, or -inf
 _SMALL = 2.0**-7  # of P+: what stands for both sides is then wider by less than that
+
+
+# P+ as the sum of exponentials has it, and q: a multiple of p, and multiples of magnitudes.
+_Small = tuple[Tensor, Coefficient, list[tuple[Coefficient, Known]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class _Scores:
     d: Callable[[], Tensor]
     m: Tensor
     above: Tensor
-    through: Callable[[], Tensor | tuple[Tensor, Tensor]]  # asked for once
+    through: Callable[[], Tensor | _Small]  # asked for once
     n: int
 
     @classmethod
@@ -53,25 +57,22 @@ class _Scores:
         s, n = a.value, math.prod(a.value.shape[axis] for axis in axes)
         m = s.amax(axes, keepdim=True).nan_to_num_(nan=0, posinf=0, neginf=0)
 
-        def d(times: float = 1.0) -> Tensor:
-            rows = m.abs().mul_(4 * u).add_(EPS_EXP)
-            made = torch.add(rows.mul_(times), a.size, alpha=4 * u * times)
+        def d() -> Tensor:
+            made = torch.add(m.abs().mul_(4 * u).add_(EPS_EXP), a.size, alpha=4 * u)
             if a.error is not None:
                 made += a.error
             # Its exponential is 0, whatever is added to it.
             hides = not a.most < -_HIDDEN
             return made.masked_fill_(s <= _HIDDEN, 0) if hides else made
 
-        most = 8 * u * a.most + EPS_EXP
-        if a.exact and most <= TINY:  # without a look at d
-            q = d(1 + most)
-        else:
+        rows = m.abs().mul_(4 * u).add_(EPS_EXP)
+        terms, rest = multiplied(Combination(a, [(4 * u, a)], rows).plus(a.given), magnitude(p))
+        if terms is None:
             q = d()
-            q = grow(q, float(q.amax()))
-        q = q.mul_(p)
-        total = q.sum(axes, keepdim=True)
+            terms, rest = [(1.0, magnitude(grow(q, float(q.amax())).mul_(p)))], 0.0
+        total = sum(each * one.total(axes) for each, one in terms) + rest
         if math.log1p(float(total.amax())) < _SMALL:
-            return cls(d, m, total.log1p(), lambda: (total, q), n)
+            return cls(d, m, total.log1p(), lambda: (total, rest, terms), n)
         lse = s.logsumexp(axes, keepdim=True)
         log_p = s - lse.masked_fill(~lse.isfinite(), 0)
         above = torch.logsumexp(log_p + d(), axes, keepdim=True)
@@ -117,10 +118,13 @@ def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object)
     made, grown = arithmetic.local(out, roundings), arithmetic.grown(1, roundings)
     if isinstance(through, Tensor):
         return made.plus(through, grown)
+    total, rest, terms = through
     if grown <= 1.5:
         out.of_value["most"] = 2.0
-    total, q = through
-    return made.plus_term(total * grown, out).plus_term((1 + total) * grown, magnitude(q))
+    made.plus_term((total + (1 + total) * rest) * grown, out)
+    for coefficient, each in terms:
+        made.plus_term((1 + total) * coefficient * grown, each)
+    return made
 
 
 @rule("_log_softmax", sums=True)

@@ -32,6 +32,7 @@ from oracles.op import Bound, Numerics
 from oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
+_SOME = 2**18  # of an output's numbers, evenly spaced: whether most are so is asked of them
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
 _aten = torch.ops.aten
 _PRODUCTS = {
@@ -122,19 +123,20 @@ def _suspect(
     They are where most errors are `least` of their values, and larger than the last cast's.
     """
     known = pair.before
+    least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
+    if known.of_value.get("relative", torch.inf) <= min(least, SAYS_NOTHING):
+        return None, False
     if known.error is None or not known.error.numel():
         return None, False
-    least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
     row = known.error.shape[-1] if known.error.dim() else 1
     error, size = known.error.reshape(-1, row), known.size.reshape(-1, row)
-    above = torch.sub(error, size, alpha=min(least, SAYS_NOTHING)).amax(-1)
+    some = slice(None, None, max(error.numel() // _SOME, 1))
+    many = error.flatten()[some] - size.flatten()[some] * least > _UNDERFLOW
+    half = int(many.count_nonzero()) > many.numel() / 2
+    above = torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
     rows = (~(above <= SAYS_NOTHING * _UNDERFLOW)).nonzero().squeeze(-1)  # NaN is above
-    if not rows.numel():  # and so it is of what is larger
-        return None, False
-    error, size = error[rows], size[rows]
-    half = int((error - size * least > _UNDERFLOW).count_nonzero()) > known.error.numel() / 2
-    silent = ~(torch.sub(error, size, alpha=SAYS_NOTHING) <= SAYS_NOTHING * _UNDERFLOW)
-    places = silent.nonzero()
+    silent = torch.sub(error[rows], size[rows], alpha=SAYS_NOTHING) <= SAYS_NOTHING * _UNDERFLOW
+    places = (~silent).nonzero()
     if not places.numel():
         return None, half
     return torch.unravel_index(rows[places[:, 0]] * row + places[:, 1], known.error.shape), half

@@ -192,12 +192,16 @@ class Propagation:
             found.append(error(self.likely))
             given.append(list(knowns.values()))
         if isinstance(out, Known):
-            plain = target not in MOVES and _is_plain(node, out, found[0], args, kwargs)
+            if target in MOVES:
+                _hand_on(out, pairs)
+            plain = _is_plain(node, out, found[0], args, kwargs)
             if target not in MOVES and not plain:
                 found = [_tidy(node, out, *each) for each in zip(found, given, strict=True)]
             found = [_whole(out.value, each) for each in found]
             plain = plain and bool(out.of_value.get("finite"))
             return Pair(out.value, found[0], found[-1], out.of_value, plain)
+        for each in out if target in MOVES else ():
+            _hand_on(each, pairs)
         several = [each if isinstance(each, list | tuple) else [each] * len(out) for each in found]
         return [
             Pair(each.value, several[0][place], several[-1][place], each.of_value)
@@ -257,6 +261,12 @@ def _known_result(out: Any) -> Any:  # noqa: ANN401
     return Known(out) if isinstance(out, Tensor) else [Known(each) for each in out]
 
 
+def _hand_on(out: Known, pairs: Sequence[Pair]) -> None:
+    """What is moved is no larger than it was."""
+    if pairs and all("most" in each.of_value for each in pairs):
+        out.of_value["most"] = max(each.of_value["most"] for each in pairs)
+
+
 def _is_plain(node: Node, out: Known, error: Error, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
     """Whether all numbers are finite, and with their errors below fp32's largest number.
 
@@ -269,6 +279,8 @@ def _is_plain(node: Node, out: Known, error: Error, args: Any, kwargs: Any) -> b
         return True
     of_arguments = _LARGEST.get(node.target)
     most = out.of_value.get("most", math.nan)
+    if node.target in MOVES and not most < LARGEST:
+        return False
     if of_arguments is not None and isinstance(error, Combination):
         sure = _mapped(args, lambda each: each.known(each.sure))
         most = of_arguments(*map(_most, sure), **kwargs) * _ROUNDED

@@ -157,15 +157,12 @@ class Combination:
 
     def largest(self) -> float:
         """No less than the largest."""
-        if self.made is None and not isinstance(self.rest, Tensor):
-            made = self.rest
-            for coefficient, each in self.terms:
-                if isinstance(coefficient, Tensor):
-                    break
-                made += coefficient * each.most
-            else:
-                return made
-        return float(self.tensor().amax()) if self.of.value.numel() else 0.0
+        if self.made is not None or not self.of.value.numel():
+            return largest(self.tensor())
+        made = largest(self.rest)
+        for coefficient, each in self.terms:
+            made += largest(coefficient) * each.most
+        return made
 
     def sum(self, axes: tuple[int, ...]) -> Tensor:
         """The sum over axes, which stay, of size 1."""
@@ -221,14 +218,17 @@ def _varies(x: Tensor, shape: torch.Size, axes: tuple[int, ...]) -> bool:
 def is_few(beside: Tensor, *given: Coefficient) -> bool:
     """Whether a product has far fewer numbers than `beside`; of numbers alone it has."""
     shapes = [each.shape for each in given if isinstance(each, Tensor)]
-    return math.prod(torch.broadcast_shapes(*shapes)) * FEW <= beside.numel()
+    numbers: int = math.prod(torch.broadcast_shapes(*shapes))
+    return numbers * FEW <= beside.numel()
 
 
-def largest(error: Combination | Tensor) -> float:
+def largest(error: Combination | Coefficient) -> float:
     """No less than the largest number of an error."""
     if isinstance(error, Combination):
         return error.largest()
-    return float(error.amax()) if error.numel() else 0.0
+    if isinstance(error, Tensor):
+        return float(error.amax()) if error.numel() else 0.0
+    return error
 
 
 @overload

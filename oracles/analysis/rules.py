@@ -47,7 +47,8 @@ _EPS_POWER = 2.0**-20  # relative: powf is within 8 units in the last place
 _EPS_CIRCLE = 2.0**-20  # absolute: sin.approx and cos.approx of PTX
 _EPS_ERF = 2.0**-21  # absolute: erff is within 2 units in the last place; one to spare
 _LITTLE = 2.0**-10  # an error whose square is next to nothing
-TINY = 2.0**-16  # one whose half is next to nothing beside 1
+_SEVERAL = 2  # magnitudes, each of which is multiplied alone
+_TINY = 2.0**-16  # one whose half is next to nothing beside 1
 _HALF = 0.5  # the fraction of a power of two
 
 Rule = Callable[..., Any]
@@ -350,6 +351,23 @@ def grow(d: Tensor, most: float) -> Tensor:
     return d.addcmul_(d, d, value=0.5 + most / 4) if most <= _LITTLE else d.expm1_()
 
 
+def multiplied(
+    d: Combination, x: Known
+) -> tuple[list[tuple[Coefficient, Known]] | None, Coefficient]:
+    """expm1(d) x of a magnitude x: multiples of magnitudes, and of x.
+
+    None where d isn't so small that it is as good as a multiple of d.
+    """
+    most = d.largest()
+    if not most <= min(_TINY, _LITTLE) or len(d.terms) > _SEVERAL:
+        return None, 0.0
+    made = []
+    for coefficient, each in d.terms:
+        product = x.once(("product", id(each.value)), lambda one=each: magnitude(one.size * x.size))
+        made.append((coefficient * (1 + most), product))
+    return made, d.rest * (1 + most)
+
+
 def _exponent_growth(
     arithmetic: Arithmetic, a: Known, slope: float = 1.0, spare: float = 0.0
 ) -> tuple[Tensor, float]:
@@ -358,7 +376,7 @@ def _exponent_growth(
     In natural logarithms.
     """
     u = 2 * arithmetic.u * slope
-    if a.exact and (most := spare + u * a.most) <= min(TINY, _LITTLE):  # without a look at d
+    if a.exact and (most := spare + u * a.most) <= min(_TINY, _LITTLE):  # without a look at d
         return torch.add(scalar(spare * (1 + most)), a.size, alpha=u * (1 + most)), most
     d = torch.add(scalar(spare), a.size, alpha=u)
     d = d if a.error is None else d.add_(a.error, alpha=slope)
@@ -369,26 +387,34 @@ def _exponent_growth(
 
 
 @rule("exp")
-def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
-    return _exponential(arithmetic, out.value, a)
+    return _exponential(arithmetic, out, a)
 
 
 @rule("exp2")
-def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
-    return _exponential(arithmetic, out.value, a, math.log(2))
+    return _exponential(arithmetic, out, a, math.log(2))
 
 
-def _exponential(arithmetic: Arithmetic, value: Tensor, a: Known, slope: float = 1.0) -> Tensor:
-    """value (expm1 d + eps_exp e^d) and what is flushed."""
+def _exponential(arithmetic: Arithmetic, out: Known, a: Known, slope: float = 1.0) -> Combination:
+    """out (expm1 d + eps_exp e^d) and what is flushed."""
+    made = Combination(out, [], arithmetic.eta)
+    d = Combination(a, [(2 * arithmetic.u * slope, a)], 0.0).plus(a.given, slope)
+    terms, rest = multiplied(d, out)
+    if terms is not None:
+        for coefficient, each in terms:
+            made.plus_term(coefficient * (1 + EPS_EXP), each)
+        return made.plus_term(rest * (1 + EPS_EXP) + EPS_EXP, out)
     growth, _ = _exponent_growth(arithmetic, a, slope)
-    return growth.mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(value).add_(arithmetic.eta)
+    through = growth.mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(out.value)
+    return made.plus(through)
 
 
 @rule("expm1")
 def _expm1(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
-    return arithmetic.rounded(out, _exponential(arithmetic, out.value + 1, a))
+    return arithmetic.rounded(out, _exponential(arithmetic, Known(out.value + 1), a).tensor())
 
 
 @rule("log", poles=True)
