@@ -19,23 +19,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
 from oracles.analysis.quantities import Coefficient, Combination, Known, magnitude
-from oracles.analysis.rules import EPS_DIVISION, grow, multiplied, rule
-from oracles.analysis.sums import _axes
+from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiplied, product, rule, times
+from oracles.analysis.sums import _axes, sum_error
 from oracles.rounding import EPS_EXP, EPS_LOG
 
 _HIDDEN = -1e30  # what masks add: fp32's lowest number, or -inf
 _SMALL = 2.0**-7  # of P+: what stands for both sides is then wider by less than that
 
 
-# P+ as the sum of exponentials has it, and q: a multiple of p, and multiples of magnitudes.
-_Small = tuple[Tensor, Coefficient, list[tuple[Coefficient, Known]]]
+@dataclass(frozen=True, slots=True)
+class _Small:
+    """q = rest p + a combination of magnitudes, its sum, and a bound of q + A (p + q) over p."""
+
+    total: Tensor
+    rest: Coefficient
+    terms: list[tuple[Coefficient, Known]]
+    relative: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +73,17 @@ class _Scores:
             return made.masked_fill_(s <= _HIDDEN, 0) if hides else made
 
         rows = m.abs().mul_(4 * u).add_(EPS_EXP)
-        terms, rest = multiplied(Combination(a, [(4 * u, a)], rows).plus(a.given), magnitude(p))
+        exact = Combination(a, [(4 * u, a)], rows).plus(a.given)
+        terms, rest, most = multiplied(exact, magnitude(p))
         if terms is None:
             q = d()
-            terms, rest = [(1.0, magnitude(grow(q, float(q.amax())).mul_(p)))], 0.0
-        total = sum(each * one.total(axes) for each, one in terms) + rest
-        if math.log1p(float(total.amax())) < _SMALL:
-            return cls(d, m, total.log1p(), lambda: (total, rest, terms), n)
+            most = float(q.amax())
+            terms = [(1.0, magnitude(grow(q, most).mul_(p)))]
+        total = torch.as_tensor(sum(each * one.total(axes) for each, one in terms) + rest)
+        largest_total = float(total.amax())
+        if math.log1p(largest_total) < _SMALL:
+            relative = largest_total + (1 + largest_total) * 2 * most
+            return cls(d, m, total.log1p(), lambda: _Small(total, rest, terms, relative), n)
         lse = s.logsumexp(axes, keepdim=True)
         log_p = s - lse.masked_fill(~lse.isfinite(), 0)
         above = torch.logsumexp(log_p + d(), axes, keepdim=True)
@@ -118,12 +129,52 @@ def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object)
     made, grown = arithmetic.local(out, roundings), arithmetic.grown(1, roundings)
     if isinstance(through, Tensor):
         return made.plus(through, grown)
-    total, rest, terms = through
-    if grown <= 1.5:
+    if grown <= 1.5:  # anything that isn't large
         out.of_value["most"] = 2.0
-    made.plus_term((total + (1 + total) * rest) * grown, out)
-    for coefficient, each in terms:
-        made.plus_term((1 + total) * coefficient * grown, each)
+    out.of_value["relative"] = roundings * arithmetic.u + through.relative * grown
+    grows = (1 + through.total) * grown
+    made.plus_term(through.total * grown + grows * through.rest, out)
+    for coefficient, each in through.terms:
+        made.plus_term(grows * coefficient, each)
+    return made
+
+
+@rule("_softmax_backward_data", sums=True)
+def _softmax_gradient(
+    arithmetic: Arithmetic, out: Known, dy: Known, p: Known, dim: int, *_: object
+) -> Combination:
+    """p (dy - S), or p dy - p S, of S = sum p dy; p is the same number in both places."""
+    made = arithmetic.local(out)
+    if not out.value.numel():
+        return made
+    u, grown, axes = arithmetic.u, arithmetic.grown(1.0), _axes(p.value, dim)
+    products = out.once("products", lambda: Known(dy.value * p.value))
+    total = out.once("total", lambda: products.value.sum(axes, keepdim=True))
+    given = replace(products, given=product(arithmetic, products, dy, p))
+    error = sum_error(arithmetic, given, axes, keep=True)
+    assert error is not None
+    rows = error * (1 + u) + total.abs() * u
+    made.plus_rest(2 * arithmetic.eta * grown)
+    made.plus_term(u * grown, products).plus_term(rows * grown, p)
+    if dy.error is not None:
+        made.plus_term(grown, magnitude(p.size * dy.error))
+    if p.given is None:
+        return made
+
+    def away() -> Known:  # how far dy may be from S, and what rounds beside p; the first form's
+        far = (dy.value - total).abs_().add_(dy.size, alpha=u).add_(rows)
+        return magnitude(far if dy.error is None else far.add_(dy.error, alpha=1 + u))
+
+    far = out.once("away", away)
+    own, others = apart(p)
+    if dy.error is not None:
+        own, others = 0.0, Combination(p, [], 0.0).plus(p.given)
+    assert others is not None
+    made.plus_term(own * grown, out).plus_term(own * (u * grown), products)
+    made.plus_term(own * rows * grown, p).plus_term(others.rest * grown, far)
+    for coefficient, each in others.terms:
+        key = "product", id(each.value)
+        made.plus_term(coefficient * grown, far.once(key, partial(times, far, each)))
     return made
 
 

@@ -16,7 +16,7 @@ from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
 from oracles.analysis.quantities import Known, added_up, number
 from oracles.analysis.replay import addends, largest_ratio, spread
-from oracles.analysis.scales import scale_at, scales
+from oracles.analysis.scales import scale_of_rows, scales
 from oracles.analysis.trace import (
     ROUNDS,
     NoRuleError,
@@ -87,11 +87,11 @@ def bounds(
         suspects = [_suspect(*each, least) for each in zip(pairs, out_dtypes, strict=True)]
         kept.update((node, each.value) for node, each in zip(nodes, pairs, strict=True))
         large = []
-        for node, pair, (places, _) in zip(nodes, pairs, suspects, strict=True):
-            if places is None:
+        for node, pair, (rows, _) in zip(nodes, pairs, suspects, strict=True):
+            if rows is None:
                 continue
-            size = scale_at(graph.graph, constants, values, kept, node, places)
-            if size is None or _silent(_error_of(pair)[places], size) is not None:
+            size = scale_of_rows(graph.graph, constants, values, kept, node, rows)
+            if size is None or _silent(_error_of(pair)[rows], size) is not None:
                 large.append(node)
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None
@@ -118,7 +118,7 @@ def _error_of(pair: Pair) -> Tensor:
 def _suspect(
     pair: Pair, dtype: torch.dtype, least: float
 ) -> tuple[tuple[Tensor, ...] | None, bool]:
-    """Where an error is as large as its value, and whether replays are to look at errors.
+    """Rows in which an error is as large as its value, and whether replays are to look at errors.
 
     They are where most errors are `least` of their values, and larger than the last cast's.
     """
@@ -135,11 +135,7 @@ def _suspect(
     half = int(many.count_nonzero()) > many.numel() / 2
     above = torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
     rows = (~(above <= SAYS_NOTHING * _UNDERFLOW)).nonzero().squeeze(-1)  # NaN is above
-    silent = torch.sub(error[rows], size[rows], alpha=SAYS_NOTHING) <= SAYS_NOTHING * _UNDERFLOW
-    places = (~silent).nonzero()
-    if not places.numel():
-        return None, half
-    return torch.unravel_index(rows[places[:, 0]] * row + places[:, 1], known.error.shape), half
+    return (torch.unravel_index(rows, known.error.shape[:-1]) if rows.numel() else None), half
 
 
 def _speaks(above: Tensor) -> bool:

@@ -60,8 +60,13 @@ _TREES = list, tuple, dict
 
 def count_sums(graph: Graph) -> int:
     """How many sums a graph makes: of so many the probable form holds together."""
-    made = (node.meta["val"] for node in graph.nodes if node.target in SUMS)
-    return sum(each.numel() for each in made if isinstance(each, Tensor))
+    count = 0
+    for node in graph.nodes:
+        made = node.meta["val"] if node.target in SUMS else None
+        if isinstance(made, Tensor):
+            rows = node.target == _aten._softmax_backward_data.default  # noqa: SLF001
+            count += made.numel() // (made.shape[node.args[2]] or 1 if rows else 1)
+    return count
 
 
 def output_nodes(graph: Graph) -> tuple[Node, ...]:

@@ -141,11 +141,11 @@ def _plus_scaled(
     made: Combination, a: Known, out: Known, grown: float, times: float
 ) -> Combination:
     """With a's error, where `out` is a times a number; its own magnitude becomes that of `out`."""
-    own, others = _apart(a)
+    own, others = apart(a)
     return made.plus_term(own * grown, out).plus(others, grown * times)
 
 
-def _apart(a: Known) -> tuple[Coefficient, Combination | None]:
+def apart(a: Known) -> tuple[Coefficient, Combination | None]:
     """The relative part of an error, and the other."""
     if isinstance(a.given, Combination) and a.given.of.value is a.value:
         return a.given.apart()
@@ -161,7 +161,7 @@ def product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combinati
     few, many = sorted((a, b), key=lambda each: each.value.numel())
     if is_few(many.value, few.value):
         return _by_few(made, out, many, few, grown)
-    (ra, ea), (rb, eb) = _apart(a), _apart(b)
+    (ra, ea), (rb, eb) = apart(a), apart(b)
     if isinstance(ra, Tensor) and isinstance(rb, Tensor):  # of different axes, maybe
         ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.given))
     made.plus_term((ra + rb + ra * rb) * grown, out)
@@ -182,7 +182,7 @@ def product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combinati
 
 def _by_few(made: Combination, out: Known, a: Known, b: Known, grown: float) -> Combination:
     """Where b has far fewer numbers; its error is a part of it, where none of it is 0."""
-    (ra, ea), eb = _apart(a), b.error
+    (ra, ea), eb = apart(a), b.error
     if isinstance(ra, Tensor) and eb is not None and ra.shape != eb.shape:
         ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.given))
     rb: Coefficient = 0.0
@@ -256,7 +256,7 @@ def _handed_on(out: Known, a: Known) -> Combination | Tensor | None:
         out.of_value["size"] = a.size
     if not isinstance(a.given, Combination):
         return a.given
-    own, others = _apart(a)
+    own, others = apart(a)
     return Combination(out, [], 0.0).plus_term(own, out).plus(others)
 
 
@@ -331,7 +331,7 @@ def _whole_power(
     if a.given is None:
         return made
     if k == 2:  # a square
-        own, others = _apart(a)
+        own, others = apart(a)
         assert others is not None
         made.plus_term((2 * own + own * own) * grown, out)
         made.plus_product(a, others, 2 * (1 + own) * grown)
@@ -351,21 +351,25 @@ def grow(d: Tensor, most: float) -> Tensor:
     return d.addcmul_(d, d, value=0.5 + most / 4) if most <= _LITTLE else d.expm1_()
 
 
+def times(a: Known, b: Known) -> Known:
+    return magnitude(a.size * b.size)
+
+
 def multiplied(
     d: Combination, x: Known
-) -> tuple[list[tuple[Coefficient, Known]] | None, Coefficient]:
-    """expm1(d) x of a magnitude x: multiples of magnitudes, and of x.
+) -> tuple[list[tuple[Coefficient, Known]] | None, Coefficient, float]:
+    """expm1(d) x of a magnitude x: multiples of magnitudes, of x, and the largest d.
 
     None where d isn't so small that it is as good as a multiple of d.
     """
     most = d.largest()
     if not most <= min(_TINY, _LITTLE) or len(d.terms) > _SEVERAL:
-        return None, 0.0
+        return None, 0.0, most
     made = []
     for coefficient, each in d.terms:
-        product = x.once(("product", id(each.value)), lambda one=each: magnitude(one.size * x.size))
-        made.append((coefficient * (1 + most), product))
-    return made, d.rest * (1 + most)
+        key = "product", id(each.value)
+        made.append((coefficient * (1 + most), x.once(key, functools.partial(times, x, each))))
+    return made, d.rest * (1 + most), most
 
 
 def _exponent_growth(
@@ -402,7 +406,7 @@ def _exponential(arithmetic: Arithmetic, out: Known, a: Known, slope: float = 1.
     """out (expm1 d + eps_exp e^d) and what is flushed."""
     made = Combination(out, [], arithmetic.eta)
     d = Combination(a, [(2 * arithmetic.u * slope, a)], 0.0).plus(a.given, slope)
-    terms, rest = multiplied(d, out)
+    terms, rest, _ = multiplied(d, out)
     if terms is not None:
         for coefficient, each in terms:
             made.plus_term(coefficient * (1 + EPS_EXP), each)

@@ -73,7 +73,10 @@ def _overflowed(error: Tensor, size: Tensor) -> Tensor:
     return error.masked_fill_(size >= LARGEST, torch.inf)
 
 
-def _total(arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], *, keep: bool) -> Tensor | None:
+def sum_error(
+    arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], *, keep: bool
+) -> Tensor | None:
+    """The error of a sum."""
     whole, a = not a.value.is_floating_point(), number(a)
     n = math.prod(a.value.shape[axis] for axis in axes)
     through = None
@@ -104,7 +107,7 @@ def _sum(
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
     del out, dtype
-    return _total(arithmetic, a, _axes(a.value, dim), keep=keepdim)
+    return sum_error(arithmetic, a, _axes(a.value, dim), keep=keepdim)
 
 
 @rule("mean", sums=True)
@@ -119,7 +122,7 @@ def _mean(
     del dtype
     axes = _axes(a.value, dim)
     n = math.prod(a.value.shape[axis] for axis in axes)
-    total = _total(arithmetic, a, axes, keep=keepdim)
+    total = sum_error(arithmetic, a, axes, keep=keepdim)
     if total is None or n < 2:  # of one number there is nothing to divide
         return total
     total /= n
@@ -137,7 +140,7 @@ def _variance(
     apart = replace(apart, given=arithmetic.rounded(apart, added(a.error, e_mean)))
     squares = Known(apart.value.square())
     squares = replace(squares, given=product(arithmetic, squares, apart, apart))
-    total = _total(arithmetic, squares, axes, keep=keep)
+    total = sum_error(arithmetic, squares, axes, keep=keep)
     value = Known(squares.value.sum(axes, keepdim=keep) / (n - correction))
     assert total is not None
     error = arithmetic.rounded(value, total / (n - correction), 2)
