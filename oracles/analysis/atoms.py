@@ -20,14 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
 from oracles.analysis.quantities import Coefficient, Combination, Known, magnitude
-from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiplied, product, rule, times
+from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiplied, product, rule
 from oracles.analysis.sums import _axes, sum_error
 from oracles.rounding import EPS_EXP, EPS_LOG
 
@@ -144,38 +143,37 @@ def _softmax_gradient(
     arithmetic: Arithmetic, out: Known, dy: Known, p: Known, dim: int, *_: object
 ) -> Combination:
     """p (dy - S), or p dy - p S, of S = sum p dy; p is the same number in both places."""
-    made = arithmetic.local(out)
     if not out.value.numel():
-        return made
+        return arithmetic.local(out)
     u, grown, axes = arithmetic.u, arithmetic.grown(1.0), _axes(p.value, dim)
     products = out.once("products", lambda: Known(dy.value * p.value))
     total = out.once("total", lambda: products.value.sum(axes, keepdim=True))
     given = replace(products, given=product(arithmetic, products, dy, p))
     error = sum_error(arithmetic, given, axes, keep=True)
     assert error is not None
-    rows = error * (1 + u) + total.abs() * u
-    made.plus_rest(2 * arithmetic.eta * grown)
-    made.plus_term(u * grown, products).plus_term(rows * grown, p)
-    if dy.error is not None:
-        made.plus_term(grown, magnitude(p.size * dy.error))
-    if p.given is None:
-        return made
+    rows = error * (1 + u) + total.abs() * u  # what S and p S are off by, over p
+    out.once_of_value("most", lambda: 2 * p.most * (dy.most + float(rows.amax() / u)))
 
-    def away() -> Known:  # how far dy may be from S, and what rounds beside p; the first form's
-        far = (dy.value - total).abs_().add_(dy.size, alpha=u).add_(rows)
-        return magnitude(far if dy.error is None else far.add_(dy.error, alpha=1 + u))
-
-    far = out.once("away", away)
     own, others = apart(p)
-    if dy.error is not None:
-        own, others = 0.0, Combination(p, [], 0.0).plus(p.given)
-    assert others is not None
+    if not dy.exact:
+        own, others = 0.0, None if p.exact else Combination(p, [], 0.0).plus(p.given)
+
+    def shared() -> tuple[Combination, Tensor]:
+        eta = 2 * arithmetic.eta * grown + arithmetic.eta
+        part = Combination(out, [(u * grown, products)], eta)
+        if dy.error is not None:
+            part.plus_term(grown * (1 + u), magnitude(p.size * dy.error))
+        if others is not None:
+            far = (dy.value - total).abs_().add_(dy.size, alpha=u).add_(rows)
+            far = far if dy.error is None else far.add_(dy.error, alpha=1 + u)
+            part.plus_product(magnitude(far), others, grown)
+        return part, rows
+
+    # That of the first form is the larger, and the little that forms differ by isn't worth another.
+    part, most = out.once(("shared", None if dy.exact else id(p.given)), shared)
+    made = Combination(out, [(u, out)], 0.0).plus(part.tensor())
     made.plus_term(own * grown, out).plus_term(own * (u * grown), products)
-    made.plus_term(own * rows * grown, p).plus_term(others.rest * grown, far)
-    for coefficient, each in others.terms:
-        key = "product", id(each.value)
-        made.plus_term(coefficient * grown, far.once(key, partial(times, far, each)))
-    return made
+    return made.plus_term((rows + own * most) * grown, p)
 
 
 @rule("_log_softmax", sums=True)

@@ -32,7 +32,7 @@ from oracles.op import Bound, Numerics
 from oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
-_SOME = 2**18  # of an output's numbers, evenly spaced: whether most are so is asked of them
+_SOME = 2**15  # of an output's numbers, evenly spaced: whether most are so is asked of them
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
 _aten = torch.ops.aten
 _PRODUCTS = {

@@ -112,8 +112,10 @@ def _added(
     made = Combination(out, [(1.0, magnitude(local))], 0.0)
     if a.exact and source.exact:
         return made
-    errors = (torch.zeros_like(each.value) if each.exact else each.error for each in (a, source))
-    return made.plus(put(*errors), 1 + growth)
+    held, error = (
+        torch.zeros_like(each.value) if each.error is None else each.error for each in (a, source)
+    )
+    return made.plus(put(held, error), 1 + growth)
 
 
 @rule("scatter_add", sums=True)

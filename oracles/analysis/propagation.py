@@ -278,9 +278,7 @@ def _is_plain(node: Node, out: Known, error: Error, args: Any, kwargs: Any) -> b
     That the value is finite is noted with it.
     The deterministic error is the one to ask about: the probable one is no larger.
     """
-    if not out.value.is_floating_point() or not out.value.numel():
-        return True
-    if error is None:
+    if error is None or not out.value.is_floating_point() or not out.value.numel():
         return True
     of_arguments = _LARGEST.get(node.target)
     most = out.of_value.get("most", math.nan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar, overload
 
 import torch
@@ -65,6 +65,10 @@ class Known:
         """The sum of magnitudes over axes, which stay, of size 1."""
         return self.once_of_value(("total", axes), lambda: self.size.sum(axes, keepdim=True))
 
+    def times(self, x: Known) -> Known:
+        """The product of magnitudes."""
+        return self.once(("times", id(x.value)), lambda: magnitude(self.size * x.size))
+
     def mark_nonnegative(self) -> None:
         """Note that it is its own magnitude."""
         self.of_value["size"] = self.value
@@ -111,7 +115,7 @@ class Combination:
 
     def plus_term(self, coefficient: Coefficient, x: Known) -> Combination:
         """With a multiple of a magnitude."""
-        if not isinstance(coefficient, Tensor) and not coefficient:
+        if _is(0.0, coefficient):
             return self
         if is_few(self.of.value, coefficient, x.value):
             return self.plus_rest(coefficient * x.size)
@@ -138,9 +142,11 @@ class Combination:
 
     def plus_product(self, x: Known, error: Combination, times: Coefficient = 1.0) -> Combination:
         """With a multiple of an error's product with a magnitude."""
-        if not error.terms:
-            return self.plus_term(error.rest * times, x)
-        return self.plus_term(times, magnitude(x.size * error.tensor()))
+        if len(error.terms) > 1:
+            return self.plus_term(times, magnitude(x.size * error.tensor()))
+        for coefficient, each in error.terms:  # both forms share the product
+            self.plus_term(coefficient * times, x.times(each))
+        return self.plus_term(error.rest * times, x)
 
     def apart(self) -> tuple[Coefficient, Combination]:
         """The coefficient of the number's own magnitude, and what isn't a multiple of it."""
@@ -190,23 +196,25 @@ class Combination:
         return self.made
 
     def _made(self) -> Tensor:
-        shape, made = self.of.value.shape, None
-        rest = self.rest if isinstance(self.rest, Tensor) else scalar(self.rest)
-        for coefficient, each in sorted(self.terms, key=lambda one: -one[1].value.numel()):
-            size = each.size
-            if made is not None:
-                if isinstance(coefficient, Tensor):
-                    made.addcmul_(coefficient, size)
-                else:
-                    made.add_(size, alpha=coefficient)
-                continue
+        shape, device = self.of.value.shape, self.of.value.device
+        terms = sorted(self.terms, key=lambda one: (-one[1].value.numel(), not _is(1.0, one[0])))
+        made = self.rest if isinstance(self.rest, Tensor) else scalar(self.rest)
+        mine = False  # whether it may be changed
+        if terms and _is(1.0, terms[0][0]) and _is(0.0, self.rest):
+            made, terms = terms[0][1].size, terms[1:]
+        for coefficient, each in terms:
             if isinstance(coefficient, Tensor):
-                made = torch.addcmul(rest.to(size.device), coefficient, size)
+                add = partial(torch.addcmul, made.to(device), coefficient, each.size)
             else:
-                made = torch.add(rest, size, alpha=coefficient)
+                add = partial(torch.add, made, each.size, alpha=coefficient)
+            made, mine = add(out=made) if mine else add(), True
             if made.shape != shape:
                 made = made.expand(shape).contiguous()
-        return rest.to(self.of.value.device).expand(shape) if made is None else made
+        return made.to(device).expand(shape)
+
+
+def _is(number: float, coefficient: Coefficient) -> bool:
+    return not isinstance(coefficient, Tensor) and coefficient == number
 
 
 def _varies(x: Tensor, shape: torch.Size, axes: tuple[int, ...]) -> bool:

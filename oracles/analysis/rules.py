@@ -351,10 +351,6 @@ def grow(d: Tensor, most: float) -> Tensor:
     return d.addcmul_(d, d, value=0.5 + most / 4) if most <= _LITTLE else d.expm1_()
 
 
-def times(a: Known, b: Known) -> Known:
-    return magnitude(a.size * b.size)
-
-
 def multiplied(
     d: Combination, x: Known
 ) -> tuple[list[tuple[Coefficient, Known]] | None, Coefficient, float]:
@@ -367,8 +363,7 @@ def multiplied(
         return None, 0.0, most
     made = []
     for coefficient, each in d.terms:
-        key = "product", id(each.value)
-        made.append((coefficient * (1 + most), x.once(key, functools.partial(times, x, each))))
+        made.append((coefficient * (1 + most), x.times(each)))
     return made, d.rest * (1 + most), most
 
 
@@ -445,9 +440,13 @@ def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     slope = out.once("slope", lambda: torch.addcmul(out.value, out.value, out.value, value=-1))
     through, most = _exponent_growth(arithmetic, a, spare=EPS_EXP)
     through.mul_(slope)
-    if not most <= math.log(2):  # it may be all there is
+    if most <= math.log(2):
+        out.of_value["most"] = 2.0
+    else:  # it may be all there is
         through = through.fmin(torch.maximum(out.value, 1 - out.value))
-    return arithmetic.rounded(out, through, 1 + EPS_DIVISION / arithmetic.u)
+    roundings = 1 + EPS_DIVISION / arithmetic.u
+    through.mul_(arithmetic.grown(1.0, roundings)).add_(arithmetic.eta)
+    return Combination(out, [(roundings * arithmetic.u, out)], 0.0).plus(through)
 
 
 def _between(
@@ -468,10 +467,11 @@ def _tanh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     if a.error is None or not most <= _LITTLE:
         return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
     # |v| - tanh(|a| - ea) = t (1 - v^2) / (1 - |v| t), where t = tanh ea is ea at most.
-    slope = out.once("slope", lambda: 1 - out.value.square())
-    through = slope * a.error
+    v, one = out.value, scalar(1.0).to(out.value.device)
+    slope = out.once("slope", lambda: torch.addcmul(one, v, v, value=-1))
+    out.of_value["most"] = 2.0
     made = arithmetic.local(out, absolute=EPS_TANH)
-    return made.plus(through, arithmetic.grown(1 / (1 - most)))
+    return made.plus(slope * a.error, arithmetic.grown(1 / (1 - most)))
 
 
 @rule("erf")

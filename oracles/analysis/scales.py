@@ -187,10 +187,11 @@ def scale_of_rows(
             if value.dim() > 1 and value.shape[:-1] != lead:
                 return None
             held[node] = value[rows] if value.dim() > 1 else value
-        if (node in needed and not is_known) or (node in scaled and not _is_magnitude(node)):
-            if not _is_of_rows(node, len(lead)):
-                return None
-        if node in needed and not is_known:
+        computes = node in needed and not is_known
+        made_of = computes or (node in scaled and not _is_magnitude(node))
+        if made_of and not _is_of_rows(node, len(lead)):
+            return None
+        if computes:
             args: Any = map_arg(node.args, lambda each: held[each])
             kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
             held[node] = _computed(node, args, kwargs)
