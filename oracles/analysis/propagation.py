@@ -157,7 +157,9 @@ class Propagation:
 
         args: Any = map_arg(node.args, known)
         kwargs: Any = map_arg(node.kwargs, known)
-        made = self._error(node, self.likely or self.sure, _known_result(out), args, kwargs)
+        result = _known_result(out)
+        made = self._error(node, self.likely or self.sure, result, args, kwargs)
+        _forget(result, _flat((args, kwargs)))
         return tree_map(added_up, made)
 
     def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
@@ -196,6 +198,7 @@ class Propagation:
                     knowns[id(each)] = each.known(each.likely)
             found.append(error(self.likely))
             given.append(list(knowns.values()))
+        _forget(out, given)
         if isinstance(out, Known):
             if target in MOVES:
                 _hand_on(out, pairs)
@@ -260,6 +263,13 @@ class Propagation:
             return found(arithmetic, out, *args, **kwargs)
         except UnknownError as error:
             raise NoRuleError(f"{self.where(node)}: {target} {error}") from error
+
+
+def _forget(*knowns: Any) -> None:  # noqa: ANN401
+    """Let go of what was made for one operation: it may hold what holds it."""
+    for each in _flat(knowns):
+        if isinstance(each, Known):
+            each.memory.clear()
 
 
 def _known_result(out: Any) -> Any:  # noqa: ANN401
