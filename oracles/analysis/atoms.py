@@ -20,13 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import Arithmetic
+from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.quantities import Coefficient, Combination, Known, magnitude
-from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiplied, product, rule
+from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiple, multiplied, product, rule
 from oracles.analysis.sums import _axes, sum_error
 from oracles.rounding import EPS_EXP, EPS_LOG
 
@@ -75,9 +76,9 @@ class _Scores:
         exact = Combination(a, [(4 * u, a)], rows).plus(a.given)
         terms, rest, most = multiplied(exact, magnitude(p))
         if terms is None:
-            q = d()
-            most = float(q.amax())
-            terms = [(1.0, magnitude(grow(q, most).mul_(p)))]
+            grown = d()
+            most = float(grown.amax())
+            terms = [(1.0, multiple(magnitude(p), magnitude(grow(grown, most))))]
         total = torch.as_tensor(sum(each * one.total(axes) for each, one in terms) + rest)
         largest_total = float(total.amax())
         if math.log1p(largest_total) < _SMALL:
@@ -148,32 +149,31 @@ def _softmax_gradient(
     u, grown, axes = arithmetic.u, arithmetic.grown(1.0), _axes(p.value, dim)
     products = out.once("products", lambda: Known(dy.value * p.value))
     total = out.once("total", lambda: products.value.sum(axes, keepdim=True))
-    given = replace(products, given=product(arithmetic, products, dy, p))
-    error = sum_error(arithmetic, given, axes, keep=True)
-    assert error is not None
-    rows = error * (1 + u) + total.abs() * u  # what S and p S are off by, over p
-    out.once_of_value("most", lambda: 2 * p.most * (dy.most + float(rows.amax() / u)))
+    error = product(arithmetic, products, dy, p)
+    e_total = sum_error(arithmetic, replace(products, given=error), axes, keep=True)
+    assert e_total is not None
+    (own, others), relative = apart(p), p.of_value.get("relative", math.inf)
+    terms = others.terms if others else []
+    factors: list[Any] = [each.of_value.get("factor") for _, each in terms]
+    rows = e_total * (1 + u) + total.abs() * u
+    most = (dy.most + float(total.abs().amax() + rows.amax())) * (1 + 4 * u)
+    if not dy.exact or others is None or None in factors or not (relative < 1 and most < LARGEST):
+        other = out.once("other", lambda: Known(p.value * total))
+        made = arithmetic.local(out).plus(error, grown)
+        return made.plus(product(arithmetic, other, p, Known(total, e_total)), grown)
+    out.once_of_value("most", lambda: 4 * p.most * most)
 
-    own, others = apart(p)
-    if not dy.exact:
-        own, others = 0.0, None if p.exact else Combination(p, [], 0.0).plus(p.given)
+    def through() -> Tensor:  # of the first form, which is the larger by next to nothing
+        part = arithmetic.local(products, 1 + relative).plus_rest(2 * arithmetic.eta * grown)
+        part.plus_rest(others.rest * (most * grown))
+        for (coefficient, _), factor in zip(terms, factors, strict=True):
+            part.plus_term(coefficient * grown, out.times(factor))
+        return part.tensor()
 
-    def shared() -> tuple[Combination, Tensor]:
-        eta = 2 * arithmetic.eta * grown + arithmetic.eta
-        part = Combination(out, [(u * grown, products)], eta)
-        if dy.error is not None:
-            part.plus_term(grown * (1 + u), magnitude(p.size * dy.error))
-        if others is not None:
-            far = (dy.value - total).abs_().add_(dy.size, alpha=u).add_(rows)
-            far = far if dy.error is None else far.add_(dy.error, alpha=1 + u)
-            part.plus_product(magnitude(far), others, grown)
-        return part, rows
-
-    # That of the first form is the larger, and the little that forms differ by isn't worth another.
-    part, most = out.once(("shared", None if dy.exact else id(p.given)), shared)
-    made = Combination(out, [(u, out)], 0.0).plus(part.tensor())
-    made.plus_term(own * grown, out).plus_term(own * (u * grown), products)
-    return made.plus_term((rows + own * most) * grown, p)
+    made = Combination(out, [(1.0, magnitude(out.once("through", through)))], 0.0)
+    made.plus_term(own * grown + u, out)
+    made.plus_term(rows * ((1 + relative) * grown), p)
+    return made
 
 
 @rule("_log_softmax", sums=True)

@@ -128,14 +128,14 @@ def _suspect(
         return None, False
     if known.error is None or not known.error.numel():
         return None, False
-    row = known.error.shape[-1] if known.error.dim() else 1
-    error, size = known.error.reshape(-1, row), known.size.reshape(-1, row)
+    error, size = known.error, known.size
     some = slice(None, None, max(error.numel() // _SOME, 1))
     many = error.flatten()[some] - size.flatten()[some] * least > _UNDERFLOW
     half = int(many.count_nonzero()) > many.numel() / 2
     above = torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
-    rows = (~(above <= SAYS_NOTHING * _UNDERFLOW)).nonzero().squeeze(-1)  # NaN is above
-    return (torch.unravel_index(rows, known.error.shape[:-1]) if rows.numel() else None), half
+    found = ~(above <= SAYS_NOTHING * _UNDERFLOW)  # NaN is above
+    rows = found.nonzero(as_tuple=True) if above.dim() else ()
+    return (rows if (rows[0].numel() if rows else bool(found)) else None), half
 
 
 def _speaks(above: Tensor) -> bool:

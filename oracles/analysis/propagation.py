@@ -168,16 +168,10 @@ class Propagation:
         target = node.target
         if target is operator.getitem:
             return args[0][args[1]]
-        if target == ROUNDS:
-            value = args[0].value
-        else:
-            value = target(  # type: ignore[operator]
-                *_mapped(args, lambda each: each.value), **_mapped(kwargs, lambda each: each.value)
-            )
+        out = _known_result(_value(target, args, kwargs))
         pairs = [each for each in _flat((args, kwargs)) if isinstance(each, Pair)]
         agree = all(each.likely is each.sure for each in pairs)
         forms = 1 if self.likely is None or (agree and target not in SUMS) else 2
-        out = _known_result(value)
         if target == ROUNDS:
             known = {key: each for key, each in pairs[0].of_value.items() if key != "most"}
             out = replace(out, of_value=known)
@@ -265,6 +259,17 @@ class Propagation:
             raise NoRuleError(f"{self.where(node)}: {target} {error}") from error
 
 
+def _value(target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """The result in float64, of pairs."""
+    if target == ROUNDS:
+        return args[0].value
+    if target == _aten.abs.default:
+        return args[0].before.size
+    return target(
+        *_mapped(args, lambda each: each.value), **_mapped(kwargs, lambda each: each.value)
+    )
+
+
 def _forget(*knowns: Any) -> None:  # noqa: ANN401
     """Let go of what was made for one operation: it may hold what holds it."""
     for each in _flat(knowns):
@@ -336,7 +341,7 @@ _LARGEST[ROUNDS] = lambda x, *_: x
 
 def _whole(out: Tensor, error: Combination | Tensor | None) -> Combination | Tensor | None:
     """An error on the device of the result and in its shape: a constant's is made on the CPU."""
-    if not isinstance(error, Tensor):
+    if error is None or isinstance(error, Combination):
         return error
     if error.shape == out.shape and error.device == out.device:
         return error

@@ -351,6 +351,13 @@ def grow(d: Tensor, most: float) -> Tensor:
     return d.addcmul_(d, d, value=0.5 + most / 4) if most <= _LITTLE else d.expm1_()
 
 
+def multiple(x: Known, factor: Known) -> Known:
+    """A product of magnitudes of which one factor is remembered."""
+    made = x.times(factor)
+    made.of_value["factor"] = factor
+    return made
+
+
 def multiplied(
     d: Combination, x: Known
 ) -> tuple[list[tuple[Coefficient, Known]] | None, Coefficient, float]:
@@ -363,7 +370,7 @@ def multiplied(
         return None, 0.0, most
     made = []
     for coefficient, each in d.terms:
-        made.append((coefficient * (1 + most), x.times(each)))
+        made.append((coefficient * (1 + most), multiple(x, each)))
     return made, d.rest * (1 + most), most
 
 

@@ -23,6 +23,7 @@ from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.quantities import Combination, Known, number
 from oracles.analysis.rules import UnknownError, added, product, rule, square_root
 
+_FIRST = 8  # numbers that are looked at first
 _EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are taken for equal
 
 
@@ -39,11 +40,14 @@ def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tenso
     n = math.prod(a.value.shape[axis] for axis in axes)
 
     def found() -> Tensor | None:
-        high = a.value.amax(axes, keepdim=True)
-        if total is not None:  # the mean of such magnitudes is as near to it
-            mean = total / n
-            if not bool((~((high.abs() - mean).abs() > 4 * _EQUAL * mean)).any()):
+        if total is not None:  # then the mean of magnitudes is near to each, and so to the first
+            first, mean = a.value, total / n
+            for axis in axes:
+                first = first.narrow(axis, 0, min(_FIRST, first.shape[axis]))
+            apart = (first.abs() - mean).abs() > 4 * _EQUAL * mean
+            if bool(apart.amax(axes).all()):
                 return None
+        high = a.value.amax(axes, keepdim=True)
         low = a.value.amin(axes, keepdim=True)
         flat = high - low <= _EQUAL * torch.maximum(high, -low)
         return flat if bool(flat.any()) else None
