@@ -55,6 +55,7 @@ class Pair:
 
 
 _TENSORS = Pair, Known
+_OF_ERRORS = "most", "relative"  # what is noted of a value that depends on its error
 _TREES = list, tuple, dict
 
 
@@ -173,8 +174,10 @@ class Propagation:
         agree = all(each.likely is each.sure for each in pairs)
         forms = 1 if self.likely is None or (agree and target not in SUMS) else 2
         if target == ROUNDS:
-            known = {key: each for key, each in pairs[0].of_value.items() if key != "most"}
-            out = replace(out, of_value=known)
+            of_value = pairs[0].of_value
+            out = replace(
+                out, of_value={key: of_value[key] for key in of_value if key not in _OF_ERRORS}
+            )
         elif target in VIEWS and "size" in pairs[0].of_value:
             out.of_value["size"] = target(pairs[0].of_value["size"], *args[1:], **kwargs)  # type: ignore[operator]
         knowns = {id(each): each.known(each.sure) for each in pairs}
@@ -301,7 +304,7 @@ def _is_plain(node: Node, out: Known, error: Error, args: Any, kwargs: Any) -> b
         return False
     if of_arguments is not None and isinstance(error, Combination):
         sure = _mapped(args, lambda each: each.known(each.sure))
-        most = of_arguments(*map(_most, sure), **kwargs) * _ROUNDED
+        most = of_arguments(*map(_most, sure), **kwargs) * _ROUNDED + _FLUSHED
     if not most < LARGEST:
         own = error.apart()[0] if isinstance(error, Combination) else 0.0
         most = float(added_up(error).amax())  # NaN where some number is
@@ -312,7 +315,7 @@ def _is_plain(node: Node, out: Known, error: Error, args: Any, kwargs: Any) -> b
     return True
 
 
-def _most(x: Known | float) -> float:
+def _most(x: object) -> float:
     return x.most if isinstance(x, Known) else abs(x) if isinstance(x, int | float) else math.nan
 
 
@@ -322,7 +325,7 @@ def _of_power(a: float, k: float) -> float:
 
 
 # What a result, with its error, can't be above: of what its arguments can't.
-_ROUNDED = 1 + 2.0**-5  # several roundings to 8 bits
+_ROUNDED, _FLUSHED = 1 + 2.0**-5, 2.0**-24  # several roundings to 8 bits; subnormals of a half
 _POWERS = 4
 _LARGEST: dict[object, Callable[..., float]] = {
     getattr(packet, overload): most

@@ -67,7 +67,9 @@ class Known:
 
     def times(self, x: Known) -> Known:
         """The product of magnitudes."""
-        return self.once(("times", id(x.value)), lambda: magnitude(self.size * x.size))
+        # x is kept with it, so that no other tensor comes to have its id.
+        made, _ = self.once(id(x.value), lambda: (magnitude(self.size * x.size), x))
+        return made
 
     def mark_nonnegative(self) -> None:
         """Note that it is its own magnitude."""
