@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
-from oracles.analysis.quantities import Known, added_up, number
+from oracles.analysis.quantities import Combination, Known, added_up, largest, number
 from oracles.analysis.replay import addends, largest_ratio, spread
 from oracles.analysis.scales import scale_of_rows, scales
 from oracles.analysis.trace import (
@@ -32,7 +32,8 @@ from oracles.op import Bound, Numerics
 from oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
-_SOME = 2**15  # of an output's numbers, evenly spaced: whether most are so is asked of them
+_BLOCK = 64  # rows that stay in a cache
+_SOME = 2**13  # of an output's numbers, evenly spaced: whether most are so is asked of them
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
 _aten = torch.ops.aten
 _PRODUCTS = {
@@ -124,7 +125,7 @@ def _suspect(
     """
     known = pair.before
     least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
-    if known.of_value.get("relative", torch.inf) <= min(least, SAYS_NOTHING):
+    if _relative(known) <= min(least, SAYS_NOTHING):
         return None, False
     if known.error is None or not known.error.numel():
         return None, False
@@ -132,10 +133,23 @@ def _suspect(
     some = slice(None, None, max(error.numel() // _SOME, 1))
     many = error.flatten()[some] - size.flatten()[some] * least > _UNDERFLOW
     half = int(many.count_nonzero()) > many.numel() / 2
-    above = torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
+    blocks = zip(error.split(_BLOCK), size.split(_BLOCK), strict=True) if error.dim() > 1 else ()
+    parts = [torch.sub(*each, alpha=SAYS_NOTHING).amax(-1) for each in blocks]  # in the cache
+    above = torch.cat(parts) if parts else torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
     found = ~(above <= SAYS_NOTHING * _UNDERFLOW)  # NaN is above
     rows = found.nonzero(as_tuple=True) if above.dim() else ()
     return (rows if (rows[0].numel() if rows else bool(found)) else None), half
+
+
+def _relative(known: Known) -> float:
+    """No less than an error over its value, but for underflow."""
+    error = known.given
+    if isinstance(error, Combination):
+        own, others = error.apart()
+        if not others.terms and largest(others.rest) <= _UNDERFLOW * SAYS_NOTHING:
+            return largest(own)
+    found: float = known.of_value.get("relative", torch.inf)
+    return found
 
 
 def _speaks(above: Tensor) -> bool:
