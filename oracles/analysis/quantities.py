@@ -145,7 +145,9 @@ class Combination:
     def plus_product(self, x: Known, error: Combination, times: Coefficient = 1.0) -> Combination:
         """With a multiple of an error's product with a magnitude."""
         if len(error.terms) > 1:
-            return self.plus_term(times, magnitude(x.size * error.tensor()))
+            if error.made is not None or x.value.shape != error.of.value.shape:
+                return self.plus_term(times, magnitude(x.size * error.tensor()))
+            return self.plus_term(times, magnitude(error._made().mul_(x.size)))
         for coefficient, each in error.terms:  # both forms share the product
             self.plus_term(coefficient * times, x.times(each))
         return self.plus_term(error.rest * times, x)

@@ -167,9 +167,11 @@ def product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combinati
     made.plus_term((ra + rb + ra * rb) * grown, out)
     if ea is not None and eb is not None and ea.terms and eb.terms:
         one, other = ea.tensor(), eb.tensor()
-        through = (a.size * (1 + ra)) * other
-        through.addcmul_((b.size * (1 + rb)).add_(other), one)
-        return made.plus_term(grown, magnitude(through))
+        through = Combination(b, [(1 + rb, b)], 0.0).plus(other).tensor() * one
+        if isinstance(ra, Tensor):
+            through.addcmul_(a.size * ra, other)
+            ra = 0.0
+        return made.plus_term(grown, magnitude(through.addcmul_(a.size, other, value=1 + ra)))
     if eb is not None:
         made.plus_product(a, eb, (1 + ra) * grown)
     if ea is not None:
