@@ -13,6 +13,9 @@ Of scores s with errors e, p = softmax, m the maximum, L = log sum exp s, n scor
 
 Where P+ is small, p expm1(d + P+) stands for both sides: with q = p expm1 d and A = sum q, that is
 q + A (p + q), and P+ = log(1 + A).
+
+The gradient, p (dy - S), S = sum p dy: an error e_p is the same in both places, so that it is in
+e_p |dy - S|, which is what is known of |out|, times what e_p is over p.
 """
 
 from __future__ import annotations

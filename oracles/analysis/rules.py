@@ -4,13 +4,15 @@ A rule is given the arithmetic, the operation's result in float64 and its argume
 `Known`, and says how far a kernel's result may be from it. In e, of arguments a and b with errors
 ea and eb; r(e) = e + u (|result| + e) + eta is the rounding of the result:
 
-    a + b, a - b    r(ea + eb)                       a b     r(|a| eb + |b| ea + ea eb)
+    a + b, a - b    r(ea + eb)                       a b     r(|a| eb + |b| ea + ea eb), `product`
     a / b           (ea + |a / b| eb) / (|b| - eb)   2 units in the last place (div.full of PTX)
     sqrt a          ea / sqrt(a), or sqrt(a) + sqrt(ea)      likewise, as 1 / a and rsqrt a
     a^k             k ea (|a| + ea)^(k-1), (k - 1) roundings
     exp a           e^a (expm1(d) + eps e^d), d = ea + 2 u |a|: the factor log2 e and its product
     log a           -log1p(-ea / a) + eps max(1, |log a|)
-    tanh a, erf a   f(|a|) - f(|a| - ea)
+    tanh a, erf a   f(|a|) - f(|a| - ea)             sigmoid a       v (1 - v) expm1(d + eps)
+
+Errors are combinations of magnitudes (quantities.py): a rule adds to one, or reads it as a tensor.
 
 Infinite where an argument that isn't exact may be at a pole. A truth value may be either where its
 comparison may be decided either way; its error is True there.
