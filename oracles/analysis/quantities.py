@@ -109,7 +109,7 @@ class Combination:
             return self
         if isinstance(error, Tensor):
             return self.plus_term(times, magnitude(error))
-        if error.made is not None:
+        if error.made is not None and len(error.terms) > 1:
             return self.plus_term(times, magnitude(error.made))
         for coefficient, each in error.terms:
             self.plus_term(coefficient * times, each)
