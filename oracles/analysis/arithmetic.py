@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oracles.analysis.quantities import Known, Total, scalar
+from oracles.analysis.quantities import Combination, Known, scalar
 from oracles.op import Numerics
 from oracles.rounding import (
     FLUSHED,
@@ -65,53 +65,39 @@ class Arithmetic:
         return math.expm1(min(self.gamma(n) + n * self.u**2, 600.0))
 
     def rounded(
-        self, out: Known, error: Tensor | None, roundings: float = 1, *, times: float = 1.0
-    ) -> Tensor:
+        self,
+        out: Known,
+        error: Combination | Tensor | None,
+        roundings: float = 1,
+        *,
+        times: float = 1.0,
+    ) -> Combination:
         """The error after so many roundings of `out`, which had `times` this error before.
 
         A subnormal result may be flushed to zero.
         """
-        return self.local(out, roundings).plus(error, self.grown(times, roundings)).error
+        return self.local(out, roundings).plus(error, self.grown(times, roundings))
 
     def grown(self, times: float, roundings: float = 1) -> float:
         """What an error is multiplied by that was `times` as large before so many roundings."""
         return times * (1 + roundings * self.u)
 
     def local(
-        self,
-        out: Known,
-        roundings: float = 1,
-        *,
-        absolute: float = 0.0,
-        relative: float = 0.0,
-        shared: bool = True,
-    ) -> Total:
+        self, out: Known, roundings: float = 1, *, absolute: float = 0.0, relative: float = 0.0
+    ) -> Combination:
         """What so many roundings do to an exact number, for a rule to add to.
 
-        absolute, relative: what it was off by before them, and in units of its size. `out` is told
-        how large its error is at least, likewise. shared: both forms ask for the same.
+        absolute, relative: what it was off by before them, and in units of its size.
         """
         slope = roundings * self.u + self.grown(relative, roundings)
-        least = self.eta + self.grown(absolute, roundings)
-        out.memory["least"] = slope
-        key = slope, least
-        made = out.memory.pop(key, None)  # the second form is the last that asks for it
-        if made is not None:
-            return Total(made, mine=True)
-        made = torch.add(scalar(least), out.size, alpha=slope)
-        if shared and out.forms > 1:
-            out.memory[key] = made
-        return Total(made, mine=key not in out.memory)
+        return Combination(out, [(slope, out)], self.eta + self.grown(absolute, roundings))
 
-    def cast(self, a: Known, dtype: torch.dtype) -> Tensor | None:
+    def cast(self, a: Known, dtype: torch.dtype) -> Combination | Tensor | None:
         """The error after a cast, of which a type as wide as the arithmetic's needs none."""
         u = UNIT_ROUNDOFF.get(dtype, 0.0)
         if u <= self.u:
-            return a.error
-        local = a.once(
-            dtype, lambda: torch.add(scalar(HALF_SUBNORMAL_SPACING[dtype]), a.size, alpha=u)
-        )
-        return local if a.error is None else local.add(a.error, alpha=1 + u)
+            return a.given
+        return Combination(a, [(u, a)], HALF_SUBNORMAL_SPACING[dtype]).plus(a.given, 1 + u)
 
     def casts(self, name: str) -> bool:
         """Whether a kernel makes the cast marked by the name; "" stands for one that all make."""

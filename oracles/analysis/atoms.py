@@ -13,25 +13,39 @@ Of scores s with errors e, p = softmax, m the maximum, L = log sum exp s, n scor
 
 Where P+ is small, p expm1(d + P+) stands for both sides: with q = p expm1 d and A = sum q, that is
 q + A (p + q), and P+ = log(1 + A).
+
+The gradient, p (dy - S), S = sum p dy: an error e_p is the same in both places, so that it is in
+e_p |dy - S|, which is what is known of |out|, times what e_p is over p.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.quantities import Known
-from oracles.analysis.rules import EPS_DIVISION, grow, rule
-from oracles.analysis.sums import _axes
+from oracles.analysis.arithmetic import LARGEST, Arithmetic
+from oracles.analysis.quantities import Coefficient, Combination, Known, magnitude
+from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiple, multiplied, product, rule
+from oracles.analysis.sums import _axes, sum_error
 from oracles.rounding import EPS_EXP, EPS_LOG
 
 _HIDDEN = -1e30  # what masks add: fp32's lowest number, or -inf
 _SMALL = 2.0**-7  # of P+: what stands for both sides is then wider by less than that
+
+
+@dataclass(frozen=True, slots=True)
+class _Small:
+    """q = rest p + a combination of magnitudes, its sum, and a bound of q + A (p + q) over p."""
+
+    total: Tensor
+    rest: Coefficient
+    terms: list[tuple[Coefficient, Known]]
+    relative: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +58,7 @@ class _Scores:
     d: Callable[[], Tensor]
     m: Tensor
     above: Tensor
-    through: Callable[[], Tensor]  # asked for once
+    through: Callable[[], Tensor | _Small]  # asked for once
     n: int
 
     @classmethod
@@ -52,21 +66,27 @@ class _Scores:
         """p: the softmax, where it is finite."""
         s, n = a.value, math.prod(a.value.shape[axis] for axis in axes)
         m = s.amax(axes, keepdim=True).nan_to_num_(nan=0, posinf=0, neginf=0)
-        hides = not float(s.amin()) > _HIDDEN
 
         def d() -> Tensor:
             made = torch.add(m.abs().mul_(4 * u).add_(EPS_EXP), a.size, alpha=4 * u)
             if a.error is not None:
                 made += a.error
             # Its exponential is 0, whatever is added to it.
+            hides = not a.most < -_HIDDEN
             return made.masked_fill_(s <= _HIDDEN, 0) if hides else made
 
-        q = d()
-        q = grow(q, float(q.amax())).mul_(p)
-        total = q.sum(axes, keepdim=True)
-        if math.log1p(float(total.amax())) < _SMALL:
-            above = total.log1p()
-            return cls(d, m, above, lambda: q.mul_(1 + total).addcmul_(total, p), n)
+        rows = m.abs().mul_(4 * u).add_(EPS_EXP)
+        exact = Combination(a, [(4 * u, a)], rows).plus(a.given)
+        terms, rest, most = multiplied(exact, magnitude(p))
+        if terms is None:
+            grown = d()
+            most = float(grown.amax())
+            terms = [(1.0, multiple(magnitude(p), magnitude(grow(grown, most))))]
+        total = torch.as_tensor(sum(each * one.total(axes) for each, one in terms) + rest)
+        largest_total = float(total.amax())
+        if math.log1p(largest_total) < _SMALL:
+            relative = largest_total + (1 + largest_total) * 2 * most
+            return cls(d, m, total.log1p(), lambda: _Small(total, rest, terms, relative), n)
         lse = s.logsumexp(axes, keepdim=True)
         log_p = s - lse.masked_fill(~lse.isfinite(), 0)
         above = torch.logsumexp(log_p + d(), axes, keepdim=True)
@@ -101,22 +121,68 @@ def _scores(
 
 
 @rule("_softmax", sums=True)
-def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Tensor:
+def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Combination:
     out.mark_nonnegative()
     if not out.value.numel():
-        return torch.zeros_like(out.value)
+        return arithmetic.local(out)
     axes = _axes(a.value, dim)
     scores = _scores(arithmetic, a, axes, lambda: out.value)
     through = a.once(("through", axes), scores.through)
     roundings = (scores.relative(arithmetic) + EPS_DIVISION) / arithmetic.u + 1
-    local = arithmetic.local(out, roundings, shared=False)  # each form has another number of them
-    return local.plus(through, arithmetic.grown(1, roundings)).error
+    made, grown = arithmetic.local(out, roundings), arithmetic.grown(1, roundings)
+    if isinstance(through, Tensor):
+        return made.plus(through, grown)
+    if grown <= 1.5:  # anything that isn't large
+        out.of_value["most"] = 2.0
+    out.of_value["relative"] = roundings * arithmetic.u + through.relative * grown
+    grows = (1 + through.total) * grown
+    made.plus_term(through.total * grown + grows * through.rest, out)
+    for coefficient, each in through.terms:
+        made.plus_term(grows * coefficient, each)
+    return made
+
+
+@rule("_softmax_backward_data", sums=True)
+def _softmax_gradient(
+    arithmetic: Arithmetic, out: Known, dy: Known, p: Known, dim: int, *_: object
+) -> Combination:
+    """p (dy - S), or p dy - p S, of S = sum p dy; p is the same number in both places."""
+    if not out.value.numel():
+        return arithmetic.local(out)
+    u, grown, axes = arithmetic.u, arithmetic.grown(1.0), _axes(p.value, dim)
+    products = out.once("products", lambda: Known(dy.value * p.value))
+    total = out.once("total", lambda: products.value.sum(axes, keepdim=True))
+    error = product(arithmetic, products, dy, p)
+    e_total = sum_error(arithmetic, replace(products, given=error), axes, keep=True)
+    assert e_total is not None
+    (own, others), relative = apart(p), p.of_value.get("relative", math.inf)
+    terms = others.terms if others else []
+    factors: list[Any] = [each.of_value.get("factor") for _, each in terms]
+    rows = e_total * (1 + u) + total.abs() * u
+    most = (dy.most + float(total.abs().amax() + rows.amax())) * (1 + 4 * u)
+    if not dy.exact or others is None or None in factors or not (relative < 1 and most < LARGEST):
+        other = out.once("other", lambda: Known(p.value * total))
+        made = arithmetic.local(out).plus(error, grown)
+        return made.plus(product(arithmetic, other, p, Known(total, e_total)), grown)
+    out.once_of_value("most", lambda: 4 * p.most * most)
+
+    def through() -> Tensor:  # of the first form, which is the larger by next to nothing
+        part = arithmetic.local(products, 1 + relative).plus_rest(2 * arithmetic.eta * grown)
+        part.plus_rest(others.rest * (most * grown))
+        for (coefficient, _), factor in zip(terms, factors, strict=True):
+            part.plus_term(coefficient * grown, out.times(factor))
+        return part.tensor()
+
+    made = Combination(out, [(1.0, magnitude(out.once("through", through)))], 0.0)
+    made.plus_term(own * grown + u, out)
+    made.plus_term(rows * ((1 + relative) * grown), p)
+    return made
 
 
 @rule("_log_softmax", sums=True)
-def _log_softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Tensor:
+def _log_softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Combination:
     if not out.value.numel():
-        return torch.zeros_like(out.value)
+        return arithmetic.local(out)
     axes = _axes(a.value, dim)
     scores = _scores(arithmetic, a, axes, out.value.exp)
     lse = a.once_of_value(("lse", axes), lambda: a.value.logsumexp(axes, keepdim=True))
@@ -130,9 +196,9 @@ def _logsumexp(
     a: Known,
     dim: int | list[int],
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
-) -> Tensor:
+) -> Combination:
     if not a.value.numel():
-        return torch.zeros_like(out.value)
+        return arithmetic.local(out)
     axes = _axes(a.value, dim)
     lse = out.value
     if not keepdim:

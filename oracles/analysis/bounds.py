@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
-from oracles.analysis.quantities import Known, number
+from oracles.analysis.quantities import Combination, Known, added_up, largest, number
 from oracles.analysis.replay import addends, largest_ratio, spread
-from oracles.analysis.scales import scales
+from oracles.analysis.scales import scale_of_rows, scales
 from oracles.analysis.trace import (
     ROUNDS,
     NoRuleError,
@@ -32,6 +32,8 @@ from oracles.op import Bound, Numerics
 from oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
+_BLOCK = 64  # rows that stay in a cache
+_SOME = 2**13  # of an output's numbers, evenly spaced: whether most are so is asked of them
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
 _aten = torch.ops.aten
 _PRODUCTS = {
@@ -84,8 +86,14 @@ def bounds(
         most = largest_ratio(graph.graph, longest)
         least = most * ((likely or sure).growth(longest) + EPS_EXP)
         suspects = [_suspect(*each, least) for each in zip(pairs, out_dtypes, strict=True)]
-        large = [node for node, (some, _) in zip(nodes, suspects, strict=True) if some]
         kept.update((node, each.value) for node, each in zip(nodes, pairs, strict=True))
+        large = []
+        for node, pair, (rows, _) in zip(nodes, pairs, suspects, strict=True):
+            if rows is None:
+                continue
+            size = scale_of_rows(graph.graph, constants, values, kept, node, rows)
+            if size is None or _silent(_error_of(pair)[rows], size) is not None:
+                large.append(node)
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None
         if any(many for _, many in suspects):
@@ -102,22 +110,46 @@ def bounds(
         return tuple(made)
 
 
-def _suspect(pair: Pair, dtype: torch.dtype, least: float) -> tuple[bool, bool]:
-    """Whether some error is as large as its value, and whether replays are to look at it.
+def _error_of(pair: Pair) -> Tensor:
+    error = pair.before.error
+    assert error is not None
+    return error
+
+
+def _suspect(
+    pair: Pair, dtype: torch.dtype, least: float
+) -> tuple[tuple[Tensor, ...] | None, bool]:
+    """Rows in which an error is as large as its value, and whether replays are to look at errors.
 
     They are where most errors are `least` of their values, and larger than the last cast's.
     """
     known = pair.before
-    if known.error is None or not known.error.numel():
-        return False, False
     least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
-    small = min(least, SAYS_NOTHING)
-    above = torch.sub(known.error, known.size, alpha=small)
-    if _speaks(above):  # and so it does of what is larger
-        return False, False
-    many = above.sub(known.size, alpha=least - small) if least > small else above
-    half = int((many > _UNDERFLOW).count_nonzero()) > known.error.numel() / 2
-    return not _speaks(above.add_(known.size, alpha=small - SAYS_NOTHING)), half
+    if _relative(known) <= min(least, SAYS_NOTHING):
+        return None, False
+    if known.error is None or not known.error.numel():
+        return None, False
+    error, size = known.error, known.size
+    some = slice(None, None, max(error.numel() // _SOME, 1))
+    many = error.flatten()[some] - size.flatten()[some] * least > _UNDERFLOW
+    half = int(many.count_nonzero()) > many.numel() / 2
+    blocks = zip(error.split(_BLOCK), size.split(_BLOCK), strict=True) if error.dim() > 1 else ()
+    parts = [torch.sub(*each, alpha=SAYS_NOTHING).amax(-1) for each in blocks]  # in the cache
+    above = torch.cat(parts) if parts else torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
+    found = ~(above <= SAYS_NOTHING * _UNDERFLOW)  # NaN is above
+    rows = found.nonzero(as_tuple=True) if above.dim() else ()
+    return (rows if (rows[0].numel() if rows else bool(found)) else None), half
+
+
+def _relative(known: Known) -> float:
+    """No less than an error over its value, but for underflow."""
+    error = known.given
+    if isinstance(error, Combination):
+        own, others = error.apart()
+        if not others.terms and largest(others.rest) <= _UNDERFLOW * SAYS_NOTHING:
+            return largest(own)
+    found: float = known.of_value.get("relative", torch.inf)
+    return found
 
 
 def _speaks(above: Tensor) -> bool:
@@ -154,7 +186,7 @@ def _bound(
     deterministic, probable = _rounded(known, dtype, sure), None
     if likely is not None:
         same = pair.likely is pair.sure
-        other = replace(known, error=pair.likely)  # what was made of the value alone stays
+        other = replace(known, given=pair.likely)  # what was made of the value alone stays
         probable = deterministic if same else _rounded(other, dtype, sure)
     judged = deterministic if pair.plain else _judged(deterministic, probable)
     return Bound(judged, probable, powerless)
@@ -177,7 +209,7 @@ def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:
 def _rounded(known: Known, dtype: torch.dtype, arithmetic: Arithmetic) -> Tensor:
     """After the last cast; NaN where the value isn't finite: no distance can be said there."""
     known = number(known)
-    after = arithmetic.cast(known, dtype) if dtype in UNIT_ROUNDOFF else known.error
+    after = added_up(arithmetic.cast(known, dtype) if dtype in UNIT_ROUNDOFF else known.given)
     if after is None:
         after = torch.zeros_like(known.value)
     if known.once_of_value("finite", lambda: _is_finite(known.size)):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.quantities import Known, constant_error, number
+from oracles.analysis.quantities import Combination, Known, constant_error, magnitude, number
 from oracles.analysis.rules import rule
 from oracles.rounding import UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
+_HALF = 0.5
 
 VIEWS = frozenset(
     getattr(packet, overload)
@@ -95,31 +97,31 @@ def _added(
     a: Known,
     source: Known,
     put: Callable[[Tensor, Tensor], Tensor],
-) -> Tensor:
+) -> Combination:
     """Of numbers that are added where `put` puts them."""
-    error, held = source.error, a.error
 
-    def counted() -> tuple[Tensor, int]:
+    def counted() -> tuple[Tensor, float]:
         ones = put(torch.ones_like(a.value), torch.ones_like(source.value))
-        return ones, int(ones.amax()) if ones.numel() else 0
+        most = int(ones.amax()) if ones.numel() else 0
+        growth = arithmetic.sure.growth(most - 1)
+        out.of_value["most"] = 2 * (a.most + most * source.most) if growth <= _HALF else math.nan
+        size = put(a.size, source.size)
+        return size.mul_(growth).add_(ones, alpha=arithmetic.eta), growth
 
-    ones, most = out.once("ones", counted)
-    size = out.once("sizes", lambda: put(a.size, source.size))
-    made = ones * arithmetic.eta
-    growth = arithmetic.sure.growth(most - 1)
-    if error is not None or held is not None:
-        through = put(
-            torch.zeros_like(a.value) if held is None else held,
-            torch.zeros_like(source.value) if error is None else error,
-        )
-        made.add_(through, alpha=1 + growth)
-    return made.add_(size, alpha=growth)
+    local, growth = out.once("local", counted)
+    made = Combination(out, [(1.0, magnitude(local))], 0.0)
+    if a.exact and source.exact:
+        return made
+    held, error = (
+        torch.zeros_like(each.value) if each.error is None else each.error for each in (a, source)
+    )
+    return made.plus(put(held, error), 1 + growth)
 
 
 @rule("scatter_add", sums=True)
 def _scatter_add(
     arithmetic: Arithmetic, out: Known, a: Known, dim: int, index: Known, source: Known
-) -> Tensor:
+) -> Combination:
     return _added(
         arithmetic, out, a, source, lambda one, other: one.scatter_add(dim, index.value, other)
     )
@@ -128,7 +130,7 @@ def _scatter_add(
 @rule("index_add", sums=True)
 def _index_add(
     arithmetic: Arithmetic, out: Known, a: Known, dim: int, index: Known, source: Known
-) -> Tensor:
+) -> Combination:
     return _added(
         arithmetic, out, a, source, lambda one, other: one.index_add(dim, index.value, other)
     )
@@ -142,7 +144,7 @@ def _index_put(
     indices: Sequence[Known | None],
     source: Known,
     accumulate: bool = False,  # noqa: FBT001,FBT002  # aten's own
-) -> Tensor | None:
+) -> Combination | Tensor | None:
     places = [None if each is None else each.value for each in indices]
     if accumulate:
         whole = Known(source.value.expand(out.value[places].shape), source.error)

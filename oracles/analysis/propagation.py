@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,23 +17,18 @@ from torch.utils._pytree import tree_map
 from oracles.analysis import atoms, sums  # noqa: F401  # they register rules
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
-from oracles.analysis.quantities import Known
+from oracles.analysis.quantities import Combination, Known, added_up
 from oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
 from oracles.analysis.trace import CODES, ROUNDS, NoRuleError
 from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
-_NO_SIZES = frozenset(
-    getattr(packet, overload)
-    for packet in (_aten.add, _aten.sub, _aten.neg, _aten.where, _aten.masked_fill, _aten.cat)
-    for overload in packet.overloads()
-)
 _SMALL = 16  # times fewer numbers: such values can be kept
 _SLOW = {
     *(_aten.tanh.default, _aten.erf.default, _aten.exp.default),
     _aten._softmax.default,  # noqa: SLF001  # torch's own name
 }
-Error = Any  # Tensor | None, or a tuple of them where an operation has several results
+Error = Any  # as in `Known`, or a tuple of them where an operation has several results
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +39,8 @@ class Pair:
     """
 
     value: Tensor
-    sure: Tensor | None
-    likely: Tensor | None
+    sure: Combination | Tensor | None
+    likely: Combination | Tensor | None
     of_value: dict[object, Any] = field(default_factory=dict)
     plain: bool = False
 
@@ -53,19 +49,25 @@ class Pair:
         """With the smaller of the errors."""
         return self.known(self.sure if self.likely is None else self.likely)
 
-    def known(self, error: Tensor | None) -> Known:
+    def known(self, error: Combination | Tensor | None) -> Known:
         """With one of the errors."""
         return Known(self.value, error, of_value=self.of_value)
 
 
 _TENSORS = Pair, Known
+_OF_ERRORS = "most", "relative"  # what is noted of a value that depends on its error
 _TREES = list, tuple, dict
 
 
 def count_sums(graph: Graph) -> int:
     """How many sums a graph makes: of so many the probable form holds together."""
-    made = (node.meta["val"] for node in graph.nodes if node.target in SUMS)
-    return sum(each.numel() for each in made if isinstance(each, Tensor))
+    count = 0
+    for node in graph.nodes:
+        made = node.meta["val"] if node.target in SUMS else None
+        if isinstance(made, Tensor):
+            rows = node.target == _aten._softmax_backward_data.default  # noqa: SLF001
+            count += made.numel() // (made.shape[node.args[2]] or 1 if rows else 1)
+    return count
 
 
 def output_nodes(graph: Graph) -> tuple[Node, ...]:
@@ -74,27 +76,16 @@ def output_nodes(graph: Graph) -> tuple[Node, ...]:
     return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
 
 
-def last_uses(
-    graph: Graph, uses: Callable[[Node], bool] = lambda _: True
-) -> dict[Node, list[Node]]:
-    """After which node each is done with; uses: whether a node does so with what is meant.
-
-    One that none uses is done with after itself.
-    """
+def last_uses(graph: Graph) -> dict[Node, list[Node]]:
+    """After which node each is done with; one that none uses after itself."""
     seen: set[Node] = set()
     made: dict[Node, list[Node]] = {}
     for node in reversed(graph.nodes):
-        used = node.all_input_nodes if uses(node) else []
-        for each in (*used, *([] if node in seen else [node])):
+        for each in (*node.all_input_nodes, *([] if node in seen else [node])):
             if each not in seen:
                 seen.add(each)
                 made.setdefault(node, []).append(each)
     return made
-
-
-def _reads_sizes(node: Node) -> bool:
-    """Whether a rule asks for the magnitudes of its arguments, or hands them on."""
-    return node.target not in _NO_SIZES
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +110,7 @@ class Propagation:
         held: dict[Node, Any] = {}
         small = max((each.numel() for each in values), default=0) / _SMALL
         given = iter(values)
-        done, sized = last_uses(self.graph), last_uses(self.graph, _reads_sizes)
+        done = last_uses(self.graph)
         for node in self.graph.nodes:
             if node.op == "output":
                 return [held[each] for each in output_nodes(self.graph)]
@@ -140,9 +131,6 @@ class Propagation:
                     and (node.target in _SLOW or made.value.numel() <= small)
                 ):
                     kept[node] = made.value
-            for each in sized.get(node, ()):
-                if isinstance(held[each], Pair):
-                    held[each].of_value.pop("size", None)
             for each in done.get(node, ()):
                 del held[each]
         raise AssertionError("a graph has an output")
@@ -151,7 +139,11 @@ class Propagation:
         """The error of an argument: exact, but for subnormals that are flushed as it is read."""
         if self.sure.numerics.gradual_underflow or not a.value.is_floating_point():
             return None
-        if not a.value.numel() or float(a.size.amin()) >= FLUSHED:
+        if not a.value.numel():
+            return None
+        least, most = map(float, torch.aminmax(a.size))
+        a.of_value["most"] = most + FLUSHED
+        if least >= FLUSHED:
             return None
         flushed = (a.size < FLUSHED).logical_and_(a.size > 0)
         return a.size.masked_fill(~flushed, 0) if bool(flushed.any()) else None
@@ -166,7 +158,10 @@ class Propagation:
 
         args: Any = map_arg(node.args, known)
         kwargs: Any = map_arg(node.kwargs, known)
-        return self._error(node, self.likely or self.sure, _known_result(out), args, kwargs)
+        result = _known_result(out)
+        made = self._error(node, self.likely or self.sure, result, args, kwargs)
+        _forget(result, _flat((args, kwargs)))
+        return tree_map(added_up, made)
 
     def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
         args: Any = map_arg(node.args, lambda each: held[each])
@@ -174,18 +169,15 @@ class Propagation:
         target = node.target
         if target is operator.getitem:
             return args[0][args[1]]
-        if target == ROUNDS:
-            value = args[0].value
-        else:
-            value = target(  # type: ignore[operator]
-                *_mapped(args, lambda each: each.value), **_mapped(kwargs, lambda each: each.value)
-            )
+        out = _known_result(_value(target, args, kwargs))
         pairs = [each for each in _flat((args, kwargs)) if isinstance(each, Pair)]
         agree = all(each.likely is each.sure for each in pairs)
         forms = 1 if self.likely is None or (agree and target not in SUMS) else 2
-        out = _known_result(value, forms)
         if target == ROUNDS:
-            out = replace(out, of_value=pairs[0].of_value)
+            of_value = pairs[0].of_value
+            out = replace(
+                out, of_value={key: of_value[key] for key in of_value if key not in _OF_ERRORS}
+            )
         elif target in VIEWS and "size" in pairs[0].of_value:
             out.of_value["size"] = target(pairs[0].of_value["size"], *args[1:], **kwargs)  # type: ignore[operator]
         knowns = {id(each): each.known(each.sure) for each in pairs}
@@ -203,13 +195,18 @@ class Propagation:
                     knowns[id(each)] = each.known(each.likely)
             found.append(error(self.likely))
             given.append(list(knowns.values()))
+        _forget(out, given)
         if isinstance(out, Known):
-            plain = target not in MOVES and _is_plain(out, found[0])
+            if target in MOVES:
+                _hand_on(out, pairs)
+            plain = _is_plain(node, out, found[0], args, kwargs)
             if target not in MOVES and not plain:
-                found = [_tidy(node, out.value, *each) for each in zip(found, given, strict=True)]
+                found = [_tidy(node, out, *each) for each in zip(found, given, strict=True)]
             found = [_whole(out.value, each) for each in found]
             plain = plain and bool(out.of_value.get("finite"))
             return Pair(out.value, found[0], found[-1], out.of_value, plain)
+        for each in out if target in MOVES else ():
+            _hand_on(each, pairs)
         several = [each if isinstance(each, list | tuple) else [each] * len(out) for each in found]
         return [
             Pair(each.value, several[0][place], several[-1][place], each.of_value)
@@ -227,7 +224,7 @@ class Propagation:
         """What a rule says."""
         target = node.target
         knowns = [each for each in _flat((args, kwargs)) if isinstance(each, Known)]
-        exact = all(each.error is None for each in knowns)
+        exact = all(each.exact for each in knowns)
         if target == ROUNDS:
             if node.args[2] == CODES and any(each.op != "output" for each in node.users):
                 raise NoRuleError(
@@ -241,7 +238,7 @@ class Propagation:
             if exact:
                 return None
             if any(
-                each.error is not None
+                not each.exact
                 and not each.value.is_floating_point()
                 and each.value.dtype != torch.bool
                 for each in knowns
@@ -265,43 +262,101 @@ class Propagation:
             raise NoRuleError(f"{self.where(node)}: {target} {error}") from error
 
 
-def _known_result(out: Any, forms: int = 1) -> Any:  # noqa: ANN401
-    if isinstance(out, Tensor):
-        return Known(out, forms=forms)
-    return [Known(each, forms=forms) for each in out]
+def _value(target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """The result in float64, of pairs."""
+    if target == ROUNDS:
+        return args[0].value
+    if target == _aten.abs.default:
+        return args[0].before.size
+    return target(
+        *_mapped(args, lambda each: each.value), **_mapped(kwargs, lambda each: each.value)
+    )
 
 
-def _is_plain(out: Known, error: Tensor | None) -> bool:
+def _forget(*knowns: Any) -> None:  # noqa: ANN401
+    """Let go of what was made for one operation: it may hold what holds it."""
+    for each in _flat(knowns):
+        if isinstance(each, Known):
+            each.memory.clear()
+
+
+def _known_result(out: Any) -> Any:  # noqa: ANN401
+    return Known(out) if isinstance(out, Tensor) else [Known(each) for each in out]
+
+
+def _hand_on(out: Known, pairs: Sequence[Pair]) -> None:
+    """What is moved is no larger than it was."""
+    if pairs and all("most" in each.of_value for each in pairs):
+        out.of_value["most"] = max(each.of_value["most"] for each in pairs)
+
+
+def _is_plain(node: Node, out: Known, error: Error, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
     """Whether all numbers are finite, and with their errors below fp32's largest number.
 
     That the value is finite is noted with it.
     The deterministic error is the one to ask about: the probable one is no larger.
     """
-    if error is None or error.dtype == torch.bool or not out.value.is_floating_point():
+    if error is None or not out.value.is_floating_point() or not out.value.numel():
         return True
-    if not error.numel() or not out.value.numel():
-        return True
-    most = float(error.amax())  # NaN where some number is
-    least = out.memory.get("least")
-    largest = most / least if least else float(out.size.amax())
-    if not largest + most < LARGEST:
+    of_arguments = _LARGEST.get(node.target)
+    most = out.of_value.get("most", math.nan)
+    if node.target in MOVES and not most < LARGEST:
         return False
-    out.of_value["finite"] = True
+    if of_arguments is not None and isinstance(error, Combination):
+        sure = _mapped(args, lambda each: each.known(each.sure))
+        most = of_arguments(*map(_most, sure), **kwargs) * _ROUNDED + _FLUSHED
+    if not most < LARGEST:
+        own = error.apart()[0] if isinstance(error, Combination) else 0.0
+        most = float(added_up(error).amax())  # NaN where some number is
+        most += most / own if isinstance(own, float) and own else float(out.size.amax())
+    if not most < LARGEST:
+        return False
+    out.of_value["most"], out.of_value["finite"] = most, True
     return True
 
 
-def _whole(out: Tensor, error: Tensor | None) -> Tensor | None:
+def _most(x: object) -> float:
+    return x.most if isinstance(x, Known) else abs(x) if isinstance(x, int | float) else math.nan
+
+
+def _of_power(a: float, k: float) -> float:
+    whole = float(k).is_integer() and 0 <= k <= _POWERS
+    return (k + 1) * a**k if whole and a**k < LARGEST else math.nan
+
+
+# What a result, with its error, can't be above: of what its arguments can't.
+_ROUNDED, _FLUSHED = 1 + 2.0**-5, 2.0**-24  # several roundings to 8 bits; subnormals of a half
+_POWERS = 4
+_LARGEST: dict[object, Callable[..., float]] = {
+    getattr(packet, overload): most
+    for packet, most in (
+        (_aten.add, lambda a, b, alpha=1: a + abs(alpha) * b),
+        (_aten.sub, lambda a, b, alpha=1: a + abs(alpha) * b),
+        (_aten.mul, operator.mul),
+        (_aten.neg, abs),
+        (_aten.abs, abs),
+        (_aten.pow, _of_power),
+    )
+    for overload in packet.overloads()
+}
+_LARGEST[ROUNDS] = lambda x, *_: x
+
+
+def _whole(out: Tensor, error: Combination | Tensor | None) -> Combination | Tensor | None:
     """An error on the device of the result and in its shape: a constant's is made on the CPU."""
-    if error is None or (error.shape == out.shape and error.device == out.device):
+    if error is None or isinstance(error, Combination):
+        return error
+    if error.shape == out.shape and error.device == out.device:
         return error
     return error.to(out.device).expand(out.shape)
 
 
-def _tidy(node: Node, out: Tensor, error: Tensor | None, knowns: Sequence[Known]) -> Tensor | None:
+def _tidy(node: Node, known: Known, given: Error, knowns: Sequence[Known]) -> Tensor | None:
     """The error, 0 of what isn't finite, infinite where it isn't known.
 
     Nothing is known of what is past fp32's largest number.
     """
+    out, error = known.value, added_up(given)
     if error is None:
         return None
     finite = out.isfinite()
@@ -352,15 +407,16 @@ def _moved(known: Known) -> Tensor:
 
 def _marked(
     arithmetic: Arithmetic, x: Known, name: str, dtype: torch.dtype | None
-) -> Tensor | None:
+) -> Combination | Tensor | None:
     """The error after a marked cast; infinite where the number may be past the type's largest."""
     if not arithmetic.casts(name):
-        return x.error
+        return x.given
     to = arithmetic.dtype if dtype is None else dtype
     after = arithmetic.cast(x, to)
-    if after is None or after is x.error or not after.numel():
+    if not isinstance(after, Combination) or after is x.given:
         return after
-    most, largest = float(after.amax()), torch.finfo(to).max  # of an error that is u |v| or more
-    if most / UNIT_ROUNDOFF[to] + most < largest:
+    most, most_finite = x.most * (1 + 2 * UNIT_ROUNDOFF[to]), torch.finfo(to).max
+    if most < most_finite:
         return after
-    return after.masked_fill(x.size + after >= largest, torch.inf)
+    made = after.tensor()
+    return made.masked_fill(x.size + made >= most_finite, torch.inf)

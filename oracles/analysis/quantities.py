@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
 
+FEW = 16  # times fewer numbers: operations on them take no time
 _EXACT_INTEGERS = 2**24
 _SINGLE = 2.0**-24
 
@@ -22,22 +24,52 @@ class Known:
 
     Of a bool tensor the error is bool: where it may be the other.
 
+    given     the error, added up or not
     memory    what was made of both; gone after the operation
-    forms     of an operation's result: how many forms of the bound ask for its errors
     of_value  what was made of the value alone: both forms of a bound share it, and each operation
               that reads the value
     """
 
     value: Tensor
-    error: Tensor | None = None
+    given: Combination | Tensor | None = None
     memory: dict[object, Any] = field(default_factory=dict)
-    forms: int = 1
     of_value: dict[object, Any] = field(default_factory=dict)
+
+    @property
+    def error(self) -> Tensor | None:
+        """The error, added up."""
+        return added_up(self.given)
+
+    @property
+    def exact(self) -> bool:
+        """Whether a kernel has the same numbers."""
+        return self.given is None
 
     @property
     def size(self) -> Tensor:
         """The magnitude, which isn't changed."""
         return self.once_of_value("size", self.value.abs)
+
+    @property
+    def most(self) -> float:
+        """No less than the largest magnitude that a kernel may have; NaN where some number is."""
+        return self.once_of_value("most", self._most)
+
+    def _most(self) -> float:
+        if not self.value.numel():
+            return 0.0
+        error = self.error
+        return float(self.size.amax()) + (0.0 if error is None else float(error.amax()))
+
+    def total(self, axes: tuple[int, ...]) -> Tensor:
+        """The sum of magnitudes over axes, which stay, of size 1."""
+        return self.once_of_value(("total", axes), lambda: self.size.sum(axes, keepdim=True))
+
+    def times(self, x: Known) -> Known:
+        """The product of magnitudes."""
+        # x is kept with it, so that no other tensor comes to have its id.
+        made, _ = self.once(id(x.value), lambda: (magnitude(self.size * x.size), x))
+        return made
 
     def mark_nonnegative(self) -> None:
         """Note that it is its own magnitude."""
@@ -51,46 +83,178 @@ class Known:
         """The same of what doesn't depend on the error: it is kept as long as the value."""
         return _once(self.of_value, key, make)
 
-    @property
-    def exact(self) -> bool:
-        """Whether a kernel has the same numbers."""
-        return self.error is None
+
+Coefficient = float | Tensor
 
 
 @dataclass(slots=True)
-class Total:
-    """An error that others are added to; mine: it isn't shared, and is changed in place."""
+class Combination:
+    """The error of a number as a linear combination of magnitudes, added up where it is read.
 
-    error: Tensor
-    mine: bool
+    of      the number
+    terms   coefficients, and what has the magnitudes that they multiply
+    rest    what is added to these
 
-    def plus(self, error: Tensor | None, times: float = 1.0) -> Total:
+    Coefficients and the rest are numbers, or tensors of far fewer numbers than `of` has.
+    """
+
+    of: Known
+    terms: list[tuple[Coefficient, Known]]
+    rest: Coefficient
+    made: Tensor | None = None
+
+    def plus(self, error: Combination | Tensor | None, times: Coefficient = 1.0) -> Combination:
         """With a multiple of another, which may be none."""
         if error is None:
             return self
-        if self.mine:
-            self.error.add_(error, alpha=times)
-            return self
-        return Total(self.error.add(error, alpha=times), mine=True)
+        if isinstance(error, Tensor):
+            return self.plus_term(times, magnitude(error))
+        if error.made is not None and len(error.terms) > 1:
+            return self.plus_term(times, magnitude(error.made))
+        for coefficient, each in error.terms:
+            self.plus_term(coefficient * times, each)
+        return self.plus_rest(error.rest * times)
 
-    def plus_product(self, a: Tensor, b: Tensor | None, times: float = 1.0) -> Total:
-        """With a multiple of a product."""
-        if b is None:
+    def plus_term(self, coefficient: Coefficient, x: Known) -> Combination:
+        """With a multiple of a magnitude."""
+        if _is(0.0, coefficient):
             return self
-        if not (a.dim() and b.dim()):  # a constant may be on the CPU
-            return self.plus(a * b, times)
-        if self.mine:
-            self.error.addcmul_(a, b, value=times)
-            return self
-        return Total(self.error.addcmul(a, b, value=times), mine=True)
+        if is_few(self.of.value, coefficient, x.value):
+            return self.plus_rest(coefficient * x.size)
+        for place, (other, same) in enumerate(self.terms):
+            if same.value is x.value and (
+                not isinstance(coefficient, Tensor)
+                or not isinstance(other, Tensor)
+                or coefficient.shape == other.shape
+            ):
+                self.terms[place] = other + coefficient, same
+                return self
+        self.terms.append((coefficient, x))
+        return self
 
-    def plus_errors_of_product(self, a: Known, b: Known, times: float = 1.0) -> Total:
-        """With a multiple of what errors of both factors do to a b."""
-        made = self
-        for each, other in ((a, b), (b, a)):
-            if other.error is not None:
-                made = made.plus_product(each.size, other.error, times)
-        return made if a.error is None else made.plus_product(a.error, b.error, times)
+    def plus_rest(self, rest: Coefficient) -> Combination:
+        """With what is no multiple of a magnitude."""
+        if isinstance(rest, Tensor) and not rest.dim() and rest.device.type == "cpu":
+            rest = float(rest)
+        if not isinstance(rest, Tensor) or is_few(self.of.value, self.rest, rest):
+            self.rest = self.rest + rest
+        else:
+            self.terms.append((1.0, magnitude(rest)))
+        return self
+
+    def plus_product(self, x: Known, error: Combination, times: Coefficient = 1.0) -> Combination:
+        """With a multiple of an error's product with a magnitude."""
+        if len(error.terms) > 1:
+            if error.made is not None or x.value.shape != error.of.value.shape:
+                return self.plus_term(times, magnitude(x.size * error.tensor()))
+            return self.plus_term(times, magnitude(error._made().mul_(x.size)))
+        for coefficient, each in error.terms:  # both forms share the product
+            self.plus_term(coefficient * times, x.times(each))
+        return self.plus_term(error.rest * times, x)
+
+    def apart(self) -> tuple[Coefficient, Combination]:
+        """The coefficient of the number's own magnitude, and what isn't a multiple of it."""
+        if self.made is not None and len(self.terms) > 1:
+            return 0.0, Combination(self.of, [(1.0, magnitude(self.made))], 0.0, self.made)
+        own: Coefficient = 0.0
+        others = Combination(self.of, [], self.rest)
+        for coefficient, each in self.terms:
+            if each.value is self.of.value:
+                own = own + coefficient
+            else:
+                others.terms.append((coefficient, each))
+        return own, others if len(others.terms) < len(self.terms) else self
+
+    def largest(self) -> float:
+        """No less than the largest."""
+        if self.made is not None or not self.of.value.numel():
+            return largest(self.tensor())
+        made = largest(self.rest)
+        for coefficient, each in self.terms:
+            made += largest(coefficient) * each.most
+        return made
+
+    def sum(self, axes: tuple[int, ...]) -> Tensor:
+        """The sum over axes, which stay, of size 1."""
+        shape = self.of.value.shape
+        made: Coefficient = self.rest * float(math.prod(shape[axis] for axis in axes))
+        coefficients = self.rest, *(each for each, _ in self.terms)
+        if (
+            self.made is not None
+            or not self.of.value.numel()
+            or any(each.value.shape != shape for _, each in self.terms)
+            or any(isinstance(each, Tensor) and _varies(each, shape, axes) for each in coefficients)
+        ):
+            return self.tensor().sum(axes, keepdim=True)
+        for coefficient, each in self.terms:
+            made = made + coefficient * each.total(axes)
+        if not isinstance(made, Tensor) or made.dim() < len(shape):
+            made = self.of.value.new_zeros([]).add(made)
+        kept = [1 if axis in axes else size for axis, size in enumerate(shape)]
+        return made.expand(kept)
+
+    def tensor(self) -> Tensor:
+        """Added up; it isn't changed."""
+        if self.made is None:
+            self.made = self._made()
+        return self.made
+
+    def _made(self) -> Tensor:
+        shape, device = self.of.value.shape, self.of.value.device
+        terms = sorted(self.terms, key=lambda one: (-one[1].value.numel(), not _is(1.0, one[0])))
+        made = self.rest if isinstance(self.rest, Tensor) else scalar(self.rest)
+        mine = False  # whether it may be changed
+        if terms and _is(1.0, terms[0][0]) and _is(0.0, self.rest):
+            made, terms = terms[0][1].size, terms[1:]
+        for coefficient, each in terms:
+            if isinstance(coefficient, Tensor):
+                add = partial(torch.addcmul, made.to(device), coefficient, each.size)
+            else:
+                add = partial(torch.add, made, each.size, alpha=coefficient)
+            made, mine = add(out=made) if mine else add(), True
+            if made.shape != shape:
+                made = made.expand(shape).contiguous()
+        return made.to(device).expand(shape)
+
+
+def _is(number: float, coefficient: Coefficient) -> bool:
+    return not isinstance(coefficient, Tensor) and coefficient == number
+
+
+def _varies(x: Tensor, shape: torch.Size, axes: tuple[int, ...]) -> bool:
+    """Whether it has several numbers along one of the axes of a tensor that it is expanded to."""
+    first = len(shape) - x.dim()
+    return any(axis >= first and x.shape[axis - first] > 1 for axis in axes)
+
+
+def is_few(beside: Tensor, *given: Coefficient) -> bool:
+    """Whether a product has far fewer numbers than `beside`; of numbers alone it has."""
+    shapes = [each.shape for each in given if isinstance(each, Tensor)]
+    numbers: int = math.prod(torch.broadcast_shapes(*shapes))
+    return numbers * FEW <= beside.numel()
+
+
+def largest(error: Combination | Coefficient) -> float:
+    """No less than the largest number of an error."""
+    if isinstance(error, Combination):
+        return error.largest()
+    if isinstance(error, Tensor):
+        return float(error.amax()) if error.numel() else 0.0
+    return error
+
+
+@overload
+def added_up(error: Combination | Tensor) -> Tensor: ...
+@overload
+def added_up(error: None) -> None: ...
+def added_up(error: Combination | Tensor | None) -> Tensor | None:
+    """An error as a tensor."""
+    return error.tensor() if isinstance(error, Combination) else error
+
+
+def magnitude(x: Tensor) -> Known:
+    """Numbers that are none below 0, which a combination may be of."""
+    return Known(x, of_value={"size": x})
 
 
 def _once(memory: dict[object, Any], key: object, make: Callable[[], _T]) -> _T:
@@ -117,11 +281,11 @@ def number(x: Known | float) -> Known:
     """An argument in float64; of a constant the error is what fp32 makes of it."""
     if not isinstance(x, Known):
         return Known(scalar(x), scalar(abs(x) * constant_error(x)) if constant_error(x) else None)
-    value, error = x.value, x.error
+    value = x.value
     if value.is_floating_point():
         return x
     if value.dtype == torch.bool:
-        return Known(value.double(), None if error is None else error.double())
+        return Known(value.double(), None if x.error is None else x.error.double())
     value = value.double()
     large = value.numel() > 0 and bool(value.abs().amax() > _EXACT_INTEGERS)
-    return Known(value, value.abs() * _SINGLE if large else error)
+    return Known(value, value.abs() * _SINGLE if large else x.error)

@@ -4,13 +4,15 @@ A rule is given the arithmetic, the operation's result in float64 and its argume
 `Known`, and says how far a kernel's result may be from it. In e, of arguments a and b with errors
 ea and eb; r(e) = e + u (|result| + e) + eta is the rounding of the result:
 
-    a + b, a - b    r(ea + eb)                       a b     r(|a| eb + |b| ea + ea eb)
+    a + b, a - b    r(ea + eb)                       a b     r(|a| eb + |b| ea + ea eb), `product`
     a / b           (ea + |a / b| eb) / (|b| - eb)   2 units in the last place (div.full of PTX)
     sqrt a          ea / sqrt(a), or sqrt(a) + sqrt(ea)      likewise, as 1 / a and rsqrt a
     a^k             k ea (|a| + ea)^(k-1), (k - 1) roundings
     exp a           e^a (expm1(d) + eps e^d), d = ea + 2 u |a|: the factor log2 e and its product
     log a           -log1p(-ea / a) + eps max(1, |log a|)
-    tanh a, erf a   f(|a|) - f(|a| - ea)
+    tanh a, erf a   f(|a|) - f(|a| - ea)             sigmoid a       v (1 - v) expm1(d + eps)
+
+Errors are combinations of magnitudes (quantities.py): a rule adds to one, or reads it as a tensor.
 
 Infinite where an argument that isn't exact may be at a pole. A truth value may be either where its
 comparison may be decided either way; its error is True there.
@@ -27,7 +29,18 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.quantities import Known, Total, constant_error, number, scalar
+from oracles.analysis.quantities import (
+    Coefficient,
+    Combination,
+    Known,
+    added_up,
+    constant_error,
+    is_few,
+    largest,
+    magnitude,
+    number,
+    scalar,
+)
 from oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
 
 _aten = torch.ops.aten
@@ -36,7 +49,8 @@ _EPS_POWER = 2.0**-20  # relative: powf is within 8 units in the last place
 _EPS_CIRCLE = 2.0**-20  # absolute: sin.approx and cos.approx of PTX
 _EPS_ERF = 2.0**-21  # absolute: erff is within 2 units in the last place; one to spare
 _LITTLE = 2.0**-10  # an error whose square is next to nothing
-_FEW = 16  # times fewer numbers: operations on them take no time
+_SEVERAL = 2  # magnitudes, each of which is multiplied alone
+_TINY = 2.0**-16  # one whose half is next to nothing beside 1
 _HALF = 0.5  # the fraction of a power of two
 
 Rule = Callable[..., Any]
@@ -84,62 +98,128 @@ def _power_of_two(x: object) -> bool:
 @rule("add", "sub")
 def _add(
     arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float, alpha: float = 1
-) -> Tensor:
+) -> Combination:
     scaled = abs(alpha) * (0 if _power_of_two(alpha) else 2 * arithmetic.u)
-    x, y = (number(each) if isinstance(each, Known) else None for each in (a, b))
     absolute = 0.0
     if not isinstance(a, Known):
         absolute += abs(a) * constant_error(a)
     if not isinstance(b, Known):
         absolute += abs(b) * (abs(alpha) * constant_error(b) + scaled)
     made = arithmetic.local(out, absolute=absolute)
-    if x is not None:
-        made = made.plus(x.error, arithmetic.grown(1.0))
-    if y is not None:
-        made = made.plus(y.error, arithmetic.grown(abs(alpha)))
-        made = made.plus(y.size if scaled else None, arithmetic.grown(scaled))
-    return made.error
+    if isinstance(a, Known):
+        made.plus(number(a).given, arithmetic.grown(1.0))
+    if isinstance(b, Known):
+        b = number(b)
+        made.plus(b.given, arithmetic.grown(abs(alpha)))
+        made.plus_term(arithmetic.grown(scaled), b)
+    return made
 
 
 @rule("mul")
-def _mul(arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float) -> Tensor | None:
+def _mul(
+    arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float
+) -> Combination | None:
     if not isinstance(a, Known):
         a, b = b, a
     assert isinstance(a, Known)
     a = number(a)
     if isinstance(b, Known):
-        b = number(b)
-        few, many = sorted((a, b), key=lambda each: each.value.numel())
-        if few.error is not None and few.value.numel() * _FEW <= many.value.numel():
-            return _by_few(arithmetic, out, many, few)
-        return arithmetic.local(out).plus_errors_of_product(a, b, arithmetic.grown(1.0)).error
+        return product(arithmetic, out, a, number(b))
     if _power_of_two(b):
-        return None if a.error is None else torch.add(scalar(arithmetic.eta), a.error, alpha=abs(b))
+        return None if a.given is None else _scaled(arithmetic, out, a.given, abs(b))
     off = constant_error(b)
-    local = arithmetic.local(out, relative=off)
-    return local.plus(a.error, arithmetic.grown(abs(b) * (1 + off))).error
+    made = arithmetic.local(out, relative=off)
+    return _plus_scaled(made, a, out, arithmetic.grown(1 + off), abs(b))
 
 
-def _by_few(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
-    """The error of a b where b has far fewer numbers: |a| (u |b| + eb) + ea (|b| + eb)."""
-    assert b.error is not None
-    u, grown = arithmetic.u, arithmetic.grown(1.0)
-    out.memory["least"] = u  # as `local` says it
-    through = a.size * torch.add(b.size * u, b.error, alpha=grown)
-    made = Total(through.add_(arithmetic.eta), mine=True)
-    return made.plus_product(b.size + b.error, a.error, grown).error
+def _scaled(
+    arithmetic: Arithmetic, out: Known, error: Combination | Tensor, times: float
+) -> Combination:
+    """The error of what is multiplied by a power of two."""
+    return Combination(out, [], arithmetic.eta).plus(error, times)
+
+
+def _plus_scaled(
+    made: Combination, a: Known, out: Known, grown: float, times: float
+) -> Combination:
+    """With a's error, where `out` is a times a number; its own magnitude becomes that of `out`."""
+    own, others = apart(a)
+    return made.plus_term(own * grown, out).plus(others, grown * times)
+
+
+def apart(a: Known) -> tuple[Coefficient, Combination | None]:
+    """The relative part of an error, and the other."""
+    if isinstance(a.given, Combination) and a.given.of.value is a.value:
+        return a.given.apart()
+    return 0.0, None if a.given is None else Combination(a, [], 0.0).plus(a.given)
+
+
+def product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combination:
+    """(ra + rb + ra rb) |out| + |a| (1 + ra) eb + |b| (1 + rb) ea + ea eb, and a rounding.
+
+    r: the relative parts of errors, e: the others.
+    """
+    made, grown = arithmetic.local(out), arithmetic.grown(1.0)
+    few, many = sorted((a, b), key=lambda each: each.value.numel())
+    if is_few(many.value, few.value):
+        return _by_few(made, out, many, few, grown)
+    (ra, ea), (rb, eb) = apart(a), apart(b)
+    if isinstance(ra, Tensor) and isinstance(rb, Tensor):  # of different axes, maybe
+        ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.given))
+    made.plus_term((ra + rb + ra * rb) * grown, out)
+    if ea is not None and eb is not None and ea.terms and eb.terms:
+        one, other = ea.tensor(), eb.tensor()
+        through = Combination(b, [(1 + rb, b)], 0.0).plus(other).tensor() * one
+        if isinstance(ra, Tensor):
+            through.addcmul_(a.size * ra, other)
+            ra = 0.0
+        return made.plus_term(grown, magnitude(through.addcmul_(a.size, other, value=1 + ra)))
+    if eb is not None:
+        made.plus_product(a, eb, (1 + ra) * grown)
+    if ea is not None:
+        made.plus_product(b, ea, (1 + rb) * grown)
+    if ea is not None and eb is not None:
+        first, second = (ea, eb) if ea.terms else (eb, ea)
+        made.plus(first, second.rest * grown)
+    return made
+
+
+def _by_few(made: Combination, out: Known, a: Known, b: Known, grown: float) -> Combination:
+    """Where b has far fewer numbers; its error is a part of it, where none of it is 0."""
+    (ra, ea), eb = apart(a), b.error
+    if isinstance(ra, Tensor) and eb is not None and ra.shape != eb.shape:
+        ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.given))
+    rb: Coefficient = 0.0
+    if eb is not None and largest(part := eb / b.size) < math.inf:
+        rb = part
+    elif eb is not None:
+        made.plus_term(eb * (grown * (1 + ra)), a)
+    made.plus_term((ra + rb + ra * rb) * grown, out)
+    if ea is None:
+        return made
+    size = b.size if eb is None else b.size + eb
+    for coefficient, each in ea.terms:
+        if is_few(out.value, coefficient, size):
+            made.plus_term(coefficient * size * grown, each)
+        else:
+            made.plus_term(coefficient * grown, magnitude(each.size * size))
+    return made.plus_term(ea.rest * grown, magnitude(size))
 
 
 def _quotient(
-    arithmetic: Arithmetic, out: Known, ea: Tensor | None, b: Known | float
-) -> Tensor | None:
+    arithmetic: Arithmetic, out: Known, a: Known | None, b: Known | float
+) -> Combination | None:
     roundings = EPS_DIVISION / arithmetic.u
     if not isinstance(b, Known):
         off, times = constant_error(b), abs(1 / b) if b else math.inf
         if _power_of_two(b):
-            return None if ea is None else torch.add(scalar(arithmetic.eta), ea, alpha=times)
-        local = arithmetic.local(out, roundings, relative=off / (1 - off))
-        return local.plus(ea, arithmetic.grown(times / (1 - off), roundings)).error
+            return (
+                None if a is None or a.given is None else _scaled(arithmetic, out, a.given, times)
+            )
+        made = arithmetic.local(out, roundings, relative=off / (1 - off))
+        grown = arithmetic.grown(1 / (1 - off), roundings)
+        return made if a is None else _plus_scaled(made, a, out, grown, times)
+    ea = None if a is None else a.error
     b = number(b)
     if b.error is None:
         return arithmetic.rounded(out, None if ea is None else ea / b.size, roundings)
@@ -158,21 +238,30 @@ def _div(
     a: Known | float,
     b: Known | float,
     rounding_mode: str | None = None,
-) -> Tensor | None:
+) -> Combination | None:
     if rounding_mode is not None:
         raise UnknownError("rounds to whole numbers")
-    return _quotient(arithmetic, out, number(a).error, b)
+    return _quotient(arithmetic, out, number(a), b)
 
 
 @rule("reciprocal", poles=True)
-def _reciprocal(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor | None:
+def _reciprocal(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | None:
     return _quotient(arithmetic, out, None, a)
 
 
 @rule("neg")
-def _negative(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
-    del out
-    return a.error
+def _negative(_: Arithmetic, out: Known, a: Known) -> Combination | Tensor | None:
+    return _handed_on(out, a)
+
+
+def _handed_on(out: Known, a: Known) -> Combination | Tensor | None:
+    """The error of what has the same magnitude."""
+    if "size" in a.of_value:
+        out.of_value["size"] = a.size
+    if not isinstance(a.given, Combination):
+        return a.given
+    own, others = apart(a)
+    return Combination(out, [], 0.0).plus_term(own, out).plus(others)
 
 
 @rule("abs", "relu")
@@ -182,7 +271,7 @@ def _nonnegative(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
 
 
 @rule("sqrt")
-def square_root(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def square_root(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     """The error of sqrt(a)."""
     out.mark_nonnegative()
     through = None
@@ -197,7 +286,7 @@ def _shrunk(error: Tensor, value: Tensor) -> Tensor:
 
 
 @rule("rsqrt", poles=True)
-def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
     through = None
     if a.error is not None:
@@ -206,7 +295,9 @@ def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
 
 
 @rule("pow", poles=True)
-def _pow(arithmetic: Arithmetic, out: Known, a: Known | float, k: Known | float) -> Tensor | None:
+def _pow(
+    arithmetic: Arithmetic, out: Known, a: Known | float, k: Known | float
+) -> Combination | Tensor | None:
     if isinstance(a, Known) and isinstance(k, Known):
         raise UnknownError("has a power that is a tensor")
     if isinstance(k, Known):  # a^k = exp(k log a)
@@ -226,25 +317,34 @@ def _pow(arithmetic: Arithmetic, out: Known, a: Known | float, k: Known | float)
     return arithmetic.rounded(out, off.expm1_().mul_(out.size), _EPS_POWER / arithmetic.u)
 
 
-_ROOTS: dict[float, Callable[[Arithmetic, Known, Known], Tensor | None]] = {
+_ROOTS: dict[float, Callable[[Arithmetic, Known, Known], Combination | None]] = {
     0.5: square_root,
     -0.5: _rsqrt,
     -1.0: _reciprocal,
 }
 
 
-def _whole_power(arithmetic: Arithmetic, out: Known, a: Known, k: int) -> Tensor | None:
+def _whole_power(
+    arithmetic: Arithmetic, out: Known, a: Known, k: int
+) -> Combination | Tensor | None:
     if k <= 1:
-        return a.error if k else None
+        return a.given if k else None
     if k % 2 == 0:
         out.mark_nonnegative()
-    local = arithmetic.local(out, k - 1)
-    e, grown = a.error, arithmetic.grown(k, k - 1)
-    if e is None:
-        return local.error
+    made, grown = arithmetic.local(out, k - 1), arithmetic.grown(1.0, k - 1)
+    if a.given is None:
+        return made
     if k == 2:  # a square
-        return local.plus_product(a.size, e, grown).plus_product(e, e, grown).error
-    return local.plus_product((a.size + e).pow_(k - 1), e, grown).error
+        own, others = apart(a)
+        assert others is not None
+        made.plus_term((2 * own + own * own) * grown, out)
+        made.plus_product(a, others, 2 * (1 + own) * grown)
+        if not others.terms:
+            return made.plus_rest(others.rest * others.rest * grown)
+        return made.plus(others.tensor().square(), grown)
+    e = added_up(a.given)
+    assert e is not None
+    return made.plus_term(k * grown, magnitude((a.size + e).pow_(k - 1).mul_(e)))
 
 
 def grow(d: Tensor, most: float) -> Tensor:
@@ -255,6 +355,29 @@ def grow(d: Tensor, most: float) -> Tensor:
     return d.addcmul_(d, d, value=0.5 + most / 4) if most <= _LITTLE else d.expm1_()
 
 
+def multiple(x: Known, factor: Known) -> Known:
+    """A product of magnitudes of which one factor is remembered."""
+    made = x.times(factor)
+    made.of_value["factor"] = factor
+    return made
+
+
+def multiplied(
+    d: Combination, x: Known
+) -> tuple[list[tuple[Coefficient, Known]] | None, Coefficient, float]:
+    """expm1(d) x of a magnitude x: multiples of magnitudes, of x, and the largest d.
+
+    None where d isn't so small that it is as good as a multiple of d.
+    """
+    most = d.largest()
+    if not most <= min(_TINY, _LITTLE) or len(d.terms) > _SEVERAL:
+        return None, 0.0, most
+    made = []
+    for coefficient, each in d.terms:
+        made.append((coefficient * (1 + most), multiple(x, each)))
+    return made, d.rest * (1 + most), most
+
+
 def _exponent_growth(
     arithmetic: Arithmetic, a: Known, slope: float = 1.0, spare: float = 0.0
 ) -> tuple[Tensor, float]:
@@ -262,7 +385,10 @@ def _exponent_growth(
 
     In natural logarithms.
     """
-    d = torch.add(scalar(spare), a.size, alpha=2 * arithmetic.u * slope)
+    u = 2 * arithmetic.u * slope
+    if a.exact and (most := spare + u * a.most) <= min(_TINY, _LITTLE):  # without a look at d
+        return torch.add(scalar(spare * (1 + most)), a.size, alpha=u * (1 + most)), most
+    d = torch.add(scalar(spare), a.size, alpha=u)
     d = d if a.error is None else d.add_(a.error, alpha=slope)
     most = float(d.amax()) if d.numel() else 0.0
     if not most < torch.inf:
@@ -271,26 +397,34 @@ def _exponent_growth(
 
 
 @rule("exp")
-def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
-    return _exponential(arithmetic, out.value, a)
+    return _exponential(arithmetic, out, a)
 
 
 @rule("exp2")
-def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
-    return _exponential(arithmetic, out.value, a, math.log(2))
+    return _exponential(arithmetic, out, a, math.log(2))
 
 
-def _exponential(arithmetic: Arithmetic, value: Tensor, a: Known, slope: float = 1.0) -> Tensor:
-    """value (expm1 d + eps_exp e^d) and what is flushed."""
+def _exponential(arithmetic: Arithmetic, out: Known, a: Known, slope: float = 1.0) -> Combination:
+    """out (expm1 d + eps_exp e^d) and what is flushed."""
+    made = Combination(out, [], arithmetic.eta)
+    d = Combination(a, [(2 * arithmetic.u * slope, a)], 0.0).plus(a.given, slope)
+    terms, rest, _ = multiplied(d, out)
+    if terms is not None:
+        for coefficient, each in terms:
+            made.plus_term(coefficient * (1 + EPS_EXP), each)
+        return made.plus_term(rest * (1 + EPS_EXP) + EPS_EXP, out)
     growth, _ = _exponent_growth(arithmetic, a, slope)
-    return growth.mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(value).add_(arithmetic.eta)
+    through = growth.mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(out.value)
+    return made.plus(through)
 
 
 @rule("expm1")
-def _expm1(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    return arithmetic.rounded(out, _exponential(arithmetic, out.value + 1, a))
+def _expm1(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+    return arithmetic.rounded(out, _exponential(arithmetic, Known(out.value + 1), a).tensor())
 
 
 @rule("log", poles=True)
@@ -312,46 +446,52 @@ def _log1p(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
 
 
 @rule("sigmoid")
-def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
-    other = out.once("other", lambda: 1 - out.value)
+    slope = out.once("slope", lambda: torch.addcmul(out.value, out.value, out.value, value=-1))
     through, most = _exponent_growth(arithmetic, a, spare=EPS_EXP)
-    through.mul_(out.once("less", lambda: torch.minimum(out.value, other)))
-    if not most <= math.log(2):  # it may be all there is
-        through = through.fmin(torch.maximum(out.value, other))
-    return arithmetic.rounded(out, through, 1 + EPS_DIVISION / arithmetic.u)
+    through.mul_(slope)
+    if most <= math.log(2):
+        out.of_value["most"] = 2.0
+    else:  # it may be all there is
+        through = through.fmin(torch.maximum(out.value, 1 - out.value))
+    roundings = 1 + EPS_DIVISION / arithmetic.u
+    through.mul_(arithmetic.grown(1.0, roundings)).add_(arithmetic.eta)
+    return Combination(out, [(roundings * arithmetic.u, out)], 0.0).plus(through)
 
 
 def _between(
     arithmetic: Arithmetic, out: Known, a: Known, rises: Callable[[Tensor], Tensor], local: float
-) -> Tensor:
+) -> Combination:
     """Of an odd function that rises everywhere, less steeply the farther from 0.
 
     So its farther end is the one towards 0. A kernel approximates it: absolute `local`.
     """
     made = arithmetic.local(out, absolute=local)
     farther = None if a.error is None else out.size - rises(a.size - a.error)
-    return made.plus(farther, arithmetic.grown(1.0)).error
+    return made.plus(farther, arithmetic.grown(1.0))
 
 
 @rule("tanh")
-def _tanh(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    most = 0.0 if a.error is None or not a.error.numel() else float(a.error.amax())
+def _tanh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+    most = 0.0 if a.given is None else largest(a.given)
     if a.error is None or not most <= _LITTLE:
         return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
     # |v| - tanh(|a| - ea) = t (1 - v^2) / (1 - |v| t), where t = tanh ea is ea at most.
-    square, grown = out.once("square", out.value.square), arithmetic.grown(1 / (1 - most))
-    made = arithmetic.local(out, absolute=EPS_TANH).plus(a.error, grown)
-    return made.plus_product(square, a.error, -grown).error
+    v, one = out.value, scalar(1.0).to(out.value.device)
+    slope = out.once("slope", lambda: torch.addcmul(one, v, v, value=-1))
+    out.of_value["most"] = 2.0
+    made = arithmetic.local(out, absolute=EPS_TANH)
+    return made.plus(slope * a.error, arithmetic.grown(1 / (1 - most)))
 
 
 @rule("erf")
-def _erf(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _erf(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     return _between(arithmetic, out, a, torch.erf, _EPS_ERF)
 
 
 @rule("sin", "cos")
-def _circle(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _circle(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     local = torch.add(scalar(_EPS_CIRCLE), a.size, alpha=arithmetic.u)
     through = local if a.error is None else local.add_(a.error.clamp(max=2))
     return arithmetic.rounded(out, through)

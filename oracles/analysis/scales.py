@@ -68,9 +68,20 @@ def _div(out: Tensor, a: Any, b: Any) -> Tensor:  # noqa: ANN401
 
 
 def _summed(out: Tensor, a: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:  # noqa: ANN401,FBT001,FBT002
+    return torch.maximum(out.abs(), _added_up(a, dim, keepdim=keepdim))
+
+
+def _added_up(a: Tensor, dim: Any, *, keepdim: bool) -> Tensor:  # noqa: ANN401
     axes = tuple(range(a.dim())) if dim is None or dim == [] else dim
     whole, squares = a.sum(axes, keepdim=keepdim), a.square().sum(axes, keepdim=keepdim)
-    return torch.maximum(out.abs(), torch.minimum(whole, squares.mul_(3).sqrt_()))
+    return torch.minimum(whole, squares.mul_(3).sqrt_())
+
+
+@_of("_softmax_backward_data")
+def _softmax_gradient(out: Tensor, dy: Tensor, p: Tensor, dim: int, *_: object) -> Tensor:
+    del out
+    products = dy * p
+    return products.addcmul_(p, _added_up(products, dim, keepdim=True))
 
 
 @_of("sum", reads=True)
@@ -149,8 +160,62 @@ def scales(
     return {node: sizes[node] for node in wanted}
 
 
+def scale_of_rows(
+    graph: Graph,
+    constants: Mapping[str, Tensor],
+    values: Sequence[Tensor],
+    kept: Mapping[Node, Tensor],
+    wanted: Node,
+    rows: tuple[Tensor, ...],
+) -> Tensor | None:
+    """The scale of some rows of an output; None where it isn't made of their own numbers alone."""
+    given, known = iter(values), dict(kept)
+    for node in graph.nodes:
+        if node.op in {"placeholder", "get_attr"}:
+            value = next(given) if node.op == "placeholder" else constants[str(node.target)]
+            known[node] = value.double() if value.is_floating_point() else value
+    lead = wanted.meta["val"].shape[:-1]
+    scaled, needed = _needed(graph, known, [wanted])
+    held: dict[Node, Any] = {}
+    sizes: dict[Node, Any] = {}
+    for node in graph.nodes:
+        if node not in scaled | needed:
+            continue
+        is_known = node in known and node in needed
+        if is_known:
+            value = known[node]
+            if value.dim() > 1 and value.shape[:-1] != lead:
+                return None
+            held[node] = value[rows] if value.dim() > 1 else value
+        computes = node in needed and not is_known
+        made_of = computes or (node in scaled and not _is_magnitude(node))
+        if made_of and not _is_of_rows(node, len(lead)):
+            return None
+        if computes:
+            args: Any = map_arg(node.args, lambda each: held[each])
+            kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
+            held[node] = _computed(node, args, kwargs)
+        if node in scaled:
+            sizes[node] = _scaled(node, held.get(node), sizes)
+    made: Tensor = sizes[wanted]
+    return made
+
+
+def _is_of_rows(node: Node, last: int) -> bool:
+    """Whether each number is made of those of its row alone, whichever rows there are."""
+    axis = {_aten.sum.dim_IntList: 1, _aten.mean.dim: 1, _aten._softmax_backward_data.default: 2}  # noqa: SLF001
+    if node.target not in axis:
+        return node.target == ROUNDS or torch.Tag.pointwise in getattr(node.target, "tags", ())
+    given: Any = node.args[axis[node.target]]
+    along = [given] if isinstance(given, int) else given
+    keeps = node.target == _aten._softmax_backward_data.default or node.args[2:3] == (True,)  # noqa: SLF001
+    return keeps and (along == [-1] or (along == [last] and last == 1))
+
+
 def _needed(
-    graph: Graph, kept: Mapping[Node, Tensor], wanted: Sequence[Node]
+    graph: Graph,
+    kept: Mapping[Node, Tensor],
+    wanted: Sequence[Node],
 ) -> tuple[set[Node], set[Node]]:
     """Of which nodes scales are made for these, and of which values."""
     scaled, needed = set(wanted), set[Node]()

@@ -20,14 +20,10 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.quantities import Known, number
-from oracles.analysis.rules import (
-    UnknownError,
-    added,
-    rule,
-    square_root,
-)
+from oracles.analysis.quantities import Combination, Known, number
+from oracles.analysis.rules import UnknownError, added, product, rule, square_root
 
+_FIRST = 8  # numbers that are looked at first
 _EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are taken for equal
 
 
@@ -36,11 +32,23 @@ def _axes(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(each % max(a.dim(), 1) for each in given) or tuple(range(a.dim()))
 
 
-def _flat(a: Known, axes: tuple[int, ...]) -> Tensor | None:
-    """Where all numbers of a sum are all but equal; None: nowhere. The axes stay, of size 1."""
+def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tensor | None:
+    """Where all numbers of a sum are all but equal; None: nowhere. The axes stay, of size 1.
+
+    total: the sum of magnitudes, where it is known.
+    """
+    n = math.prod(a.value.shape[axis] for axis in axes)
 
     def found() -> Tensor | None:
-        high, low = a.value.amax(axes, keepdim=True), a.value.amin(axes, keepdim=True)
+        if total is not None:  # then the mean of magnitudes is near to each, and so to the first
+            first, mean = a.value, total / n
+            for axis in axes:
+                first = first.narrow(axis, 0, min(_FIRST, first.shape[axis]))
+            apart = (first.abs() - mean).abs() > 4 * _EQUAL * mean
+            if bool(apart.amax(axes).all()):
+                return None
+        high = a.value.amax(axes, keepdim=True)
+        low = a.value.amin(axes, keepdim=True)
         flat = high - low <= _EQUAL * torch.maximum(high, -low)
         return flat if bool(flat.any()) else None
 
@@ -69,23 +77,28 @@ def _overflowed(error: Tensor, size: Tensor) -> Tensor:
     return error.masked_fill_(size >= LARGEST, torch.inf)
 
 
-def _total(arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], *, keep: bool) -> Tensor | None:
+def sum_error(
+    arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], *, keep: bool
+) -> Tensor | None:
+    """The error of a sum."""
     whole, a = not a.value.is_floating_point(), number(a)
     n = math.prod(a.value.shape[axis] for axis in axes)
-    through = None if a.error is None else a.error.sum(axes, keepdim=keep)
+    through = None
+    if isinstance(a.given, Combination):
+        through = a.given.sum(axes)
+    elif a.error is not None:
+        through = a.error.sum(axes, keepdim=True)
     if n < 2:  # there is nothing to add
-        return through
+        return through if keep or through is None else through.squeeze(axes)
     if whole and a.exact:
         return None
-    size = a.once_of_value(("total", axes, keep), lambda: a.size.sum(axes, keepdim=keep))
-    flat = _flat(a, axes) if _varies(arithmetic, n - 1) else None
-    if flat is not None and not keep:
-        flat = flat.squeeze(axes)
+    size = a.total(axes)
+    flat = _flat(a, axes, size) if _varies(arithmetic, n - 1) else None
     made = _grown(arithmetic, n - 1, size, flat, through)
     made.add_(n * arithmetic.eta)
     if made.numel() and not float(made.amax()) < arithmetic.u * LARGEST:  # G(n - 1) is u or more
         _overflowed(made, size if through is None else size + through)
-    return made
+    return made if keep else made.squeeze(axes)
 
 
 @rule("sum", sums=True)
@@ -98,7 +111,7 @@ def _sum(
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
     del out, dtype
-    return _total(arithmetic, a, _axes(a.value, dim), keep=keepdim)
+    return sum_error(arithmetic, a, _axes(a.value, dim), keep=keepdim)
 
 
 @rule("mean", sums=True)
@@ -113,11 +126,11 @@ def _mean(
     del dtype
     axes = _axes(a.value, dim)
     n = math.prod(a.value.shape[axis] for axis in axes)
-    total = _total(arithmetic, a, axes, keep=keepdim)
+    total = sum_error(arithmetic, a, axes, keep=keepdim)
     if total is None or n < 2:  # of one number there is nothing to divide
         return total
     total /= n
-    return total if n & (n - 1) == 0 else arithmetic.rounded(out, total, 2)
+    return total if n & (n - 1) == 0 else arithmetic.rounded(out, total, 2).tensor()
 
 
 def _variance(
@@ -128,18 +141,16 @@ def _variance(
     mean = Known(a.value.mean(axes, keepdim=True))
     e_mean = _mean(arithmetic, mean, a, axes, keepdim=True)
     apart = Known(a.value - mean.value)
-    apart = replace(apart, error=arithmetic.rounded(apart, added(a.error, e_mean)))
+    apart = replace(apart, given=arithmetic.rounded(apart, added(a.error, e_mean)))
     squares = Known(apart.value.square())
-    local = arithmetic.local(squares)
-    errors = local.plus_errors_of_product(apart, apart, arithmetic.grown(1))
-    squares = replace(squares, error=errors.error)
-    total = _total(arithmetic, squares, axes, keep=keep)
+    squares = replace(squares, given=product(arithmetic, squares, apart, apart))
+    total = sum_error(arithmetic, squares, axes, keep=keep)
     value = Known(squares.value.sum(axes, keepdim=keep) / (n - correction))
     assert total is not None
     error = arithmetic.rounded(value, total / (n - correction), 2)
     if not keep:
         e_mean = None if e_mean is None else e_mean.squeeze(axes)
-    return replace(value, error=error), e_mean
+    return replace(value, given=error), e_mean
 
 
 @rule("var", "var_mean", sums=True)
@@ -166,7 +177,7 @@ def _std(
     *,
     correction: float | None = None,
     keepdim: bool = False,
-) -> Tensor:
+) -> Combination:
     degrees = 1 if correction is None else correction
     variance, _ = _variance(arithmetic, a, _axes(a.value, dim), degrees, keep=keepdim)
     return square_root(arithmetic, out, variance)
@@ -253,10 +264,11 @@ def _added_product(
     b: Known,
     beta: float = 1,
     alpha: float = 1,
-) -> Tensor:
+) -> Combination:
     whole = _product(arithmetic, out, a, b) * abs(alpha)
     if alpha not in {1, -1}:
-        whole = arithmetic.rounded(Known((a.value @ b.value).mul_(alpha)), whole)
+        scaled = Known((a.value @ b.value).mul_(alpha))
+        whole = arithmetic.rounded(scaled, whole).tensor()
     if c.error is not None:
         whole = whole + c.error * abs(beta)
     if beta not in {0, 1, -1}:

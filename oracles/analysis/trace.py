@@ -188,7 +188,7 @@ _LOWERED = (
     *(_aten.log_sigmoid_forward, _aten.log_sigmoid_backward, _aten.glu, _aten.glu_backward),
     *(_aten.native_layer_norm, _aten.native_layer_norm_backward, _aten.native_group_norm),
     *(_aten._fused_rms_norm, _aten._fused_rms_norm_backward),  # noqa: SLF001  # torch's own names
-    *(_aten._softmax_backward_data, _aten._log_softmax_backward_data),  # noqa: SLF001
+    _aten._log_softmax_backward_data,  # noqa: SLF001
     *(_aten.nll_loss_forward, _aten.nll_loss_backward, _aten.mse_loss, _aten.mse_loss_backward),
     *(_aten.std_mean, _aten.linalg_vector_norm, _aten.norm),
     *(_aten.addcmul, _aten.addcdiv, _aten.lerp, _aten.rsub, _aten.embedding, _aten.addmv),

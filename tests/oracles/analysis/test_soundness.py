@@ -175,6 +175,33 @@ def test_little_errors_are_bounded_as_large_ones_are(
     assert float(ratio.max()) <= 1 + 2**-10
 
 
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_gradient_of_softmax_is_within_its_bound_in_either_form(scale: float) -> None:
+    """Of probabilities that are off, all of a row alike and each to its side, both ways of it."""
+    draw = torch.Generator().manual_seed(0)
+    dy, x = torch.randn(64, 33, generator=draw), torch.randn(64, 33, generator=draw) * scale
+    graph = trace(_softmax_gradient, {"dy": dy, "x": x}).graph
+    assert any("_softmax_backward_data" in str(each.target) for each in graph.nodes)
+    (bound,) = bounds(_softmax_gradient, {"dy": dy, "x": x}, Numerics(), _SINGLE)
+    (exact,) = truth(_softmax_gradient, {"dy": dy, "x": x})
+    (allowed,) = bounds(lambda x: torch.softmax(x, -1), {"x": x}, Numerics(), _SINGLE)
+    worst = torch.zeros(())
+    for side in (1.0, -1.0, (dy - (dy * x.softmax(-1)).sum(-1, keepdim=True)).sign()):
+        p = (x.double().softmax(-1) + side * allowed.deterministic * (1 - 2.0**-3)).float()
+        total = (p * dy).sum(-1, keepdim=True)
+        for made in (p * (dy - total), p * dy - p * total):
+            error = (made.double() - exact).abs()
+            assert bool((error <= bound.deterministic).all())
+            worst = torch.maximum(worst, (error / bound.deterministic).max())
+    assert worst >= 0.4  # the bound isn't far above
+
+
+def _softmax_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    p = torch.softmax(x, -1)
+    made: Tensor = torch.ops.aten._softmax_backward_data(dy, p, -1, p.dtype)
+    return made
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_product_with_a_number_of_each_row_is_bounded_as_one_with_a_matrix(*, exact: bool) -> None:
     """Both forms; the other factor is exact, or isn't."""
