@@ -42,6 +42,7 @@ def _case(
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="scale"), 90, "hopper"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="sink", window=(256, 0)), 90, "hopper"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="alibi softcap"), 90, "hopper"),
+        (_case(16, 16, 16, 1024, 1024, 64, 64, window=(256, 0)), 90, "flash"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="bias"), 90, "flash"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="dropout"), 90, "flash"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "flash_fp32"),
