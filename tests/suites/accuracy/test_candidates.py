@@ -282,7 +282,10 @@ def test_memory_that_only_the_first_call_takes_isnt_counted(device: torch.device
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        ({"variant": lambda *_: 1 / 0}, "its variant or workspace raised ZeroDivisionError"),
+        (
+            {"variant": lambda *_: 1 / 0},
+            "its variant, workspace or configurations raised ZeroDivisionError",
+        ),
         ({"workspace": lambda _: 1.5}, "its workspace must be of type int, got float"),
         ({"variant": lambda *_: None, "workspace": lambda _: 10**6}, None),
     ],
