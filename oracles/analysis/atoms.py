@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.quantities import Coefficient, Combination, Known, magnitude
+from oracles.analysis.quantities import Coefficient, Combination, Known, largest, magnitude, scalar
 from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiple, multiplied, product, rule
 from oracles.analysis.sums import _axes, sum_error
 from oracles.rounding import EPS_EXP, EPS_LOG
@@ -150,31 +150,39 @@ def _softmax_gradient(
     if not out.value.numel():
         return arithmetic.local(out)
     u, grown, axes = arithmetic.u, arithmetic.grown(1.0), _axes(p.value, dim)
-    products = out.once("products", lambda: Known(dy.value * p.value))
-    total = out.once("total", lambda: products.value.sum(axes, keepdim=True))
-    error = product(arithmetic, products, dy, p)
+    products = dy.times(p)
+    (own, others), relative = apart(p), p.of_value.get("relative", math.inf)
+    terms, rest = (others.terms, others.rest) if others else ([], 0.0)
+    factors: list[Any] = [each.of_value.get("factor") for _, each in terms]
+    simple = dy.exact and dy.most < LARGEST and relative < 1 and terms and None not in factors
+    if simple:
+        error = arithmetic.local(products).plus_term(own * grown, products)
+        error.plus_rest(rest * (dy.most * grown))
+        for coefficient, each in terms:
+            error.plus_term(coefficient * grown, dy.times(each))
+    else:
+        error = product(arithmetic, products, dy, p)
     e_total = sum_error(arithmetic, replace(products, given=error), axes, keep=True)
     assert e_total is not None
-    (own, others), relative = apart(p), p.of_value.get("relative", math.inf)
-    terms = others.terms if others else []
-    factors: list[Any] = [each.of_value.get("factor") for _, each in terms]
-    rows = e_total * (1 + u) + total.abs() * u
-    most = (dy.most + float(total.abs().amax() + rows.amax())) * (1 + 4 * u)
-    if not dy.exact or others is None or None in factors or not (relative < 1 and most < LARGEST):
+    rows = e_total * (1 + u) + products.total(axes) * (u * (2 + relative))
+    most = (dy.most + float((products.total(axes) + rows).amax())) * (1 + 4 * u)
+    if not (simple and most < LARGEST):
+        total = (dy.value * p.value).sum(axes, keepdim=True)
         other = out.once("other", lambda: Known(p.value * total))
         made = arithmetic.local(out).plus(error, grown)
         return made.plus(product(arithmetic, other, p, Known(total, e_total)), grown)
     out.once_of_value("most", lambda: 4 * p.most * most)
 
     def through() -> Tensor:  # of the first form, which is the larger by next to nothing
-        part = arithmetic.local(products, 1 + relative).plus_rest(2 * arithmetic.eta * grown)
-        part.plus_rest(others.rest * (most * grown))
+        made = scalar(3 * arithmetic.eta * grown + largest(rest) * most * grown)
+        made = made.to(out.value.device)
         for (coefficient, _), factor in zip(terms, factors, strict=True):
-            part.plus_term(coefficient * grown, out.times(factor))
-        return part.tensor()
+            times = largest(coefficient) * grown
+            made = torch.addcmul(made, out.size, factor.size, value=times)
+        return made
 
     made = Combination(out, [(1.0, magnitude(out.once("through", through)))], 0.0)
-    made.plus_term(own * grown + u, out)
+    made.plus_term(own * grown + u * (2 + relative), out)
     made.plus_term(rows * ((1 + relative) * grown), p)
     return made
 

@@ -16,7 +16,7 @@ from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
 from oracles.analysis.quantities import Combination, Known, added_up, largest, number
 from oracles.analysis.replay import addends, largest_ratio, spread
-from oracles.analysis.scales import scale_of_rows, scales
+from oracles.analysis.scales import scale_of_rows, scales, taken
 from oracles.analysis.trace import (
     ROUNDS,
     NoRuleError,
@@ -92,7 +92,7 @@ def bounds(
             if rows is None:
                 continue
             size = scale_of_rows(graph.graph, constants, values, kept, node, rows)
-            if size is None or _silent(_error_of(pair)[rows], size) is not None:
+            if size is None or _silent(taken(_error_of(pair), rows), size) is not None:
                 large.append(node)
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map
 
-from oracles.analysis import atoms, sums  # noqa: F401  # they register rules
+from oracles.analysis import atoms, gelu, sums  # noqa: F401  # they register rules
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
 from oracles.analysis.quantities import Combination, Known, added_up
@@ -141,7 +141,7 @@ class Propagation:
             return None
         if not a.value.numel():
             return None
-        least, most = map(float, torch.aminmax(a.size))
+        least, most = float(a.size.amin()), float(a.size.amax())  # faster than aminmax
         a.of_value["most"] = most + FLUSHED
         if least >= FLUSHED:
             return None

@@ -229,8 +229,9 @@ def _varies(x: Tensor, shape: torch.Size, axes: tuple[int, ...]) -> bool:
 
 def is_few(beside: Tensor, *given: Coefficient) -> bool:
     """Whether a product has far fewer numbers than `beside`; of numbers alone it has."""
-    shapes = [each.shape for each in given if isinstance(each, Tensor)]
-    numbers: int = math.prod(torch.broadcast_shapes(*shapes))
+    shapes = {each.shape for each in given if isinstance(each, Tensor)}
+    several = len(shapes) > 1  # to broadcast one takes long
+    numbers: int = math.prod(torch.broadcast_shapes(*shapes) if several else [*shapes, ()][0])
     return numbers * FEW <= beside.numel()
 
 

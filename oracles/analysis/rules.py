@@ -474,15 +474,7 @@ def _between(
 
 @rule("tanh")
 def _tanh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
-    most = 0.0 if a.given is None else largest(a.given)
-    if a.error is None or not most <= _LITTLE:
-        return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
-    # |v| - tanh(|a| - ea) = t (1 - v^2) / (1 - |v| t), where t = tanh ea is ea at most.
-    v, one = out.value, scalar(1.0).to(out.value.device)
-    slope = out.once("slope", lambda: torch.addcmul(one, v, v, value=-1))
-    out.of_value["most"] = 2.0
-    made = arithmetic.local(out, absolute=EPS_TANH)
-    return made.plus(slope * a.error, arithmetic.grown(1 / (1 - most)))
+    return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
 
 
 @rule("erf")

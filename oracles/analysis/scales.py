@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map
 
+from oracles.analysis.gelu import BETA, KAPPA, cumulative
 from oracles.analysis.places import MOVES
 from oracles.analysis.propagation import last_uses
 from oracles.analysis.trace import ROUNDS
@@ -120,6 +121,19 @@ def _masked_fill(out: Tensor, a: Tensor, mask: Tensor, value: Any) -> Tensor:  #
     return a.masked_fill(mask, abs(value))
 
 
+@_of("gelu", reads=True)
+def _gelu(out: Tensor, a: Tensor, **_: object) -> Tensor:
+    size = out.abs()
+    return torch.maximum(size, a - size)  # |x| (1 + |t|) / 2
+
+
+@_of("gelu_backward")
+def _gelu_gradient(out: Tensor, dy: Tensor, a: Tensor, **_: object) -> Tensor:
+    del out
+    p, steep = cumulative(a), (a.square() * (3 * KAPPA) + 1) * (BETA * a)
+    return dy * (p + steep * ((2 * p - 1).square() + 1) / 2)
+
+
 @_of("neg", "abs", "relu", "cumsum", "_to_copy", reads=True)
 def _same(out: Tensor, a: Tensor, *_: object, **__: object) -> Tensor:
     return torch.maximum(out.abs(), a) if out.is_floating_point() else out
@@ -186,7 +200,7 @@ def scale_of_rows(
             value = known[node]
             if value.dim() > 1 and value.shape[:-1] != lead:
                 return None
-            held[node] = value[rows] if value.dim() > 1 else value
+            held[node] = taken(value, rows) if value.dim() > 1 else value
         computes = node in needed and not is_known
         made_of = computes or (node in scaled and not _is_magnitude(node))
         if made_of and not _is_of_rows(node, len(lead)):
@@ -199,6 +213,11 @@ def scale_of_rows(
             sizes[node] = _scaled(node, held.get(node), sizes)
     made: Tensor = sizes[wanted]
     return made
+
+
+def taken(x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    """Some rows, each in one piece where they are counted along one axis."""
+    return x.index_select(0, *rows) if len(rows) == 1 else x[rows]
 
 
 def _is_of_rows(node: Node, last: int) -> bool:

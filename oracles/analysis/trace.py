@@ -261,13 +261,11 @@ def _traced(
 
     values, table = tuple(tensors.values()), get_decompositions(_LOWERED)
     with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad():
-        graph = None
-        with suppress(Exception), Precision(torch.float64, _place(reference)[0]):
-            graph = _graph(torch.func.functionalize(called), *values, table=table)
-        if graph is None or any(map(_writes, graph.graph.nodes)):
-            graph = _in_two_steps(reference, called, values)
+        kept = {each: table[each] for each in table if each not in _GELU}
+        graph = _lowered(reference, called, values, kept)
+        if not all(map(_stays, graph.graph.nodes)):
+            graph = _lowered(reference, called, values, table)
     graph.meta["names"] = names
-    _simplify(graph.graph)
     for node in graph.graph.nodes:
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(
             node.target, "tags", ()
@@ -279,12 +277,24 @@ def _traced(
     return graph
 
 
+_GELU = {_aten.gelu.default, _aten.gelu_backward.default}
+
+
+def _stays(node: Node) -> bool:
+    """Whether it isn't lowered: a GELU by tanh, of an argument, has a rule of its own."""
+    if node.target not in _GELU:
+        return True
+    x: Any = node.args[-1]
+    return node.kwargs.get("approximate") == "tanh" and x.op == "placeholder"
+
+
 _SAME = {_aten.detach.default, _aten.alias.default}
 _BY_NUMBERS = {_aten.mul.Scalar, _aten.div.Scalar, _aten.mul.Tensor, _aten.div.Tensor}
 
 
-def _simplify(graph: Graph) -> None:
+def _simplified(made: GraphModule) -> GraphModule:
     """Take out what does nothing; what is expanded is multiplied by a number before that."""
+    graph = made.graph
     for node in list(graph.nodes):
         if node.target in _SAME:
             node.replace_all_uses_with(node.all_input_nodes[0])
@@ -298,6 +308,7 @@ def _simplify(graph: Graph) -> None:
             node.replace_all_uses_with(after)
     _merge(graph)
     graph.eliminate_dead_code()
+    return made
 
 
 def _merge(graph: Graph) -> None:
@@ -320,10 +331,14 @@ def _is_expanded(x: object, *numbers: object) -> bool:
     return expanded and not any(isinstance(each, Node) for each in numbers)
 
 
-def _in_two_steps(
-    reference: Reference, called: Callable[..., object], values: Sequence[Tensor]
+def _lowered(
+    reference: Reference, called: Callable[..., object], values: Sequence[Tensor], table: object
 ) -> GraphModule:
-    """The graph of a reference that asks for gradients, or of what is lowered to writes."""
+    """In two steps where a reference asks for gradients, or what is lowered to writes."""
+    with suppress(Exception), Precision(torch.float64, _place(reference)[0]):
+        graph = _graph(torch.func.functionalize(called), *values, table=table)
+        if not any(map(_writes, graph.graph.nodes)):
+            return _simplified(graph)
     try:
         with Precision(torch.float64, _place(reference)[0]):
             first = _graph(called, *values)
@@ -333,7 +348,7 @@ def _in_two_steps(
         kind = _DataError if data else NoRuleError
         raise kind(f"{told(reference)} {why.splitlines()[0]}") from error
     lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
-    return _graph(lowered, *values, table=get_decompositions(_LOWERED))
+    return _simplified(_graph(lowered, *values, table=table))
 
 
 def _writes(node: Node) -> bool:
