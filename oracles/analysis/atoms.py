@@ -179,10 +179,11 @@ def _softmax_gradient(
         for (coefficient, _), factor in zip(terms, factors, strict=True):
             times = largest(coefficient) * grown
             made = torch.addcmul(made, out.size, factor.size, value=times)
-        return made
+        share = own * grown + u * (2 + relative)
+        share = share if isinstance(share, Tensor) else scalar(share)
+        return made.addcmul_(share.to(made.device), out.size)
 
     made = Combination(out, [(1.0, magnitude(out.once("through", through)))], 0.0)
-    made.plus_term(own * grown + u * (2 + relative), out)
     made.plus_term(rows * ((1 + relative) * grown), p)
     return made
 
