@@ -43,7 +43,7 @@ def planned_pairs(
         )
         for op in dict.fromkeys(each.op.name for each in kernels)
     }
-    named = options.kernel or options.kernels or options.op or options.case
+    named = options.kernel or options.kernels or options.op or options.case or options.cases
     timed = [
         each
         for each in (kernels if named else of_ops_of_ours(kernels))

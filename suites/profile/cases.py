@@ -38,7 +38,7 @@ def profiled_cases(
         mine = listed_as_served(profiled, of_kernels, refusal, options.dtype)
         return (*mine, *OPS[op].workloads.timed("cuda"), *OPS[op].cases()) if options.case else mine
 
-    named = options.kernel or options.kernels or options.op
+    named = options.kernel or options.kernels or options.op or options.cases
     with_cases = [
         each
         for each in (kernels if named else of_ops_of_ours(kernels))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from suites.bench.pairs import planned_pairs
 from suites.profile.cases import profiled_cases
 
 _CUDA = torch.device("cuda")  # by name alone: nothing is called
+_CPU = torch.device("cpu")
 _OP = OPS["rms_norm_forward"]
 _PEER = next(each for each in all_kernels() if each.op.name == _OP.name)
 _HALF, _SINGLE = (torch.float16, torch.float32), (torch.float32,)
@@ -84,3 +87,21 @@ def test_kernel_that_serves_no_dtype_of_these_shapes_is_refused_on_them() -> Non
     assert _timed(_mine("mine", Domain(dtypes=_SINGLE, sizes={"n": (1, 2)}))) == {
         "mine": {"bfloat16"}
     }
+
+
+def test_cases_of_ones_own_are_timed_of_ops_that_peers_alone_compute(tmp_path: Path) -> None:
+    """By all peers, though nobody names one; without a file none of them is."""
+    file = tmp_path / "shapes.jsonl"
+    line = {"op": _OP.name, "sizes": {"m": 7, "n": 64}, "dtype": "bfloat16"}
+    file.write_text(json.dumps(line))
+    options = _options()
+    options.kernels, options.cases = [], [file]
+    planned = planned_pairs(options, all_kernels(), _CPU, 90, _refusal)
+    peers = {each.name for each in all_kernels() if each.op.name == _OP.name}
+    assert {kernel.name for kernel, _ in planned} == peers
+    assert {case.size("m") for _, case in planned} == {7}
+    profiled = profiled_cases(options, _CPU, all_kernels(), _refusal)
+    assert [case.op for case in profiled] == [_OP.name]
+    options.cases = []
+    planned = planned_pairs(options, all_kernels(), _CPU, 90, _refusal)
+    assert not peers & {kernel.name for kernel, case in planned if case.op == _OP.name}
