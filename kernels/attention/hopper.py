@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -42,11 +42,7 @@ from oracles.op import Case, Numerics
 
 Forward = tuple[Tensor, Tensor]
 
-LOG2E = math.log2(math.e)
-NOT_SERVED = (
-    "{name} float16 and bfloat16 on sm 90, heads of 64, 128 and 256, and 16-byte pointers, strides "
-    "and rows, without bias, dropout and cu_seqlens, ALiBi for at most 2097152 keys; use {other}"
-)
+_LOG2E = math.log2(math.e)
 
 SM = (90, 90)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -54,6 +50,11 @@ WHOLE = 16  # bytes that TMA wants pointers and strides to be multiples of
 ROWS = 64  # queries of a group of warps
 STAGES = 2
 LONGEST_WITH_ALIBI = 2**21  # queries or keys, whose distances fp32 holds
+NOT_SERVED = (
+    "{name} float16 and bfloat16 on sm 90, heads of 64, 128 and 256, and 16-byte pointers, strides "
+    "and rows, without bias, dropout and cu_seqlens, ALiBi for at most "
+    f"{LONGEST_WITH_ALIBI} keys; use {{other}}"
+)
 _SMALLEST_UNIT = 2.0**-40  # of scale, that a slope is divided by
 FEATURES = frozenset(
     {"causal", "bottom_right", "window", "gqa", "scale", "alibi", "sink", "softcap"}
@@ -152,8 +153,7 @@ def descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDes
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Which keys are attended to, from `first` up to `end`, counted from the first one on.
 
     Query i may attend to keys i + shift - left to i + shift + right; mask: none, causal or window.
@@ -194,8 +194,8 @@ def terms_of(problem: Problem, *, forward: bool) -> str:
 
 def scale_and_cap(problem: Problem) -> tuple[float, float]:
     """The scale and the cap of `Terms`."""
-    scale, softcap = problem.scale * LOG2E, problem.options.softcap
-    return (scale, 1.0) if softcap is None else (2 * scale / softcap, softcap * LOG2E)
+    scale, softcap = problem.scale * _LOG2E, problem.options.softcap
+    return (scale, 1.0) if softcap is None else (2 * scale / softcap, softcap * _LOG2E)
 
 
 def hopper_forward(problem: Problem, key: launch_plan.Key | None = None) -> Forward:
@@ -222,7 +222,7 @@ def hopper_forward(problem: Problem, key: launch_plan.Key | None = None) -> Forw
     programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
     terms, (scale, cap) = terms_of(problem, forward=True), scale_and_cap(problem)
     natural = given.softcap is not None or "first" in terms
-    per_slope = LOG2E if natural else LOG2E / scale
+    per_slope = _LOG2E if natural else _LOG2E / scale
     slopes, sink = (lse if each is None else each for each in (given.alibi_slopes, given.sink))
     arguments = (
         descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),

@@ -43,7 +43,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.attention.hopper_kernel import (
-    LOG2E,
     Terms,
     as_numbers,
     bent,
@@ -52,6 +51,7 @@ from kernels.attention.hopper_kernel import (
     new_barriers,
     store_box,
 )
+from kernels.attention.scores import LOG2E
 
 
 class Descriptors(NamedTuple):

@@ -40,6 +40,7 @@ _DTYPES = {
     "f32": torch.float32,
     "tf32": torch.float32,
 }
+_PLAIN = (True, False, False)  # aligned, without a bias, without dropout
 _SINCE = {"bf16": 80, "tf32": 80}  # the capability that a dtype's products came with
 
 
@@ -100,7 +101,7 @@ class Variant:
     @property
     def is_plain(self) -> bool:
         """Whether it loads 16 bytes at a time, and scores are scale q.k alone."""
-        return self.aligned and not self.bias and not self.dropout
+        return (self.aligned, self.bias, self.dropout) == _PLAIN
 
     @property
     def launched(self) -> tuple[object, ...]:
@@ -207,7 +208,7 @@ def _variants(kind: Pass) -> Iterator[Variant]:
         if generation.sm[0] < _SINCE.get(dtype, 0):
             continue
         for aligned, bias, dropout in features:
-            plain = aligned and not bias and not dropout
+            plain = (aligned, bias, dropout) == _PLAIN
             tiles = ranked(kind, dtype, max_d, generation, plain=plain)[:1]
             if generation.sm[0] == _MEASURED_SM:
                 tiles = (measured,)
