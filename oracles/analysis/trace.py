@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -32,6 +33,7 @@ CODES = torch.float8_e4m3fn
 _MARKED = (*_HALVES.values(), CODES)
 _CONVERSIONS = (Tensor.to, Tensor.type)
 _DTYPE_OF = Tensor.dtype.__get__  # type: ignore[attr-defined]
+_DEFAULT_DTYPE = threading.RLock()
 
 
 class NoRuleError(ValueError):
@@ -147,13 +149,18 @@ def _is_held(x: Tensor) -> bool:
 
 @contextmanager
 def made_in(dtype: torch.dtype) -> Iterator[None]:
-    """Floating-point tensors are made in this dtype where none is asked for."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    """Floating-point tensors are made in this dtype where none is asked for.
+
+    The default dtype is the whole process's. Two threads that change it in turn would leave one's
+    behind, and later random numbers would be others: so one thread at a time is in here.
+    """
+    with _DEFAULT_DTYPE:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 def _place(reference: Reference) -> tuple[str, int]:

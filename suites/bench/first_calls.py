@@ -61,6 +61,10 @@ def compile_ahead(
         file=sys.stderr,
         flush=True,
     )
+    for op in {kernel.op.name: kernel.op for kernel, _ in asked}.values():
+        # Workers are told of them. The search changes the process's default dtype, so not in a
+        # thread, beside others that draw inputs.
+        op.found_signs()
     return _Ahead(device, asked).run([workers() for _ in range(count)])
 
 

@@ -6,14 +6,18 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from oracles import LAYER_NORM_BACKWARD
+from kernels.registry import Kernel, all_kernels
+from oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD, reference
 from oracles.op import Case
+from oracles.reference import symmetries
+from oracles.reference.cases import case_of
 from suites.bench.first_calls import compile_ahead, compiles
 from suites.bench.rows import TASK
 from suites.sandbox.judge_side.workers import Workers
@@ -47,12 +51,12 @@ _LOOKS = 600  # what was told to end may still be on its way
 
 def test_first_calls_are_told_pair_by_pair() -> None:
     """Seconds of each, whichever process made it; the processes are gone."""
-    before = _children()
     one = _workers()
     try:
         (kernel,) = one.kernels()
     finally:
         one.close()
+    before = _children()  # with the server that the tests' processes are forked from
     pairs = [(kernel, _case(m)) for m in range(1, 7)]
     made = compile_ahead(pairs, CPU, _workers, processes=2)
     assert made.keys() == {(kernel.op.name, kernel.name, case.id()) for _, case in pairs}
@@ -62,6 +66,41 @@ def test_first_calls_are_told_pair_by_pair() -> None:
             break
         time.sleep(0.05)
     assert _children() <= before  # a test before may have left one of its own
+
+
+class _Asking:
+    """Workers that ask what every task is told of the op, and call nothing."""
+
+    arena_device = CPU
+
+    def task(self, kernel: Kernel, *_: object) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+        kernel.op.found_signs()
+        return {"seconds": 1.0}, {}
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def test_signs_are_looked_for_before_there_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search sets the default dtype for a while, by which inputs are drawn in other threads."""
+    searched = []
+    search = symmetries.symmetries
+
+    def told(*given: Any) -> tuple[symmetries.Symmetry, ...]:  # noqa: ANN401
+        searched.append(threading.current_thread())
+        return search(*given)
+
+    monkeypatch.setattr(symmetries, "symmetries", told)
+    reference._symmetries.cache_clear()
+    kernels = [each for each in all_kernels() if each.op is RMS_NORM_BACKWARD]
+    kernel = next(each for each in kernels if compiles(each))
+    cases = [
+        case_of(kernel.op.name, {"m": m, "n": 8}, reference._SINGLE, "ci") for m in range(1, 9)
+    ]
+    pairs = [(kernel, case) for case in cases]
+    made = compile_ahead(pairs, CPU, cast("Callable[[], Workers]", _Asking), processes=2)
+    assert len(made) == len(cases)
+    assert searched == [threading.main_thread()]
 
 
 _SLOW = """
