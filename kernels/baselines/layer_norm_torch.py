@@ -7,16 +7,28 @@ from torch import Tensor
 
 from kernels.registry import Domain, kernel
 from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Numerics
+from oracles.op import Case, Numerics
 
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
+def rms_norm_without_bias(case: Case) -> str | None:
+    """Why not, where RMS norm's gradients are asked for with a bias's."""
+    if "rms_norm" in case.options and not case.options & {"no_bias", "no_weight"}:
+        return "serves RMS norm without a bias"
+    return None
+
+
 @kernel(
     LAYER_NORM_BACKWARD,
-    Domain(dtypes=DTYPES, features=frozenset({"no_weight", "no_bias"}), devices=("cuda",)),
+    Domain(
+        dtypes=DTYPES,
+        features=frozenset({"no_weight", "no_bias", "rms_norm"}),
+        devices=("cuda",),
+        also=rms_norm_without_bias,
+    ),
     priority=-10,
     name="torch_native",
     profiled=True,
@@ -40,19 +52,27 @@ def torch_native(
     dy: Tensor,
     x: Tensor,
     weight: Tensor | None,
-    mean: Tensor,
+    mean: Tensor | None,
     rstd: Tensor,
     *,
     has_bias: bool = True,
 ) -> Gradients:
-    """`aten::native_layer_norm_backward`; outputs that the case leaves out are None."""
-    affine = weight is not None
+    """`aten::native_layer_norm_backward`; what the case leaves out is None.
+
+    Without a mean `aten::_fused_rms_norm_backward`.
+    """
+    affine, shape = weight is not None, [x.shape[-1]]
+    if mean is None:
+        made = torch.ops.aten._fused_rms_norm_backward(  # noqa: SLF001  (autograd's own)
+            dy, x, shape, rstd.unsqueeze(-1), weight, [True, affine]
+        )
+        return made[0], made[1] if affine else None, None
     # The operator takes a bias for its dtype alone and never reads its values.
     bias = None if weight is None else torch.zeros_like(weight)
     dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
         dy,
         x,
-        [x.shape[-1]],
+        shape,
         mean.unsqueeze(-1),
         rstd.unsqueeze(-1),
         weight,

@@ -2,7 +2,7 @@
 
 Kernels in the CuTe DSL: a program for each SM sums dweight and dbias of its share of the rows in
 fp32, PyTorch adds the programs' sums up; several SMs share a wide row. Each is compiled at its
-first call, for seconds. RMS norm's backward takes rstd, which its forward makes here.
+first call, for seconds. RMS norm's backward takes rstd: the case's, or one that its forward makes.
 
 Source: Dao-AILab/quack, quack/rmsnorm.py (0.6.5).
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kernels.baselines.layer_norm_torch import DTYPES, Gradients
+from kernels.baselines.layer_norm_torch import DTYPES, Gradients, rms_norm_without_bias
 from kernels.registry import Domain, absent, kernel
 from oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD
 
@@ -27,9 +27,18 @@ def _quack() -> Any:  # noqa: ANN401
 
 
 def layer_norm(
-    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, *, has_bias: bool = True
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor,
+    *,
+    has_bias: bool = True,
 ) -> Gradients:
-    """dx, dweight and dbias."""
+    """dx, dweight and dbias; without a mean, those of RMS norm."""
+    if mean is None:
+        dx, dweight, *_ = _quack().rmsnorm_bwd(x, weight, dy, rstd)
+        return dx, dweight, None
     made: Gradients = _quack().layernorm_bwd(x, weight, dy, rstd, mean, has_bias=has_bias)
     return made
 
@@ -52,11 +61,12 @@ def _domain(*features: str) -> Domain:
         features=frozenset(features),
         sm=(90, 121),
         devices=("cuda",),
+        also=rms_norm_without_bias,
     )
 
 
 _PEERS = (
-    (LAYER_NORM_BACKWARD, layer_norm, _domain("no_bias")),
+    (LAYER_NORM_BACKWARD, layer_norm, _domain("no_bias", "rms_norm")),
     (RMS_NORM_BACKWARD, rms_norm, _domain()),
 )
 for _op, _function, _served in _PEERS:

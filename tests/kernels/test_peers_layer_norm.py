@@ -117,6 +117,22 @@ def test_liger_refuses_what_it_does_not_serve(case: Case, said: str) -> None:
     assert layer_norm_liger._DOMAIN.reject(case, SM) == said
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("rms_norm", "serves RMS norm without a bias"),
+        ("rms_norm no_bias", None),
+        ("rms_norm no_weight", None),
+        ("no_bias", None),
+    ],
+)
+def test_torch_serves_rms_norm_without_a_bias(options: str, said: str | None) -> None:
+    """Its operator has no gradient of a bias."""
+    kernels = [each for each in all_kernels() if each.op is LAYER_NORM_BACKWARD]
+    (domain,) = (each.domain for each in kernels if each.name == "torch_native")
+    assert domain.reject(_case(options), SM) == said
+
+
 def _reloaded(monkeypatch: pytest.MonkeyPatch, *, installed: bool) -> None:
     """Import the file again, where liger-kernel is installed or isn't."""
     found = importlib.util.find_spec("json") if installed else None
