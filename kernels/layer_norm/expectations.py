@@ -46,7 +46,7 @@ EXPECTATIONS = (
             kernels=("row_persistent_aligned",),
             functions=("rows",),
             dtypes=("float32",),
-            sizes={"n": (4097, 8192)},
+            sizes={"n": (6145, 8192)},
             sm=sm,
         )
         for sm in ((86, 89), (120, 121))
