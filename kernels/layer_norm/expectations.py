@@ -36,7 +36,7 @@ EXPECTATIONS = (
         sizes={"n": (256, 2**30)},
     ),
     Expectation(
-        says="rows stay in registers, but for a few bytes", claim=Spills(20), options=_NONE
+        says="rows stay in registers, but for a few bytes", claim=Spills(32), options=_NONE
     ),
     Expectation(says="a block fits", claim=Fits()),
     *(

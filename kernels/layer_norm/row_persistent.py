@@ -169,17 +169,19 @@ class Tile:
 
 
 # By element size, by whether rows are aligned, and by the widest row of a tile.
-# The fastest of 8 to 20 tiles each on an H200, triton 3.6, 2026-11-21: docs/measured.md. Rows that
-# aren't aligned are loaded an element at a time, and pipelining those costs more than it hides.
+# The fastest of 8 to 20 tiles each on an H200, triton 3.6, 2026-11-21, and of one block and two of
+# 4 to 12, 2026-11-25: docs/measured.md. Rows that aren't aligned are loaded an element at a time,
+# and pipelining those costs more than it hides. On an H200 rows of 6144 in fp32 take as long either
+# way; in one block three stages of them don't fit on sm 86, 89 and 120.
 _TILES: dict[tuple[int, bool], dict[int, Tile]] = {
     (2, True): {
         64: Tile(64, 4, 3, 2),
         256: Tile(16, 4, 3, 2),
         1024: Tile(4, 4, 3, 2),
         2048: Tile(2, 4, 3, 2),
+        3072: Tile(1, 4, 3, 3, blocks=2),
         4096: Tile(1, 4, 3, 2),
         5120: Tile(1, 4, 3, 2, blocks=2),
-        6144: Tile(1, 8, 3, 1, blocks=2),
         8192: Tile(1, 8, 3, 1),
     },
     (4, True): {
@@ -187,6 +189,7 @@ _TILES: dict[tuple[int, bool], dict[int, Tile]] = {
         256: Tile(8, 4, 3, 2),
         1024: Tile(2, 4, 3, 2),
         2048: Tile(1, 4, 3, 2),
+        3072: Tile(1, 4, 3, 2, blocks=2),
         4096: Tile(1, 8, 3, 1),
         6144: Tile(1, 8, 3, 1, blocks=2),
         8192: Tile(1, 8, 3, 1),
@@ -197,7 +200,7 @@ _TILES: dict[tuple[int, bool], dict[int, Tile]] = {
         1024: Tile(4, 4, 1, 2),
         2048: Tile(2, 4, 1, 2),
         4096: Tile(1, 8, 1, 2),
-        6144: Tile(1, 8, 1, 1, blocks=2),
+        5120: Tile(1, 4, 1, 2, blocks=2),
         8192: Tile(1, 8, 1, 1),
     },
     (4, False): {
@@ -206,7 +209,6 @@ _TILES: dict[tuple[int, bool], dict[int, Tile]] = {
         1024: Tile(2, 4, 1, 2),
         2048: Tile(1, 4, 1, 2),
         4096: Tile(1, 4, 1, 2),
-        6144: Tile(1, 8, 1, 1, blocks=2),
         8192: Tile(1, 8, 1, 1),
     },
 }
@@ -223,14 +225,14 @@ def _tiles(itemsize: int, n: int, *, aligned: bool) -> tuple[Tile, ...]:
 def _blocks(n: int, blocks: int) -> tuple[int, int]:
     """The columns of a row's one or two blocks, each a power of 2; 0: there is no second one.
 
-    Of two the first is full. The second has a quarter of its columns at least, so that a width
-    compiles to few variants.
+    Of two the first is full. The second has 1,024 columns at least where the first has as many:
+    with 512 after 2,048, rows of 2,560 took 131 us on an H200, and with 1,024 104.
     """
     whole = max(_NARROWEST_BLOCK, next_power_of_2(n))
     if blocks == 1 or whole == _NARROWEST_BLOCK:
         return whole, 0
     first = whole // 2
-    return first, max(first // 4, next_power_of_2(n - first))
+    return first, max(min(first, 1024), next_power_of_2(n - first))
 
 
 def _configurations(case: Case, sm: int, *, aligned: bool) -> tuple[str, ...]:
