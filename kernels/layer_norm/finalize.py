@@ -73,7 +73,7 @@ def finalize(
     if dweight.device.type == "cpu":
         block_p, block_n = 16, 1024
     else:
-        block_p = min(64, next_power_of_2(max(parts, 1)))
+        block_p = min(128, next_power_of_2(max(parts, 1)))
         line = 32 if n >= 4096 else 16
         block_n = max(line, min(line * 64 // block_p, next_power_of_2(n // 264)))
     _finalize_kernel[(cdiv(n, block_n),)](
@@ -86,5 +86,5 @@ def finalize(
         ACCUMULATE=accumulate,
         BLOCK_P=block_p,
         BLOCK_N=block_n,
-        num_warps=8,
+        num_warps=4 if block_p > 64 else 8,
     )

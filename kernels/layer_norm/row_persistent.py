@@ -6,6 +6,8 @@ dweight and dbias gather in fp32 registers until the program stores one partial 
 second kernel folds the partials (finalize.py). No atomics: bitwise repeatable on one device, and
 on every device where the number of programs is fixed (device_independent).
 
+A block's columns are a power of 2. A row that is little wider than one is held in two blocks.
+
 Design after the two-stage fast layer norm of NVIDIA's apex; the formula is in oracles/layer_norm.
 Bytes beyond the least: 16 n for each program. Its limit is registers, about six for an element.
 """
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Unpack
 
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -28,57 +31,124 @@ from oracles import LAYER_NORM_BACKWARD
 from oracles.op import Case, Numerics
 
 
+@triton.jit
+def _read(
+    dy_ptr, x_ptr, row, offs_n, mask, stride_dym, stride_dyn, stride_xm, stride_xn,
+    ADJACENT: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """dy and x of a block of columns."""
+    dy_offs = offsets(row, offs_n, stride_dym, stride_dyn, ADJACENT, VECTOR)
+    x_offs = offsets(row, offs_n, stride_xm, stride_xn, ADJACENT, VECTOR)
+    dy = tl.load(dy_ptr + dy_offs, mask=mask, other=0.0, eviction_policy="evict_first")
+    x = tl.load(x_ptr + x_offs, mask=mask, other=0.0, eviction_policy="evict_first")
+    return dy, x
+
+
+@triton.jit
+def _normalised(dy, x, weight, mean, rstd, inverse_n):
+    """dy, x^ and g of a block, in fp32, and its parts of c1 and c2; mean: None for RMS norm."""
+    dy = dy.to(tl.float32)
+    if mean is None:
+        x_hat = x.to(tl.float32) * rstd
+    else:
+        x_hat = (x.to(tl.float32) - mean) * rstd
+    g = dy
+    if weight is not None:
+        g = dy * weight
+    c2 = tl.sum(g * x_hat, axis=1)[:, None] * inverse_n
+    c1 = tl.sum(g, axis=1)[:, None] * inverse_n
+    return dy, x_hat, g, c1, c2
+
+
+@triton.jit
+def _store_dx(
+    dx_ptr, dresidual_ptr, g, x_hat, c1, c2, mean, rstd, row, offs_n, n, mask, stride_rm, stride_rn,
+    ADJACENT: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Store dx of a block."""
+    if mean is None:
+        dx = (g - x_hat * c2) * rstd
+    else:
+        dx = (g - (x_hat * c2 + c1)) * rstd
+    if dresidual_ptr is not None:
+        r_offs = offsets(row, offs_n, stride_rm, stride_rn, ADJACENT, VECTOR)
+        dx += tl.load(dresidual_ptr + r_offs, mask=mask, other=0.0).to(tl.float32)
+    tl.store(dx_ptr + row * n + offs_n[None, :], dx.to(dx_ptr.dtype.element_ty), mask=mask)
+
+
 def _rows(
     dy_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, dresidual_ptr, dx_ptr, dweight_part_ptr,
     dbias_part_ptr, m, n_vectors, stride_dym, stride_dyn, stride_xm, stride_xn, stride_rm,
     stride_rn, inverse_n,
     ZERO_CENTRED: tl.constexpr, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_N: tl.constexpr, REST: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    # A row is a block of BLOCK_N columns and, where REST isn't 0, another of REST columns.
     # n arrives divided by VECTOR, as strides do: see `offsets`.
     n = n_vectors * VECTOR
     offs_m = tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     mask_n = offs_n[None, :] < n
+    weight = None
     if weight_ptr is not None:
         weight = weight_of(weight_ptr, offs_n, n, ZERO_CENTRED)
     dweight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     dbias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if REST:
+        rest_n = BLOCK_N + tl.arange(0, REST)
+        rest_weight = None
+        if weight_ptr is not None:
+            rest_weight = weight_of(weight_ptr, rest_n, n, ZERO_CENTRED)
+        rest_dweight = tl.zeros((BLOCK_M, REST), tl.float32)
+        rest_dbias = tl.zeros((BLOCK_M, REST), tl.float32)
     step = tl.num_programs(0) * BLOCK_M
     for start in tl.range(tl.program_id(0) * BLOCK_M, m, step, num_stages=STAGES):
         rows = start + offs_m
         mask_m = rows < m
         row = rows.to(tl.int64)[:, None]
         mask = mask_m[:, None] & mask_n
-        dy_offs = offsets(row, offs_n, stride_dym, stride_dyn, ADJACENT, VECTOR)
-        x_offs = offsets(row, offs_n, stride_xm, stride_xn, ADJACENT, VECTOR)
-        dy = tl.load(dy_ptr + dy_offs, mask=mask, other=0.0, eviction_policy="evict_first")
-        x = tl.load(x_ptr + x_offs, mask=mask, other=0.0, eviction_policy="evict_first")
+        dy, x = _read(
+            dy_ptr, x_ptr, row, offs_n, mask, stride_dym, stride_dyn, stride_xm, stride_xn,
+            ADJACENT, VECTOR,
+        )  # fmt: skip
+        if REST:
+            rest_mask = mask_m[:, None] & (rest_n[None, :] < n)
+            rest_dy, rest_x = _read(
+                dy_ptr, x_ptr, row, rest_n, rest_mask, stride_dym, stride_dyn, stride_xm, stride_xn,
+                ADJACENT, VECTOR,
+            )  # fmt: skip
         rstd = tl.load(rstd_ptr + rows, mask=mask_m, other=0.0)[:, None]
-        dy = dy.to(tl.float32)
-        if mean_ptr is None:
-            x_hat = x.to(tl.float32) * rstd
-        else:
+        mean = None
+        if mean_ptr is not None:
             mean = tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
-            x_hat = (x.to(tl.float32) - mean) * rstd
-        g = dy
-        if weight_ptr is not None:
-            g = dy * weight
-        c2 = tl.sum(g * x_hat, axis=1)[:, None] * inverse_n
-        if mean_ptr is None:
-            dx = (g - x_hat * c2) * rstd
-        else:
-            c1 = tl.sum(g, axis=1)[:, None] * inverse_n
-            dx = (g - (x_hat * c2 + c1)) * rstd
-        if dresidual_ptr is not None:
-            r_offs = offsets(row, offs_n, stride_rm, stride_rn, ADJACENT, VECTOR)
-            dx += tl.load(dresidual_ptr + r_offs, mask=mask, other=0.0).to(tl.float32)
-        tl.store(dx_ptr + row * n + offs_n[None, :], dx.to(dx_ptr.dtype.element_ty), mask=mask)
+        dy, x_hat, g, c1, c2 = _normalised(dy, x, weight, mean, rstd, inverse_n)
+        if REST:
+            rest_dy, rest_x_hat, rest_g, rest_c1, rest_c2 = _normalised(
+                rest_dy, rest_x, rest_weight, mean, rstd, inverse_n
+            )
+            c1 += rest_c1
+            c2 += rest_c2
+        _store_dx(
+            dx_ptr, dresidual_ptr, g, x_hat, c1, c2, mean, rstd, row, offs_n, n, mask, stride_rm,
+            stride_rn, ADJACENT, VECTOR,
+        )  # fmt: skip
+        if REST:
+            _store_dx(
+                dx_ptr, dresidual_ptr, rest_g, rest_x_hat, c1, c2, mean, rstd, row, rest_n, n,
+                rest_mask, stride_rm, stride_rn, ADJACENT, VECTOR,
+            )  # fmt: skip
         if dweight_part_ptr is not None:
             dweight += dy * x_hat
+            if REST:
+                rest_dweight += rest_dy * rest_x_hat
         if dbias_part_ptr is not None:
             dbias += dy
-    leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, tl.program_id(0), offs_n, n)
+            if REST:
+                rest_dbias += rest_dy
+    part = tl.program_id(0)
+    leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, part, offs_n, n)
+    if REST:
+        leave_partials(dweight_part_ptr, dbias_part_ptr, rest_dweight, rest_dbias, part, rest_n, n)
 
 
 _rows_kernel = compiled_twice(_rows)
@@ -86,24 +156,32 @@ _rows_kernel = compiled_twice(_rows)
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How the rows are cut: rows of a tile, warps, pipeline stages, programs for each SM."""
+    """How the rows are cut: rows of a tile, warps, pipeline stages, programs for each SM.
+
+    blocks: how many a row is held in, 1 or 2; see `_blocks`.
+    """
 
     block_m: int
     num_warps: int
     num_stages: int
     programs_per_sm: int
+    blocks: int = 1
 
 
-# By element size, by whether rows are aligned, and by the width of the tile (a power of 2 from n).
-# The fastest of 8 to 20 tiles each on an H200, triton 3.6, 2026-11-21: docs/measured.md. Rows that
-# aren't aligned are loaded an element at a time, and pipelining those costs more than it hides.
+# By element size, by whether rows are aligned, and by the widest row of a tile.
+# The fastest of 8 to 20 tiles each on an H200, triton 3.6, 2026-11-21, and of one block and two of
+# 4 to 12, 2026-11-25: docs/measured.md. Rows that aren't aligned are loaded an element at a time,
+# and pipelining those costs more than it hides. On an H200 rows of 6144 in fp32 take as long either
+# way; in one block three stages of them don't fit on sm 86, 89 and 120.
 _TILES: dict[tuple[int, bool], dict[int, Tile]] = {
     (2, True): {
         64: Tile(64, 4, 3, 2),
         256: Tile(16, 4, 3, 2),
         1024: Tile(4, 4, 3, 2),
         2048: Tile(2, 4, 3, 2),
+        3072: Tile(1, 4, 3, 3, blocks=2),
         4096: Tile(1, 4, 3, 2),
+        5120: Tile(1, 4, 3, 2, blocks=2),
         8192: Tile(1, 8, 3, 1),
     },
     (4, True): {
@@ -111,7 +189,9 @@ _TILES: dict[tuple[int, bool], dict[int, Tile]] = {
         256: Tile(8, 4, 3, 2),
         1024: Tile(2, 4, 3, 2),
         2048: Tile(1, 4, 3, 2),
+        3072: Tile(1, 4, 3, 2, blocks=2),
         4096: Tile(1, 8, 3, 1),
+        6144: Tile(1, 8, 3, 1, blocks=2),
         8192: Tile(1, 8, 3, 1),
     },
     (2, False): {
@@ -120,6 +200,7 @@ _TILES: dict[tuple[int, bool], dict[int, Tile]] = {
         1024: Tile(4, 4, 1, 2),
         2048: Tile(2, 4, 1, 2),
         4096: Tile(1, 8, 1, 2),
+        5120: Tile(1, 4, 1, 2, blocks=2),
         8192: Tile(1, 8, 1, 1),
     },
     (4, False): {
@@ -135,19 +216,28 @@ WIDEST = 8192
 _NARROWEST_BLOCK = 16
 
 
-def _tiles(itemsize: int, block_n: int, *, aligned: bool) -> tuple[Tile, ...]:
+def _tiles(itemsize: int, n: int, *, aligned: bool) -> tuple[Tile, ...]:
     """Those that hold rows of so many columns, the one that is taken first."""
     table = _TILES[itemsize, aligned]
-    return tuple(table[width] for width in sorted(table) if width >= block_n)
+    return tuple(table[width] for width in sorted(table) if width >= n)
 
 
-def _block_n(n: int) -> int:
-    return max(_NARROWEST_BLOCK, next_power_of_2(n))
+def _blocks(n: int, blocks: int) -> tuple[int, int]:
+    """The columns of a row's one or two blocks, each a power of 2; 0: there is no second one.
+
+    Of two the first is full. The second has 1,024 columns at least where the first has as many:
+    with 512 after 2,048, rows of 2,560 took 131 us on an H200, and with 1,024 104.
+    """
+    whole = max(_NARROWEST_BLOCK, next_power_of_2(n))
+    if blocks == 1 or whole == _NARROWEST_BLOCK:
+        return whole, 0
+    first = whole // 2
+    return first, max(min(first, 1024), next_power_of_2(n - first))
 
 
 def _configurations(case: Case, sm: int, *, aligned: bool) -> tuple[str, ...]:
     del sm
-    return tuple(named(_tiles(case.dtype.itemsize, _block_n(case.size("n")), aligned=aligned)))
+    return tuple(named(_tiles(case.dtype.itemsize, case.size("n"), aligned=aligned)))
 
 
 def row_persistent(
@@ -168,9 +258,9 @@ def row_persistent(
     to use in place of the tuned one. Bitwise repeatable. Workspace: 8 n bytes for each program.
     """
     call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
-    block_n = _block_n(call.n)
-    tiles = _tiles(x.element_size(), block_n, aligned=call.aligned)
+    tiles = _tiles(x.element_size(), call.n, aligned=call.aligned)
     cut = tile or held(tiles) or tiles[0]
+    block_n, rest = _blocks(call.n, cut.blocks)
     cores = multiprocessors(x.device, device_independent=device_independent)
     programs = min(cdiv(call.m, cut.block_m), cores * cut.programs_per_sm)
     call.sum_in(programs)
@@ -178,7 +268,7 @@ def row_persistent(
         options = {"num_warps": cut.num_warps}
         call.launch(
             _rows_kernel, (programs,), options,
-            BLOCK_M=cut.block_m, BLOCK_N=block_n, STAGES=cut.num_stages,
+            BLOCK_M=cut.block_m, BLOCK_N=block_n, REST=rest, STAGES=cut.num_stages,
         )  # fmt: skip
     return call.gradients()
 

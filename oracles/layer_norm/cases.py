@@ -129,6 +129,7 @@ _CI_SHAPES = (
     (9, 1025, ""),
     (131, 8, "many short rows: a tile of several"),
     (3, 3000, ""),
+    (3, 5000, "two blocks of columns"),
     (2, 8193, "past the widest row that is held in registers"),
 )
 
@@ -147,7 +148,8 @@ def _shapes(tier: Tier) -> Iterator[Case]:
                 yield layer_norm_case(
                     m, n, dtypes, tier, why="m about the 132 SMs of an H100 or H200"
                 )
-    for m, n in ((133, 16384), (7, 65536), (128, 65536), (5, 100000), (1, 262144)):
+    two_blocks = (133, 5120), (265, 6001), (134, 6144)
+    for m, n in (*two_blocks, (133, 16384), (7, 65536), (128, 65536), (5, 100000), (1, 262144)):
         for dtypes in _ALL:
             yield layer_norm_case(m, n, dtypes, tier, why="wide rows")
     for m, n in ((65537, 64), (65537, 229), (1048576, 3), (65537, 1), (16384, 1024), (4096, 4096)):

@@ -1,9 +1,10 @@
 """Which cases stand for all that a kernel compiles to.
 
 Cases that a kernel treats alike on every generation form a class. A kernel that says what dispatch
-takes (`variant`) is asked; of one that doesn't, cases are alike if their dtypes, options, alignment
-and the power of four that holds their widest row are. Of each class the plainest case is taken: few
-options, packed, the widest heads or rows, no size of 1, then the least memory.
+takes (`variant`) is asked; of one that doesn't, cases are alike if their dtypes, options,
+alignment, configurations and the power of four that holds their widest row are. Of each class the
+plainest case is taken: few options, packed, the widest heads or rows, no size of 1, then the least
+memory.
 
 All classes are the whole product. These stand for the rest:
 - aligned cases without options that dispatch would give to the kernel, every class, in bfloat16 (in
@@ -188,19 +189,21 @@ def _class(
     kernel: Kernel, case: Case, sms: Sequence[int], served: tuple[bool, ...]
 ) -> tuple[object, ...]:
     kind = (case.dtype, case.weight_dtype, served)
-    if kernel.variant is None:
-        aligned = alignment_bytes(case) == _WHOLE
-        return (*kind, case.options, aligned, _width_class(case))
+    asked = kernel.variant or kernel.configurations
     try:
         names = tuple(
-            kernel.variant(case, sm) if serves else None
+            asked(case, sm) if serves and asked is not None else None
             for sm, serves in zip(sms, served, strict=True)
         )
     except Exception as error:
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        which = "variant" if kernel.variant is not None else "configurations"
         raise KernelError(
-            f"kernel {kernel.name} in {kernel.path}: its variant for {case.id()} raised {told}"
+            f"kernel {kernel.name} in {kernel.path}: its {which} for {case.id()} raised {told}"
         ) from error
+    if kernel.variant is None:
+        aligned = alignment_bytes(case) == _WHOLE
+        return (*kind, names, case.options, aligned, _width_class(case))
     return (*kind, names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 from kernels import device as devices
 from kernels.layer_norm import column_owning, row_persistent, row_sharing
 from oracles import LAYER_NORM_BACKWARD
+from oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
 from oracles.op import Case
+from tests.builders.emulated_layer_norm import PLAIN
 from tests.builders.strict_calls import violation_of
 
 _Kernel = Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
@@ -113,3 +116,46 @@ def test_rows_past_31_bits_apart_are_read(name: str, far: str) -> None:
         assert mine is not None
         assert theirs is not None
         assert torch.equal(mine, theirs)
+
+
+_F32, _F16, _BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+@pytest.mark.parametrize("options", [frozenset[str](), *OPTION_SETS], ids=" ".join)
+@pytest.mark.parametrize(
+    ("n", "dtypes"),
+    [
+        (24, (_F32, _F32)),
+        (264, (_BF16, _BF16)),
+        (1029, (_F16, _F32)),
+        (1536, (_F32, _F32)),
+        (5000, (_BF16, _F32)),
+        (6144, (_F16, _F16)),
+    ],
+)
+def test_row_of_two_blocks_is_right_with_every_option(
+    n: int, dtypes: tuple[torch.dtype, torch.dtype], options: frozenset[str], device: torch.device
+) -> None:
+    """Of one column in the second block to all; in tiles of one row and of two, aligned and not."""
+    case = layer_norm_case(5, n, dtypes, options=options)
+    for rows, aligned in product((1, 2), (True, False) if n % 8 == 0 else (False,)):
+        inputs = LAYER_NORM_BACKWARD.inputs(case, device)
+        truth = LAYER_NORM_BACKWARD.oracle(case, inputs)
+        bounds = LAYER_NORM_BACKWARD.bound(case, inputs, truth, PLAIN)
+        tile = row_persistent.Tile(rows, 4, 1, 2, blocks=2)
+        got = _KERNELS["row_persistent"](**inputs, aligned=aligned, tile=tile)
+        for (name, exact), mine in zip(truth.items(), got, strict=True):
+            assert (mine is None) == (exact is None)
+            if mine is not None and exact is not None:
+                assert bool(((mine.double() - exact).abs() <= bounds[name].deterministic).all())
+
+
+def test_blocks_hold_every_row() -> None:
+    """Blocks are powers of 2; two are narrower than one where a tile takes two by itself."""
+    for n, (key, blocks) in product(range(1, 8193), product(row_persistent._TILES, (1, 2))):
+        first, rest = row_persistent._blocks(n, blocks)
+        assert first & (first - 1) == rest & (rest - 1) == 0
+        assert (first < n <= first + rest) if rest else (n <= first)
+        cut = row_persistent._tiles(key[0], n, aligned=key[1])[0]
+        if cut.blocks == 2:
+            assert sum(row_persistent._blocks(n, 2)) < row_persistent._blocks(n, 1)[0]

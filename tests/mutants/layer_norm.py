@@ -178,8 +178,16 @@ MUTANTS = (
         Edit(
             _ROWS,
             "dx = (g - x_hat * c2) * rstd",
-            "dx = (g - x_hat * c2 - tl.sum(g, axis=1)[:, None] * inverse_n) * rstd",
+            "dx = (g - x_hat * c2 - c1) * rstd",
         ),
+    ),
+    _mutant(
+        "second_block_left_out",
+        (17,),
+        "a row's means are those of its first block alone",
+        (bf16("m3-n5000-{}-contiguous"),),
+        ERROR,
+        Edit(_ROWS, "            c2 += rest_c2\n", ""),
     ),
     _mutant(
         "means_over_the_block",

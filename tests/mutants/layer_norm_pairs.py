@@ -42,13 +42,13 @@ MUTANTS = (
         "x^ is x rstd - mean rstd where x's columns aren't adjacent: it cancels for a large mean",
         (_case((13, 229), _FP32, layout=_LAYOUTS["x_colstride2"], distribution="mean1e4"),),
         ERROR,
+        Edit(_ROWS, "mean, rstd, inverse_n", "mean, rstd, inverse_n, ADJACENT", times=3),
         Edit(
             _ROWS,
-            "            x_hat = (x.to(tl.float32) - mean) * rstd\n",
-            "            if stride_xn == 1:\n"
-            "                x_hat = (x.to(tl.float32) - mean) * rstd\n"
-            "            else:\n"
-            "                x_hat = x.to(tl.float32) * rstd - mean * rstd\n",
+            "        x_hat = (x.to(tl.float32) - mean) * rstd\n",
+            "        x_hat = (x.to(tl.float32) - mean) * rstd\n"
+            "        if not ADJACENT:\n"
+            "            x_hat = x.to(tl.float32) * rstd - mean * rstd\n",
         ),
     ),
     _mutant(
@@ -95,7 +95,8 @@ MUTANTS = (
         Edit(
             _ROWS,
             "r_offs = offsets(row, offs_n, stride_rm, stride_rn, ADJACENT, VECTOR)",
-            "r_offs = offsets(rows[:, None], offs_n, stride_rm, stride_rn, ADJACENT, VECTOR)",
+            "row = row.to(tl.int32)\n"
+            "        r_offs = offsets(row, offs_n, stride_rm, stride_rn, ADJACENT, VECTOR)",
         ),
     ),
     _mutant(
@@ -157,10 +158,11 @@ MUTANTS = (
         (*ERROR, *NAN, *ACCESS),
         Edit(
             _ROWS,
-            "        x_offs = offsets(row, offs_n, stride_xm, stride_xn, ADJACENT, VECTOR)\n",
-            "        x_offs = offsets(row, offs_n, stride_xm, stride_xn, ADJACENT, VECTOR)\n"
-            "        if mean_ptr is None:\n"
-            "            x_offs = dy_offs\n",
+            "    step = tl.num_programs(0) * BLOCK_M\n",
+            "    step = tl.num_programs(0) * BLOCK_M\n"
+            "    if mean_ptr is None:\n"
+            "        stride_xm = stride_dym\n"
+            "        stride_xn = stride_dyn\n",
         ),
         kernel="row_persistent_aligned",
     ),
