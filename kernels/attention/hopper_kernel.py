@@ -26,6 +26,8 @@ from kernels.attention.scores import LN2, LOG2E
 # Triton 3.6's names, which 3.9 hasn't any more, and 3.9's.
 load_box = getattr(hopper.tma, "async_load", hopper.tma.async_copy_global_to_shared)
 store_box = getattr(hopper.tma, "async_store", hopper.tma.async_copy_shared_to_global)
+# Operands of assembly that makes eight numbers of eight.
+EIGHT = gl.constexpr(",".join(["=&f"] * 8 + ["f"] * 8))
 
 
 class Memory(NamedTuple):
@@ -68,8 +70,9 @@ class Sizes(NamedTuple):
 class Terms(NamedTuple):
     """What a score is made by, in base 2: scale (q.k - per_slope slope |i + shift - j|).
 
-    Under a softcap it is cap tanh(scale q.k ln 2 / 2) less that, without the scale. Slopes and
-    sinks [h_q] are natural; without ALiBi, or a sink, the address is never read.
+    Under a softcap it is cap tanh(scale q.k ln 2 / 2) less that, without the scale; a tile's are
+    less by cap, which lse gets. Slopes and sinks [h_q] are natural; without ALiBi, or a sink, the
+    address is never read.
     """
 
     scale: Any
@@ -213,14 +216,52 @@ def as_numbers(offs):
     return (offs + 0x4B400000).to(gl.float32, bitcast=True)
 
 
+@gluon.constexpr_function
+def _in_fours(begin, end):
+    """PTX: begin makes y of each of eight x; end makes out of -1 / y, which is u v.
+
+    An SM has 16 reciprocals and exponentials a clock, and 128 products: four share a reciprocal.
+    They are of one row, which registers 0, 1, 4, 5 are, and so are 2, 3, 6, 7.
+    """
+    text = ".reg .f32 r, s, t, y<8>; "
+    for i in range(8):
+        text += begin.format(y=f"y{i}", x=f"${8 + i}")
+    for a, b, c, d in ((0, 1, 4, 5), (2, 3, 6, 7)):
+        text += f"mul.rn.ftz.f32 s, y{a}, y{b}; mul.rn.ftz.f32 t, y{c}, y{d}; "
+        text += "mul.rn.ftz.f32 r, s, t; neg.f32 r, r; rcp.approx.ftz.f32 r, r; "
+        text += "mul.rn.ftz.f32 t, r, t; mul.rn.ftz.f32 s, r, s; "
+        for i, u, v in ((a, "t", b), (b, "t", a), (c, "s", d), (d, "s", c)):
+            text += end.format(out=f"${i}", u=u, v=f"y{v}")
+    return "{ " + text + "}"
+
+
 @gluon.jit
-def bent(x, cap):
-    """cap tanh(x ln 2 / 2): an absolute error of about 2^-23 cap, right at both infinities."""
-    inverse = gl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [gl.exp2(x) + 1.0], dtype=gl.float32, is_pure=True,
-        pack=1,
-    )  # fmt: skip
-    return cap - 2.0 * cap * inverse
+def bent(x):
+    """-2^31 / (1 + exp2(x)), which is 2^30 (tanh(x ln 2 / 2) - 1), with an error as `tanh` has.
+
+    A NaN makes at least one of its four NaN.
+    """
+    # 2^-31 (1 + exp2(x)), at most 1: four of these have a product and a reciprocal.
+    ASM: gl.constexpr = _in_fours(
+        "ex2.approx.ftz.f32 {y}, {x}; fma.rn.ftz.sat.f32 {y}, {y}, 0f30000000, 0f30000000; ",
+        "mul.rn.ftz.f32 {out}, {u}, {v}; ",
+    )
+    return gl.inline_asm_elementwise(ASM, EIGHT, [x], dtype=gl.float32, is_pure=True, pack=8)
+
+
+@gluon.jit
+def tanh(x):
+    """The tanh of x ln 2 / 2: right at both infinities, and 1 of NaN.
+
+    An absolute error of 2^-21, of 2^-20.4 if ex2 and rcp are off by as much as PTX has them.
+    """
+    # (1 + exp2(x)) / 2, of x no larger than 31.
+    ASM: gl.constexpr = _in_fours(
+        "min.ftz.f32 {y}, {x}, 0f41F80000; ex2.approx.ftz.f32 {y}, {y}; "
+        "fma.rn.ftz.f32 {y}, {y}, 0f3F000000, 0f3F000000; ",
+        "fma.rn.ftz.f32 {out}, {u}, {v}, 0f3F800000; ",
+    )
+    return gl.inline_asm_elementwise(ASM, EIGHT, [x], dtype=gl.float32, is_pure=True, pack=8)
 
 
 @gluon.jit
@@ -234,12 +275,20 @@ def _softmax(
     # Scores come in units of the scale where that is positive, so that the largest is the largest.
     factor = terms.scale
     if has(TERMS, "softcap"):
-        factor = 1.0
-        s = bent(s * terms.scale, terms.cap)
+        factor = terms.cap * 2.0**-30
+        x = s * terms.scale
+        if MASKED:
+            # A key that isn't seen may be NaN, which must stay out of the others' reciprocals.
+            s = gl.where(x == x, bent(gl.minimum(x, 31.0)), x)  # noqa: PLR0124  (NaN isn't)
+        else:
+            s = bent(x)
     elif has(TERMS, "first"):
         factor = 1.0
         s = s * terms.scale
     if has(TERMS, "alibi"):
+        if has(TERMS, "softcap"):
+            s *= factor
+            factor = 1.0
         rows = as_numbers(offs_m + sizes.shift)
         s -= slope * gl.abs(rows[:, None] - as_numbers(offs_n)[None, :])
     if MASKED:
@@ -363,6 +412,8 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
         product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
         acc, weights = hopper.warpgroup_mma_wait(0, deps=[product, weights])
         hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
+        if has(TERMS, "softcap"):
+            m_i += terms.cap
         m_used = gl.where(m_i == float("-inf"), 0.0, m_i)
         largest = m_used * LN2
         share = 1.0
