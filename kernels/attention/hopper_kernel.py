@@ -26,8 +26,6 @@ from kernels.attention.scores import LN2, LOG2E
 # Triton 3.6's names, which 3.9 hasn't any more, and 3.9's.
 load_box = getattr(hopper.tma, "async_load", hopper.tma.async_copy_global_to_shared)
 store_box = getattr(hopper.tma, "async_store", hopper.tma.async_copy_shared_to_global)
-# Operands of assembly that makes eight numbers of eight.
-EIGHT = gl.constexpr(",".join(["=&f"] * 8 + ["f"] * 8))
 
 
 class Memory(NamedTuple):
@@ -217,51 +215,50 @@ def as_numbers(offs):
 
 
 @gluon.constexpr_function
-def _in_fours(begin, end):
-    """PTX: begin makes y of each of eight x; end makes out of -1 / y, which is u v.
+def _in_pairs(begin, end):
+    """PTX: begin makes y of each of two x; end makes out of u, which is -1 / y.
 
-    An SM has 16 reciprocals and exponentials a clock, and 128 products: four share a reciprocal.
-    They are of one row, which registers 0, 1, 4, 5 are, and so are 2, 3, 6, 7.
+    An SM has 16 reciprocals and exponentials a clock, and 128 products: two share a reciprocal.
     """
-    text = ".reg .f32 r, s, t, y<8>; "
-    for i in range(8):
-        text += begin.format(y=f"y{i}", x=f"${8 + i}")
-    for a, b, c, d in ((0, 1, 4, 5), (2, 3, 6, 7)):
-        text += f"mul.rn.ftz.f32 s, y{a}, y{b}; mul.rn.ftz.f32 t, y{c}, y{d}; "
-        text += "mul.rn.ftz.f32 r, s, t; neg.f32 r, r; rcp.approx.ftz.f32 r, r; "
-        text += "mul.rn.ftz.f32 t, r, t; mul.rn.ftz.f32 s, r, s; "
-        for i, u, v in ((a, "t", b), (b, "t", a), (c, "s", d), (d, "s", c)):
-            text += end.format(out=f"${i}", u=u, v=f"y{v}")
-    return "{ " + text + "}"
+    text = "{ .reg .f32 r, u, y<2>; "
+    text += "".join(begin.format(y=f"y{i}", x=f"${2 + i}") for i in range(2))
+    text += "mul.rn.ftz.f32 r, y0, y1; neg.f32 r, r; rcp.approx.ftz.f32 r, r; "
+    for i in range(2):
+        text += f"mul.rn.ftz.f32 u, r, y{1 - i}; " + end.format(out=f"${i}")
+    return text + "}"
 
 
 @gluon.jit
 def bent(x):
     """-2^31 / (1 + exp2(x)), which is 2^30 (tanh(x ln 2 / 2) - 1), with an error as `tanh` has.
 
-    A NaN makes at least one of its four NaN.
+    A NaN makes one of its pair NaN.
     """
-    # 2^-31 (1 + exp2(x)), at most 1: four of these have a product and a reciprocal.
-    ASM: gl.constexpr = _in_fours(
+    # 2^-31 (1 + exp2(x)), at most 1: two of these have a product and a reciprocal.
+    ASM: gl.constexpr = _in_pairs(
         "ex2.approx.ftz.f32 {y}, {x}; fma.rn.ftz.sat.f32 {y}, {y}, 0f30000000, 0f30000000; ",
-        "mul.rn.ftz.f32 {out}, {u}, {v}; ",
+        "mov.f32 {out}, u; ",
     )
-    return gl.inline_asm_elementwise(ASM, EIGHT, [x], dtype=gl.float32, is_pure=True, pack=8)
+    return gl.inline_asm_elementwise(
+        ASM, "=&f,=&f,f,f", [x], dtype=gl.float32, is_pure=True, pack=2
+    )
 
 
 @gluon.jit
 def tanh(x):
     """The tanh of x ln 2 / 2: right at both infinities, and 1 of NaN.
 
-    An absolute error of 2^-21, of 2^-20.4 if ex2 and rcp are off by as much as PTX has them.
+    An absolute error of 2^-21.5, of 2^-20.7 if ex2 and rcp are off by as much as PTX has them.
     """
     # (1 + exp2(x)) / 2, of x no larger than 31.
-    ASM: gl.constexpr = _in_fours(
+    ASM: gl.constexpr = _in_pairs(
         "min.ftz.f32 {y}, {x}, 0f41F80000; ex2.approx.ftz.f32 {y}, {y}; "
         "fma.rn.ftz.f32 {y}, {y}, 0f3F000000, 0f3F000000; ",
-        "fma.rn.ftz.f32 {out}, {u}, {v}, 0f3F800000; ",
+        "add.rn.ftz.f32 {out}, u, 0f3F800000; ",
     )
-    return gl.inline_asm_elementwise(ASM, EIGHT, [x], dtype=gl.float32, is_pure=True, pack=8)
+    return gl.inline_asm_elementwise(
+        ASM, "=&f,=&f,f,f", [x], dtype=gl.float32, is_pure=True, pack=2
+    )
 
 
 @gluon.jit
@@ -272,16 +269,25 @@ def _softmax(
 ):  # fmt: skip
     """A tile's weights, the new m (in base 2) and l, and the accumulator's factor."""
     offs_n = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
+    if MASKED:
+        keep = offs_n[None, :] < sizes.keys
+        if MASK == "causal":
+            keep = keep & (offs_n[None, :] <= offs_m[:, None] + sizes.shift)
+        if MASK == "window":
+            centre = offs_m + sizes.shift
+            keep = keep & (offs_n[None, :] <= (centre + sizes.right)[:, None])
+            keep = keep & (offs_n[None, :] >= (centre - sizes.left)[:, None])
     # Scores come in units of the scale where that is positive, so that the largest is the largest.
     factor = terms.scale
     if has(TERMS, "softcap"):
         factor = terms.cap * 2.0**-30
-        x = s * terms.scale
+        s = s * terms.scale
         if MASKED:
-            # A key that isn't seen may be NaN, which must stay out of the others' reciprocals.
-            s = gl.where(x == x, bent(gl.minimum(x, 31.0)), x)  # noqa: PLR0124  (NaN isn't)
+            # What a row doesn't see stays out of its scores' reciprocals; a NaN that it sees stays.
+            x = gl.where(keep, s, 0.0)
+            s = gl.where(x == x, bent(x), x)  # noqa: PLR0124  (NaN isn't)
         else:
-            s = bent(x)
+            s = bent(s)
     elif has(TERMS, "first"):
         factor = 1.0
         s = s * terms.scale
@@ -292,13 +298,6 @@ def _softmax(
         rows = as_numbers(offs_m + sizes.shift)
         s -= slope * gl.abs(rows[:, None] - as_numbers(offs_n)[None, :])
     if MASKED:
-        keep = offs_n[None, :] < sizes.keys
-        if MASK == "causal":
-            keep = keep & (offs_n[None, :] <= offs_m[:, None] + sizes.shift)
-        if MASK == "window":
-            centre = offs_m + sizes.shift
-            keep = keep & (offs_n[None, :] <= (centre + sizes.right)[:, None])
-            keep = keep & (offs_n[None, :] >= (centre - sizes.left)[:, None])
         s = gl.where(keep, s, float("-inf"))
     m_new = gl.maximum(m_i, gl.max(s, 1) * factor)
     m_used = m_new
