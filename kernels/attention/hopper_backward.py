@@ -54,8 +54,13 @@ class _Cut:
 
 # By head, as they were chosen on an H200 (docs/measured.md).
 _CUTS = {64: _Cut(128, 128, 2), 128: _Cut(64, 128, 3), 256: _Cut(64, 64, 2)}
+_OF_SOFTCAP = {64: _Cut(64, 128, 3)}  # of 128 queries, registers wouldn't hold tanh and dp
 _HEADS = tuple(_CUTS)
 _FEW_TILES = 8  # of queries
+
+
+def _cut_of(d: int, *, softcap: bool) -> _Cut:
+    return _OF_SOFTCAP.get(d, _CUTS[d]) if softcap else _CUTS[d]
 
 
 def _sums(tiles: int, blocks: int) -> int:
@@ -150,7 +155,7 @@ def hopper_gradients(
         dv[:, : limits.first].zero_()
     q, do, out, rounded = (_between(each, first, end) for each in (q, do, out, dq))
     k, v, dk_seen, dv_seen = (_between(each, limits.first, s_kv) for each in (k, v, dk, dv))
-    cut = _CUTS[d]
+    cut = _cut_of(d, softcap=given.softcap is not None)
     rows, group, mask, blocks = end - first, problem.group, limits.mask, cdiv(k.shape[1], cut.keys)
     if s_q == 1 and group > 1 and given.alibi_slopes is None:
         q, do, out, rounded = (_with_heads_as_rows(each, group) for each in (q, do, out, rounded))
@@ -213,7 +218,7 @@ def _workspace(case: Case, *, ordered: bool = True) -> int:
     b, h_q, h_kv, s_q, s_kv, d = (
         case.size(each) for each in ("b", "h_q", "h_kv", "s_q", "s_kv", "d")
     )
-    cut = _CUTS[d]
+    cut = _cut_of(d, softcap="softcap" in case.options)
     tiles, blocks = cdiv(s_q, cut.rows), cdiv(s_kv, cut.keys)
     sums = _sums(tiles, blocks) if ordered else 1
     of_rows = tiles * (cut.rows * (sums * d + 2) + sums * ordered)

@@ -45,11 +45,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernels.attention.hopper_kernel import (
     Terms,
     as_numbers,
-    bent,
     has,
     load_box,
     new_barriers,
     store_box,
+    tanh,
 )
 from kernels.attention.scores import LOG2E
 
@@ -370,7 +370,8 @@ def _compute(
                 lse = memory.rows.slice(0, ROWS).load(S_ROWS)
                 offs_m = tile * ROWS + gl.arange(0, ROWS, S_ROWS)
                 if has(TERMS, "softcap"):
-                    s = bent(s * terms.scale, 1.0)
+                    # Of a NaN the query's lse is NaN too.
+                    s = tanh(s * terms.scale)
                     score = s * terms.cap - lse[None, :]
                 else:
                     score = s * terms.scale - lse[None, :]

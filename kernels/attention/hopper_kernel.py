@@ -68,8 +68,9 @@ class Sizes(NamedTuple):
 class Terms(NamedTuple):
     """What a score is made by, in base 2: scale (q.k - per_slope slope |i + shift - j|).
 
-    Under a softcap it is cap tanh(scale q.k ln 2 / 2) less that, without the scale. Slopes and
-    sinks [h_q] are natural; without ALiBi, or a sink, the address is never read.
+    Under a softcap it is cap tanh(scale q.k ln 2 / 2) less that, without the scale; a tile's are
+    less by cap, which lse gets. Slopes and sinks [h_q] are natural; without ALiBi, or a sink, the
+    address is never read.
     """
 
     scale: Any
@@ -213,14 +214,51 @@ def as_numbers(offs):
     return (offs + 0x4B400000).to(gl.float32, bitcast=True)
 
 
+@gluon.constexpr_function
+def _in_pairs(begin, end):
+    """PTX: begin makes y of each of two x; end makes out of u, which is -1 / y.
+
+    An SM has 16 reciprocals and exponentials a clock, and 128 products: two share a reciprocal.
+    """
+    text = "{ .reg .f32 r, u, y<2>; "
+    text += "".join(begin.format(y=f"y{i}", x=f"${2 + i}") for i in range(2))
+    text += "mul.rn.ftz.f32 r, y0, y1; neg.f32 r, r; rcp.approx.ftz.f32 r, r; "
+    for i in range(2):
+        text += f"mul.rn.ftz.f32 u, r, y{1 - i}; " + end.format(out=f"${i}")
+    return text + "}"
+
+
 @gluon.jit
-def bent(x, cap):
-    """cap tanh(x ln 2 / 2): an absolute error of about 2^-23 cap, right at both infinities."""
-    inverse = gl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [gl.exp2(x) + 1.0], dtype=gl.float32, is_pure=True,
-        pack=1,
-    )  # fmt: skip
-    return cap - 2.0 * cap * inverse
+def bent(x):
+    """-2^31 / (1 + exp2(x)), which is 2^30 (tanh(x ln 2 / 2) - 1), with an error as `tanh` has.
+
+    A NaN makes one of its pair NaN.
+    """
+    # 2^-31 (1 + exp2(x)), at most 1: two of these have a product and a reciprocal.
+    ASM: gl.constexpr = _in_pairs(
+        "ex2.approx.ftz.f32 {y}, {x}; fma.rn.ftz.sat.f32 {y}, {y}, 0f30000000, 0f30000000; ",
+        "mov.f32 {out}, u; ",
+    )
+    return gl.inline_asm_elementwise(
+        ASM, "=&f,=&f,f,f", [x], dtype=gl.float32, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def tanh(x):
+    """The tanh of x ln 2 / 2: right at both infinities, and 1 of NaN.
+
+    An absolute error of 2^-21.5, of 2^-20.7 if ex2 and rcp are off by as much as PTX has them.
+    """
+    # (1 + exp2(x)) / 2, of x no larger than 31.
+    ASM: gl.constexpr = _in_pairs(
+        "min.ftz.f32 {y}, {x}, 0f41F80000; ex2.approx.ftz.f32 {y}, {y}; "
+        "fma.rn.ftz.f32 {y}, {y}, 0f3F000000, 0f3F000000; ",
+        "add.rn.ftz.f32 {out}, u, 0f3F800000; ",
+    )
+    return gl.inline_asm_elementwise(
+        ASM, "=&f,=&f,f,f", [x], dtype=gl.float32, is_pure=True, pack=2
+    )
 
 
 @gluon.jit
@@ -231,17 +269,6 @@ def _softmax(
 ):  # fmt: skip
     """A tile's weights, the new m (in base 2) and l, and the accumulator's factor."""
     offs_n = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
-    # Scores come in units of the scale where that is positive, so that the largest is the largest.
-    factor = terms.scale
-    if has(TERMS, "softcap"):
-        factor = 1.0
-        s = bent(s * terms.scale, terms.cap)
-    elif has(TERMS, "first"):
-        factor = 1.0
-        s = s * terms.scale
-    if has(TERMS, "alibi"):
-        rows = as_numbers(offs_m + sizes.shift)
-        s -= slope * gl.abs(rows[:, None] - as_numbers(offs_n)[None, :])
     if MASKED:
         keep = offs_n[None, :] < sizes.keys
         if MASK == "causal":
@@ -250,6 +277,27 @@ def _softmax(
             centre = offs_m + sizes.shift
             keep = keep & (offs_n[None, :] <= (centre + sizes.right)[:, None])
             keep = keep & (offs_n[None, :] >= (centre - sizes.left)[:, None])
+    # Scores come in units of the scale where that is positive, so that the largest is the largest.
+    factor = terms.scale
+    if has(TERMS, "softcap"):
+        factor = terms.cap * 2.0**-30
+        s = s * terms.scale
+        if MASKED:
+            # What a row doesn't see stays out of its scores' reciprocals; a NaN that it sees stays.
+            x = gl.where(keep, s, 0.0)
+            s = gl.where(x == x, bent(x), x)  # noqa: PLR0124  (NaN isn't)
+        else:
+            s = bent(s)
+    elif has(TERMS, "first"):
+        factor = 1.0
+        s = s * terms.scale
+    if has(TERMS, "alibi"):
+        if has(TERMS, "softcap"):
+            s *= factor
+            factor = 1.0
+        rows = as_numbers(offs_m + sizes.shift)
+        s -= slope * gl.abs(rows[:, None] - as_numbers(offs_n)[None, :])
+    if MASKED:
         s = gl.where(keep, s, float("-inf"))
     m_new = gl.maximum(m_i, gl.max(s, 1) * factor)
     m_used = m_new
@@ -363,6 +411,8 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
         product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
         acc, weights = hopper.warpgroup_mma_wait(0, deps=[product, weights])
         hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
+        if has(TERMS, "softcap"):
+            m_i += terms.cap
         m_used = gl.where(m_i == float("-inf"), 0.0, m_i)
         largest = m_used * LN2
         share = 1.0

@@ -175,7 +175,8 @@ _OPTION_DEFECTS = {
         "slope * (rows[:, None] - as_numbers(offs_n)[None, :])",
     ),
     "a slope is in the wrong unit": ("slopes_ptr + h) * terms.per_slope", "slopes_ptr + h)"),
-    "a softcap bends by half": ("return cap - 2.0 * cap", "return cap - 1.0 * cap"),
+    "a softcap bends by half": ("terms.cap * 2.0**-30", "terms.cap * 2.0**-31"),
+    "lse is less by a softcap": ("            m_i += terms.cap\n", "            m_i += 0.0\n"),
     "a head has the first one's sink": ("gl.load(terms.sink_ptr + h)", "gl.load(terms.sink_ptr)"),
     "a sink's share isn't taken off": (
         "share / gl.where(l_i == 0.0",

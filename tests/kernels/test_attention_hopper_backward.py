@@ -133,6 +133,7 @@ _WITH_OPTIONS = (
     _case(1, 2, 2, 450, 129, 64, 64, options="bottom_right sink", window=(7, 200)),
     _case(1, 4, 2, 130, 300, 256, 256, options="softcap alibi"),
     _case(1, 4, 1, 1, 300, 128, 128, options="softcap sink alibi bottom_right", window=(9, 9)),
+    _case(1, 2, 1, 150, 200, 64, 64, options="softcap causal"),
 )
 # Query heads have programs of their own where dq is added up in no order.
 _SPREAD = (

@@ -511,6 +511,11 @@ def _await(place: Pointer, turn: Block) -> None:
         raise MachineError("a program waits for a turn that no program before it gives")
 
 
+def _bent(x: Tensor) -> Tensor:
+    """A softcap's -2^31 / (1 + exp2(x))."""
+    return -1.0 / ((x.exp2() + 1.0) * 2.0**-31).clamp(max=1.0)
+
+
 # What inline assembly does, by the instruction that is in it.
 _ASSEMBLY: dict[str, Callable[..., Block | None]] = {
     "ld.acquire.gpu.global.u32": _await,
@@ -519,7 +524,8 @@ _ASSEMBLY: dict[str, Callable[..., Block | None]] = {
     "cvt.rn.bf16x2.f32": lambda low, high: _pair(low, high, torch.bfloat16),
     "cvt.rn.f16x2.f32": lambda low, high: _pair(low, high, torch.float16),
     "bar.warp.sync": lambda value: value,
-    "rcp.approx.ftz.f32": lambda value: 1.0 / value,
+    "fma.rn.ftz.sat.f32": lambda x: Block(_bent(x.value)),
+    "min.ftz.f32": lambda x: Block(1.0 + 2.0**-30 * _bent(x.value.fmin(torch.tensor(31.0)))),
     "red.global.add.v4.f32": _reduce,
 }
 
