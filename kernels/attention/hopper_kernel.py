@@ -422,9 +422,11 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
             m_new = gl.maximum(m_i, sink)
             m_used = gl.where(m_new == float("-inf"), 0.0, m_new)
             share = gl.exp2(m_i - m_used)
-            l_i = l_i * share + gl.exp2(sink - m_used)
+            # A sink above all scores is exp2(0), though sink - m_used may be an FMA of natural.
+            is_above = m_i < sink
+            l_i = l_i * share + gl.where(is_above, 1.0, gl.exp2(sink - m_used))
             # A row without keys has the sink itself.
-            largest = gl.where(m_i < sink, natural, m_used * LN2)
+            largest = gl.where(is_above, natural, m_used * LN2)
         lse = largest + gl.log(l_i)  # -inf for a row without keys, and without a sink
         inverse = gl.where(l_i == 0.0, 0.0, share / gl.where(l_i == 0.0, 1.0, l_i))
         out = acc * gl.convert_layout(inverse, O_ROWS)[:, None]

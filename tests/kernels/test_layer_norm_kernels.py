@@ -121,7 +121,11 @@ def test_rows_past_31_bits_apart_are_read(name: str, far: str) -> None:
 _F32, _F16, _BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
-@pytest.mark.parametrize("options", [frozenset[str](), *OPTION_SETS], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [frozenset[str](), *OPTION_SETS],
+    ids=lambda options: " ".join(sorted(options)),
+)
 @pytest.mark.parametrize(
     ("n", "dtypes"),
     [
