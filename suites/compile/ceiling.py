@@ -75,18 +75,31 @@ def _alike(case: Case, kernel: Kernel, rows: Sequence[CompileRow]) -> list[Compi
     compiled = [row for row in rows if row.status == "compiled"]
     if kernel.variant is not None:
         return [row for row in compiled if row.variant == kernel.variant(case, row.sm)]
-    return [
+    width = _width(case, dict(case.sizes))
+    alike = [
         row
         for row in compiled
         if row.case.dtype == case.dtype_label
         and not row.case.options
         and row.alignment_bytes == alignment_bytes(case)
-        and _width_class(case, row.case.sizes) == _width_class(case, dict(case.sizes))
+        and width_class(_width(case, row.case.sizes)) == width_class(width)
+    ]
+    # Of a function that has several tiles in the class, that of the narrowest rows as wide.
+    nearest: dict[str, int] = {}
+    for row in alike:
+        other = _width(case, row.case.sizes)
+        if other >= width:
+            nearest[row.function] = min(other, nearest.get(row.function, other))
+    return [
+        row
+        for row in alike
+        if _width(case, row.case.sizes) == nearest.get(row.function, _width(case, row.case.sizes))
     ]
 
 
-def _width_class(case: Case, sizes: Mapping[str, int]) -> int:
-    return width_class(max((1, *(sizes.get(name, 1) for name in OPS[case.op].widths))))
+def _width(case: Case, sizes: Mapping[str, int]) -> int:
+    """The widest of a case's last axes."""
+    return max((1, *(sizes.get(name, 1) for name in OPS[case.op].widths)))
 
 
 def _prediction(

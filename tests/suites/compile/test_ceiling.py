@@ -9,6 +9,7 @@ import torch
 
 from kernels.registry import Kernel, all_kernels
 from oracles import OPS
+from oracles.layer_norm.cases import layer_norm_case
 from oracles.op import Case
 from profiles.peaks import Peak, peaks_of_sm
 from reports.record import LoopMix, PredictionRow
@@ -123,6 +124,29 @@ def test_whole_fp32_operands_dont_count_on_tensor_cores(long: Case) -> None:
     compiled = row(variant=whole.variant(single, 90), kernel="flash_fp32", mix=plain)
     (found,) = predictions([BenchCase(single, ((H200, whole),))], [compiled])
     assert found.limit == "arithmetic"
+
+
+@pytest.mark.parametrize(("n", "fits"), [(5120, True), (6144, True), (8192, False)])
+def test_rows_are_those_of_the_tile_that_holds_them(n: int, *, fits: bool) -> None:
+    """Several tiles hold rows of one class of width, and one of them doesn't fit on an A10."""
+    kernel = ours("layer_norm_backward")["row_persistent_aligned"]
+    rows = [
+        row(
+            op=kernel.op.name,
+            kernel=kernel.name,
+            function="rows",
+            variant=None,
+            sm=86,
+            case=row_case("float32").model_copy(
+                update={"op": kernel.op.name, "sizes": {"m": 2, "n": width}}
+            ),
+            blocks_per_sm=blocks,
+        )
+        for width, blocks in ((8192, 0), (6144, 1))
+    ]
+    case = layer_norm_case(16_384, n, (torch.float32, torch.float32))
+    (found,) = predictions([BenchCase(case, ((peaks_of_sm(86)[0], kernel),))], rows)
+    assert (found.reason is None) == fits
 
 
 def test_rows_bound_by_memory_take_their_bytes_over_the_bandwidth() -> None:
