@@ -527,7 +527,7 @@ def rows_kernel(
     )  # fmt: skip
     lse_ptr += b * stride_lb + h_i * stride_lh
     lse = tl.load(lse_ptr + offs_m * stride_ls, mask=mask_m, other=float("-inf"))
-    lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
+    lse = tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
     delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
     rows_ptr += place * 2 * ROWS + tl.arange(0, ROWS)
     tl.store(rows_ptr, lse)
