@@ -9,8 +9,8 @@ where a tensor asks for it (decision 0043).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial, wraps
 from typing import Any, Literal, Unpack
 
 import torch
@@ -123,6 +123,17 @@ def _forward(problem: Problem, *, tf32: bool) -> Forward:
     return flash_forward(problem, tf32=tf32)
 
 
+def _outside_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compiler.disable` from the first call on: it imports the compiler, for a second."""
+    disabled = cache(lambda: torch.compiler.disable(function))
+
+    @wraps(function)
+    def called(*arguments: object, **named: object) -> object:
+        return disabled()(*arguments, **named)
+
+    return called
+
+
 def forward(problem: Problem, *, tf32: bool, key: launch_plan.Key | None = None) -> Forward:
     """As `_forward`, by the kernel that dispatch takes; key: what its plan is kept under."""
     if serves(problem) and not tf32:
@@ -134,7 +145,7 @@ def forward(problem: Problem, *, tf32: bool, key: launch_plan.Key | None = None)
 
 @torch.library.impl(_library, "attention_forward", _ON_ANY_DEVICE)
 @torch.library.impl(_library, "attention_forward_only", _ON_ANY_DEVICE)
-@torch.compiler.disable
+@_outside_graphs
 def _run_forward(
     q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
@@ -175,7 +186,7 @@ def _(
 
 
 @torch.library.impl(_library, "attention_backward", _ON_ANY_DEVICE)
-@torch.compiler.disable
+@_outside_graphs
 def _run_backward(
     do: Tensor,
     q: Tensor,

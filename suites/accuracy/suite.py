@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +37,7 @@ from suites.run.user_cases import cases_options
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.orphans import end_children
+from suites.sandbox.wire import case_of, spelled
 from suites.sandbox.worker_side.in_process import InProcess, mend
 
 # Cases on which kernels are asked for values drawn from a secret: a share, and so many of few.
@@ -54,6 +57,7 @@ class Accuracy(Suite[AccuracyRow]):
             self.strict = not options.no_strict
         self.files = kernel_files(options)
         self.cases: tuple[Case, ...] = ()
+        self.own_cases: tuple[Case, ...] = ()  # of users' kernels
         self.workers: Workers | None = None
         if not options.shard or options.in_process:
             self.unchecked = self._mend_interpreter()
@@ -109,8 +113,12 @@ class Accuracy(Suite[AccuracyRow]):
         every = options.every_configuration or options.tier == "full"
         self.judge = self.run_of(FURTHER, every_configuration=every)
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
-        if not options.case and not options.cases:
-            self.cases += self._own_cases(kernels)
+        if options.known:
+            lines = Path(options.known).read_text().splitlines()
+            self.own_cases = tuple(case_of(json.loads(each)) for each in lines)
+        elif not options.case and not options.cases:
+            self.own_cases = self._own_cases(kernels)
+        self.cases += self.own_cases
         tried = {case.op for case in self.cases}
         self.kernels = tuple(each for each in kernels if each.op.name in tried)
         if options.shard:
@@ -124,6 +132,10 @@ class Accuracy(Suite[AccuracyRow]):
             for each in alike
             if each.op.name == case.op and self._is_asked(each, case)
         ]
+
+    def known(self) -> str:
+        """The cases that were drawn, a JSON object a line."""
+        return "\n".join(json.dumps(spelled(each)) for each in self.own_cases)
 
     def _is_asked(self, kernel: Kernel, case: Case) -> bool:
         """Whether the case is for the kernel; all but the generated ones of `ci` are.

@@ -167,8 +167,10 @@ OPTIONS = (
         "go on with a run that was cut off, given its options",
         type=not_empty,
     ),
-    # Of a process that another one started: which share of the cases it tries, what it needn't try.
+    # Of a process that another one started: which share of the cases it tries, what it needn't try,
+    # and a file with what the suite has found out already.
     _of(_JUDGES, "--shard N/M", argparse.SUPPRESS, default=""),
+    _of(_JUDGES, "--known FILE", argparse.SUPPRESS, default=""),
     _of(_RUNS, "--done PAIRS", argparse.SUPPRESS),
     # Where and how kernels are called.
     _of(

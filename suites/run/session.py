@@ -161,7 +161,8 @@ class Session(Generic[PairRow]):
             arguments = list(map(str, self.config.invocation_params.args))
             if self._failed_before is not None:
                 arguments.append(f"--failed={self._failed_before.record}")
-            self.shards = shards.Shards(jobs, is_huge, arguments, self.config.invocation_params.dir)
+            folder = self.config.invocation_params.dir
+            self.shards = shards.Shards(jobs, is_huge, arguments, folder, self.suite.known())
             kept = []
         session.items[:] = kept
 

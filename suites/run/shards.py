@@ -150,6 +150,7 @@ class Shards:
     huge: bool  # whether there are cases to be tried alone, after the others
     arguments: Sequence[str]
     cwd: Path
+    known: str = ""  # what they needn't find out again
     problems: list[str] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
 
@@ -160,6 +161,7 @@ class Shards:
         """
         with tempfile.TemporaryDirectory(prefix="workbench-shards-") as folder:
             failures = dict.fromkeys(range(self.count + 1), 0)
+            (Path(folder) / "known").write_text(self.known)
             phases = [range(self.count)] + [range(self.count, self.count + 1)] * self.huge
             try:
                 for phase in phases:
@@ -184,6 +186,7 @@ class Shards:
         environment = {name: value for name, value in os.environ.items() if name != RECORD_NOTE}
         command = [sys.executable, "-m", "pytest", *self.arguments]
         command += ["--jobs=1", f"--shard={number}/{self.count}", f"--results={own}"]
+        command += [f"--known={folder / 'known'}"] * bool(self.known)
         with (own / "output").open("wb") as output:
             process = subprocess.Popen(
                 command,

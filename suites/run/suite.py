@@ -91,6 +91,10 @@ class Suite(Generic[PairRow]):
         del kept
         return 1, False
 
+    def known(self) -> str:
+        """What a process of the same run needn't find out again; it reads it by --known."""
+        return ""
+
     def prepare(self, kept: Sequence[Pair]) -> None:
         """What comes once before the first pair."""
 

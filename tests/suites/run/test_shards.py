@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from oracles.op import Case
 from reports.record import Record, RunEnd, latest, read
 from suites.run import shards
 from suites.run.shards import default_jobs, is_huge, most_jobs, share_of
+from suites.sandbox.wire import spelled
+from tests import ROOT
 from tests.builders.commands import run_python
 
 _DIES = """
@@ -134,6 +137,24 @@ def test_share_of_refused_cases_is_whole(tmp_path: Path) -> None:
     """It has nothing to run, which is no fault. Rows of 17 floats aren't whole 16 bytes."""
     record = _run_of((64, 17), tmp_path / "run")
     assert [row.status for row in record.rows] == ["refused", "passed"]
+
+
+def test_share_tries_the_cases_that_its_run_has_drawn(tmp_path: Path) -> None:
+    """It draws none itself: of its own it wouldn't have this seed."""
+    case = replace(next(iter(OPS["attention_delta"].cases())), seed=12345)
+    file, known = tmp_path / "mine.py", tmp_path / "known"
+    file.write_text(_DIES)
+    known.write_text(json.dumps(spelled(case)))
+    few = (f"--kernels={file}", "--shard=0/1", "-k", "seed12345")
+    ran, record = _run(tmp_path / "results", *few, f"--known={known}")
+    assert ran.returncode == 0, ran.stdout
+    assert [row.case.id for row in record.rows] == [case.id()]
+
+
+def test_kernels_are_loaded_without_torchs_compiler() -> None:
+    """Its import takes a second, in each process of a run."""
+    code = "import sys, kernels; kernels.all_kernels(); sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_share_that_an_earlier_run_has_is_whole(tmp_path: Path) -> None:
