@@ -170,7 +170,7 @@ OPTIONS = (
     # Of a process that another one started: which share of the cases it tries, what it needn't try,
     # and a file with what the suite has found out already.
     _of(_JUDGES, "--shard N/M", argparse.SUPPRESS, default=""),
-    _of(_JUDGES, "--known FILE", argparse.SUPPRESS, default=""),
+    _of(_JUDGES, "--known CASES", argparse.SUPPRESS, default=""),
     _of(_RUNS, "--done PAIRS", argparse.SUPPRESS),
     # Where and how kernels are called.
     _of(
