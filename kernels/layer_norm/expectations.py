@@ -35,8 +35,19 @@ EXPECTATIONS = (
         options=_NONE,
         sizes={"n": (256, 2**30)},
     ),
-    Expectation(
-        says="rows stay in registers, but for a few bytes", claim=Spills(32), options=_NONE
+    *(
+        Expectation(
+            says="rows stay in registers, but for a few bytes",
+            claim=Spills(most),
+            kernels=kernels,
+            options=_NONE,
+            sm=sm,
+        )
+        for kernels, sm, most in (
+            (("*",), (0, 119), 20),
+            (("*_aligned", "row_sharing", "column_owning"), (120, 121), 20),
+            (("row_persistent",), (120, 121), 28),  # of rows in two blocks
+        )
     ),
     Expectation(says="a block fits", claim=Fits()),
     *(

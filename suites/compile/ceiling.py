@@ -76,25 +76,20 @@ def _alike(case: Case, kernel: Kernel, rows: Sequence[CompileRow]) -> list[Compi
     if kernel.variant is not None:
         return [row for row in compiled if row.variant == kernel.variant(case, row.sm)]
     width = _width(case, dict(case.sizes))
-    alike = [
-        row
+    widths = [
+        (other, row)
         for row in compiled
         if row.case.dtype == case.dtype_label
         and not row.case.options
         and row.alignment_bytes == alignment_bytes(case)
-        and width_class(_width(case, row.case.sizes)) == width_class(width)
+        and width_class(other := _width(case, row.case.sizes)) == width_class(width)
     ]
     # Of a function that has several tiles in the class, that of the narrowest rows as wide.
     nearest: dict[str, int] = {}
-    for row in alike:
-        other = _width(case, row.case.sizes)
+    for other, row in widths:
         if other >= width:
             nearest[row.function] = min(other, nearest.get(row.function, other))
-    return [
-        row
-        for row in alike
-        if _width(case, row.case.sizes) == nearest.get(row.function, _width(case, row.case.sizes))
-    ]
+    return [row for other, row in widths if other == nearest.get(row.function, other)]
 
 
 def _width(case: Case, sizes: Mapping[str, int]) -> int:
