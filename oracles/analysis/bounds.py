@@ -13,7 +13,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes
+from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes, range_of
 from oracles.analysis.quantities import Combination, Known, added_up, largest, number
 from oracles.analysis.replay import addends, largest_ratio, spread
 from oracles.analysis.scales import scale_of_rows, scales, taken
@@ -70,7 +70,12 @@ def bounds(
     graph = trace(reference, inputs)
     sure = Arithmetic.of(numerics, _activations(inputs))
     likely = sure.probable(count_sums(graph.graph))
-    walk = Propagation(graph.graph, sure, likely, partial(line_of, reference=reference))
+    given = {name: each for name, each in inputs.items() if isinstance(each, Tensor)}
+    ranges = [
+        None if numerics.gradual_underflow else range_of(given[name])
+        for name in graph.meta["names"]
+    ]
+    walk = Propagation(graph.graph, ranges, sure, likely, partial(line_of, reference=reference))
     tensors = tensors_of(inputs, torch.float64)
     values = tuple(tensors[name] for name in graph.meta["names"])
     constants = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}

@@ -88,11 +88,27 @@ def last_uses(graph: Graph) -> dict[Node, list[Node]]:
     return made
 
 
+def range_of(x: Tensor) -> tuple[float, float] | None:
+    """The least and the largest magnitude of an argument, as it is given: in float64 it is longer.
+
+    None for whole numbers, and where there are none.
+    """
+    if not x.is_floating_point() or not x.numel():
+        return None
+    size = (x.float() if x.itemsize == 1 else x).abs()  # torch compares no fp8
+    return float(size.amin()), float(size.amax())  # faster than aminmax
+
+
 @dataclass(frozen=True, slots=True)
 class Propagation:
-    """A graph and the arithmetic of a kernel; where: the line that a node comes from."""
+    """A graph and the arithmetic of a kernel.
+
+    ranges: of each placeholder, as `range_of` has it; None where nothing is flushed.
+    where: the line that a node comes from.
+    """
 
     graph: Graph
+    ranges: Sequence[tuple[float, float] | None]
     sure: Arithmetic
     likely: Arithmetic | None
     where: Callable[[Node], str]
@@ -109,14 +125,15 @@ class Propagation:
         """
         held: dict[Node, Any] = {}
         small = max((each.numel() for each in values), default=0) / _SMALL
-        given = iter(values)
+        given = zip(values, self.ranges, strict=True)
         done = last_uses(self.graph)
         for node in self.graph.nodes:
             if node.op == "output":
                 return [held[each] for each in output_nodes(self.graph)]
             if node.op == "placeholder":
-                exact = Known(next(given))
-                error = self.read(exact)
+                value, its_range = next(given)
+                exact = Known(value)
+                error = self.read(exact, its_range)
                 held[node] = Pair(exact.value, error, error, exact.of_value)
             elif node.op == "get_attr":
                 constant = constants[str(node.target)]
@@ -135,13 +152,11 @@ class Propagation:
                 del held[each]
         raise AssertionError("a graph has an output")
 
-    def read(self, a: Known) -> Tensor | None:
+    def read(self, a: Known, its_range: tuple[float, float] | None) -> Tensor | None:
         """The error of an argument: exact, but for subnormals that are flushed as it is read."""
-        if self.sure.numerics.gradual_underflow or not a.value.is_floating_point():
+        if its_range is None:
             return None
-        if not a.value.numel():
-            return None
-        least, most = float(a.size.amin()), float(a.size.amax())  # faster than aminmax
+        least, most = its_range
         a.of_value["most"] = most + FLUSHED
         if least >= FLUSHED:
             return None

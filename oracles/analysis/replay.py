@@ -78,16 +78,19 @@ def spread(
 
     # Of each node first the exact value, then those of the replays.
     held: dict[Node, list[Any]] = {}
-    given, done = iter(values), last_uses(walk.graph)
+    given, done = zip(values, walk.ranges, strict=True), last_uses(walk.graph)
     for node in walk.graph.nodes:
         if node.op == "output":
             break
         if node.op in {"placeholder", "get_attr"}:
-            is_given = node.op == "placeholder"
-            value = next(given) if is_given else constants[str(node.target)]
-            value = value.double() if value.is_floating_point() else value
-            exact, local = value, walk.read(Known(value)) if is_given else of_constants(value)
-            runs = [value] * _REPLAYS
+            if node.op == "placeholder":
+                exact, its_range = next(given)
+                local = walk.read(Known(exact), its_range)
+            else:
+                constant = constants[str(node.target)]
+                exact = constant.double() if constant.is_floating_point() else constant
+                local = of_constants(exact)
+            runs = [exact] * _REPLAYS
         else:
             exact, *runs = (_result(node, held, each) for each in range(_REPLAYS + 1))
             local = walk.local(node, exact, lambda other: held[other][0])

@@ -21,6 +21,9 @@ from oracles.analysis import NoRuleError, bounds, truth
 from oracles.op import Argument, Numerics
 from oracles.reference.signature import Function, OpError, Signature, place_of
 
+# Of these, bits mean nothing once an error is added; a code of 8 bits may be read as it is.
+_NUMBERS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+
 
 class _Watch(TorchDispatchMode):
     """Refuses what a reference mustn't do, as it does it."""
@@ -44,6 +47,11 @@ class _Watch(TorchDispatchMode):
         if torch.Tag.data_dependent_output in func.tags and not is_whole:
             self._refuse(
                 f"it goes by a tensor's values ({func}); write torch.where for a branch by values"
+            )
+        if func is torch.ops.aten.view.dtype and _NUMBERS & {args[0].dtype, args[1]}:
+            self._refuse(
+                f"it reads a number's bits, from {args[0].dtype} to {args[1]}, where errors "
+                "can't be followed; compute with the number itself"
             )
         for argument, passed in zip(func._schema.arguments, args, strict=False):  # noqa: SLF001
             is_written = argument.alias_info is not None and argument.alias_info.is_write

@@ -21,6 +21,7 @@ from reports.record import ACCURACY_PROTOCOL, AccuracyRow, CoverageRow, KernelIn
 from reports.views.accuracy_verdict import served
 from suites.accuracy.coverage import coverage_rows, is_in_reach
 from suites.accuracy.own_cases import own_cases
+from suites.accuracy.pages import keep_freed_pages
 from suites.accuracy.run import Run
 from suites.interpreter import repairs
 from suites.run import shards
@@ -51,6 +52,7 @@ class Accuracy(Suite[AccuracyRow]):
 
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         super().__init__(options, device)
+        keep_freed_pages()
         if device.type == "cpu":
             # What domains are asked about is what kernels dispatch for.
             os.environ[SIMULATED_SM_VARIABLE] = str(self.sm)

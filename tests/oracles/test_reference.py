@@ -213,6 +213,21 @@ _WRONG = {
         "goes by a tensor's values",
     ),
     "numpy": (_PLAIN + "return torch.from_numpy(x.numpy())", 10, "it leaves PyTorch by numpy"),
+    "bits of its argument": (
+        _PLAIN + "return (x.view(torch.int32) & -8192).view(torch.float32)",
+        10,
+        "it reads a number's bits",
+    ),
+    "bits of what it computed": (
+        _PLAIN + "return (2 * x).float().view(torch.int32).view(torch.float32).double()",
+        10,
+        "it reads a number's bits, from torch.float32 to torch.int32",
+    ),
+    "numbers made of bits": (
+        _PLAIN + "return x * torch.full((1,), 1072693248 << 32).view(torch.float64)",
+        10,
+        "it reads a number's bits, from torch.int64 to torch.float64",
+    ),
     "no rule": (_PLAIN + "return torch.linalg.svd(x)[0] @ x", 10, "svd"),
     "other dtype": (
         _PLAIN + "return x @ torch.ones(5, 5, dtype=torch.int32)",

@@ -9,7 +9,7 @@ from torch import Tensor
 from oracles import OPS
 from oracles.analysis import bounds, truth
 from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.propagation import Propagation
+from oracles.analysis.propagation import Propagation, range_of
 from oracles.analysis.replay import spread
 from oracles.analysis.trace import tensors_of, trace
 from oracles.op import Numerics
@@ -66,8 +66,9 @@ def test_replays_are_within_the_bound(op: ReferenceOp) -> None:
     for case in cases[:: len(cases) // _CASES]:
         inputs = op.inputs(case, CPU)
         values = tuple(tensors_of(inputs, torch.float64).values())
+        ranges = [range_of(each) for each in inputs.values() if isinstance(each, Tensor)]
         graph = trace(op.reference.function, inputs)
-        walk = Propagation(graph.graph, Arithmetic.of(_NUMERICS, case.dtype), None, str)
+        walk = Propagation(graph.graph, ranges, Arithmetic.of(_NUMERICS, case.dtype), None, str)
         constants = {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
         constants |= dict(graph.named_buffers())
         for shown, pair in zip(

@@ -1,0 +1,21 @@
+"""Memory that a judge frees stays its own: new pages cost more than the arithmetic on them."""
+
+from __future__ import annotations
+
+import ctypes
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers, of malloc.h
+_KEPT = 1 << 28  # bytes at the heap's end; what is free beyond goes back
+_LARGEST = 1 << 25  # bytes; a larger tensor has pages of its own, which go back with it
+
+
+def keep_freed_pages() -> None:
+    """Have glibc keep what this process frees, for its next tensors; elsewhere nothing changes.
+
+    By default a large tensor takes new pages each time, which the kernel fills with zeros:
+    docs/measured.md, What derived bounds cost.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_MMAP_THRESHOLD, _LARGEST)
