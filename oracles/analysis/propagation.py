@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from oracles.analysis.trace import CODES, ROUNDS, NoRuleError
 from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
+SOURCES = {"placeholder", "get_attr"}  # operations of nodes that aren't computed
 _SMALL = 16  # times fewer numbers: such values can be kept
 _SLOW = {
     *(_aten.tanh.default, _aten.erf.default, _aten.exp.default),
@@ -130,16 +131,8 @@ class Propagation:
         for node in self.graph.nodes:
             if node.op == "output":
                 return [held[each] for each in output_nodes(self.graph)]
-            if node.op == "placeholder":
-                value, its_range = next(given)
-                exact = Known(value)
-                error = self.read(exact, its_range)
-                held[node] = Pair(exact.value, error, error, exact.of_value)
-            elif node.op == "get_attr":
-                constant = constants[str(node.target)]
-                constant = constant.double() if constant.is_floating_point() else constant
-                error = of_constants(constant)
-                held[node] = Pair(constant, error, error)
+            if node.op in SOURCES:
+                held[node] = self.source(node, constants, given)
             else:
                 held[node] = made = self._result(node, held)
                 if (
@@ -152,16 +145,25 @@ class Propagation:
                 del held[each]
         raise AssertionError("a graph has an output")
 
-    def read(self, a: Known, its_range: tuple[float, float] | None) -> Tensor | None:
-        """The error of an argument: exact, but for subnormals that are flushed as it is read."""
-        if its_range is None:
-            return None
-        least, most = its_range
-        a.of_value["most"] = most + FLUSHED
-        if least >= FLUSHED:
-            return None
-        flushed = (a.size < FLUSHED).logical_and_(a.size > 0)
-        return a.size.masked_fill(~flushed, 0) if bool(flushed.any()) else None
+    def source(
+        self,
+        node: Node,
+        constants: Mapping[str, Tensor],
+        given: Iterator[tuple[Tensor, tuple[float, float] | None]],
+    ) -> Pair:
+        """A constant, or the next argument, which is exact but for subnormals that are flushed.
+
+        given: values in float64 and their ranges, for the graph's placeholders in their order.
+        """
+        if node.op == "get_attr":
+            constant = constants[str(node.target)]
+            constant = constant.double() if constant.is_floating_point() else constant
+            error = of_constants(constant)
+            return Pair(constant, error, error)
+        value, its_range = next(given)
+        a = Known(value)
+        error = None if its_range is None else _flushed(a, *its_range)
+        return Pair(value, error, error, a.of_value)
 
     def local(self, node: Node, out: Any, value_of: Callable[[Node], Any]) -> Error:  # noqa: ANN401
         """The error of one operation on exact arguments."""
@@ -293,6 +295,15 @@ def _forget(*knowns: Any) -> None:  # noqa: ANN401
     for each in _flat(knowns):
         if isinstance(each, Known):
             each.memory.clear()
+
+
+def _flushed(a: Known, least: float, most: float) -> Tensor | None:
+    """What is lost of an argument whose magnitudes are from `least` to `most`."""
+    a.of_value["most"] = most + FLUSHED
+    if least >= FLUSHED:
+        return None
+    flushed = (a.size < FLUSHED).logical_and_(a.size > 0)
+    return a.size.masked_fill(~flushed, 0) if bool(flushed.any()) else None
 
 
 def _known_result(out: Any) -> Any:  # noqa: ANN401

@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from oracles.analysis.places import MADE, MOVES, of_constants
-from oracles.analysis.propagation import Propagation, last_uses, output_nodes
-from oracles.analysis.quantities import Known
+from oracles.analysis.places import MADE, MOVES
+from oracles.analysis.propagation import SOURCES, Propagation, last_uses, output_nodes
 from oracles.analysis.rules import SUMS
 from oracles.analysis.trace import ROUNDS
 
@@ -82,14 +81,9 @@ def spread(
     for node in walk.graph.nodes:
         if node.op == "output":
             break
-        if node.op in {"placeholder", "get_attr"}:
-            if node.op == "placeholder":
-                exact, its_range = next(given)
-                local = walk.read(Known(exact), its_range)
-            else:
-                constant = constants[str(node.target)]
-                exact = constant.double() if constant.is_floating_point() else constant
-                local = of_constants(exact)
+        if node.op in SOURCES:
+            source = walk.source(node, constants, given)
+            exact, local = source.value, source.sure
             runs = [exact] * _REPLAYS
         else:
             exact, *runs = (_result(node, held, each) for each in range(_REPLAYS + 1))

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 from oracles.analysis.gelu import BETA, KAPPA, cumulative
 from oracles.analysis.places import MOVES
-from oracles.analysis.propagation import last_uses
+from oracles.analysis.propagation import SOURCES, last_uses
 from oracles.analysis.trace import ROUNDS
 
 _aten = torch.ops.aten
@@ -144,6 +144,18 @@ def _logarithm(out: Tensor, *_: object, **__: object) -> Tensor:
     return torch.ones_like(out)
 
 
+def _sources(
+    graph: Graph, constants: Mapping[str, Tensor], values: Sequence[Tensor]
+) -> dict[Node, Tensor]:
+    """The constants and the arguments, in float64."""
+    given, made = iter(values), {}
+    for node in graph.nodes:
+        if node.op in SOURCES:
+            value = next(given) if node.op == "placeholder" else constants[str(node.target)]
+            made[node] = value.double() if value.is_floating_point() else value
+    return made
+
+
 def scales(
     graph: Graph,
     constants: Mapping[str, Tensor],
@@ -152,17 +164,14 @@ def scales(
     wanted: Sequence[Node],
 ) -> dict[Node, Tensor]:
     """The scales of some outputs. kept: values that are known."""
-    held: dict[Node, Any] = dict(kept)
+    held: dict[Node, Any] = {**kept, **_sources(graph, constants, values)}
     sizes: dict[Node, Any] = {}
     scaled, needed = _needed(graph, kept, wanted)
-    given, done = iter(values), last_uses(graph)
+    done = last_uses(graph)
     for node in graph.nodes:
         if node.op == "output":
             break
-        if node.op in {"placeholder", "get_attr"}:
-            value = next(given) if node.op == "placeholder" else constants[str(node.target)]
-            held[node] = value.double() if value.is_floating_point() else value
-        elif node in needed and node not in held:
+        if node in needed and node not in held:
             args: Any = map_arg(node.args, lambda each: held[each])
             kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
             held[node] = _computed(node, args, kwargs)
@@ -183,11 +192,7 @@ def scale_of_rows(
     rows: tuple[Tensor, ...],
 ) -> Tensor | None:
     """The scale of some rows of an output; None where it isn't made of their own numbers alone."""
-    given, known = iter(values), dict(kept)
-    for node in graph.nodes:
-        if node.op in {"placeholder", "get_attr"}:
-            value = next(given) if node.op == "placeholder" else constants[str(node.target)]
-            known[node] = value.double() if value.is_floating_point() else value
+    known = {**kept, **_sources(graph, constants, values)}
     lead = wanted.meta["val"].shape[:-1]
     scaled, needed = _needed(graph, known, [wanted])
     held: dict[Node, Any] = {}
