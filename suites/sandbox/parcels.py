@@ -134,7 +134,7 @@ def fitting(arena: Arena | None, nbytes: int, device: torch.device) -> Arena:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a tensor lies: buffer's number, then as torch counts, in elements of its dtype."""
 
     buffer: int
@@ -163,7 +163,7 @@ class _Place:
         }
 
     @classmethod
-    def of(cls, message: dict[str, Any]) -> _Place:
+    def of(cls, message: dict[str, Any]) -> Place:
         """From JSON."""
         return cls(
             message["buffer"],
@@ -192,7 +192,7 @@ class _Buffer:
 class Parcel:
     """The inputs of one call, as the judge keeps them: no worker can write here."""
 
-    places: dict[str, _Place]
+    places: dict[str, Place]
     others: Inputs  # arguments that aren't tensors
     buffers: tuple[_Buffer, ...]
     content: Tensor  # uint8: what is sent of all buffers, on the device of the arena
@@ -201,7 +201,7 @@ class Parcel:
     @classmethod
     def of(cls, inputs: Inputs, device: torch.device) -> Parcel:
         """The bytes of `inputs`, copied to `device`."""
-        places: dict[str, _Place] = {}
+        places: dict[str, Place] = {}
         buffers: list[_Buffer] = []
         sent: list[Callable[[], Tensor]] = []  # each buffer's bytes
         known: dict[int, int] = {}  # by the storage's address: its number
@@ -220,7 +220,7 @@ class Parcel:
                 buffers.append(_Buffer(size, nbytes, lead, storage.nbytes()))
                 sent.append(partial(bits_of if whole else _packed, value))
                 size += aligned(nbytes)
-            places[name] = _Place(
+            places[name] = Place(
                 number,
                 value.dtype,
                 tuple(value.shape),
@@ -262,9 +262,17 @@ class Parcel:
         """The same, to go through an arena there."""
         return replace(self, content=self.content.to(device))
 
+    def parts(self) -> list[Tensor]:
+        """Return what is sent of each buffer, uint8, in place."""
+        return [_part(self.content, buffer) for buffer in self.buffers]
+
     def put(self, arena: Arena, at: int = 0) -> dict[str, Any]:
-        """Copy the bytes to `arena`, from `at` on; returns what a worker has to know, in JSON."""
+        """Copy the bytes to `arena`, from `at` on; return what a worker has to know, in JSON."""
         arena.at(at, self.nbytes).copy_(self.content)
+        return {"at": at} | self.described()
+
+    def described(self) -> dict[str, Any]:
+        """Describe buffers and arguments in JSON."""
         buffers = [
             {"bytes": each.nbytes, "lead": each.lead, "room": each.room} for each in self.buffers
         ]
@@ -273,7 +281,7 @@ class Parcel:
             for name, each in self.others.items()
         }
         tensors = {name: each.message for name, each in self.places.items()}
-        return {"at": at, "buffers": buffers, "tensors": tensors, "others": others}
+        return {"buffers": buffers, "tensors": tensors, "others": others}
 
     def differs(self, arena: Arena) -> str | None:
         """The name of an input whose bytes, as they came back, aren't those that were sent."""
@@ -307,7 +315,7 @@ class Unpacked:
         sizes = [each["bytes"] for each in message["buffers"]]
         self._sent = arena.at(message["at"], sum(map(aligned, sizes)))
         self._at_hand = _at_hand(self._sent, device)
-        places = {name: _Place.of(each) for name, each in message["tensors"].items()}
+        places = {name: Place.of(each) for name, each in message["tensors"].items()}
         self._returned: list[tuple[Tensor, Tensor]] = []  # a buffer, and where it goes back to
         arguments: Inputs = {
             name: tuple(each["tuple"]) if isinstance(each, dict) else each

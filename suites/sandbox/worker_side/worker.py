@@ -22,6 +22,7 @@ import torch
 from kernels.registry import Kernel
 from suites.sandbox.call import Declared, How, declared, told_of
 from suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
+from suites.sandbox.shared_sets import OpenedSets
 from suites.sandbox.wire import ClosedError, Line, Message, case_of
 from suites.sandbox.worker_side import process_state, watch
 from suites.sandbox.worker_side.candidate import call_candidate, is_fatal
@@ -30,9 +31,10 @@ _MOST_KEPT = 2**28
 
 
 class _Worker:
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.arenas: dict[str, Arena] = {}  # by the kind of their device
+    def __init__(self, device: torch.device, line: Line) -> None:
+        self.device, self.line = device, line
+        self.number = 0  # of the message that is answered
+        self.arenas: dict[str, Arena] = {}  # by the kind of their device; "sets": of shared sets
         self.kernels: dict[tuple[str, str], Kernel] = {}
         self.last: Unpacked | None = None
         self.state: process_state.State = {}  # of the process, between calls
@@ -40,11 +42,12 @@ class _Worker:
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
         """Open the judge's memory; why it can't be opened, or None."""
-        earlier = self.arenas.pop(spec["device"], None)
+        name = spec.get("name", spec["device"])
+        earlier = self.arenas.pop(name, None)
         if earlier is not None:
             earlier.close()
         try:
-            self.arenas[spec["device"]] = open_arena(spec, descriptors)
+            self.arenas[name] = open_arena(spec, descriptors)
         except ArenaError as error:
             return str(error)
         return None
@@ -163,6 +166,43 @@ class _Worker:
                 self._give_back(each)
         return {"said": said, "outputs": list(outputs), "spent": changes.spent}
 
+    def passes(self, message: Message) -> Message:
+        """Let a module of the suites call a kernel on sets that the judge fills again and again.
+
+        The module's `run_passes` asks for the next order of calls by a function that answers the
+        judge and waits for its next message.
+        """
+        kernel = self.kernels[message["op"], message["kernel"]]
+        self.last = None
+        self.settle()
+        sets = OpenedSets.of(self.arenas["sets"], message["sets"])
+        run_passes = sys.modules[message["module"]].run_passes
+        changes = process_state.Changes()
+        try:
+            with (
+                watch.libraries_refused(kernel, self.device),
+                process_state.kept(kernel.path, changes),
+            ):
+                run_passes(kernel, sets, self.device, message["settings"], self._next)
+        except (KeyboardInterrupt, ClosedError):
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
+            reply = {"raised": told_of(error, kernel), "fatal": is_fatal(error)}
+            return reply | {"spent": changes.spent}
+        finally:
+            del sets
+        if changes.broken is not None and kernel.origin != "baseline":
+            reply = {"raised": changes.broken, "rule": "changed process state"}
+            return reply | {"spent": changes.spent}
+        return {"spent": changes.spent}
+
+    def _next(self, reply: Message) -> Message:
+        """Answer the judge, and wait for its next message about the same passes."""
+        self.line.send({"id": self.number} | reply)
+        message = self.line.receive()
+        self.number = message["id"]
+        return message
+
     def _give_back(self, unpacked: Unpacked) -> None:
         """Gigabytes of a GPU's memory, which the judge needs for their truth."""
         if unpacked.nbytes > _MOST_KEPT:
@@ -198,11 +238,12 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
     torch.set_num_threads(1)
     if message["watched"]:  # what only compiles draws its own inputs, by oracles too
         watch.keep_refusing()
-    of = _Worker(device)
+    of = _Worker(device, line)
     answer: dict[str, Callable[[Message], Message]] = {
         "ask": of.ask,
         "call": of.call,
         "task": of.task,
+        "passes": of.passes,
         "work": lambda message: of.tasks[message["module"]](of.kernels, message["settings"]),
     }
     printed, libc = sys.stdout, ctypes.CDLL(None)  # as they are before a candidate is imported
@@ -213,10 +254,11 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
             message, descriptors = line.receive_with_descriptors(None, 1)
         except ClosedError:
             return
+        of.number = message["id"]
         problem = of.open(message["arena"], descriptors) if "arena" in message else None
         said = answer[message["do"]](message) if problem is None else {"no_arena": problem}
         # What a GPU prints goes through C, which keeps it back in a file.
         with suppress(OSError, ValueError):
             printed.flush()
         libc.fflush(None)
-        line.send({"id": message["id"]} | said)
+        line.send({"id": of.number} | said)

@@ -1,0 +1,121 @@
+"""Several sets of one case's inputs, and places for their outputs, in memory that the judge owns.
+
+A worker calls kernels on these inputs where they lie, and copies outputs to their places, so that
+the judge has them as soon as the worker says that it is done. All sets have one layout: a set's
+buffers, each as many bytes past a multiple of 256 as in the case, and then its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oracles.op import Inputs, OutputForm, dtype_name
+from suites.sandbox.parcels import Arena, Parcel, Place, aligned
+
+
+@dataclass(frozen=True, slots=True)
+class SetLayout:
+    """Where a set's parts lie, in bytes from the start of the set.
+
+    starts   of each buffer of the parcel
+    outputs  name, start and form of each output
+    nbytes   of a set, a multiple of 256
+    """
+
+    parcel: Parcel
+    starts: tuple[int, ...]
+    outputs: tuple[tuple[str, int, OutputForm], ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, parcel: Parcel, forms: Mapping[str, OutputForm]) -> SetLayout:
+        """The layout for inputs like those of the parcel. Its buffers must be whole."""
+        starts, size = [], 0
+        for buffer in parcel.buffers:
+            assert buffer.whole
+            starts.append(size + buffer.lead)
+            size += aligned(buffer.lead + buffer.nbytes)
+        outputs = []
+        for name, form in forms.items():
+            outputs.append((name, size, form))
+            size += aligned(form.nbytes)
+        return cls(parcel, tuple(starts), tuple(outputs), size)
+
+    def message(self, count: int) -> dict[str, Any]:
+        """What a worker needs to find `count` sets, in JSON."""
+        packed = self.parcel.described()
+        outputs = [
+            {"name": name, "start": start, "dtype": dtype_name(form.dtype), "shape": form.shape}
+            for name, start, form in self.outputs
+        ]
+        buffers = [
+            {"start": start, "bytes": buffer.nbytes}
+            for start, buffer in zip(self.starts, self.parcel.buffers, strict=True)
+        ]
+        return {
+            "count": count,
+            "nbytes": self.nbytes,
+            "buffers": buffers,
+            "tensors": packed["tensors"],
+            "others": packed["others"],
+            "outputs": outputs,
+        }
+
+    def fill(self, arena: Arena, number: int, values: Parcel) -> None:
+        """Copy the parcel's values to a set."""
+        parts = zip(self.starts, values.parts(), strict=True)
+        for start, part in parts:
+            arena.at(number * self.nbytes + start, part.numel()).copy_(part)
+
+    def read(self, arena: Arena, number: int) -> dict[str, Tensor]:
+        """Return copies of the outputs in a set's places, by name."""
+        outputs = {}
+        for name, start, form in self.outputs:
+            place = arena.at(number * self.nbytes + start, form.nbytes)
+            outputs[name] = place.clone().view(form.dtype).view(form.shape)
+        return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSets:
+    """The sets as a worker sees them: arguments of a call, and where its outputs go, by name."""
+
+    inputs: tuple[Inputs, ...]
+    places: tuple[dict[str, Tensor], ...]
+
+    @classmethod
+    def of(cls, arena: Arena, message: dict[str, Any]) -> OpenedSets:
+        """Views of the arena's bytes, for what `SetLayout.message` says."""
+        tensors = {name: Place.of(value) for name, value in message["tensors"].items()}
+        others: Inputs = {
+            name: tuple(value["tuple"]) if isinstance(value, dict) else value
+            for name, value in message["others"].items()
+        }
+        inputs, places = [], []
+        for number in range(message["count"]):
+            base = number * message["nbytes"]
+            buffers = [
+                arena.at(base + buffer["start"], buffer["bytes"]) for buffer in message["buffers"]
+            ]
+            views: Inputs = {
+                name: place.seen_in(buffers[place.buffer], whole=True)
+                for name, place in tensors.items()
+            }
+            inputs.append(views | others)
+            places.append(
+                {
+                    output["name"]: _output(arena, base + output["start"], output)
+                    for output in message["outputs"]
+                }
+            )
+        return cls(tuple(inputs), tuple(places))
+
+
+def _output(arena: Arena, start: int, output: dict[str, Any]) -> Tensor:
+    form = OutputForm(tuple(output["shape"]), getattr(torch, output["dtype"]))
+    return arena.at(start, form.nbytes).view(form.dtype).view(form.shape)
