@@ -3,7 +3,7 @@
 A record of any suite: `reports.report` has the view of each. Several are shown one
 after another, and `--html` makes one page of them.
 
-Exit status: 0 for the record of a run that finished, whatever its verdict; 1 for one that is
+Exit status: 0 for the record of a run that finished, whatever its verdict; 4 for one that is
 incomplete, with the problem on stderr; 2 where there is no record to show, with the reason.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from reports.arguments import CommandLine, add_forms, named_forms
 from reports.document.model import Document
+from reports.exit_status import ExitStatus
 from reports.junit import render_junit
 from reports.output import refuse_to_overwrite, run_alone, save, write_document
 from reports.phrases import shown
@@ -36,10 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problems = _shown(options)
     except RecordError as error:
         print(error, file=sys.stderr)
-        return 2
+        return ExitStatus.USAGE
     for problem in problems:
         print(problem, file=sys.stderr)
-    return int(bool(problems))
+    return ExitStatus.INCOMPLETE if problems else ExitStatus.RIGHT
 
 
 def _parser() -> CommandLine:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -177,22 +177,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
             group.addoption(*each.names, **each.settings)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
-    """Choose the device before a conftest imports triton.
-
-    Ctrl-C in the seconds that the imports take ends pytest without pages of where in them it was.
-    """
-    try:
-        _choose_device(early_config)
-        return (yield)
-    except KeyboardInterrupt:
-        print("interrupted before anything was run", file=sys.stderr, flush=True)
-        os._exit(pytest.ExitCode.INTERRUPTED)  # Python may remember it, and end as from a signal
-
-
-def _choose_device(early_config: pytest.Config) -> None:
-    """Choose it, and tell triton. Raises UsageError."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Choose the device, and tell triton, before a conftest imports it. Raises UsageError."""
     wanted = early_config.known_args_namespace.device
     if wanted not in ("auto", "cpu", "cuda"):
         raise pytest.UsageError(f"--device {wanted}: there is no such device; use cpu or cuda")

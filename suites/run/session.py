@@ -22,6 +22,7 @@ import pytest
 from kernels.registry import KernelError
 from oracles.op import Numerics
 from reports.arguments import quoted
+from reports.exit_status import ExitStatus
 from reports.output import report_console
 from reports.phrases import count, shown
 from reports.record import AccuracyRow, FindRow, RecordError, RunHeader, read
@@ -29,10 +30,11 @@ from reports.report import print_report
 from suites.run import earlier_run, shards
 from suites.run.attempt import CRASHED, known_pairs, note_pair
 from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
+from suites.run.exit_status import in_pytest, keep_what_ran, of_pytest
 from suites.run.nox_command import nox_command, path_in_command, without
 from suites.run.options import DEVICE
 from suites.run.progress import Progress
-from suites.run.record import INTERRUPTED, RunRecord
+from suites.run.record import RunRecord
 from suites.run.selection import absent_kernels, kernel_files, refusing
 from suites.run.suite import DeviceLostError, Pair, PairRow, Suite
 
@@ -225,6 +227,7 @@ class Session(Generic[PairRow]):
             self.record = RunRecord(results, self.started, **header)
         except RecordError as error:
             raise pytest.UsageError(f"--results {results}: {error}") from error
+        keep_what_ran()
         suite.record_path = self.record.path
         if note := os.environ.get(shards.RECORD_NOTE):
             Path(note).write_text(str(self.record.path.resolve()))
@@ -242,7 +245,7 @@ class Session(Generic[PairRow]):
             try:
                 self.record.add(row)
             except RecordError as error:
-                pytest.exit(str(error), returncode=INTERRUPTED)
+                pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
             if self.suite.wrong(row) is not None:
                 self._failed += row.gates
                 self._beside += not row.gates
@@ -354,7 +357,9 @@ class Session(Generic[PairRow]):
             most = self.options.maxfail
             stopped = "-x: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
             session._shouldfail = False  # noqa: SLF001 (pytest would say it below the report)
-        session.exitstatus = self._close(self.record, int(exitstatus), stopped)
+        status = self._close(self.record, of_pytest(exitstatus), stopped)
+        interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+        session.exitstatus = exitstatus if interrupted else in_pytest(status)
         self.suite.close()
         console = report_console()
         console.print()
@@ -366,10 +371,12 @@ class Session(Generic[PairRow]):
             console.print("\nThe suite itself failed, which is no verdict on the kernel:")
             console.print(each, markup=False, highlight=False)
 
-    def _close(self, record: RunRecord[PairRow], status: int, stopped: str | None) -> int:
-        """Write the last line; the exit status: 0 where anything counts, and nothing failed.
+    def _close(
+        self, record: RunRecord[PairRow], pytests: ExitStatus, stopped: str | None
+    ) -> ExitStatus:
+        """Write the last line and return the run's exit status.
 
-        status: pytest's own, kept where it tells of something else than of tests.
+        pytests: what pytest says of its tests. stopped: the option that ended the run early.
         """
         whole = self.suite.share is None
         # A share of nothing but pairs that are refused, or that an earlier run has, is done.
@@ -378,13 +385,20 @@ class Session(Generic[PairRow]):
         if whole:
             self.errors += edited(self.files)
             failed |= self.suite.fails(record.header.kernels, record.rows)
-        if status in (0, 1, 5):
-            status = int(failed or not anything or not record.is_whole or bool(self.errors))
+        missing = not record.is_whole and stopped is None
+        if record.interrupted or pytests == ExitStatus.INCOMPLETE:
+            status = ExitStatus.INCOMPLETE
+        elif self.errors or pytests == ExitStatus.SUITE_FAILED:
+            status = ExitStatus.SUITE_FAILED
+        elif missing or not anything:
+            status = ExitStatus.INCOMPLETE
+        else:
+            status = ExitStatus.WRONG if failed else ExitStatus.RIGHT
         try:
             record.close(status, stopped=stopped)
         except RecordError as error:
             print(error, file=sys.stderr)
-            status = status or 1
+            status = status or ExitStatus.SUITE_FAILED
         return status
 
     def _again(self, path: Path) -> str:
