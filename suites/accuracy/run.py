@@ -9,7 +9,6 @@ import hashlib
 import secrets
 import shlex
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,9 +27,9 @@ from suites.accuracy.verdict import Verdict, judge
 from suites.interpreter.strict.masked_lanes import let_pass
 from suites.run.descriptions import case_info
 from suites.run.nox_command import nox_command, path_in_command
-from suites.run.suite import DeviceLostError
+from suites.run.suite import DeviceLostError, NoMemoryError, told_of_memory
 from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, printed_by
-from suites.sandbox.judge_side.workers import Workers
+from suites.sandbox.judge_side.workers import SPENT, Workers
 from suites.sandbox.originals import Originals
 from suites.sandbox.parcels import Parcel
 from suites.sandbox.worker_side.in_process import InProcess
@@ -43,16 +42,11 @@ _MOST_FLOPS_ON_CPU = 2e10
 _MOST_BYTES_KEPT_PACKED = 2**30
 # Above this judge and worker make room for one another on the card.
 _MOST_BYTES_SIDE_BY_SIDE = 2**31
+# After a case of more the allocator gives its memory back, which other processes may need.
+_MOST_BYTES_KEPT = 2**26
 # What a core of the host judges in some tens of milliseconds.
 _MOST_BYTES_ON_HOST = 2**20
 _MOST_FLOPS_ON_HOST = 3e7
-_LONGEST_TOLD = 300  # of what PyTorch says when it finds no memory
-
-
-def told_of_memory(error: torch.OutOfMemoryError) -> str:
-    """What the judge's own lack of memory said; what the error's frames hold is let go."""
-    traceback.clear_frames(error.__traceback__)
-    return " ".join(str(error).split())[:_LONGEST_TOLD]
 
 
 @dataclass(slots=True)
@@ -67,6 +61,7 @@ class Run:
     the bounds, and leave out the emulation and what trial.py asks besides. briefly: where one call
     is enough, make one, and ask nothing besides. strict: whether the interpreter is; else rows tell
     which undefined lanes were read. asked: what of that is asked of a kernel once, and has been.
+    processes: how many of this run share the GPU.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -82,6 +77,7 @@ class Run:
     two_calls_alone: bool = False
     briefly: bool = False
     strict: bool = True
+    processes: int = 1
     oracle_calls: int = 0
     _known: Known | None = None
     asked: set[object] = field(default_factory=set)
@@ -104,8 +100,42 @@ class Run:
     def try_pair(self, kernel: Kernel, case: Case) -> AccuracyRow:
         """Call the kernel twice on the case and judge what it left.
 
-        Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us.
+        Where the GPU's memory is full, all that can be is given back, and the pair tried again.
+        Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us, and
+        NoMemoryError where its memory is full again.
         """
+        short = self._short(kernel, case)
+        if isinstance(short, AccuracyRow):
+            return short
+        self._give_back()
+        short = self._short(kernel, case)
+        if isinstance(short, AccuracyRow):
+            return short
+        self._give_back()
+        raise NoMemoryError(short, self.processes)
+
+    def _short(self, kernel: Kernel, case: Case) -> AccuracyRow | str:
+        """Return the pair's row, or what PyTorch says where there is no memory for it.
+
+        A kernel that finds none fails only where its process has the GPU to itself.
+        """
+        try:
+            row = self._tried(kernel, case)
+        except torch.OutOfMemoryError as error:
+            return told_of_memory(error)
+        beside = self.processes > 1 and row.status == "failed"
+        reason = row.reason or ""
+        return reason if beside and any(each in reason for each in SPENT) else row
+
+    def _give_back(self) -> None:
+        """Give back the memory of the case, of the workers and of PyTorch's allocator."""
+        self._known = None
+        if isinstance(self.runner, Workers):
+            self.runner.give_back()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _tried(self, kernel: Kernel, case: Case) -> AccuracyRow:
         started = time.perf_counter()
         declared = self._declared(kernel, case)
         if declared.problem is not None:
@@ -121,7 +151,10 @@ class Run:
             second = self.call_flipped(kernel, known, "sentinel")
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
-            raise DeviceLostError(self._row(kernel, case, declared, lost, started, (first,)))
+            row = self._row(kernel, case, declared, lost, started, (first,))
+            if not self._answers():
+                raise DeviceLostError(row)
+            return row  # another worker comes: the context that is dead was the kernel's own
         if not self.apart and (first.rule is not None or second.rule is not None):
             # It may have written where it shouldn't have: the next kernel is judged by fresh ones.
             self._known = None
@@ -139,6 +172,17 @@ class Run:
                 "notes": (*trial.notes, *passed),
             }
         )
+
+    def _answers(self) -> bool:
+        """Return whether the GPU still answers this process, whose context is the judge's own."""
+        if self.device.type != "cuda":
+            return True
+        try:
+            alive = bool((torch.ones(1, device=self.device) + 1 == 2).all())
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return False
+        return alive
 
     def _declared(self, kernel: Kernel, case: Case) -> Declared:
         """What the kernel says of the case; the memory that it names is its own choice's."""
@@ -171,6 +215,7 @@ class Run:
         return AccuracyRow(
             kernel=kernel.name,
             case=case_info(case),
+            configuration=kernel.configuration,
             status="refused",
             reason=reason,
             gates=self.gates(kernel),
@@ -282,7 +327,11 @@ class Run:
 
     def _known_of(self, kernel: Kernel, case: Case) -> Known:
         if self._known is None or self._known.case != case:
-            self._known = None  # so that two truths never lie in memory together
+            before, self._known = self._known, None  # so that no two truths lie in memory together
+            large = before is not None and before.op.bytes(before.case) > _MOST_BYTES_KEPT
+            del before
+            if large and self.device.type == "cuda":
+                torch.cuda.empty_cache()
             originals = Originals(kernel.op, case, self._judged_on(kernel, case))
             self._known = Known.of(kernel.op, case, originals, self._secret_of(case))
         return self._known

@@ -33,7 +33,7 @@ from suites.run.selection import (
     selected_cases,
     selected_kernels,
 )
-from suites.run.suite import DeviceLostError, Pair, Suite
+from suites.run.suite import DeviceLostError, NoMemoryError, Pair, Suite
 from suites.run.user_cases import cases_options
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import Workers
@@ -61,6 +61,8 @@ class Accuracy(Suite[AccuracyRow]):
         self.cases: tuple[Case, ...] = ()
         self.own_cases: tuple[Case, ...] = ()  # of users' kernels
         self.workers: Workers | None = None
+        if options.shard:
+            self.processes = int(options.shard.partition("/")[2])
         if not options.shard or options.in_process:
             self.unchecked = self._mend_interpreter()
         if not options.in_process:
@@ -105,6 +107,7 @@ class Accuracy(Suite[AccuracyRow]):
             further=further,
             every_configuration=every_configuration,
             strict=self.strict is not False,
+            processes=self.processes,
         )
 
     def plan(self) -> Sequence[Pair]:
@@ -207,6 +210,10 @@ class Accuracy(Suite[AccuracyRow]):
         """As asked for; else as many as the machine is good for. Huge cases are tried alone."""
         kind, asked = self.device.type, self.options.jobs or int(self.options.in_process)
         jobs = asked or shards.default_jobs(kind, len(kept))
+        if not asked and kind == "cuda":
+            cases = {case.id(): case for _, case in kept if not shards.is_huge(case, kind)}
+            needed = map(shards.memory_of, cases.values())
+            jobs = min(jobs, shards.fitting_jobs(needed, torch.cuda.mem_get_info()[0]))
         is_huge = any(shards.is_huge(case, kind) for _, case in kept)
         return min(jobs, shards.most_jobs(self.cases, kind)), is_huge
 
@@ -215,7 +222,10 @@ class Accuracy(Suite[AccuracyRow]):
         rows: list[AccuracyRow] = []
         try:
             for each in self._held(kernel, case):
-                rows.append(self.judge.try_pair(each, case))  # noqa: PERF401 (kept if one raises)
+                try:
+                    rows.append(self.judge.try_pair(each, case))
+                except NoMemoryError as error:
+                    rows.append(self.judge.refused(each, case, str(error)))
         except DeviceLostError as lost:
             raise DeviceLostError(*rows, *lost.args) from lost
         return rows

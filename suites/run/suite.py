@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -28,7 +29,33 @@ PairRow = TypeVar("PairRow", bound=AccuracyRow | BenchRow | ProfileRow)
 
 
 class DeviceLostError(RuntimeError):
-    """A candidate left the GPU unusable for this process. Its arguments: the rows of the pair."""
+    """A candidate left the GPU unusable for the judge too. Its arguments: the rows of the pair."""
+
+
+class NoMemoryError(RuntimeError):
+    """The GPU has too little memory for a pair, which says nothing of the kernel: a sentence."""
+
+    def __init__(self, told: str, processes: int) -> None:
+        beside = f" beside {processes - 1} other processes of this run" if processes > 1 else ""
+        if processes == 2:
+            beside = " beside another process of this run"
+        again = "; run it again with --jobs 1" if processes > 1 else ""
+        super().__init__(f"{_SHORT} for this case{beside} ({told}){again}")
+
+
+_SHORT = "incomplete: the GPU has too little memory"
+_LONGEST_REPORT = 300  # characters of what PyTorch says when it finds no memory
+
+
+def told_of_memory(error: torch.OutOfMemoryError) -> str:
+    """Return what PyTorch says on one line, and let go of the tensors in the error's frames."""
+    traceback.clear_frames(error.__traceback__)
+    return " ".join(str(error).split())[:_LONGEST_REPORT]
+
+
+def is_short(row: object) -> bool:
+    """Return whether a row says that the GPU had no memory for it."""
+    return (getattr(row, "reason", None) or "").startswith(_SHORT)
 
 
 class Suite(Generic[PairRow]):
@@ -41,6 +68,7 @@ class Suite(Generic[PairRow]):
     share      the cases of this process, where another one of the same run started it
     machine    set before `begin`
     record_path    set after it
+    processes  how many processes of this run share the GPU
     drawn      what is tried is drawn while the run goes on, so that nothing is planned
     earlier    the record of a drawn run that is gone on with
     """
@@ -51,6 +79,7 @@ class Suite(Generic[PairRow]):
     strict: bool | None = None
     unchecked: tuple[str, ...] = ()
     share: frozenset[str] | None = None
+    processes: int = 1
     machine: Environment
     record_path: Path
     kernels: tuple[Kernel, ...]

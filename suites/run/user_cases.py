@@ -38,7 +38,7 @@ _MOST_BYTES_OF_A_FILE = 2**26
 _MOST_TOLD = 10
 _LARGEST_SIZE = 2**31 - 1
 _LARGEST_GPU_BYTES = 2**38  # more than one has: a file for a GPU still reads where there is none
-_TIMES_ITS_BYTES = 10  # what a case takes with its truth and bounds in float64
+TIMES_ITS_BYTES = 10  # what a case takes with its truth and bounds in float64
 _QUOTED = 80
 
 Name = Annotated[str, Field(max_length=200)]
@@ -305,7 +305,7 @@ def too_large(op: Op, case: Case, most_bytes: int) -> str | None:
         reached = 1 + sum((size - 1) * stride for size, stride in steps)
         taken += max(reached if math.prod(each.shape) else 0, 0) * each.dtype.itemsize
     taken += sum(form.nbytes for form in op.forms(case).values())
-    needed = max(taken, _TIMES_ITS_BYTES * op.bytes(case))
+    needed = max(taken, TIMES_ITS_BYTES * op.bytes(case))
     if needed <= most_bytes:
         return None
     return (

@@ -14,14 +14,14 @@ from kernels.registry import Kernel
 from oracles.cases.names import objection
 from oracles.op import Case, Op, dtype_name
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
-from suites.accuracy.run import told_of_memory
+from suites.accuracy.coverage import MOST_BYTES_IN_REACH
 from suites.accuracy.suite import FURTHER, Accuracy
 from suites.run import shards
 from suites.run.descriptions import case_info
 from suites.run.progress import Progress
 from suites.run.selection import alike_together
-from suites.run.suite import DeviceLostError, Pair
-from suites.run.user_cases import user_cases
+from suites.run.suite import NoMemoryError, Pair
+from suites.run.user_cases import TIMES_ITS_BYTES, user_cases
 from suites.sandbox.judge_side.workers import SPENT
 from suites.search.draws import Draws
 from suites.search.shrinking import Shrunk, changes, shrink
@@ -77,6 +77,9 @@ class Search(Accuracy):
         """As many as cores, or as asked for: each draws cases of its own."""
         del kept
         count = self.options.jobs or shards.default_jobs(self.device.type, shards.FEWEST_PAIRS)
+        if not self.options.jobs and self.device.type == "cuda":
+            drawn = [TIMES_ITS_BYTES * MOST_BYTES_IN_REACH["cuda"]] * count
+            count = min(count, shards.fitting_jobs(drawn, torch.cuda.mem_get_info()[0]))
         self._spread = count > 1 and not self.options.in_process
         return (count if self._spread else 1), False
 
@@ -157,13 +160,8 @@ class Search(Accuracy):
     def _judged(self, kernel: Kernel, case: Case) -> AccuracyRow:
         try:
             row = self.judge.try_pair(kernel, case)
-        except DeviceLostError as lost:
-            row = lost.args[0]
-            assert isinstance(row, AccuracyRow)
-        except torch.OutOfMemoryError as error:  # truth and bounds found none
-            reason = f"{_NO_MEMORY}: {told_of_memory(error)}"
-            torch.cuda.empty_cache()
-            return self.judge.refused(kernel, case, reason)
+        except NoMemoryError as error:
+            return self.judge.refused(kernel, case, str(error))
         if row.status != "failed" or not any(each in (row.reason or "") for each in SPENT):
             return row
         # The search's other processes hold the rest of it: that says nothing of the kernel.
