@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from reports.record import Record
 
 
+_RESULTS = Path("results")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
@@ -51,7 +54,7 @@ def _parser() -> CommandLine:
     parser.add_argument(
         "--results",
         type=Path,
-        default=Path("results"),
+        default=_RESULTS,
         metavar="DIR",
         help="where the latest is looked for (default: results)",
     )
@@ -87,6 +90,7 @@ def _parser() -> CommandLine:
 
 def _shown(options: argparse.Namespace) -> list[str]:
     """Read the records and write what was asked for; what keeps records from being whole."""
+    _refuse_unused(options)
     refuse_to_overwrite(named_forms(options))
     records = [
         read(path, thinned=Thinning().thinned)
@@ -95,6 +99,18 @@ def _shown(options: argparse.Namespace) -> list[str]:
     if not options.check:
         _write(records, options)
     return [record.problem for record in records if record.problem is not None]
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """Raise RecordError for an option that would do nothing beside the others."""
+    forms = [*named_forms(options), *["--markdown"] * (options.markdown is not None)]
+    forms += ["--details"] * options.details
+    if options.check and forms:
+        raise RecordError(f"{forms[0]}: --check shows nothing; leave one out")
+    if options.files and options.results != _RESULTS:
+        raise RecordError(
+            "--results: it is where the latest record is, and files are named; leave one out"
+        )
 
 
 def _write(records: Sequence[Record], options: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from reports.comparison.report import Comparison, compare
 from reports.comparison.side import read_sides
 from reports.exit_status import ExitStatus
 from reports.output import refuse_to_overwrite, run_alone, write_document
+from reports.phrases import shown
 from reports.record import RecordError
 
 if TYPE_CHECKING:
@@ -41,7 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compared(options: argparse.Namespace) -> Comparison:
     """Read all and compare."""
     refuse_to_overwrite(named_forms(options))
-    return compare([side for path in options.records for side in read_sides(path, options.gpu)])
+    sides = [side for path in options.records for side in read_sides(path, options.gpu)]
+    predicted = {each.machine.name for each in sides if each.figures == "predicted"}
+    for name in options.gpu:
+        if not any(name.lower() in each.lower() for each in predicted):
+            raise RecordError(
+                f"--gpu {shown(name)}: no record that is named predicts for it; it selects among "
+                "the predictions of a record of nox -s compile, so leave it out or name another"
+            )
+    return compare(sides)
 
 
 def _parser() -> CommandLine:

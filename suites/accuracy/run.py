@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,12 +19,12 @@ from kernels.registry import Kernel
 from oracles.cases import GENERATED
 from oracles.op import Case, Inputs, Outputs
 from reports.record import AccuracyRow
-from suites.accuracy.trial import DRAWN, Trial
+from suites.accuracy.trial import Trial
 from suites.accuracy.truth import Known
 from suites.accuracy.verdict import Verdict, judge
 from suites.interpreter.strict.masked_lanes import let_pass
 from suites.run.descriptions import case_info
-from suites.run.nox_command import nox_command, path_in_command
+from suites.run.reproduce import command_of
 from suites.run.suite import DeviceLostError, NoMemoryError, told_of_memory
 from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, printed_by
 from suites.sandbox.judge_side.workers import SPENT, Workers
@@ -49,6 +47,11 @@ _MOST_BYTES_ON_HOST = 2**20
 _MOST_FLOPS_ON_HOST = 3e7
 
 
+_ONE_WAY = (
+    "lists no configurations and isn't autotuned: --every-configuration has nothing more to try"
+)
+
+
 @dataclass(slots=True)
 class Run:
     """The device of a run, how rows are told to be reproduced, and what is known of the last case.
@@ -62,6 +65,7 @@ class Run:
     is enough, make one, and ask nothing besides. strict: whether the interpreter is; else rows tell
     which undefined lanes were read. asked: what of that is asked of a kernel once, and has been.
     processes: how many of this run share the GPU.
+    tells_configurations: a row says so where its kernel has none to try.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -74,6 +78,7 @@ class Run:
     signs: int | None = None
     further: float = 1.0
     every_configuration: bool = False
+    tells_configurations: bool = False
     two_calls_alone: bool = False
     briefly: bool = False
     strict: bool = True
@@ -169,9 +174,18 @@ class Run:
             update={
                 "relations": trial.relations,
                 "invariance": trial.invariance,
-                "notes": (*trial.notes, *passed),
+                "notes": (*trial.notes, *passed, *self._has_one_way(kernel, declared, first)),
             }
         )
+
+    def _has_one_way(self, kernel: Kernel, declared: Declared, call: Call) -> tuple[str, ...]:
+        """Return a note, once for a kernel, where it has no configuration to choose from."""
+        key = "configurations", kernel.op.name, kernel.name
+        several = bool(declared.configurations) or call.configurations > 1
+        if not self.tells_configurations or several or kernel.configuration or key in self.asked:
+            return ()
+        self.asked.add(key)
+        return (_ONE_WAY,)
 
     def _answers(self) -> bool:
         """Return whether the GPU still answers this process, whose context is the judge's own."""
@@ -370,8 +384,9 @@ class Run:
         calls: tuple[Call, ...],
     ) -> AccuracyRow:
         secret = self._known.secret if len(calls) > 1 and self._known is not None else None
-        is_drawn = (verdict.reason or "").startswith(DRAWN)
-        more = [f"--signs {secret}"] if is_drawn else []
+        # Second calls' values, and further ones, come from the secret.
+        repeats = verdict.status == "failed" and secret is not None
+        more = [f"--signs {secret}"] if repeats else []
         return AccuracyRow(
             kernel=kernel.name,
             case=case_info(case),
@@ -394,10 +409,4 @@ class Run:
 
     def command(self, suite: str, kernel: Kernel, case: Case, *more: str) -> str:
         """What runs this pair alone; more: options after those."""
-        options = [f"--device {self.device.type}"]
-        if kernel.origin == "user":
-            options.append(f"--kernels={shlex.quote(path_in_command(Path(kernel.path)))}")
-        options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}", *more]
-        if kernel.configuration is not None:
-            options.append(f"--configuration {shlex.quote(kernel.configuration)}")
-        return " ".join([nox_command(suite, ["--"]), *self.reproduce_options, *options])
+        return command_of(suite, kernel, case, self.reproduce_options, more)

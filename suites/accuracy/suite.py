@@ -25,7 +25,7 @@ from suites.accuracy.pages import keep_freed_pages
 from suites.accuracy.run import Run
 from suites.interpreter import repairs
 from suites.run import shards
-from suites.run.option_table import DEFAULT_SM
+from suites.run.reproduce import deciding_options
 from suites.run.selection import (
     alike_together,
     kernel_files,
@@ -34,7 +34,6 @@ from suites.run.selection import (
     selected_kernels,
 )
 from suites.run.suite import DeviceLostError, NoMemoryError, Pair, Suite
-from suites.run.user_cases import cases_options
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.orphans import end_children
@@ -101,7 +100,7 @@ class Accuracy(Suite[AccuracyRow]):
             sm=self.sm,
             gate_baselines=options.gate_baselines,
             named=frozenset(options.kernel),
-            reproduce_options=self._reproduce_options(),
+            reproduce_options=deciding_options(options, Accuracy.name, self.device),
             workers=self.workers,
             signs=options.signs,
             further=further,
@@ -117,6 +116,7 @@ class Accuracy(Suite[AccuracyRow]):
         self.cases = selected_cases(options, self.device, kernels)
         every = options.every_configuration or options.tier == "full"
         self.judge = self.run_of(FURTHER, every_configuration=every)
+        self.judge.tells_configurations = options.every_configuration
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
         if options.known:
             lines = Path(options.known).read_text().splitlines()
@@ -165,15 +165,6 @@ class Accuracy(Suite[AccuracyRow]):
                     if not self.options.dtype or dtype_name(case.dtype) in self.options.dtype:
                         made.setdefault(other.id(), other)
         return tuple(made.values())
-
-    def _reproduce_options(self) -> tuple[str, ...]:
-        """What a command has to repeat so that a row comes out as it did in this run."""
-        options = [*cases_options(self.options)]
-        if self.device.type == "cpu" and self.sm != DEFAULT_SM:
-            options.append(f"--sm {self.sm}")
-        if self.strict is False:
-            options.append("--no-strict")
-        return tuple(options)
 
     def begin(self) -> dict[str, Any]:
         """By which rules."""

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
 import pytest
 
-from reports.exit_status import ExitStatus
+from reports.exit_status import ExitStatus, status_of
 from suites.run.nox_command import nox_command
 from suites.run.options import SuiteOptions
 
@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.pop(_INTERPRETER, None)
     os.environ.setdefault(_FUSION, "1")
     try:
-        options = SuiteOptions("compile").read(typed)
+        parser = SuiteOptions("compile")
+        options = parser.read(typed)
+        parser.hold(options)
         from suites.compile.session import run  # noqa: PLC0415  (imports triton)
 
         return run(options, nox_command("compile", ["--", *typed] if typed else []))
@@ -53,4 +55,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import pytest
 import torch
 
 from kernels.registry import Kernel
@@ -21,6 +22,7 @@ from reports.record import (
     Record,
     Row,
 )
+from suites.run.option_table import DEFAULT_SM
 from suites.run.progress import Progress
 from suites.run.selection import known_ops
 
@@ -93,6 +95,8 @@ class Suite(Generic[PairRow]):
         torch.set_num_threads(1)
         known_ops(options)
         self.sm: int = sm or (options.sm if device.type == "cpu" else _sm_of_gpu())
+        if device.type != "cpu":
+            _refuse_on_gpu(options, self.sm)
 
     def plan(self) -> Sequence[Pair]:
         """Kernels and cases, case by case: a case's truth is computed once. Raises UsageError."""
@@ -159,6 +163,20 @@ class Suite(Generic[PairRow]):
 
     def close(self) -> None:
         """End what the suite started."""
+
+
+def _refuse_on_gpu(options: argparse.Namespace, sm: int) -> None:
+    """Raise UsageError for an option that means something on a CPU alone."""
+    if getattr(options, "sm", DEFAULT_SM) not in (DEFAULT_SM, sm):
+        raise pytest.UsageError(
+            f"--sm {options.sm}: on a GPU domains are asked about its own, which is {sm}; leave it "
+            "out, or add --device cpu"
+        )
+    if getattr(options, "no_strict", False):
+        raise pytest.UsageError(
+            "--no-strict: it is about the interpreter, which a GPU doesn't use; leave it out, or "
+            "add --device cpu"
+        )
 
 
 def _sm_of_gpu() -> int:

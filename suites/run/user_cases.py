@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -30,7 +29,6 @@ from oracles.cases.names import case_named, layout_named, objection
 from oracles.op import CONTIGUOUS, Allowed, Case, Op
 from reports.phrases import shown
 from reports.record import RecordError, read
-from suites.run.nox_command import path_in_command
 
 DTYPES = ("float32", "float16", "bfloat16")
 _MOST_BYTES_OF_A_LINE = 2**16
@@ -79,20 +77,6 @@ def user_cases(options: Namespace, device: torch.device) -> tuple[Case, ...] | N
         return read_cases(files, most)
     except CasesError as error:
         raise pytest.UsageError(str(error)) from error
-
-
-def cases_options(options: Namespace) -> tuple[str, ...]:
-    """The options that a command needs so that it knows a user's ops, and the ids of its cases."""
-    named = [
-        (option, Path(each))
-        for option in ("definition", "workloads", "ops")
-        for each in getattr(options, option)
-    ]
-    named += [("cases", each) for each in _files(options)]
-    return tuple(
-        f"--{option}={shlex.quote(path_in_command(each.expanduser().resolve()))}"
-        for option, each in named
-    )
 
 
 def _files(options: Namespace) -> tuple[Path, ...]:
