@@ -6,6 +6,8 @@ All sessions share one environment, made by the session `environment` on the fir
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import shlex
 import shutil
@@ -14,8 +16,10 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NoReturn
 
 import nox
+from nox.command import CommandFailed
 from packaging.requirements import Requirement
 
 # A bare `nox` runs the workbench's own tests: they need neither a GPU nor a word of options.
@@ -30,6 +34,7 @@ _STAMP = "kernel-workbench-requirements.txt"
 # Set by `environment`; never looked up in .nox, where an environment may be left that --no-venv
 # asks not to use.
 _python: Path | None = None
+_worst = 0  # the largest status of the sessions so far
 
 # Unbuffered, so that a run that is killed has shown what it did. PYTHONSAFEPATH would keep the
 # checkout off sys.path, PYTHONOPTIMIZE leave asserts out.
@@ -51,6 +56,10 @@ _RUNS_NOTHING = {
     "--fixtures",
     "--markers",
 }
+
+# Of reports/exit_status.py, which nox's own Python may be unable to import.
+_SUITE_FAILED, _INCOMPLETE = 3, 4
+_PASSED_ON = {"run", "report"}  # groups whose commands end with these statuses
 
 # Options whose value is a path; tests/suites/run/test_nox_command.py holds them to what the
 # sessions take.
@@ -78,7 +87,8 @@ _NOT_OF_FILES = {"--baseline", "--branch", "--gpu", "--kernel", "--width"}
 def _interpreter(session: nox.Session, group: str) -> Path:
     """The Python of the shared environment; under --no-venv it has to hold what `group` lists."""
     if _python is None:
-        session.error("the session `environment` comes first: leave out --no-dependencies")
+        message = "the session `environment` comes first: leave out --no-dependencies"
+        _fail(session, _SUITE_FAILED, message)
     if _python == Path(sys.executable):
         _require(session, group)
     return _python
@@ -153,15 +163,51 @@ def _run(
         together |= {"WORKBENCH_NOX": _typed(session), "WORKBENCH_FOLDER": session.invoked_from}
     # stderr=None leaves stderr apart, where nox would fold it into stdout: `--markdown -`.
     # On Ctrl-C a run closes its record and prints its report, which takes more than nox's 0.3 s.
-    session.run(
-        str(python),
-        "-m",
-        *command,
-        env=together,
-        external=True,
-        stderr=None,
-        interrupt_timeout=_PATIENCE_S,
-    )
+    try:
+        session.run(
+            str(python),
+            "-m",
+            *command,
+            env=together,
+            external=True,
+            stderr=None,
+            interrupt_timeout=_PATIENCE_S,
+        )
+    except CommandFailed as failed:
+        if group in _PASSED_ON:
+            _note(_of_process(failed.return_code))
+        raise
+    except KeyboardInterrupt:
+        _note(_INCOMPLETE)
+        raise
+
+
+def _of_process(code: int | None) -> int:
+    """Return the exit status for a process's code; a signal cuts a run off."""
+    if code is None:
+        return _SUITE_FAILED
+    return code if 0 <= code <= _INCOMPLETE else _INCOMPLETE
+
+
+def _note(status: int) -> None:
+    """Keep a session's exit status: nox ends with the largest, and by itself with 1 for any."""
+    global _worst  # noqa: PLW0603 (sessions of one nox run share nothing else)
+    _worst = max(_worst, status)
+
+
+@atexit.register
+def _end_with_status() -> None:
+    if _worst:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_worst)
+
+
+def _fail(session: nox.Session, status: int, message: str) -> NoReturn:
+    """End the session with a sentence and a status."""
+    _note(status)
+    session.error(message)
 
 
 def _run_suite(session: nox.Session, *command: str) -> None:
@@ -185,7 +231,8 @@ def _require(session: nox.Session, group: str) -> None:
         if not requirement.specifier.contains(found, prereleases=True):
             session.warn(f"{requirement} is what the workbench is tested with, found {found}")
     if missing:
-        session.error(f"--no-venv runs in {sys.executable}, which lacks {', '.join(missing)}")
+        message = f"--no-venv runs in {sys.executable}, which lacks {', '.join(missing)}"
+        _fail(session, _SUITE_FAILED, message)
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True, default=False)
@@ -204,9 +251,13 @@ def environment(session: nox.Session) -> None:
         return
     stamp.unlink(missing_ok=True)  # an installation that is cut off counts for nothing
     session.log("The environment isn't what pyproject.toml asks for; the first time takes minutes")
-    done = session.run_install(
-        "python", "-m", "pip", "install", "--quiet", *requirements, silent=True
-    )
+    try:
+        done = session.run_install(
+            "python", "-m", "pip", "install", "--quiet", *requirements, silent=True
+        )
+    except CommandFailed:
+        _note(_SUITE_FAILED)
+        raise
     if done is None:
         session.warn("--no-install: it stays as it is")
     else:
@@ -220,30 +271,32 @@ def accuracy(session: nox.Session) -> None:
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         note = Path(folder) / "record"
         variables = {"PYTEST_ADDOPTS": _QUIET, "WORKBENCH_RECORD_NOTE": str(note)}
-        _run(session, "run", "pytest", "suites/accuracy", *_arguments(session), variables=variables)
+        command = ("suites.run", "accuracy", *_arguments(session))
+        _run(session, "run", *command, variables=variables)
         # A kernel that ends the process with status 0 leaves an unfinished record, or none.
         if note.is_file():
             _run(session, "run", "reports", note.read_text(), "--check")
         elif _RUNS_NOTHING.isdisjoint(session.posargs):
-            session.error("the run ended before it began a record: a file of --kernels ended it")
+            message = "the run ended before it began a record: a file of --kernels ended it"
+            _fail(session, _INCOMPLETE, message)
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def search(session: nox.Session) -> None:
     """Draw cases until one breaks a kernel, and shrink it: `-- --kernel NAME --minutes M`."""
-    _run_suite(session, "pytest", "suites/search")
+    _run_suite(session, "suites.run", "search")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def profile(session: nox.Session) -> None:
     """Measure energy, power and clocks of kernels on a GPU: `-- --op OP --window S --trials N`."""
-    _run_suite(session, "pytest", "suites/profile")
+    _run_suite(session, "suites.run", "profile")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def bench(session: nox.Session) -> None:
     """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
-    _run_suite(session, "pytest", "suites/bench")
+    _run_suite(session, "suites.run", "bench")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

@@ -3,7 +3,7 @@
 A record of any suite: `reports.report` has the view of each. Several are shown one
 after another, and `--html` makes one page of them.
 
-Exit status: 0 for the record of a run that finished, whatever its verdict; 1 for one that is
+Exit status: 0 for the record of a run that finished, whatever its verdict; 4 for one that is
 incomplete, with the problem on stderr; 2 where there is no record to show, with the reason.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from reports.arguments import CommandLine, add_forms, named_forms
 from reports.document.model import Document
+from reports.exit_status import ExitStatus
 from reports.junit import render_junit
 from reports.output import refuse_to_overwrite, run_alone, save, write_document
 from reports.phrases import shown
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from reports.record import Record
 
 
+_RESULTS = Path("results")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
@@ -36,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problems = _shown(options)
     except RecordError as error:
         print(error, file=sys.stderr)
-        return 2
+        return ExitStatus.USAGE
     for problem in problems:
         print(problem, file=sys.stderr)
-    return int(bool(problems))
+    return ExitStatus.INCOMPLETE if problems else ExitStatus.RIGHT
 
 
 def _parser() -> CommandLine:
@@ -50,7 +54,7 @@ def _parser() -> CommandLine:
     parser.add_argument(
         "--results",
         type=Path,
-        default=Path("results"),
+        default=_RESULTS,
         metavar="DIR",
         help="where the latest is looked for (default: results)",
     )
@@ -86,6 +90,7 @@ def _parser() -> CommandLine:
 
 def _shown(options: argparse.Namespace) -> list[str]:
     """Read the records and write what was asked for; what keeps records from being whole."""
+    _refuse_unused(options)
     refuse_to_overwrite(named_forms(options))
     records = [
         read(path, thinned=Thinning().thinned)
@@ -94,6 +99,18 @@ def _shown(options: argparse.Namespace) -> list[str]:
     if not options.check:
         _write(records, options)
     return [record.problem for record in records if record.problem is not None]
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """Raise RecordError for an option that would do nothing beside the others."""
+    forms = [*named_forms(options), *["--markdown"] * (options.markdown is not None)]
+    forms += ["--details"] * options.details
+    if options.check and forms:
+        raise RecordError(f"{forms[0]}: --check shows nothing; leave one out")
+    if options.files and options.results != _RESULTS:
+        raise RecordError(
+            "--results: it is where the latest record is, and files are named; leave one out"
+        )
 
 
 def _write(records: Sequence[Record], options: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from reports.document.html import render_html
 from reports.document.markdown import render_markdown
 from reports.document.terminal import print_document
+from reports.exit_status import status_of
 from reports.phrases import shown
 from reports.record import RecordError
 
@@ -39,7 +40,7 @@ def run_alone(main: Callable[[], int]) -> NoReturn:
     Python's search for cycles is off: rows are many and hold none, and it would walk them all.
     """
     gc.disable()
-    status = main()
+    status = status_of(main)
     gc.freeze()  # the system takes all back at once
     sys.exit(status)
 

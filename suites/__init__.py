@@ -8,4 +8,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MOST_JOBS = max(64, 4 * (os.cpu_count() or 1))  # of --jobs: more would only fill the memory
 
 if sys.flags.optimize:
-    sys.exit("Python's -O and PYTHONOPTIMIZE leave out asserts, which kernels rely on; run without")
+    print(
+        "Python's -O and PYTHONOPTIMIZE leave out asserts, which kernels rely on; run without",
+        file=sys.stderr,
+    )
+    sys.exit(2)

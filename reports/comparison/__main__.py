@@ -1,8 +1,8 @@
 """`python -m reports.comparison A B [C ...]`: lay records beside one another, A the base.
 
-Exit status: 0 where they could be compared, whatever came of it; 1 under --gate where a row of one
-model is slower or less accurate, or where no row was compared; 2 where there is nothing to compare,
-with the reason.
+Exit status: 0 where they could be compared, whatever came of it; under --gate 1 where a row of one
+model is slower or less accurate, and 4 where no row was compared; 2 where there is nothing to
+compare, with the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from reports.arguments import CommandLine, add_forms, named_forms
 from reports.comparison.report import Comparison, compare
 from reports.comparison.side import read_sides
+from reports.exit_status import ExitStatus
 from reports.output import refuse_to_overwrite, run_alone, write_document
+from reports.phrases import shown
 from reports.record import RecordError
 
 if TYPE_CHECKING:
@@ -30,17 +32,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_document(found.document, options)
     except RecordError as error:
         print(error, file=sys.stderr)
-        return 2
+        return ExitStatus.USAGE
     if options.gate and found.broken is not None:
         print(found.broken, file=sys.stderr)
-        return 1
-    return 0
+        return ExitStatus.WRONG if found.compared else ExitStatus.INCOMPLETE
+    return ExitStatus.RIGHT
 
 
 def _compared(options: argparse.Namespace) -> Comparison:
     """Read all and compare."""
     refuse_to_overwrite(named_forms(options))
-    return compare([side for path in options.records for side in read_sides(path, options.gpu)])
+    sides = [side for path in options.records for side in read_sides(path, options.gpu)]
+    predicted = {each.machine.name for each in sides if each.figures == "predicted"}
+    for name in options.gpu:
+        if not any(name.lower() in each.lower() for each in predicted):
+            raise RecordError(
+                f"--gpu {shown(name)}: no record that is named predicts for it; it selects among "
+                "the predictions of a record of nox -s compile, so leave it out or name another"
+            )
+    return compare(sides)
 
 
 def _parser() -> CommandLine:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.arguments import CommandLine, add_forms, named_forms
+from reports.exit_status import ExitStatus
 from reports.history.branch import copy_records
 from reports.history.series import read_runs, records_in, series_of
 from reports.history.view import document_of, told_left_out, worse
@@ -41,15 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_document(document_of(series, runs, left_out), options)
     except RecordError as error:
         print(error, file=sys.stderr)
-        return 2
+        return ExitStatus.USAGE
     if not series:
         print(_nothing(sources, len(runs), left_out), file=sys.stderr)
-        return 2
+        return ExitStatus.USAGE
     lost = [each for each, _ in worse(series) if each.gates]
     if options.gate and lost:
         print(f"the gate is shut: {count(len(lost), 'series')} got worse", file=sys.stderr)
-        return 1
-    return 0
+        return ExitStatus.WRONG
+    return ExitStatus.RIGHT
 
 
 def _runs(folders: Sequence[Path], branches: Sequence[str]) -> tuple[list[Side], list[str]]:

@@ -205,6 +205,11 @@ def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> st
     return None
 
 
+def header_at(path: Path) -> RunHeader:
+    """Read the header of a record alone. Raises RecordError."""
+    return header_of(path, next(lines_of(chunks_of(path)), b""))
+
+
 def header_of(path: Path, line: bytes) -> RunHeader:
     """The first line's header. Raises RecordError."""
     value = _parsed(path, 1, line)

@@ -166,6 +166,10 @@ class RunHeader(SchemaLine):
         description="what a call that does nothing takes here, by the protocol that times kernels; "
         "it is part of every time, and the machine's",
     )
+    finds_command: str | None = Field(
+        default=None,
+        description="of a search: the command that tries all it found, less --cases=RECORD",
+    )
 
 
 class RunEnd(SchemaLine):

@@ -41,7 +41,8 @@ def search_part(record: Record) -> Part:
         f"{total_duration(record)}"
     )
     path = shlex.quote(str(record.path))
-    again = f"; all of them again: {nox_of(record.header)} -s accuracy -- --cases={path}"
+    command_less_record = record.header.finds_command or f"{nox_of(record.header)} -s accuracy --"
+    again = f"; all of them again: {command_less_record} --cases={path}"
     return record_part(
         record,
         "Search",

@@ -15,7 +15,7 @@ from suites.run.user_cases import too_large
 
 # Of a case, so that it is judged in about a second: by an interpreter, and on a GPU.
 _MOST_FLOPS = {"cpu": 3e7, "cuda": 3e11}
-_MOST_BYTES = {"cpu": 2**22, "cuda": 2**30}
+MOST_BYTES_IN_REACH = {"cpu": 2**22, "cuda": 2**30}
 _MEMORY = 2**34  # of a case with its strides, which may be far apart
 _EXAMPLES = 5
 
@@ -24,7 +24,7 @@ def is_in_reach(op: Op, case: Case, device: str) -> bool:
     """Whether such a device judges the case in about a second."""
     return (
         op.flops(case) <= _MOST_FLOPS[device]
-        and op.bytes(case) <= _MOST_BYTES[device]
+        and op.bytes(case) <= MOST_BYTES_IN_REACH[device]
         and too_large(op, case, _MEMORY) is None
     )
 

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import shlex
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -22,15 +19,15 @@ from kernels.registry import Kernel
 from oracles.cases import GENERATED
 from oracles.op import Case, Inputs, Outputs
 from reports.record import AccuracyRow
-from suites.accuracy.trial import DRAWN, Trial
+from suites.accuracy.trial import Trial
 from suites.accuracy.truth import Known
 from suites.accuracy.verdict import Verdict, judge
 from suites.interpreter.strict.masked_lanes import let_pass
 from suites.run.descriptions import case_info
-from suites.run.nox_command import nox_command, path_in_command
-from suites.run.suite import DeviceLostError
+from suites.run.reproduce import command_of
+from suites.run.suite import DeviceLostError, NoMemoryError, told_of_memory
 from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, printed_by
-from suites.sandbox.judge_side.workers import Workers
+from suites.sandbox.judge_side.workers import SPENT, Workers
 from suites.sandbox.originals import Originals
 from suites.sandbox.parcels import Parcel
 from suites.sandbox.worker_side.in_process import InProcess
@@ -43,16 +40,16 @@ _MOST_FLOPS_ON_CPU = 2e10
 _MOST_BYTES_KEPT_PACKED = 2**30
 # Above this judge and worker make room for one another on the card.
 _MOST_BYTES_SIDE_BY_SIDE = 2**31
+# After a case of more the allocator gives its memory back, which other processes may need.
+_MOST_BYTES_KEPT = 2**26
 # What a core of the host judges in some tens of milliseconds.
 _MOST_BYTES_ON_HOST = 2**20
 _MOST_FLOPS_ON_HOST = 3e7
-_LONGEST_TOLD = 300  # of what PyTorch says when it finds no memory
 
 
-def told_of_memory(error: torch.OutOfMemoryError) -> str:
-    """What the judge's own lack of memory said; what the error's frames hold is let go."""
-    traceback.clear_frames(error.__traceback__)
-    return " ".join(str(error).split())[:_LONGEST_TOLD]
+_ONE_WAY = (
+    "lists no configurations and isn't autotuned: --every-configuration has nothing more to try"
+)
 
 
 @dataclass(slots=True)
@@ -67,6 +64,8 @@ class Run:
     the bounds, and leave out the emulation and what trial.py asks besides. briefly: where one call
     is enough, make one, and ask nothing besides. strict: whether the interpreter is; else rows tell
     which undefined lanes were read. asked: what of that is asked of a kernel once, and has been.
+    processes: how many of this run share the GPU.
+    tells_configurations: a row says so where its kernel has none to try.
     oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
     """
 
@@ -79,9 +78,11 @@ class Run:
     signs: int | None = None
     further: float = 1.0
     every_configuration: bool = False
+    tells_configurations: bool = False
     two_calls_alone: bool = False
     briefly: bool = False
     strict: bool = True
+    processes: int = 1
     oracle_calls: int = 0
     _known: Known | None = None
     asked: set[object] = field(default_factory=set)
@@ -104,8 +105,42 @@ class Run:
     def try_pair(self, kernel: Kernel, case: Case) -> AccuracyRow:
         """Call the kernel twice on the case and judge what it left.
 
-        Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us.
+        Where the GPU's memory is full, all that can be is given back, and the pair tried again.
+        Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us, and
+        NoMemoryError where its memory is full again.
         """
+        short = self._short(kernel, case)
+        if isinstance(short, AccuracyRow):
+            return short
+        self._give_back()
+        short = self._short(kernel, case)
+        if isinstance(short, AccuracyRow):
+            return short
+        self._give_back()
+        raise NoMemoryError(short, self.processes)
+
+    def _short(self, kernel: Kernel, case: Case) -> AccuracyRow | str:
+        """Return the pair's row, or what PyTorch says where there is no memory for it.
+
+        A kernel that finds none fails only where its process has the GPU to itself.
+        """
+        try:
+            row = self._tried(kernel, case)
+        except torch.OutOfMemoryError as error:
+            return told_of_memory(error)
+        beside = self.processes > 1 and row.status == "failed"
+        reason = row.reason or ""
+        return reason if beside and any(each in reason for each in SPENT) else row
+
+    def _give_back(self) -> None:
+        """Give back the memory of the case, of the workers and of PyTorch's allocator."""
+        self._known = None
+        if isinstance(self.runner, Workers):
+            self.runner.give_back()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _tried(self, kernel: Kernel, case: Case) -> AccuracyRow:
         started = time.perf_counter()
         declared = self._declared(kernel, case)
         if declared.problem is not None:
@@ -121,7 +156,10 @@ class Run:
             second = self.call_flipped(kernel, known, "sentinel")
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
-            raise DeviceLostError(self._row(kernel, case, declared, lost, started, (first,)))
+            row = self._row(kernel, case, declared, lost, started, (first,))
+            if not self._answers():
+                raise DeviceLostError(row)
+            return row  # another worker comes: the context that is dead was the kernel's own
         if not self.apart and (first.rule is not None or second.rule is not None):
             # It may have written where it shouldn't have: the next kernel is judged by fresh ones.
             self._known = None
@@ -136,9 +174,29 @@ class Run:
             update={
                 "relations": trial.relations,
                 "invariance": trial.invariance,
-                "notes": (*trial.notes, *passed),
+                "notes": (*trial.notes, *passed, *self._has_one_way(kernel, declared, first)),
             }
         )
+
+    def _has_one_way(self, kernel: Kernel, declared: Declared, call: Call) -> tuple[str, ...]:
+        """Return a note, once for a kernel, where it has no configuration to choose from."""
+        key = "configurations", kernel.op.name, kernel.name
+        several = bool(declared.configurations) or call.configurations > 1
+        if not self.tells_configurations or several or kernel.configuration or key in self.asked:
+            return ()
+        self.asked.add(key)
+        return (_ONE_WAY,)
+
+    def _answers(self) -> bool:
+        """Return whether the GPU still answers this process, whose context is the judge's own."""
+        if self.device.type != "cuda":
+            return True
+        try:
+            alive = bool((torch.ones(1, device=self.device) + 1 == 2).all())
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return False
+        return alive
 
     def _declared(self, kernel: Kernel, case: Case) -> Declared:
         """What the kernel says of the case; the memory that it names is its own choice's."""
@@ -171,6 +229,7 @@ class Run:
         return AccuracyRow(
             kernel=kernel.name,
             case=case_info(case),
+            configuration=kernel.configuration,
             status="refused",
             reason=reason,
             gates=self.gates(kernel),
@@ -282,7 +341,11 @@ class Run:
 
     def _known_of(self, kernel: Kernel, case: Case) -> Known:
         if self._known is None or self._known.case != case:
-            self._known = None  # so that two truths never lie in memory together
+            before, self._known = self._known, None  # so that no two truths lie in memory together
+            large = before is not None and before.op.bytes(before.case) > _MOST_BYTES_KEPT
+            del before
+            if large and self.device.type == "cuda":
+                torch.cuda.empty_cache()
             originals = Originals(kernel.op, case, self._judged_on(kernel, case))
             self._known = Known.of(kernel.op, case, originals, self._secret_of(case))
         return self._known
@@ -321,8 +384,9 @@ class Run:
         calls: tuple[Call, ...],
     ) -> AccuracyRow:
         secret = self._known.secret if len(calls) > 1 and self._known is not None else None
-        is_drawn = (verdict.reason or "").startswith(DRAWN)
-        more = [f"--signs {secret}"] if is_drawn else []
+        # Second calls' values, and further ones, come from the secret.
+        repeats = verdict.status == "failed" and secret is not None
+        more = [f"--signs {secret}"] if repeats else []
         return AccuracyRow(
             kernel=kernel.name,
             case=case_info(case),
@@ -345,10 +409,4 @@ class Run:
 
     def command(self, suite: str, kernel: Kernel, case: Case, *more: str) -> str:
         """What runs this pair alone; more: options after those."""
-        options = [f"--device {self.device.type}"]
-        if kernel.origin == "user":
-            options.append(f"--kernels={shlex.quote(path_in_command(Path(kernel.path)))}")
-        options += [f"--kernel {shlex.quote(kernel.name)}", f"--case {case.id()}", *more]
-        if kernel.configuration is not None:
-            options.append(f"--configuration {shlex.quote(kernel.configuration)}")
-        return " ".join([nox_command(suite, ["--"]), *self.reproduce_options, *options])
+        return command_of(suite, kernel, case, self.reproduce_options, more)

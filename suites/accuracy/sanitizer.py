@@ -25,7 +25,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from reports.exit_status import ExitStatus
 from suites.run.cuda_programs import cuda_program
+from suites.run.exit_status import of_pytest
 from suites.run.options import check
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
@@ -98,12 +100,12 @@ def _without(printed: str, libraries: Counter[str]) -> str:
 
 
 def main(options: Sequence[str]) -> int:
-    """Run every tool and print what each found; the exit status is 0 where none found anything."""
+    """Run every tool, print what each found, and return the exit status: 1 for a finding."""
     try:
         check("sanitize", options)
     except pytest.UsageError as error:
         print(error, file=sys.stderr)
-        return int(pytest.ExitCode.USAGE_ERROR)
+        return ExitStatus.USAGE
     program = cuda_program("compute-sanitizer")
     if program is None:
         print(
@@ -111,12 +113,13 @@ def main(options: Sequence[str]) -> int:
             "folder on PATH, or set CUDA_HOME",
             file=sys.stderr,
         )
-        return 1
+        return ExitStatus.INCOMPLETE
     table = Table("tool", "exit status", "what it says", box=None)
-    worst = 0
+    worst = ExitStatus.RIGHT
     for tool in TOOLS:
         found = run(program, tool, options)
-        worst = worst or found.status
+        finding = found.status == _FOUND
+        worst = max(worst, ExitStatus.WRONG if finding else of_pytest(found.status))
         table.add_row(tool, str(found.status), found.text)
     Console().print(table)
     return worst

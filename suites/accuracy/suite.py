@@ -25,7 +25,7 @@ from suites.accuracy.pages import keep_freed_pages
 from suites.accuracy.run import Run
 from suites.interpreter import repairs
 from suites.run import shards
-from suites.run.option_table import DEFAULT_SM
+from suites.run.reproduce import deciding_options
 from suites.run.selection import (
     alike_together,
     kernel_files,
@@ -33,8 +33,7 @@ from suites.run.selection import (
     selected_cases,
     selected_kernels,
 )
-from suites.run.suite import DeviceLostError, Pair, Suite
-from suites.run.user_cases import cases_options
+from suites.run.suite import DeviceLostError, NoMemoryError, Pair, Suite
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.orphans import end_children
@@ -61,6 +60,8 @@ class Accuracy(Suite[AccuracyRow]):
         self.cases: tuple[Case, ...] = ()
         self.own_cases: tuple[Case, ...] = ()  # of users' kernels
         self.workers: Workers | None = None
+        if options.shard:
+            self.processes = int(options.shard.partition("/")[2])
         if not options.shard or options.in_process:
             self.unchecked = self._mend_interpreter()
         if not options.in_process:
@@ -99,12 +100,13 @@ class Accuracy(Suite[AccuracyRow]):
             sm=self.sm,
             gate_baselines=options.gate_baselines,
             named=frozenset(options.kernel),
-            reproduce_options=self._reproduce_options(),
+            reproduce_options=deciding_options(options, Accuracy.name, self.device),
             workers=self.workers,
             signs=options.signs,
             further=further,
             every_configuration=every_configuration,
             strict=self.strict is not False,
+            processes=self.processes,
         )
 
     def plan(self) -> Sequence[Pair]:
@@ -114,6 +116,7 @@ class Accuracy(Suite[AccuracyRow]):
         self.cases = selected_cases(options, self.device, kernels)
         every = options.every_configuration or options.tier == "full"
         self.judge = self.run_of(FURTHER, every_configuration=every)
+        self.judge.tells_configurations = options.every_configuration
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
         if options.known:
             lines = Path(options.known).read_text().splitlines()
@@ -163,15 +166,6 @@ class Accuracy(Suite[AccuracyRow]):
                         made.setdefault(other.id(), other)
         return tuple(made.values())
 
-    def _reproduce_options(self) -> tuple[str, ...]:
-        """What a command has to repeat so that a row comes out as it did in this run."""
-        options = [*cases_options(self.options)]
-        if self.device.type == "cpu" and self.sm != DEFAULT_SM:
-            options.append(f"--sm {self.sm}")
-        if self.strict is False:
-            options.append("--no-strict")
-        return tuple(options)
-
     def begin(self) -> dict[str, Any]:
         """By which rules."""
         return {"protocol": ACCURACY_PROTOCOL}
@@ -207,6 +201,10 @@ class Accuracy(Suite[AccuracyRow]):
         """As asked for; else as many as the machine is good for. Huge cases are tried alone."""
         kind, asked = self.device.type, self.options.jobs or int(self.options.in_process)
         jobs = asked or shards.default_jobs(kind, len(kept))
+        if not asked and kind == "cuda":
+            cases = {case.id(): case for _, case in kept if not shards.is_huge(case, kind)}
+            needed = map(shards.memory_of, cases.values())
+            jobs = min(jobs, shards.fitting_jobs(needed, torch.cuda.mem_get_info()[0]))
         is_huge = any(shards.is_huge(case, kind) for _, case in kept)
         return min(jobs, shards.most_jobs(self.cases, kind)), is_huge
 
@@ -215,7 +213,10 @@ class Accuracy(Suite[AccuracyRow]):
         rows: list[AccuracyRow] = []
         try:
             for each in self._held(kernel, case):
-                rows.append(self.judge.try_pair(each, case))  # noqa: PERF401 (kept if one raises)
+                try:
+                    rows.append(self.judge.try_pair(each, case))
+                except NoMemoryError as error:
+                    rows.append(self.judge.refused(each, case, str(error)))
         except DeviceLostError as lost:
             raise DeviceLostError(*rows, *lost.args) from lost
         return rows

@@ -17,11 +17,13 @@ from pathlib import Path
 import pytest
 
 from reports.comparison.__main__ import main as compare
+from reports.exit_status import ExitStatus
 from reports.record import RecordError
 from suites import ROOT
 from suites.bench.processes import given
 from suites.bench.rounds import Side, Timed, time_in_turn
 from suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
+from suites.run.exit_status import in_pytest
 from suites.run.nox_command import nox_command, with_values, without
 from suites.run.option_table import OF_FILES
 from suites.run.options import DEVICE
@@ -68,7 +70,7 @@ def tell(timed: Timed, *, gate: bool) -> int:
         print()
         sys.stdout.flush()
         compared = compare([*map(str, timed.records.values()), *(["--gate"] if gate else [])])
-        status = status or compared
+        status = status or in_pytest(ExitStatus(compared))
     else:
         problem = f"{problem}; one side has no process, so there is nothing to compare"
     if problem is not None:

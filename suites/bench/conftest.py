@@ -21,6 +21,7 @@ from suites.bench.pytest_benchmark import (
 )
 from suites.bench.rounds import run_rounds
 from suites.bench.suite import BenchSuite
+from suites.run.exit_status import keep_what_ran
 from suites.run.options import DEVICE
 from suites.run.session import SESSION, start
 
@@ -32,7 +33,10 @@ _TABLE = re.compile(r"--benchmark-(columns|sort|group-by|name|verbose|histogram|
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """With --gpus, --against or --rounds several runs, in processes of their own."""
     run = _several(config)
-    return None if run is None else run(config)
+    if run is None:
+        return None
+    keep_what_ran()
+    return run(config)
 
 
 def _several(config: pytest.Config) -> Callable[[pytest.Config], int] | None:

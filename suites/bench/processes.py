@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from suites.run.exit_status import of_pytest
+
 _PATIENCE_S = 60.0  # of processes that were interrupted, to close their records
 
 # `python -m pytest`, without the pages of traceback that Ctrl-C makes among its imports: it is
@@ -63,8 +65,8 @@ def run_in_turn(
 ) -> tuple[int, str | None]:
     """Run each group when the one before it has ended, the processes of a group at once.
 
-    The first exit status that isn't 0, and a sentence on what ended all of it early, if anything
-    did: Ctrl-C, a process that left no record for the others', or `stop_at_failure`.
+    Return pytest's status of the process that ended worst, and a sentence on what ended all of it
+    early, if anything did: Ctrl-C, a process that left no record, or `stop_at_failure`.
     """
     worst = 0
     try:
@@ -74,11 +76,13 @@ def run_in_turn(
             statuses, interrupted = run_together(group)
             if interrupted:
                 raise KeyboardInterrupt  # noqa: TRY301 (one way out for both)
-            worst = next(filter(None, (worst, *statuses)), 0)
+            worst = max((worst, *statuses), key=of_pytest)
             for each, status in zip(group, statuses, strict=True):
                 if each.results is not None and each.record is None:
                     told = f"made no record, and ended with status {status}; see above"
-                    return worst or 1, f"bench: {each.name}: {told}"
+                    return worst or int(
+                        pytest.ExitCode.INTERNAL_ERROR
+                    ), f"bench: {each.name}: {told}"
             if worst and stop_at_failure:
                 return worst, "bench: a process failed, and -x starts no other"
     except KeyboardInterrupt:

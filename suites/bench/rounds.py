@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.exit_status import ExitStatus
 from reports.output import report_console
 from reports.record import BenchRow, Record, RecordError, RunEnd, new_record, read
 from reports.report import print_report
@@ -54,7 +55,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What came of the processes. status: of the first that failed; problem: what ended them."""
+    """What came of the processes. status: pytest's, of the worst; problem: what ended them."""
 
     status: int
     problem: str | None
@@ -140,7 +141,7 @@ def _write_merged(
                 duration_s=sum(each.duration_s for each in ends),
                 rows=len(rows),
                 interrupted=cut_off or any(each.interrupted for each in ends),
-                exit_status=max((each.exit_status for each in ends), default=2),
+                exit_status=max((each.exit_status for each in ends), default=ExitStatus.INCOMPLETE),
                 stopped=next((each.stopped for each in ends if each.stopped), None),
             )
         )

@@ -22,9 +22,9 @@ from suites.bench.pairs import planned_pairs
 from suites.bench.rows import INTERPRETED, TASK, Bench
 from suites.bench.survey import survey
 from suites.run.cuda_programs import cuda_program
+from suites.run.reproduce import deciding_options
 from suites.run.selection import kernel_files, refusing, selected_kernels
 from suites.run.suite import Pair, Suite
-from suites.run.user_cases import cases_options
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.orphans import end_children
@@ -70,18 +70,27 @@ class BenchSuite(Suite[BenchRow]):
         pairs = planned_pairs(options, kernels, self.device, self.sm, self.workers.refusal)
         chosen = {(kernel.op.name, kernel.name) for kernel, _ in pairs}
         self.kernels = tuple(each for each in kernels if (each.op.name, each.name) in chosen)
-        warm = () if options.cache == "cold" else (f"--cache {options.cache}",)
         self.judge = Run(
             device=self.device,
             sm=self.sm,
             gate_baselines=options.gate_baselines,
             named=frozenset(options.kernel),
-            reproduce_options=(*cases_options(options), *warm),
+            reproduce_options=self._deciding(),
             workers=self.workers,
             signs=options.signs,
             two_calls_alone=True,
         )
         return pairs
+
+    def _deciding(self) -> tuple[str, ...]:
+        """Return the options of a command that repeats a row; --quick by the time of its row."""
+        options = argparse.Namespace(**vars(self.options))
+        options.row_time = self._row_time()
+        return deciding_options(options, self.name, self.device)
+
+    def _row_time(self) -> float:
+        """Return the seconds of sampling for a row."""
+        return float(self.options.row_time * (_QUICK if self.options.quick else 1))
 
     def begin(self) -> dict[str, Any]:
         """Roofs and the flush, which are measured now."""
@@ -98,7 +107,7 @@ class BenchSuite(Suite[BenchRow]):
             self.workers,
             ground.roofs,
             options.cache,
-            options.row_time * (_QUICK if options.quick else 1),
+            self._row_time(),
             ground.default_clock_mhz,
             options.time_limit,
             neighbours=Neighbours.of(self.device),

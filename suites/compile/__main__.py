@@ -3,8 +3,9 @@
 A command line of its own and no pytest (docs/decisions/0028): nothing here is a test of a pair, and
 what is compiled is found out by calling kernels.
 
-Exit status: 0 where all compiles and every expectation holds; 1 where not; 2 where what was asked
-for doesn't exist or the record can't be written.
+Exit status: 0 where all compiles and every expectation holds; 1 where a kernel doesn't compile or
+breaks an expectation; 2 where an option is wrong; 3 where the suite itself fails; 4 where the run
+was cut off or nothing was compiled.
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from suites.run.exit_status import end_at_interrupt
+
+if __name__ == "__main__":
+    end_at_interrupt()  # importing what follows takes time
+
 import pytest
 
+from reports.exit_status import ExitStatus, status_of
 from suites.run.nox_command import nox_command
 from suites.run.options import SuiteOptions
 
@@ -33,17 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.pop(_INTERPRETER, None)
     os.environ.setdefault(_FUSION, "1")
     try:
-        options = SuiteOptions("compile").read(typed)
+        parser = SuiteOptions("compile")
+        options = parser.read(typed)
+        parser.hold(options)
         from suites.compile.session import run  # noqa: PLC0415  (imports triton)
 
         return run(options, nox_command("compile", ["--", *typed] if typed else []))
     except pytest.UsageError as error:
         print(error, file=sys.stderr)
-        return 2
+        return ExitStatus.USAGE
     except KeyboardInterrupt:
-        print("interrupted before anything was compiled", file=sys.stderr)
-        return 130
+        print("interrupted", file=sys.stderr)
+        return ExitStatus.INCOMPLETE
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

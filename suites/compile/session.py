@@ -19,6 +19,7 @@ import torch
 from kernels.expectation import Claim
 from kernels.registry import Kernel, KernelError, all_kernels, load_file
 from profiles.peaks import LIMITS, peaks_of_sm
+from reports.exit_status import ExitStatus
 from reports.output import report_console
 from reports.phrases import count
 from reports.record import (
@@ -39,6 +40,7 @@ from suites.compile.plan import Plan, Planned, plan
 from suites.compile.rows import failed_row, row_of
 from suites.compile.workers import Compile, Locate, Workers
 from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
+from suites.run.exit_status import keep_what_ran
 from suites.run.progress import Progress
 from suites.run.record import RunRecord
 from suites.run.selection import kernel_files, known_ops, refusing, selected_kernels
@@ -54,7 +56,7 @@ def run(options: Namespace, command: str) -> int:
 
     Raises UsageError, and KeyboardInterrupt where it comes before there is a record.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # closes the record, as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # ends a run as Ctrl-C does
     jobs, files = options.jobs or os.cpu_count() or 1, kernel_files(options)
     with (
         refusing(KernelError, RecordError, WorkersError),
@@ -67,7 +69,7 @@ def run(options: Namespace, command: str) -> int:
         planned = plan(session.chosen(), workers, everything=options.all)
         if options.list:
             _print(planned)
-            return 0
+            return ExitStatus.RIGHT
         status = session.compile(planned)
         record = read(session.record.path)
     console = report_console()
@@ -149,6 +151,7 @@ class Session:
         self.cache = Cache(Path(options.cache) if options.cache else default_folder())
         self.rows: list[CompileRow] = []
         self.problems: list[str] = []
+        self._changed: list[str] = []  # which files changed while the run read them
         self._expectations = {
             (each.op.name, each.name): expectations_of(each) for each in self.kernels
         }
@@ -172,11 +175,13 @@ class Session:
             found += standing(kernel, self.sms, before=before, everything=self.options.all)
         return found
 
-    def compile(self, planned: Plan) -> int:
+    def compile(self, planned: Plan) -> ExitStatus:
         """Compile and record what is planned; return the exit status. Raises RecordError."""
         benches = bench_cases(self.kernels, self.sms)
         rows = len(planned.launches) + len(planned.failures)
         self.record = self._begin(rows + sum(len(each.gpus) for each in benches))
+        keep_what_ran()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         failures = (failed_row(*each) for each in planned.failures)
         try:
             for row in chain(failures, self._compiled(planned.launches)):
@@ -187,10 +192,20 @@ class Session:
             self._judge()
         except KeyboardInterrupt:
             self.record.interrupted = True
-        wrong = any(row.status == "failed" or row.broken for row in self.rows)
-        status = int(self.record.interrupted or wrong or bool(self.problems))
+        status = self._status()
         self.record.close(status, tuple(self.problems))
         return status
+
+    def _status(self) -> ExitStatus:
+        if self.record.interrupted:
+            return ExitStatus.INCOMPLETE
+        if self._changed:
+            return ExitStatus.SUITE_FAILED
+        if not any(row.status == "compiled" for row in self.rows):
+            failed = any(row.status == "failed" for row in self.rows)
+            return ExitStatus.WRONG if failed else ExitStatus.INCOMPLETE
+        wrong = any(row.status == "failed" or row.broken for row in self.rows)
+        return ExitStatus.WRONG if wrong or self.problems else ExitStatus.RIGHT
 
     def notes(self, planned: Plan) -> list[str]:
         """What a reader is told beside the report."""
@@ -281,7 +296,8 @@ class Session:
 
     def _judge(self) -> None:
         """What is wrong with the run beside its rows."""
-        self.problems += edited(self.files)
+        self._changed = edited(self.files)
+        self.problems += self._changed
         if not any(row.status == "compiled" for row in self.rows):
             self.problems.append("nothing was compiled")
         options = self.options

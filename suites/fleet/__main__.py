@@ -1,8 +1,9 @@
 """`python -m suites.fleet --on TYPE ... -- SUITE OPTIONS`: run a suite on nodes of a cluster.
 
 The process on a node is the very one that a single machine runs. Exit status: 0 where every run is
-complete and no row is wrong; 1 where not; 2 where what was asked for can't be done; 130 after
-Ctrl-C.
+complete and no row is wrong; 1 where a row is wrong; 2 where an option is wrong or a node can't be
+had; 3 where the suite itself failed on a node; 4 where a run is incomplete, after Ctrl-C too. The
+largest status of all nodes counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 
 from profiles.environment import tree_hash
 from reports.arguments import CommandLine, not_empty
+from reports.exit_status import ExitStatus, status_of
 from reports.phrases import shown
 from reports.record import RecordError
 from suites import ROOT
@@ -195,10 +197,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = Fleet(engine, order, lanes).run()
     except (FleetError, RecordError, pytest.UsageError) as error:
         print(error, file=sys.stderr)
-        return 2
+        return ExitStatus.USAGE
     except KeyboardInterrupt:
         print("interrupted before anything was run", file=sys.stderr)
-        return 130
+        return ExitStatus.INCOMPLETE
     paths = records_of(lanes)
     if len(paths) > 1:
         print(nox_command.nox_command("compare", ["--", *map(str, paths)]))
@@ -206,4 +208,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

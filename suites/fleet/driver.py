@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from reports.exit_status import ExitStatus
 from reports.phrases import count
 from reports.record import RecordError, RunHeader
 from suites.fleet.attempts import SILENT_S, Attempts
@@ -38,7 +39,7 @@ class Fleet:
     def run(self) -> int:
         """Run until every lane is over, and close the records; the exit status.
 
-        Ctrl-C ends all attempts: what there is by then is kept, and the status is 130.
+        Ctrl-C ends all attempts: what there is by then is kept, and the status is 4.
         """
         interrupted = False
         try:
@@ -57,7 +58,7 @@ class Fleet:
         finally:
             self.engine.close()
         statuses = [self._close(lane) for lane in self.lanes]
-        return 130 if interrupted else max(statuses)
+        return ExitStatus.INCOMPLETE if interrupted else max(statuses)
 
     def _start(self, lane: Lane) -> None:
         attempts = lane.attempts
@@ -113,14 +114,17 @@ class Fleet:
     def _close(self, lane: Lane) -> int:
         """Close the records and say where they are; the lane's exit status."""
         attempts = lane.attempts
-        status = int(attempts.problem is not None or attempts.wrong > 0)
+        status = ExitStatus.WRONG if attempts.wrong else ExitStatus.RIGHT
+        if attempts.problem is not None:
+            status = ExitStatus.INCOMPLETE
         if attempts.count == 1 and attempts.status:
-            status = attempts.status
+            own = attempts.status in set(ExitStatus)
+            status = ExitStatus(attempts.status) if own else ExitStatus.INCOMPLETE
         try:
             lane.shelf.close(status, attempts.problem)
         except RecordError as error:
             tell(lane.kind, str(error))
-            status = status or 1
+            status = status or ExitStatus.SUITE_FAILED
         if attempts.problem is not None:
             tell(lane.kind, attempts.problem)
         for path, rows in lane.shelf.rows.items():

@@ -69,14 +69,14 @@ def _sweep() -> None:
 def _start(
     order: Order, folder: Path, results: Path, beat: Path, output: Path
 ) -> subprocess.Popen[bytes]:
-    """Start the suite's pytest, as noxfile.py does, in the care of a guard."""
+    """Start the suite, as noxfile.py does, in the care of a guard."""
     known: list[dict[str, object]] = [
         {"kernel": kernel, "case": case} for kernel, case in order.done
     ]
     known += [{"kernel": kernel, "case": case, "crashed": True} for kernel, case in order.crashed]
     (folder / "done").write_text("".join(f"{json.dumps(each)}\n" for each in known))
     command = [sys.executable, "-m", "suites.fleet.guard", str(beat)]
-    command += [sys.executable, "-m", "pytest", f"suites/{order.suite}", *order.arguments]
+    command += [sys.executable, "-m", "suites.run", order.suite, *order.arguments]
     command += [f"--results={results}"] + [f"--done={folder / 'done'}"] * bool(known)
     with output.open("wb") as file:
         return subprocess.Popen(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,11 +22,10 @@ from suites.profile.loop_request import LOOP, Card, Looping, card_of
 from suites.profile.rows import Board, row_of
 from suites.profile.trials import Entry, Trials
 from suites.run.descriptions import case_info
-from suites.run.nox_command import nox_command, path_in_command
 from suites.run.progress import Progress
+from suites.run.reproduce import command_of, deciding_options
 from suites.run.selection import kernel_files, refusing, selected_kernels
 from suites.run.suite import DeviceLostError, Pair, Suite
-from suites.run.user_cases import cases_options
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import TaskError, Workers
 from suites.sandbox.orphans import end_children
@@ -63,7 +61,7 @@ class Profile(Suite[ProfileRow]):
             sm=self.sm,
             gate_baselines=options.gate_baselines,
             named=frozenset(options.kernel),
-            reproduce_options=cases_options(options),
+            reproduce_options=deciding_options(options, self.name, self.device),
             workers=self.workers,
             signs=options.signs,
             two_calls_alone=True,
@@ -190,12 +188,8 @@ class Profile(Suite[ProfileRow]):
         ]
 
     def _reproduce(self, kernel: Kernel, case: Case, distribution: str) -> str:
-        parts: list[str] = []
-        if kernel.origin == "user":
-            parts.append(f"--kernels={path_in_command(Path(kernel.path))}")
-        parts += ["--kernel", kernel.name, "--case", case.id(), "--distribution", distribution]
-        command = nox_command("profile", ["--"])
-        return " ".join([command, *self.judge.reproduce_options, shlex.join(parts)])
+        more = [f"--distribution {distribution}"]
+        return command_of(self.name, kernel, case, self.judge.reproduce_options, more)
 
     def wrong(self, row: ProfileRow) -> str | None:
         """Why it has no figure, where it should have one."""

@@ -28,7 +28,7 @@ _RUNS = (*_ACCURACY, *_BENCH, *_PROFILE)
 _PYTESTS = (*_RUNS, "sanitize")
 _JUDGED = (*_PYTESTS, *_SEARCH)
 _ALL = (*_JUDGED, *_COMPILE)
-_IN_PROCESS, _IN_WORKERS = ("accuracy", "search", "sanitize"), ("bench", "profile")
+_IN_PROCESS = ("accuracy", "search", "sanitize")
 _REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
@@ -374,10 +374,9 @@ OPTIONS = (
         "show the kernels and cases that would run, and run nothing",
     ),
     _of_pytest("--collect-only --co", "only list the rows"),
-    _of_pytest("--pdb", "a debugger at a failure, for --in-process", _IN_PROCESS),
+    _of_pytest("--pdb", "a debugger at a failure, for --in-process", _ACCURACY),
     _of_pytest("-s", "show what kernels print, for --in-process", _IN_PROCESS),
     # What is taken and not told of.
-    *(_of_pytest(each, argparse.SUPPRESS, _IN_WORKERS) for each in ("--pdb", "-s")),
     *(
         _of_pytest(each, argparse.SUPPRESS, _JUDGED, action="count")
         for each in ("-q", "-v", "--no-header", "--no-summary")

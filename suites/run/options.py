@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,6 +19,7 @@ import pytest
 from reports.arguments import CommandLine, quoted, sentence
 from reports.output import refuse_to_overwrite
 from reports.record import RecordError
+from reports.record.reader import header_at
 from suites import ROOT
 from suites.run.option_table import OPTIONS
 
@@ -32,7 +33,10 @@ _NEEDS = {
     "--gate": "--against",
     "--gpus-together": "--gpus",
     "--benchmark-compare-fail": "--benchmark-compare",
+    "--pdb": "--in-process",
+    "-s": "--in-process",
 }
+_ALREADY = {"sanitize": {"--in-process"}}  # options that a suite gives by itself
 # What pytest-benchmark writes of one process.
 _OF_ONE_PROCESS = ("--benchmark-json", "--benchmark-save", "--benchmark-autosave")
 _SEVERAL = "times in several processes, and this file is of one; the record has them all"
@@ -45,7 +49,17 @@ _EXCLUDES = (
         ("--time-limit", "--memory-limit"),
         "has no process of its own to limit; leave one out",
     ),
+    (
+        "--in-process",
+        ("--signs",),
+        "calls kernels on the same values each time, and draws none; leave one out",
+    ),
     ("--configuration", ("--every-configuration",), "asks for one; leave one out"),
+    (
+        "--check-driver",
+        ("--sm", "--against", "--details", "--all"),
+        "asks the driver of this machine's GPU alone; leave one out",
+    ),
     *((each, _OF_ONE_PROCESS, _SEVERAL) for each in ("--rounds", "--against")),
     *((each, ("--ncu",), _NO_COUNTERS) for each in ("--rounds", "--against")),
     *((each, ("--lf", "--ff"), _NO_LAST) for each in ("--gpus", "--rounds", "--against")),
@@ -85,6 +99,22 @@ class SuiteOptions(CommandLine):
             f"{', '.join(suites)}: nox -s {suites[0]} -- {name}"
         )
 
+    def hold(self, given: argparse.Namespace) -> None:
+        """Refuse options that do nothing beside the others. Raises UsageError."""
+        typed = self.typed(given)
+        if getattr(given, "rounds", None) == 1:
+            typed.discard("--rounds")  # a run as without it
+        for name, needed in _NEEDS.items():
+            there = typed | _ALREADY.get(self.suite, set())
+            if name in typed and needed not in there:
+                self.error(f"{name}: it says how {needed} is done, which isn't there; add {needed}")
+        for name, excluded, why in _EXCLUDES:
+            for each in excluded:
+                if name in typed and each in typed:
+                    self.error(f"{each}: {name} {why}")
+        if "--in-process" in typed and (getattr(given, "jobs", None) or 1) > 1:
+            self.error("--jobs: --in-process calls kernels in one process; leave one out")
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, in one sentence."""
         raise pytest.UsageError(sentence(message))
@@ -111,8 +141,8 @@ def suite_of(arguments: Sequence[str], directory: Path) -> tuple[str, str] | Non
     return None
 
 
-def check(suite: str, arguments: Sequence[str]) -> None:
-    """Hold what was typed to the suite's options. Raises UsageError, in one sentence.
+def check(suite: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Hold what was typed to the suite's options, and return it. Raises UsageError.
 
     With --help it shows the suite's own, and ends the process.
     """
@@ -130,16 +160,7 @@ def check(suite: str, arguments: Sequence[str]) -> None:
             f"{quoted(each)}: nox -s {suite} takes no paths and no bare words; kernels of your own "
             f"come by --kernels=FILE, words of a row's name by -k"
         )
-    typed = options.typed(given)
-    if getattr(given, "rounds", None) == 1:
-        typed.discard("--rounds")  # a run as without it
-    for name, needed in _NEEDS.items():
-        if name in typed and needed not in typed:
-            options.error(f"{name}: it says how {needed} is done, which isn't there; add {needed}")
-    for name, excluded, why in _EXCLUDES:
-        for each in excluded:
-            if name in typed and each in typed:
-                options.error(f"{each}: {name} {why}")
+    options.hold(given)
     if getattr(given, "benchmark_skip", False):
         options.error("--benchmark-skip: every row would be left out; leave the option out")
     made = getattr(given, "benchmark_json", None)
@@ -148,6 +169,18 @@ def check(suite: str, arguments: Sequence[str]) -> None:
             refuse_to_overwrite({"--benchmark-json": (made, "JSON of pytest-benchmark")})
         except RecordError as error:
             raise pytest.UsageError(str(error)) from error
+    return given
+
+
+def _check_records(given: argparse.Namespace) -> None:
+    """Raise UsageError where a record that is to be read isn't one, before anything is loaded."""
+    for name in ("resume", "failed"):
+        record = getattr(given, name, None)
+        if record is not None:
+            try:
+                header_at(Path(record))
+            except RecordError as error:
+                raise pytest.UsageError(f"--{name}: {error}") from error
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -164,7 +197,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     if suite is not None:
         folder, name = suite
         typed.remove(folder)
-        check(name, typed)
+        _check_records(check(name, typed))
     # --lf and --ff go by records here, not by pytest's cache. Its plugin has declared them by now,
     # unless it was left out.
     if suite:
@@ -177,22 +210,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
             group.addoption(*each.names, **each.settings)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
-    """Choose the device before a conftest imports triton.
-
-    Ctrl-C in the seconds that the imports take ends pytest without pages of where in them it was.
-    """
-    try:
-        _choose_device(early_config)
-        return (yield)
-    except KeyboardInterrupt:
-        print("interrupted before anything was run", file=sys.stderr, flush=True)
-        os._exit(pytest.ExitCode.INTERRUPTED)  # Python may remember it, and end as from a signal
-
-
-def _choose_device(early_config: pytest.Config) -> None:
-    """Choose it, and tell triton. Raises UsageError."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Choose the device, and tell triton, before a conftest imports it. Raises UsageError."""
     wanted = early_config.known_args_namespace.device
     if wanted not in ("auto", "cpu", "cuda"):
         raise pytest.UsageError(f"--device {wanted}: there is no such device; use cpu or cuda")

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from reports.record import Row, RunEnd, RunHeader, new_record
 
 AnyRow = TypeVar("AnyRow", bound=Row)
-INTERRUPTED = 2  # the status of a run that Ctrl-C ended, as pytest has it
 
 
 class RunRecord(Generic[AnyRow]):
@@ -43,7 +42,10 @@ class RunRecord(Generic[AnyRow]):
     def close(
         self, status: int, problems: tuple[str, ...] = (), stopped: str | None = None
     ) -> None:
-        """Write the last line; stopped: what ended the run, where rows may be missing for that."""
+        """Write the last line; stopped: what ended the run, where rows may be missing for that.
+
+        status: an `ExitStatus`.
+        """
         self._writer.close(
             RunEnd(
                 finished_at=datetime.now(UTC).isoformat(timespec="seconds"),

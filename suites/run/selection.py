@@ -126,6 +126,11 @@ def absent_kernels(options: Namespace, ops: Collection[str]) -> tuple[AbsentKern
     )
 
 
+def check_dtypes(options: Namespace) -> None:
+    """Raise UsageError where --dtype names none."""
+    _known("--dtype", options.dtype, DTYPES)
+
+
 def selected_cases(
     options: Namespace,
     device: torch.device,
@@ -140,7 +145,7 @@ def selected_cases(
     tier = options.tier if listed_for is None else "full"
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
-    _known("--dtype", options.dtype, DTYPES)
+    check_dtypes(options)
     theirs = user_cases(options, device)
     known = {
         case.id(): case

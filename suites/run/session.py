@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NoReturn
 
 import pytest
+import torch
 
-from kernels.registry import KernelError
-from oracles.op import Numerics
+from kernels.registry import Kernel, KernelError
+from oracles.op import Case, Numerics
 from reports.arguments import quoted
+from reports.exit_status import ExitStatus
 from reports.output import report_console
 from reports.phrases import count, shown
 from reports.record import AccuracyRow, FindRow, RecordError, RunHeader, read
@@ -29,12 +31,21 @@ from reports.report import print_report
 from suites.run import earlier_run, shards
 from suites.run.attempt import CRASHED, known_pairs, note_pair
 from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
+from suites.run.exit_status import in_pytest, keep_what_ran
 from suites.run.nox_command import nox_command, path_in_command, without
 from suites.run.options import DEVICE
 from suites.run.progress import Progress
-from suites.run.record import INTERRUPTED, RunRecord
+from suites.run.record import RunRecord
 from suites.run.selection import absent_kernels, kernel_files, refusing
-from suites.run.suite import DeviceLostError, Pair, PairRow, Suite
+from suites.run.suite import (
+    DeviceLostError,
+    NoMemoryError,
+    Pair,
+    PairRow,
+    Suite,
+    is_short,
+    told_of_memory,
+)
 
 
 class Session(Generic[PairRow]):
@@ -59,7 +70,7 @@ class Session(Generic[PairRow]):
         self.shards: shards.Shards | None = None
         self.errors: list[str] = []
         self.also_failed = False
-        self._failed = self._beside = 0
+        self._failed = self._beside = self._short = 0
         self._left_out: str | None = None  # the name of a row that -k leaves out
         self._failed_before: earlier_run.FailedRows | None = None
         self._parent = os.getppid()
@@ -225,6 +236,7 @@ class Session(Generic[PairRow]):
             self.record = RunRecord(results, self.started, **header)
         except RecordError as error:
             raise pytest.UsageError(f"--results {results}: {error}") from error
+        keep_what_ran()
         suite.record_path = self.record.path
         if note := os.environ.get(shards.RECORD_NOTE):
             Path(note).write_text(str(self.record.path.resolve()))
@@ -242,22 +254,20 @@ class Session(Generic[PairRow]):
             try:
                 self.record.add(row)
             except RecordError as error:
-                pytest.exit(str(error), returncode=INTERRUPTED)
+                pytest.exit(str(error), returncode=pytest.ExitCode.INTERRUPTED)
             if self.suite.wrong(row) is not None:
                 self._failed += row.gates
                 self._beside += not row.gates
+            self._short += is_short(row) and not self.suite.drawn
 
     def measure(self, kernel: str, case: str, request: pytest.FixtureRequest) -> Sequence[PairRow]:
         """A test: its rows, once they are in the record. It fails where one is wrong and gates."""
         assert self.record is not None
         note_pair(kernel, case)
         try:
-            rows = self.suite.measure(*self.pairs[kernel, case])
+            rows = self._rows(*self.pairs[kernel, case])
         except DeviceLostError as lost:
-            self.add(lost.args)
-            self.record.interrupted = True
-            reason = lost.args[-1].reason
-            pytest.exit(f"{kernel} on {case}: {reason}; the GPU is lost to this process")
+            self._lose(lost)
         self.add(rows)
         for row in rows:
             wrong = self.suite.wrong(row)
@@ -267,6 +277,28 @@ class Session(Generic[PairRow]):
                     pytest.fail(wrong, pytrace=False)
                 pytest.xfail(f"a baseline, which doesn't gate: {wrong}")
         return rows
+
+    def _lose(self, lost: DeviceLostError) -> NoReturn:
+        """End the run, whose GPU doesn't answer this process any more, after the pair's rows."""
+        assert self.record is not None
+        self.add(lost.args)
+        self.record.interrupted = True
+        row = lost.args[-1]
+        pair = f"{row.kernel} on {row.case.id}"
+        pytest.exit(f"{pair}: {row.reason}; the GPU is lost to this process")
+
+    def _rows(self, kernel: Kernel, case: Case) -> Sequence[PairRow]:
+        """Return a pair's rows; where the GPU's memory is full they say so, and the run goes on.
+
+        Raises DeviceLostError.
+        """
+        try:
+            return self.suite.measure(kernel, case)
+        except NoMemoryError as error:
+            reason = str(error)
+        except torch.OutOfMemoryError as error:
+            reason = str(NoMemoryError(told_of_memory(error), self.suite.processes))
+        return self.suite.refused(kernel, case, reason)
 
     @pytest.fixture
     def workbench(self) -> Session[PairRow]:
@@ -285,8 +317,11 @@ class Session(Generic[PairRow]):
                     self._follow(self.shards, session)
                 result = yield
                 if not session.shouldstop and not session.shouldfail:
-                    for row in self.suite.finish(self.progress):
-                        self.add([row])
+                    try:
+                        for row in self.suite.finish(self.progress):
+                            self.add([row])
+                    except DeviceLostError as lost:
+                        self._lose(lost)
             finally:
                 self.add(self.suite.summary(self.record.rows))  # type: ignore[arg-type]
             return result
@@ -354,11 +389,16 @@ class Session(Generic[PairRow]):
             most = self.options.maxfail
             stopped = "-x: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
             session._shouldfail = False  # noqa: SLF001 (pytest would say it below the report)
-        session.exitstatus = self._close(self.record, int(exitstatus), stopped)
+        interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+        self.record.interrupted |= interrupted
+        suite_failed = exitstatus == pytest.ExitCode.INTERNAL_ERROR
+        status = self._close(self.record, stopped, suite_failed=suite_failed)
+        session.exitstatus = exitstatus if interrupted else in_pytest(status)
         self.suite.close()
         console = report_console()
-        console.print()
-        print_report(read(self.record.path), console, details=self.options.details)
+        if self.suite.share is None:  # of a share the run that it belongs to reports
+            console.print()
+            print_report(read(self.record.path), console, details=self.options.details)
         if not self.record.is_whole and self.suite.share is None and "resume" in self.options:
             text = f"\nTo go on with it: {self._again(self.record.path)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -366,10 +406,12 @@ class Session(Generic[PairRow]):
             console.print("\nThe suite itself failed, which is no verdict on the kernel:")
             console.print(each, markup=False, highlight=False)
 
-    def _close(self, record: RunRecord[PairRow], status: int, stopped: str | None) -> int:
-        """Write the last line; the exit status: 0 where anything counts, and nothing failed.
+    def _close(
+        self, record: RunRecord[PairRow], stopped: str | None, *, suite_failed: bool
+    ) -> ExitStatus:
+        """Write the last line and return the run's exit status.
 
-        status: pytest's own, kept where it tells of something else than of tests.
+        stopped: the option that ended the run early, None where none did.
         """
         whole = self.suite.share is None
         # A share of nothing but pairs that are refused, or that an earlier run has, is done.
@@ -378,13 +420,23 @@ class Session(Generic[PairRow]):
         if whole:
             self.errors += edited(self.files)
             failed |= self.suite.fails(record.header.kernels, record.rows)
-        if status in (0, 1, 5):
-            status = int(failed or not anything or not record.is_whole or bool(self.errors))
+        if whole and self._short:
+            record.interrupted = True
+            stopped = f"the GPU had too little memory for {count(self._short, 'row')}"
+        missing = not record.is_whole and stopped is None
+        if record.interrupted:
+            status = ExitStatus.INCOMPLETE
+        elif self.errors or suite_failed:
+            status = ExitStatus.SUITE_FAILED
+        elif missing or not anything:
+            status = ExitStatus.INCOMPLETE
+        else:
+            status = ExitStatus.WRONG if failed else ExitStatus.RIGHT
         try:
             record.close(status, stopped=stopped)
         except RecordError as error:
             print(error, file=sys.stderr)
-            status = status or 1
+            status = status or ExitStatus.SUITE_FAILED
         return status
 
     def _again(self, path: Path) -> str:

@@ -26,12 +26,16 @@ from oracles import OPS
 from oracles.op import Case
 from oracles.reference import ReferenceOp
 from reports.record import AccuracyRow, FindRow, Line, RunEnd
+from suites.run.user_cases import TIMES_ITS_BYTES
 
 # Names a file that is to hold the record's path: who started the run can then see that it ended,
 # which a status of 0 doesn't show where a candidate ends the process itself.
 RECORD_NOTE = "WORKBENCH_RECORD_NOTE"
 FEWEST_PAIRS = 150  # below this one process is done before a second one has started
-MOST_ON_GPU = 12  # each holds a CUDA context and the allocator's cache
+MOST_ON_GPU = 12  # of one driver, which they wait for
+# Contexts of CUDA that a process of a run has on the card, in its judge, its worker and its user's
+# process, at about half a GiB.
+_CONTEXTS_BYTES = 3 * 2**29
 _HUGE_BYTES = 2**31
 _FAMILIES = 8  # that a process has at least, before they are taken apart
 _POLL_S = 0.1
@@ -44,6 +48,24 @@ def default_jobs(device: str, pairs: int) -> int:
         return 1
     cores = len(os.sched_getaffinity(0))
     return cores if device == "cpu" else max(1, min(MOST_ON_GPU, cores * 3 // 4))
+
+
+def memory_of(case: Case) -> int:
+    """Return about how many bytes a case takes of a card, with its truth and bounds."""
+    return TIMES_ITS_BYTES * OPS[case.op].bytes(case)
+
+
+def fitting_jobs(needed: Iterable[int], free: int) -> int:
+    """Return how many processes fit side by side into the free bytes of a card, at least 1.
+
+    needed: bytes of each case. They fit where as many of the largest cases do at one time.
+    """
+    taken, largest = 0, sorted(needed, reverse=True)
+    for count in range(MOST_ON_GPU):
+        taken += _CONTEXTS_BYTES + (largest[count] if count < len(largest) else 0)
+        if taken > free:
+            return max(1, count)
+    return MOST_ON_GPU
 
 
 def most_jobs(cases: Sequence[Case], device: str) -> int:
@@ -114,7 +136,7 @@ class _Process:
     ended: RunEnd | None = None
 
     def rows(self) -> Iterator[AccuracyRow | FindRow]:
-        """The rows of pairs that ran, written since the last call."""
+        """The rows written since the last call, all of pairs that were tried."""
         for record in self.folder.glob("*.jsonl"):
             with record.open("rb") as file:
                 file.seek(self.taken)
@@ -125,9 +147,7 @@ class _Process:
                     read = _LINE.validate_json(line)
                     if isinstance(read, RunEnd):
                         self.ended = read
-                    elif isinstance(read, FindRow) or (
-                        isinstance(read, AccuracyRow) and read.status != "refused"
-                    ):
+                    elif isinstance(read, FindRow | AccuracyRow):
                         yield read
 
     def problem(self, failures: int) -> str | None:

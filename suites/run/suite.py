@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import pytest
 import torch
 
 from kernels.registry import Kernel
@@ -20,6 +22,7 @@ from reports.record import (
     Record,
     Row,
 )
+from suites.run.option_table import DEFAULT_SM
 from suites.run.progress import Progress
 from suites.run.selection import known_ops
 
@@ -28,7 +31,33 @@ PairRow = TypeVar("PairRow", bound=AccuracyRow | BenchRow | ProfileRow)
 
 
 class DeviceLostError(RuntimeError):
-    """A candidate left the GPU unusable for this process. Its arguments: the rows of the pair."""
+    """A candidate left the GPU unusable for the judge too. Its arguments: the rows of the pair."""
+
+
+class NoMemoryError(RuntimeError):
+    """The GPU has too little memory for a pair, which says nothing of the kernel: a sentence."""
+
+    def __init__(self, told: str, processes: int) -> None:
+        beside = f" beside {processes - 1} other processes of this run" if processes > 1 else ""
+        if processes == 2:
+            beside = " beside another process of this run"
+        again = "; run it again with --jobs 1" if processes > 1 else ""
+        super().__init__(f"{_SHORT} for this case{beside} ({told}){again}")
+
+
+_SHORT = "incomplete: the GPU has too little memory"
+_LONGEST_REPORT = 300  # characters of what PyTorch says when it finds no memory
+
+
+def told_of_memory(error: torch.OutOfMemoryError) -> str:
+    """Return what PyTorch says on one line, and let go of the tensors in the error's frames."""
+    traceback.clear_frames(error.__traceback__)
+    return " ".join(str(error).split())[:_LONGEST_REPORT]
+
+
+def is_short(row: object) -> bool:
+    """Return whether a row says that the GPU had no memory for it."""
+    return (getattr(row, "reason", None) or "").startswith(_SHORT)
 
 
 class Suite(Generic[PairRow]):
@@ -41,6 +70,7 @@ class Suite(Generic[PairRow]):
     share      the cases of this process, where another one of the same run started it
     machine    set before `begin`
     record_path    set after it
+    processes  how many processes of this run share the GPU
     drawn      what is tried is drawn while the run goes on, so that nothing is planned
     earlier    the record of a drawn run that is gone on with
     """
@@ -51,6 +81,7 @@ class Suite(Generic[PairRow]):
     strict: bool | None = None
     unchecked: tuple[str, ...] = ()
     share: frozenset[str] | None = None
+    processes: int = 1
     machine: Environment
     record_path: Path
     kernels: tuple[Kernel, ...]
@@ -64,6 +95,8 @@ class Suite(Generic[PairRow]):
         torch.set_num_threads(1)
         known_ops(options)
         self.sm: int = sm or (options.sm if device.type == "cpu" else _sm_of_gpu())
+        if device.type != "cpu":
+            _refuse_on_gpu(options, self.sm)
 
     def plan(self) -> Sequence[Pair]:
         """Kernels and cases, case by case: a case's truth is computed once. Raises UsageError."""
@@ -130,6 +163,20 @@ class Suite(Generic[PairRow]):
 
     def close(self) -> None:
         """End what the suite started."""
+
+
+def _refuse_on_gpu(options: argparse.Namespace, sm: int) -> None:
+    """Raise UsageError for an option that means something on a CPU alone."""
+    if getattr(options, "sm", DEFAULT_SM) not in (DEFAULT_SM, sm):
+        raise pytest.UsageError(
+            f"--sm {options.sm}: on a GPU domains are asked about its own, which is {sm}; leave it "
+            "out, or add --device cpu"
+        )
+    if getattr(options, "no_strict", False):
+        raise pytest.UsageError(
+            "--no-strict: it is about the interpreter, which a GPU doesn't use; leave it out, or "
+            "add --device cpu"
+        )
 
 
 def _sm_of_gpu() -> int:

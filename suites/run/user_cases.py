@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -30,7 +29,6 @@ from oracles.cases.names import case_named, layout_named, objection
 from oracles.op import CONTIGUOUS, Allowed, Case, Op
 from reports.phrases import shown
 from reports.record import RecordError, read
-from suites.run.nox_command import path_in_command
 
 DTYPES = ("float32", "float16", "bfloat16")
 _MOST_BYTES_OF_A_LINE = 2**16
@@ -38,7 +36,7 @@ _MOST_BYTES_OF_A_FILE = 2**26
 _MOST_TOLD = 10
 _LARGEST_SIZE = 2**31 - 1
 _LARGEST_GPU_BYTES = 2**38  # more than one has: a file for a GPU still reads where there is none
-_TIMES_ITS_BYTES = 10  # what a case takes with its truth and bounds in float64
+TIMES_ITS_BYTES = 10  # what a case takes with its truth and bounds in float64
 _QUOTED = 80
 
 Name = Annotated[str, Field(max_length=200)]
@@ -79,20 +77,6 @@ def user_cases(options: Namespace, device: torch.device) -> tuple[Case, ...] | N
         return read_cases(files, most)
     except CasesError as error:
         raise pytest.UsageError(str(error)) from error
-
-
-def cases_options(options: Namespace) -> tuple[str, ...]:
-    """The options that a command needs so that it knows a user's ops, and the ids of its cases."""
-    named = [
-        (option, Path(each))
-        for option in ("definition", "workloads", "ops")
-        for each in getattr(options, option)
-    ]
-    named += [("cases", each) for each in _files(options)]
-    return tuple(
-        f"--{option}={shlex.quote(path_in_command(each.expanduser().resolve()))}"
-        for option, each in named
-    )
 
 
 def _files(options: Namespace) -> tuple[Path, ...]:
@@ -305,7 +289,7 @@ def too_large(op: Op, case: Case, most_bytes: int) -> str | None:
         reached = 1 + sum((size - 1) * stride for size, stride in steps)
         taken += max(reached if math.prod(each.shape) else 0, 0) * each.dtype.itemsize
     taken += sum(form.nbytes for form in op.forms(case).values())
-    needed = max(taken, _TIMES_ITS_BYTES * op.bytes(case))
+    needed = max(taken, TIMES_ITS_BYTES * op.bytes(case))
     if needed <= most_bytes:
         return None
     return (

@@ -28,6 +28,21 @@ Stub = Literal["silent", "raising", "scrambled"]
 SENTINEL = -12345.0  # rounded to the dtype; far from any value of the cases
 
 
+# After an error of these words the CUDA context is dead, and every later call in its process fails.
+_FATAL = (
+    "illegal memory access",
+    "unspecified launch failure",
+    "device-side assert",
+    "misaligned address",
+    "illegal instruction",
+)
+
+
+def is_fatal(message: str) -> bool:
+    """Return whether the CUDA context of a process is dead after an error with this message."""
+    return any(each in message for each in _FATAL)
+
+
 def held(value: float, dtype: torch.dtype) -> float:
     """What memory of the dtype holds that is filled with it; fp8 ends before the sentinel."""
     return value if math.isnan(value) else max(value, torch.finfo(dtype).min)
@@ -37,9 +52,9 @@ def held(value: float, dtype: torch.dtype) -> float:
 class Call:
     """What one call left: its outputs by name, or the rule it broke and a sentence about it.
 
-    fatal: the device can't be used again in this process. spent: no other kernel is to be called
-    in this process, of which something can't be set back. workspace_bytes: the most memory that
-    it took at one time beyond inputs and outputs, kept_bytes: what it left allocated beside
+    fatal: the device can't be used again in the kernel's process. spent: no other kernel is to be
+    called in this process, of which something can't be set back. workspace_bytes: the most memory
+    that it took at one time beyond inputs and outputs, kept_bytes: what it left allocated beside
     outputs, None where that isn't known. launches, operations: how many Triton kernels it
     launched, and how many of PyTorch's operations it called, None where nobody counts.
     configurations: the most that one of them may be tuned to, 0 where none is autotuned. asked:

@@ -108,7 +108,10 @@ def make_arena(nbytes: int, device: torch.device) -> Arena:
 
 
 def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
-    """In a worker: the judge's memory. Raises ArenaError where the GPU's driver won't have it."""
+    """In a worker: the judge's memory.
+
+    Raises ArenaError where the GPU's driver doesn't share it, OutOfMemoryError where it is full.
+    """
     if spec["handle"] is None:
         (descriptor,) = descriptors
         memory = _mapped(descriptor, spec["nbytes"])
@@ -118,19 +121,31 @@ def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
         torch.cuda.init()
         handle = map(_from_text, spec["handle"])
         storage = torch.UntypedStorage._new_shared_cuda(*handle)  # noqa: SLF001
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
+        if "out of memory" in str(error):  # of a context, which isn't the allocator's to say
+            raise torch.OutOfMemoryError(str(error)) from error
         raise ArenaError(" ".join(str(error).split())[:200]) from error
     memory = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return Arena(memory.set_(storage)[: spec["nbytes"]], {})
 
 
-def fitting(arena: Arena | None, nbytes: int, device: torch.device) -> Arena:
-    """`arena` where it has room and isn't far too large, else another one in its place."""
+def fitting(arenas: dict[str, Arena], nbytes: int, device: torch.device) -> Arena:
+    """Return the arena of that kind of device, or another one in its place where it doesn't fit.
+
+    An arena fits where it has room and isn't far too large. `arenas` never has one that is closed:
+    where there is no memory for another one it has none, and torch.OutOfMemoryError is raised.
+    """
+    arena = arenas.get(device.type)
     if arena is not None:
         if nbytes <= arena.nbytes <= max(_MOST_KEPT, nbytes):
             return arena
+        # Both at one time could be too much.
+        del arenas[device.type]
         arena.close()
-    return make_arena(nbytes, device)
+    arenas[device.type] = make_arena(nbytes, device)
+    return arenas[device.type]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,14 +17,16 @@ from kernels.registry import Kernel
 from oracles.cases.names import objection
 from oracles.op import Case, Op, dtype_name
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
-from suites.accuracy.run import told_of_memory
+from suites.accuracy.coverage import MOST_BYTES_IN_REACH
 from suites.accuracy.suite import FURTHER, Accuracy
 from suites.run import shards
 from suites.run.descriptions import case_info
+from suites.run.nox_command import nox_command, path_in_command
 from suites.run.progress import Progress
-from suites.run.selection import alike_together
-from suites.run.suite import DeviceLostError, Pair
-from suites.run.user_cases import user_cases
+from suites.run.reproduce import deciding_options
+from suites.run.selection import alike_together, check_dtypes
+from suites.run.suite import NoMemoryError, Pair
+from suites.run.user_cases import TIMES_ITS_BYTES, user_cases
 from suites.sandbox.judge_side.workers import SPENT
 from suites.search.draws import Draws
 from suites.search.shrinking import Shrunk, changes, shrink
@@ -66,17 +71,40 @@ class Search(Accuracy):
         self._spread = False
 
     def plan(self) -> Sequence[Pair]:
-        """No pair: which there will be is found out."""
+        """No pair: which there will be is found out. Raises UsageError."""
+        check_dtypes(self.options)
         self.kernels = self.selected()
         self.judge = self.run_of(FURTHER, every_configuration=False)
         if self.options.shard:
             self.share = frozenset()
         return []
 
+    def begin(self) -> dict[str, Any]:
+        """By which rules, and the command that tries the finds."""
+        return super().begin() | {"finds_command": self._finds_command()}
+
+    def _finds_command(self) -> str:
+        """Return the command that tries all finds, less the record's path."""
+        options = argparse.Namespace(**vars(self.options) | {"cases": []})
+        words = [*deciding_options(options, Accuracy.name, self.device)]
+        words += [f"--kernels={shlex.quote(path_in_command(each))}" for each in self._own_files()]
+        for name, values in (("--op", options.op), ("--kernel", options.kernel)):
+            words += [f"{name} {shlex.quote(each)}" for each in values]
+        words += ["--gate-baselines"] * options.gate_baselines
+        return " ".join([nox_command(Accuracy.name, ["--"]), *words])
+
+    def _own_files(self) -> list[Path]:
+        """Return the files of --kernels."""
+        files = [Path(each).expanduser().resolve() for each in self.options.kernels]
+        return list(dict.fromkeys(files))
+
     def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
         """As many as cores, or as asked for: each draws cases of its own."""
         del kept
         count = self.options.jobs or shards.default_jobs(self.device.type, shards.FEWEST_PAIRS)
+        if not self.options.jobs and self.device.type == "cuda":
+            drawn = [TIMES_ITS_BYTES * MOST_BYTES_IN_REACH["cuda"]] * count
+            count = min(count, shards.fitting_jobs(drawn, torch.cuda.mem_get_info()[0]))
         self._spread = count > 1 and not self.options.in_process
         return (count if self._spread else 1), False
 
@@ -101,7 +129,7 @@ class Search(Accuracy):
             if time.monotonic() > deadline or (self.options.finds and found >= self.options.finds):
                 return
             for other in targets:
-                if other.kernel.op.name != case.op or self.judge.refusal(other.kernel, case):
+                if other.kernel.op.name != case.op or self._refuses(other.kernel, case):
                     continue
                 row = self._row(other.kernel, case)
                 yield row
@@ -127,6 +155,17 @@ class Search(Accuracy):
                     waiting.remove(target)
                 else:
                     yield target, drawn
+
+    def _refuses(self, kernel: Kernel, case: Case) -> bool:
+        """Return whether the case isn't one to try: another dtype, or beyond the domain."""
+        asked = self.options.dtype
+        other = bool(asked) and dtype_name(case.dtype) not in asked
+        return other or self.judge.refusal(kernel, case) is not None
+
+    def _reaches(self, kernel: Kernel) -> Callable[[Case], bool]:
+        """Return what tells whether a case may be drawn: also by its dtype."""
+        reaches = super()._reaches(kernel)
+        return lambda case: not self._refuses(kernel, case) and reaches(case)
 
     def _limits(self, op: Op) -> dict[str, int]:
         """The largest value of each size in the op's own cases: of `ci` on a CPU, else of all."""
@@ -157,13 +196,8 @@ class Search(Accuracy):
     def _judged(self, kernel: Kernel, case: Case) -> AccuracyRow:
         try:
             row = self.judge.try_pair(kernel, case)
-        except DeviceLostError as lost:
-            row = lost.args[0]
-            assert isinstance(row, AccuracyRow)
-        except torch.OutOfMemoryError as error:  # truth and bounds found none
-            reason = f"{_NO_MEMORY}: {told_of_memory(error)}"
-            torch.cuda.empty_cache()
-            return self.judge.refused(kernel, case, reason)
+        except NoMemoryError as error:
+            return self.judge.refused(kernel, case, str(error))
         if row.status != "failed" or not any(each in (row.reason or "") for each in SPENT):
             return row
         # The search's other processes hold the rest of it: that says nothing of the kernel.
@@ -191,7 +225,7 @@ class Search(Accuracy):
         kernel, started = target.kernel, time.monotonic()
 
         def fails(each: Case) -> bool:
-            if objection(kernel.op, each) or self.judge.refusal(kernel, each):
+            if objection(kernel.op, each) or self._refuses(kernel, each):
                 return False
             tried = self._row(kernel, each)
             return tried.status == "failed" and _same(tried, row)

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from reports.__main__ import main
+from reports.exit_status import ExitStatus
 from tests import ROOT
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.bench_records import bench_rows, write_bench
@@ -35,7 +36,7 @@ def run(
 
 
 def test_command_line_statuses_tell_whole_incomplete_and_none(tmp_path: Path) -> None:
-    """0: whole; 1: shown, with the problem on stderr; 2: one sentence on stderr, nothing shown."""
+    """0: whole; 4: shown, with the problem on stderr; 2: one sentence on stderr, nothing shown."""
     status, shown, errors = run("--results", str(tmp_path))
     assert (status, shown, errors.count("\n")) == (2, "", 1)
     stamp = "accuracy-20261121T04{:02}00Z-cpu.jsonl"
@@ -46,7 +47,7 @@ def test_command_line_statuses_tell_whole_incomplete_and_none(tmp_path: Path) ->
     assert max(len(line) for line in shown.splitlines() if " nox " not in f" {line}") <= 120
     write_example(tmp_path / stamp.format(2), example_rows(), whole=False)
     status, shown, errors = run("--results", str(tmp_path), "--width", "80")
-    assert (status, errors.count("\n")) == (1, 1)
+    assert (status, errors.count("\n")) == (ExitStatus.INCOMPLETE, 1)
     assert shown.startswith(" INCOMPLETE ")
     assert "the run did not finish" in errors
 
@@ -109,7 +110,7 @@ def test_command_line_shows_several_records_and_makes_one_page(
         write_profile(tmp_path / "c.jsonl", profile_rows(failing=False), whole=False),
     ]
     page = tmp_path / "new" / "page.html"
-    assert main([*map(str, paths), "--html", str(page)]) == 1
+    assert main([*map(str, paths), "--html", str(page)]) == ExitStatus.INCOMPLETE
     shown, errors = capsys.readouterr()
     assert [shown.count(f" {each} ") for each in ("PASSED", "TIMED", "INCOMPLETE")] == [2, 2, 2]
     assert errors.count("\n") == 1
@@ -140,7 +141,7 @@ def test_check_says_only_whether_a_record_is_whole(
     cut = write_example(tmp_path / "cut.jsonl", example_rows(), whole=False)
     assert main([str(whole), "--check"]) == 0
     assert capsys.readouterr() == ("", "")
-    assert main([str(cut), "--check"]) == 1
+    assert main([str(cut), "--check"]) == ExitStatus.INCOMPLETE
     shown, errors = capsys.readouterr()
     assert shown == ""
     assert "the run did not finish" in errors

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from reports.comparison.__main__ import main
+from reports.exit_status import ExitStatus
 from reports.record import Row
 from tests.builders.commands import run_python
 from tests.builders.compared_records import A100, H100, bench_row, case, header, profile_row, write
@@ -63,7 +64,7 @@ def test_gate_is_shut_where_nothing_was_compared(
     """A gate that saw no row has let nothing pass."""
     a = write(tmp_path / "a.jsonl", header(), [bench_row()])
     b = write(tmp_path / "b.jsonl", header(), [bench_row(case=case(m=1))])
-    assert main([str(a), str(b), "--gate"]) == 1
+    assert main([str(a), str(b), "--gate"]) == ExitStatus.INCOMPLETE
     assert "no row was compared" in capsys.readouterr().err
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernels.registry import Kernel, home_of
 from oracles.op import Case, Inputs, OutputForm, dtype_name
-from suites.sandbox.call import Call
+from suites.sandbox.call import Call, is_fatal
 from suites.sandbox.judge_side.worker_process import EndedError, ForkServer, WorkerProcess
 from suites.sandbox.wire import ClosedError, Message
 
@@ -131,6 +131,8 @@ class UsersProcess:
             return Call({}, time.perf_counter() - started, "wrong outputs", _NO_OUTPUTS)
         seconds = time.perf_counter() - started
         if reply.raised is not None:
+            if is_fatal(reply.raised):
+                self.end()
             return Call({}, seconds, "raised", f"it raised {reply.raised}")
         if reply.ended is not None:
             how = f"it ended its process, with status {reply.ended}"

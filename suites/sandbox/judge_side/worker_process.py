@@ -228,7 +228,7 @@ class WorkerProcess:
         except (ClosedError, KeyError):
             self.server.kill()
             status = None
-        self.printed = _printed(self.output)
+        self.printed = _printed(self.output, self._said_from)
         # From where Python tells how the worker itself broke it isn't the kernel that speaks.
         said = _first_lines(self.output, self._said_from)
         self.said = tuple(takewhile(lambda line: line != _TRACEBACK, said))
@@ -260,10 +260,14 @@ class WorkerProcess:
         return f"it ended its process, with status {status}{also}"
 
 
-def _printed(descriptor: int) -> str:
-    """The last line of what a process printed; of an exception that it ended with, its first."""
+def _printed(descriptor: int, start: int = 0) -> str:
+    """Return the last line that a process printed from byte `start` on.
+
+    Of an exception that it ended with, return the first line. What it printed before `start` was
+    another kernel's.
+    """
     size = os.fstat(descriptor).st_size
-    text = os.pread(descriptor, _TAIL, max(0, size - _TAIL)).decode(errors="replace")
+    text = os.pread(descriptor, _TAIL, max(start, size - _TAIL)).decode(errors="replace")
     lines = [each for each in text.splitlines() if each.strip()]
     traced = [at for at, each in enumerate(lines) if each == _TRACEBACK]
     if traced:  # CUDA's errors have lines of general advice below what went wrong

@@ -173,6 +173,8 @@ class Workers:
     ) -> Call:
         """Call the kernel on the parcel's inputs; outputs are copies, on the run's device."""
         started = time.perf_counter()
+        if self.arena_device.type == "cpu":
+            parcel = parcel.to(self.arena_device)
         try:
             try:
                 call, arena = self._called(kernel, case, parcel, fill, how)
@@ -220,14 +222,21 @@ class Workers:
         """
         try:
             try:
+                if self.arena_device.type == "cpu":
+                    parcels = self._moved(parcels)
                 return self._task(kernel, case, parcels, module, settings, limit_s)
             except _NoArenaError:
                 self.arena_device = torch.device("cpu")
-                moved = [each.to(self.arena_device) for each in parcels]
+                moved = self._moved(parcels)
                 return self._task(kernel, case, moved, module, settings, limit_s)
         except EndedError as ended:
             self.replaced += 1
             raise TaskError(ended.rule, str(ended)) from ended
+
+    def _moved(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+        """Return the parcels on the arena's device; one that comes twice stays one."""
+        moved = {id(each): each.to(self.arena_device) for each in parcels}
+        return [moved[id(each)] for each in parcels]
 
     def prepare(self) -> None:
         """Start the server; the first worker has to wait less for it."""
@@ -336,14 +345,11 @@ class Workers:
         limit_s: float,
     ) -> tuple[Message, Arena, int]:
         """The answer to a message about a kernel on these inputs, and where outputs are."""
-        worker = self._ready()
         room = sum(map(aligned, _sizes(kernel, case).values()))
         through = parcels[0].device.type
-        before = worker.arenas.get(through)
         apart = {id(each): each for each in parcels}  # one that comes twice is sent once
         outputs_at = sum(each.nbytes for each in apart.values())
-        arena = fitting(before, outputs_at + room, parcels[0].device)
-        worker.arenas[through] = arena
+        before, arena = self._arena(outputs_at + room, parcels[0].device)
         sent, at = {}, 0
         for number, each in apart.items():
             sent[number] = each.put(arena, at)
@@ -364,9 +370,33 @@ class Workers:
         if arena.device.type == "cuda":
             torch.cuda.synchronize(arena.device)
         said = self._exchange(message, limit_s, descriptors)
+        if said.keys() == {"no_memory"}:
+            self._end()
+            raise torch.OutOfMemoryError(f"in the kernel's process: {said['no_memory']}")
         if said.keys() == {"no_arena"} and through != "cpu":
+            self._end()  # it lacks the arena that the judge has for it
             raise _NoArenaError
         return said, arena, outputs_at
+
+    def _arena(self, nbytes: int, device: torch.device) -> tuple[Arena | None, Arena]:
+        """Return the worker's arena from before, and one with room for so many bytes.
+
+        Where there is no memory, the worker's is given back first. Raises OutOfMemoryError.
+        """
+        arenas = self._ready().arenas
+        before = arenas.get(device.type)
+        try:
+            return before, fitting(arenas, nbytes, device)
+        except torch.OutOfMemoryError:
+            self.give_back()
+        return None, fitting(self._ready().arenas, nbytes, device)
+
+    def give_back(self) -> None:
+        """Give back the GPU's memory that the workers and their arenas take."""
+        self.renew()
+        if self.device.type == "cuda":
+            torch.cuda.ipc_collect()
+            torch.cuda.empty_cache()
 
     def _outputs(
         self, kernel: Kernel, case: Case, arena: Arena, offset: int, home: torch.device

@@ -24,7 +24,7 @@ from kernels.registry import Kernel
 from oracles.op import Case, dtype_name
 from suites.interpreter import strict
 from suites.interpreter.strict import masked_lanes
-from suites.sandbox.call import PLAIN, SENTINEL, Call, Fill, How, told_of
+from suites.sandbox.call import PLAIN, SENTINEL, Call, Fill, How, is_fatal, told_of
 from suites.sandbox.parcels import Unpacked
 from suites.sandbox.worker_side import process_state, watch
 from suites.sandbox.worker_side.allocations import Memory, fresh_memory
@@ -39,14 +39,6 @@ _NEVER_ASKED = (
     "own choice ran"
 )
 _VALUES = {"nan": math.nan, "sentinel": SENTINEL}
-# After one of these the CUDA context is dead and so is every later call in this process.
-_FATAL = (
-    "illegal memory access",
-    "unspecified launch failure",
-    "device-side assert",
-    "misaligned address",
-    "illegal instruction",
-)
 
 
 def call_candidate(
@@ -107,7 +99,7 @@ def _call(
         if violation() is not None:
             return Call({}, seconds, "illegal access", violation())
         rule, reason = _library_call(kernel, seen) or ("raised", told_of(error, kernel))
-        return Call({}, seconds, rule, reason, is_fatal(error))
+        return Call({}, seconds, rule, reason, is_fatal(str(error)))
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
         return Call({}, seconds, "illegal access", violation())
@@ -169,11 +161,6 @@ def _workspace(kernel: Kernel, case: Case, given: Unpacked, memory: Memory) -> i
     )
     peak = memory.peak_bytes
     return None if peak is None or peak < made else peak - made
-
-
-def is_fatal(error: BaseException) -> bool:
-    """Whether the CUDA context is dead after it."""
-    return any(each in str(error) for each in _FATAL)
 
 
 def _form(

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from kernels.registry import Kernel
-from suites.sandbox.call import Declared, How, declared, told_of
+from suites.sandbox.call import Declared, How, declared, is_fatal, told_of
 from suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
 from suites.sandbox.shared_sets import OpenedSets
 from suites.sandbox.wire import ClosedError, Line, Message, case_of
 from suites.sandbox.worker_side import process_state, watch
-from suites.sandbox.worker_side.candidate import call_candidate, is_fatal
+from suites.sandbox.worker_side.candidate import call_candidate
 
 _MOST_KEPT = 2**28
 
@@ -154,7 +154,7 @@ class _Worker:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
-            told = {"raised": told_of(error, kernel), "fatal": is_fatal(error)}
+            told = {"raised": told_of(error, kernel), "fatal": is_fatal(str(error))}
             return told | {"spent": changes.spent}
         if changes.broken is not None and kernel.origin != "baseline":
             told = {"raised": changes.broken, "rule": "changed process state"}
@@ -255,8 +255,13 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
         except ClosedError:
             return
         of.number = message["id"]
-        problem = of.open(message["arena"], descriptors) if "arena" in message else None
-        said = answer[message["do"]](message) if problem is None else {"no_arena": problem}
+        try:
+            problem = of.open(message["arena"], descriptors) if "arena" in message else None
+            said = answer[message["do"]](message) if problem is None else {"no_arena": problem}
+        except ClosedError:  # the judge hung up during passes
+            return
+        except torch.OutOfMemoryError as error:  # the suite's own: a kernel's was caught
+            said = {"no_memory": " ".join(str(error).split())}
         # What a GPU prints goes through C, which keeps it back in a file.
         with suppress(OSError, ValueError):
             printed.flush()

@@ -78,7 +78,8 @@ def test_fault_of_one_configuration_is_found_with_the_option_alone(
     assert "2 configurations besides dispatch's choice" in headline(record).sentence
     failed = next(row for row in record.rows if row.status == "failed")
     assert "-contiguous, four: dx" in " ".join(printed.split())
-    assert failed.reproduce.endswith(f"--case {failed.case.id} --configuration four")
+    told = f"--case {failed.case.id} --signs {failed.signs} --configuration four"
+    assert failed.reproduce.endswith(told)
     record, _ = _run(tmp_path, "--configuration=four", "--jobs=1", status=1)
     assert {each[2:] for each in _found(record)} == {("four", "failed")}
 
@@ -114,7 +115,7 @@ def test_what_lists_no_names_is_told_in_a_sentence(tmp_path: Path) -> None:
 
 def test_unknown_configuration_is_refused(tmp_path: Path) -> None:
     """Nothing runs, and the refusal says why."""
-    record, _ = _run(tmp_path, "--configuration=three", "--jobs=1", status=1)
+    record, _ = _run(tmp_path, "--configuration=three", "--jobs=1", status=5)
     assert {(row.status, row.reason) for row in record.rows} == {
         ("refused", "has no configuration three for the case")
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.exit_status import ExitStatus
 from suites.accuracy.sanitizer import judged
 from tests.builders.commands import run_python
 
@@ -37,7 +38,7 @@ def test_each_tool_runs_the_selected_cases_and_one_finding_fails(tmp_path: Path)
     program.chmod(0o755)
     ran = _run(f"{tmp_path}:/usr/bin:/bin", tmp_path / "log")
     calls = (tmp_path / "log").read_text().splitlines()
-    assert ran.returncode == 86
+    assert ran.returncode == ExitStatus.WRONG
     assert "2 hazards displayed" in ran.stdout
     assert [each.split()[2] for each in calls] == ["memcheck", "racecheck", "initcheck"]
     assert all(each.startswith("1 ") and each.endswith("--kernel flash") for each in calls)
@@ -72,6 +73,6 @@ def test_races_in_a_librarys_own_kernels_are_told_and_fail_nothing() -> None:
 def test_machine_without_it_says_where_it_comes_from(tmp_path: Path) -> None:
     """One sentence, and a failure: nothing was checked."""
     ran = _run(str(tmp_path), tmp_path / "log")
-    assert ran.returncode == 1
+    assert ran.returncode == ExitStatus.INCOMPLETE
     assert "isn't installed here" in ran.stderr
     assert "Traceback" not in ran.stderr

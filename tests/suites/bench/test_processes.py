@@ -88,7 +88,7 @@ def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 def test_runs_say_how_they_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each has its own status and environment; in turn the first that isn't 0 is that of all."""
+    """Each has its own status and environment; in turn the worst is that of all."""
     (tmp_path / "test_it.py").write_text(
         "import os\ndef test_it(): assert os.environ['WHICH'] == 'this'\n"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.exit_status import ExitStatus
 from reports.record import Record, RecordContinuation, RecordWriter, read
 from suites.fleet.attempts import Attempts
 from suites.fleet.driver import Fleet, Lane
@@ -68,7 +69,7 @@ def test_run_without_another_node_leaves_what_it_has(tmp_path: Path) -> None:
     """The record is readable and says why rows are missing."""
     lost: Part = [Started("h1"), text(header(3), row(1)), Lost("the node died")]
     status, _, (record,) = _run(tmp_path, lost, nodes=1)
-    assert status == 1
+    assert status == ExitStatus.INCOMPLETE
     assert "h1: the node died; there is no other node that has H200" in str(record.problem)
     assert _cases(record) == [row(1).case.id]
 
@@ -77,7 +78,7 @@ def test_interrupted_fleet_is_gone_on_with(tmp_path: Path) -> None:
     """After Ctrl-C the record is closed; the same folder later gets the rows that are missing."""
     cut: Part = [Started("h1"), text(header(3), row(1)), KeyboardInterrupt]
     status, _, (record,) = _run(tmp_path, cut)
-    assert status == 130
+    assert status == ExitStatus.INCOMPLETE
     assert "interrupted" in str(record.problem)
     status, script, (record,) = _run(tmp_path, whole(2, 3))
     assert script.orders[0].done == (pair(1),)

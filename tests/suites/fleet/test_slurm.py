@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from submitit.slurm.slurm import SlurmExecutor
 
+from reports.exit_status import ExitStatus
 from reports.record import read
 from suites.fleet.attempts import Attempts
 from suites.fleet.driver import Fleet, Lane
@@ -110,7 +111,7 @@ def test_run_by_a_local_job_leaves_a_whole_record(tmp_path: Path) -> None:
 def test_what_a_suite_refuses_is_told_by_the_driver(tmp_path: Path) -> None:
     """Its sentence, and no other attempt."""
     fleet, lane = _fleet(tmp_path, "--kernel", "no_such_kernel")
-    assert fleet.run() == 4
+    assert fleet.run() == ExitStatus.USAGE
     assert "--kernel no_such_kernel: there is no such kernel" in str(lane.attempts.problem)
     assert (lane.attempts.count, lane.shelf.rows) == (1, {})
 
@@ -122,7 +123,7 @@ def test_job_that_ends_without_a_word_is_lost(
     monkeypatch.setattr("suites.fleet.slurm_engine._LOST_AFTER_S", 0.0)
     monkeypatch.setattr("suites.fleet.slurm_engine.run_job", _says_nothing)
     fleet, lane = _fleet(tmp_path)
-    assert fleet.run() == 1
+    assert fleet.run() == ExitStatus.INCOMPLETE
     assert "hadn't told how" in str(lane.attempts.problem)
 
 

@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from oracles import ATTENTION_DELTA
+from reports.exit_status import ExitStatus
 from reports.record import Record, read
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
@@ -226,7 +227,7 @@ def test_gpu_that_isnt_there_is_refused(runs: Runs) -> None:
 def test_run_in_which_every_pair_is_refused_fails(runs: Runs) -> None:
     """Nothing ran, so nothing passed, and the report says so."""
     ran = runs("refused")
-    assert ran.status == 1
+    assert ran.status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "nothing ran: 1 row, each refused" in ran.out
     assert "serves n of 1 to 8192, got 8193" in ran.out
     assert [row.status for row in ran.record.rows] == ["refused"]
@@ -294,7 +295,7 @@ def test_killed_run_leaves_a_record_that_renders(runs: Runs) -> None:
     assert ran.status == -signal.SIGKILL
     (path,) = ran.records
     report = run_python("-m", "reports", path)
-    assert report.returncode == 1
+    assert report.returncode == ExitStatus.INCOMPLETE
     assert report.stdout.lstrip().startswith("INCOMPLETE")
     assert "the run did not finish" in report.stderr
     assert report.stderr.count("\n") == 1
@@ -302,14 +303,14 @@ def test_killed_run_leaves_a_record_that_renders(runs: Runs) -> None:
 
 
 def test_interrupted_run_reports_what_ran(runs: Runs) -> None:
-    """Ctrl-C ends the kernel too, and leaves a whole record that says so, with status 2."""
+    """Ctrl-C ends the kernel too, and leaves a whole record that says so."""
     ran = runs("interrupted")
     assert ran.status == pytest.ExitCode.INTERRUPTED
     assert "Traceback" not in ran.out + ran.err
     assert re.search(r"INCOMPLETE .* [2-4] passed, 0 failed", ran.out)
     assert ran.record.end is not None
     assert ran.record.end.interrupted
-    assert ran.record.end.exit_status == 2
+    assert ran.record.end.exit_status == ExitStatus.INCOMPLETE
 
 
 def test_run_that_cant_write_its_rows_fails(runs: Runs) -> None:

@@ -1,43 +1,65 @@
-"""Ctrl-C in the seconds that a command takes to import what it needs: one sentence."""
+"""Ctrl-C before a run has begun its record: one sentence, and the status of an incomplete run."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests import ROOT
-from tests.builders.commands import run_python
+from reports.exit_status import ExitStatus
+from tests.builders.commands import Running, run_python, wait_for
 
-_PRESSED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
-# As Ctrl-C that comes while the session's modules are imported.
-_COMPILE = """
-import os, signal, sys
-from suites.compile import __main__ as command
+# As Ctrl-C that comes while a module is imported: the launcher finds this as a module of its own.
+_PRESSED = """
+import os, runpy, signal, sys
 
 class Pressed:
     def find_spec(self, name, path=None, target=None):
-        if name == "kernels.layer_norm":
+        if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Pressed())
-sys.exit(command.main([]))
+sys.argv = ["-m", {words}]
+runpy.run_module({command!r}, run_name="__main__", alter_sys=True)
+"""
+# Ctrl-C that comes while the judge asks the kernel's process for what it registers.
+_WAITS = """
+import pathlib, time
+pathlib.Path({marker!r}).touch()
+time.sleep(600)
 """
 
 
-def test_suite_that_is_interrupted_among_its_imports(tmp_path: Path) -> None:
-    """Nothing was run, and the status is that of an interrupted run."""
-    (tmp_path / "conftest.py").write_text(_PRESSED)
-    ours = ("-c", str(ROOT / "pyproject.toml"), "--device=cpu", "-p", "no:cacheprovider")
-    done = run_python("-m", "pytest", *ours, tmp_path, started=True)
-    assert done.returncode == pytest.ExitCode.INTERRUPTED
+@pytest.mark.parametrize(
+    ("command", "words", "module"),
+    [
+        ("suites.run", '"accuracy", "--device=cpu"', "_pytest.config"),
+        ("suites.run", '"accuracy", "--device=cpu"', "torch"),
+        ("suites.run", '"bench", "--device=cpu"', "suites.bench.suite"),
+        ("suites.run", '"search", "--device=cpu"', "suites.search.suite"),
+        ("suites.compile", "", "kernels.layer_norm"),
+    ],
+)
+def test_command_that_is_interrupted_among_its_imports(
+    command: str, words: str, module: str
+) -> None:
+    """Early, late, and while pytest captures what conftests print."""
+    code = _PRESSED.format(command=command, words=words, module=module)
+    done = run_python("-c", code, started=True)
+    assert (done.returncode, done.stdout) == (ExitStatus.INCOMPLETE, "")
     assert done.stderr == "interrupted before anything was run\n"
-    assert done.stdout == ""
 
 
-def test_compile_that_is_interrupted_among_its_imports() -> None:
-    """Its server, which imports the same meanwhile, doesn't hear of it."""
-    done = run_python("-c", _COMPILE, started=True)
-    assert done.returncode == 128 + signal.SIGINT
-    assert done.stderr == "interrupted before anything was compiled\n"
+def test_run_that_is_interrupted_before_its_record(tmp_path: Path) -> None:
+    """A user's file takes its time to be imported, and nothing is left of its process."""
+    marker, file = tmp_path / "marker", tmp_path / "mine.py"
+    file.write_text(_WAITS.format(marker=str(marker)))
+    command = (sys.executable, "-m", "suites.run", "accuracy", "--device=cpu")
+    running = Running(*command, f"--kernels={file}", f"--results={tmp_path}", started=True)
+    wait_for(marker.exists, running)
+    done = running.ended(by=signal.SIGINT)
+    assert (done.returncode, done.stdout.strip()) == (ExitStatus.INCOMPLETE, "")
+    assert done.stderr == "interrupted before anything was run\n"
+    assert not list(tmp_path.glob("*.jsonl"))

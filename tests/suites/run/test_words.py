@@ -124,7 +124,7 @@ def test_failures_of_baselines_are_counted_apart() -> None:
     """`164 failed`, and then PASSED, would be a riddle."""
     session = object.__new__(Session)
     session.suite, session.record = object.__new__(Accuracy), Mock()
-    session._failed = session._beside = 0
+    session._failed = session._beside = session._short = 0
     said = []
     gates: tuple[AccuracyRow, ...] = (
         example_row(),

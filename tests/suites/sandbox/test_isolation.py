@@ -110,3 +110,41 @@ def test_resuming_with_other_options_is_refused(
     assert ran.returncode == 4
     assert "of its rows aren't asked for by these options" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+_PRINTS = """
+import os, torch
+from kernels import SOFTMAX_FORWARD, Domain, kernel
+
+SERVED = Domain(dtypes=(torch.float32,), strides="contiguous")
+
+@kernel(SOFTMAX_FORWARD, SERVED)
+def a_prints(x):
+    print("hello from a")
+    return x
+
+@kernel(SOFTMAX_FORWARD, SERVED)
+def b_ends(x):
+    os._exit(3)
+
+@kernel(SOFTMAX_FORWARD, SERVED)
+def c_raises(x):
+    raise ValueError("no")
+"""
+
+
+def test_output_is_that_of_the_kernel_that_printed_it(tmp_path: Path) -> None:
+    """A process that ended in silence was told of with the last line of another kernel."""
+    file, cases = tmp_path / "prints.py", tmp_path / "cases"
+    file.write_text(_PRINTS)
+    line = '{{"op": "softmax_forward", "sizes": {{"m": 2, "n": {}}}, "dtype": "float32"}}\n'
+    cases.write_text("".join(map(line.format, (8, 9))))
+    command = ["-m", "suites.run", "accuracy", "--device=cpu", f"--results={tmp_path}"]
+    ran = run_python(*command, f"--kernels={file}", f"--cases={cases}")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    rows = read(latest(tmp_path)).rows
+    assert [row.kernel for row in rows] == ["a_prints", "b_ends", "c_raises"] * 2
+    for row in rows:
+        mine = ("hello from a",) if row.kernel == "a_prints" else ()
+        assert row.printed == mine
+        assert row.kernel == "a_prints" or "hello" not in (row.reason or "")

@@ -15,6 +15,7 @@ from reports.record import AccuracyRow, Record, read
 from suites.accuracy.run import Run
 from suites.run.descriptions import case_info
 from suites.run.option_table import DEFAULT_SM
+from suites.run.suite import NoMemoryError
 from suites.search.suite import Search
 from tests.builders.commands import Running, run_python, wait_for
 
@@ -166,7 +167,7 @@ def test_truth_that_finds_no_memory_is_no_find(monkeypatch: pytest.MonkeyPatch) 
     """Nor does it end the search: the case counts as not tried."""
 
     def spent(*_: object) -> AccuracyRow:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise NoMemoryError("CUDA out of memory", 12)
 
     monkeypatch.setattr(Run, "try_pair", spent)
     search = Search.__new__(Search)
@@ -174,7 +175,7 @@ def test_truth_that_finds_no_memory_is_no_find(monkeypatch: pytest.MonkeyPatch) 
     kernel = next(each for each in all_kernels() if each.name == "column_owning")
     row = search._judged(kernel, next(iter(kernel.op.cases())))
     assert row.status == "refused"
-    assert "no memory was left" in (row.reason or "")
+    assert "too little memory" in (row.reason or "")
 
 
 @pytest.mark.parametrize(

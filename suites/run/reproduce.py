@@ -1,0 +1,105 @@
+"""Commands that run a row again: the options that decide its result, as its suite takes them.
+
+Every option of a suite that makes rows is of one of three kinds. Those that decide a result are
+repeated; those that select rows are replaced by the row's own --kernel and --case; the others
+change what is shown or kept, or how a run is spread over processes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from kernels.registry import Kernel, home_of
+from oracles.op import Case
+from suites.run.nox_command import nox_command, path_in_command
+from suites.run.option_table import OPTIONS
+
+# In the order in which a command has them; files first.
+FILES = ("--definition", "--workloads", "--ops", "--cases")
+DECIDE = (
+    *FILES,
+    *("--device", "--sm", "--no-strict", "--in-process", "--time-limit", "--memory-limit"),
+    *("--tier", "--every-configuration", "--cache", "--row-time", "--window", "--trials"),
+    "--signs",
+)
+# A baseline that --kernel names gates, as by --gate-baselines; a search's cases come by --case.
+SELECT = frozenset(
+    (
+        *("--op", "--kernel", "--kernels", "--dtype", "--case", "--seed", "-k", "--lf"),
+        *("--ff", "--failed", "--resume", "--shard", "--known", "--done", "--configuration"),
+        *("--minutes", "--finds", "--quick", "--no-baselines", "--distribution"),
+        "--gate-baselines",
+    )
+)
+SHOW = frozenset(
+    (
+        *("--jobs", "--coverage", "--gpus", "--gpus-together", "--against", "--rounds", "--ncu"),
+        *("--gate", "-x", "--maxfail", "--results", "--hash-uuid", "--details", "--list"),
+        *("--collect-only", "--pdb", "-s", "-q", "-v", "--no-header", "--no-summary", "-p", "-W"),
+        *("-o", "--tb"),
+    )
+)
+_CPU_ALONE = {"--sm", "--no-strict"}  # on a GPU they mean nothing
+_WORKERS_ALONE = {"--time-limit", "--memory-limit"}  # a process that is the judge's has no limit
+
+
+def deciding_options(options: Namespace, suite: str, device: torch.device) -> tuple[str, ...]:
+    """Return the options, quoted for a shell, that decide the results of a run.
+
+    suite: the one whose command repeats a row, which is accuracy for a search. An option is left
+    out where the suite does the same without it.
+    """
+    words = []
+    for option in OPTIONS:
+        name = option.names[0]
+        if suite not in option.suites or name not in DECIDE:
+            continue
+        if name in _CPU_ALONE and device.type != "cpu":
+            continue
+        if name in _WORKERS_ALONE and vars(options).get("in_process"):
+            continue
+        settings = option.settings
+        key = settings.get("dest", name.removeprefix("--").replace("-", "_"))
+        value = device.type if name == "--device" else getattr(options, key, None)
+        default = settings.get("default")
+        if settings.get("action") == "store_true":
+            words += [(DECIDE.index(name), name)] * bool(value)
+        elif name in FILES:
+            files = dict.fromkeys(Path(each).expanduser().resolve() for each in value or ())
+            paths = [shlex.quote(path_in_command(each)) for each in files]
+            words += [(DECIDE.index(name), f"{name}={each}") for each in paths]
+        elif value is not None and value != default:
+            if name == "--memory-limit":
+                value /= 2**30
+            text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+            words.append((DECIDE.index(name), f"{name} {shlex.quote(text)}"))
+    return tuple(text for _, text in sorted(words, key=lambda each: each[0]))
+
+
+def command_of(
+    suite: str, kernel: Kernel, case: Case, deciding: Iterable[str], more: Sequence[str] = ()
+) -> str:
+    """Return the command that runs a pair alone.
+
+    deciding: as `deciding_options` returns them. more: options of this row, quoted for a shell.
+    """
+    # What the row says by itself stands for what the run was asked.
+    own = {each.partition(" ")[0] for each in more}
+    if kernel.configuration is not None:
+        own.add("--every-configuration")
+    words = [each for each in deciding if each.partition(" ")[0] not in own]
+    if kernel.origin == "user":
+        home = home_of(kernel.op.name)
+        named = any(each.startswith(("--ops", "--definition")) for each in words)
+        files = [home] if home is not None and not named else []
+        paths = map(path_in_command, dict.fromkeys((*files, Path(kernel.path))))
+        words += [f"--kernels={shlex.quote(each)}" for each in paths]
+    words += [f"--kernel {shlex.quote(kernel.name)}", f"--case {shlex.quote(case.id())}", *more]
+    if kernel.configuration is not None:
+        words.append(f"--configuration {shlex.quote(kernel.configuration)}")
+    return " ".join([nox_command(suite, ["--"]), *words])

@@ -1,0 +1,27 @@
+"""A plugin for pytest: a run whose judge finds no memory for arenas of large cases, as on a GPU.
+
+`-p tests.builders.little_memory`; the variable WORKBENCH_TEST_LIMIT has the most bytes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from suites.sandbox.judge_side import workers
+from suites.sandbox.parcels import Arena
+
+_fitting = workers.fitting
+
+
+def _limited(arenas: dict[str, Arena], nbytes: int, device: torch.device) -> Arena:
+    """Return an arena, or raise as PyTorch's allocator does."""
+    if nbytes > int(os.environ["WORKBENCH_TEST_LIMIT"]):
+        raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {nbytes} bytes")
+    return _fitting(arenas, nbytes, device)
+
+
+def pytest_configure() -> None:
+    """Replace what gives the judge its arenas."""
+    workers.fitting = _limited
