@@ -114,6 +114,23 @@ class BenchRow(SchemaLine):
     enqueue_us: float | None = Field(
         default=None, description="host time of a call that is not the first, median"
     )
+    judged_us: float | None = Field(
+        default=None,
+        description="device time of a call by the judge's own clock, over passes of calls on other "
+        "values; the median of the passes",
+    )
+    judged_slack_us: float | None = Field(
+        default=None, description="how far judged_us may be off, beside 15 % of it"
+    )
+    judged_sets: Whole | None = Field(default=None, description="calls of a pass")
+    judged_passes: Whole | None = Field(
+        default=None, description="passes, of each of which two outputs were judged afterwards"
+    )
+    unconfirmed: str | None = Field(
+        default=None,
+        description="why the judge's clock doesn't confirm the times, which are the word of the "
+        "process that the kernel runs in; None: it does, or no passes were asked for",
+    )
     first_call_s: float | None = Field(default=None, description="compilation and tuning included")
     peak_bytes: Whole | None = Field(default=None, description="inputs and outputs included")
     workspace_bytes: Whole | None = None

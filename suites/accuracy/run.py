@@ -224,6 +224,19 @@ class Run:
             verdict = judged(later, later)
         return None if verdict.rule is None else f"{verdict.rule}: {verdict.reason}"
 
+    def values_of_seed(self, kernel: Kernel, case: Case, seed: int) -> Known:
+        """Draw other values of the case, by another seed."""
+        other = replace(case, seed=seed)
+        originals = Originals(kernel.op, other, self._judged_on(kernel, case))
+        return Known.of(kernel.op, other, originals, seed)
+
+    def problem_of(self, kernel: Kernel, values: Known, outputs: dict[str, Tensor]) -> str | None:
+        """Say why these outputs of a call on the values aren't right; None where they are."""
+        home = values.originals.device
+        call = Call({name: output.to(home) for name, output in outputs.items()}, 0.0)
+        verdict = self.judged_by(kernel, values)(call, call)
+        return None if verdict.rule is None else f"{verdict.rule}: {verdict.reason}"
+
     def refused(self, kernel: Kernel, case: Case, reason: str) -> AccuracyRow:
         """The row of a pair that the kernel's domain doesn't hold."""
         return AccuracyRow(

@@ -13,6 +13,7 @@ that replaces an event's `elapsed_time` replaces its own.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
 from collections.abc import Callable
@@ -35,6 +36,9 @@ _record, _elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
 _synchronize: Callable[[], None] = torch.cuda.synchronize
 _spin: Callable[[int], None] = torch.cuda._sleep  # noqa: SLF001  (no public call holds a device)
 
+_library = ctypes.CDLL
+
+_PERSISTING_L2 = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 _LEAST_FLUSH_BYTES = 256 * 2**20  # over four times an H200's L2
 _CACHES = 4  # of the cache that is flushed
 _CPU_CACHE_BYTES = 32 * 2**20  # where the system doesn't say
@@ -86,6 +90,36 @@ def driver_clock_mhz() -> float:
     return float(told.get("sm_clock_rate", 0)) / 1e3
 
 
+class CacheSetAsideError(RuntimeError):
+    """A kernel keeps a part of the L2 cache for itself, which no flush evicts."""
+
+
+class PersistingCache:
+    """The part of the L2 cache that CUDA sets aside for data which a flush doesn't evict.
+
+    driver: CUDA's library, of which three functions are kept.
+    """
+
+    def __init__(self, driver: ctypes.CDLL) -> None:
+        self._set, self._get = driver.cuCtxSetLimit, driver.cuCtxGetLimit
+        self._reset = driver.cuCtxResetPersistingL2Cache
+
+    def clear(self) -> None:
+        """Set nothing aside, and make ordinary what was kept; older GPUs have no such part."""
+        self._reset()
+        self._set(ctypes.c_int(_PERSISTING_L2), ctypes.c_size_t(0))
+
+    def check(self) -> None:
+        """Raise CacheSetAsideError where a part was set aside since it was cleared."""
+        size = ctypes.c_size_t(0)
+        failed = self._get(ctypes.byref(size), ctypes.c_int(_PERSISTING_L2))
+        if not failed and size.value:
+            raise CacheSetAsideError(
+                f"it set {size.value:,} bytes of the L2 cache aside, which the flush before a "
+                "sample doesn't evict: leave CUDA's limit of persisting L2 cache at 0"
+            )
+
+
 class CudaDevice:
     """The current GPU."""
 
@@ -101,6 +135,7 @@ class CudaDevice:
         self._hold = Hold()
         # At the highest clock that there is: at any lower one a hold is longer.
         self._cycles_a_us = driver_clock_mhz() or _NO_FASTER_MHZ
+        self._persisting = PersistingCache(_library("libcuda.so.1"))
         self._stamper.stamp(0)  # compiles it
         _spin(_SPIN_CYCLES)
         self._stamper.stamp(1)
@@ -135,6 +170,7 @@ class CudaDevice:
             enqueued_us = 1e6 * (_now() - launched)
             self._stamper.stamp(1)
             _synchronize()
+            self._persisting.check()
             time_us = 1e3 * float(_elapsed(self._start, self._end))
             return Sample(time_us, self._stamper.clock_mhz()), enqueued_us
 
@@ -145,6 +181,7 @@ class CudaDevice:
         if self.cache == "warm":
             prepare()()
         call = prepare()
+        self._persisting.clear()
         if self.cache == "cold":
             self.flush()
         return call

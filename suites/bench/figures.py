@@ -30,6 +30,7 @@ from reports.record import Roof
 
 Limit = Literal["memory", "matrix", "arithmetic"]
 
+_STREAMS = "copy", "add", "read"  # roofs of memory
 _RESAMPLES = 1000
 _CONFIDENCE = 0.95
 # A roof that was measured isn't the hardware's: another kernel may come somewhat higher.
@@ -143,7 +144,7 @@ def rates(
     tf32 = kernel.numerics.tf32_operands
     limit = _limit(case, flops, least, roofs, tf32=tf32)
     if limit == "memory":
-        peak, ceiling, rate = roofs.memory_gb_s(), roofs.seen("copy", "add"), gb_s
+        peak, ceiling, rate = roofs.memory_gb_s(), roofs.seen(*_STREAMS), gb_s
     else:
         peak, rate = roofs.compute_tflops(case, tf32=tf32), tflops
         ceiling = roofs.seen(f"matmul {_product(case, tf32=tf32)}")
@@ -171,7 +172,7 @@ def _limit(case: Case, flops: int, least: int, roofs: Roofs, *, tf32: bool) -> L
     matrix = OPS[case.op].products(case)
     tensor_cores = roofs.device == "cuda" and (tf32 or case.dtype.itemsize == 2)
     compute: Limit = "matrix" if matrix and tensor_cores else "arithmetic"
-    gb_s = roofs.memory_gb_s() or roofs.seen("copy", "add")
+    gb_s = roofs.memory_gb_s() or roofs.seen(*_STREAMS)
     if not matrix:
         return "memory"
     tflops = roofs.compute_tflops(case, tf32=tf32) or roofs.seen(
@@ -189,7 +190,7 @@ def past_belief(
     datasheet = roofs.peak is not None
     room = 1.0 if datasheet else _MEASURED_ROOM[roofs.device]
     kind = "the datasheet's" if datasheet else f"{room:g} x the highest seen here,"
-    gb_s = roofs.memory_gb_s() or roofs.seen("copy", "add")
+    gb_s = roofs.memory_gb_s() or roofs.seen(*_STREAMS)
     moved = _from_memory(kernel, case, cache, roofs.cache_bytes)
     if gb_s is not None and moved > 0:
         rate = moved / median_us * 1e-3

@@ -19,7 +19,7 @@ import torch
 
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case
-from suites.bench.rows import TASK
+from suites.bench.judged_pass import TASK
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import TaskError, Workers
 from suites.sandbox.parcels import Parcel

@@ -1,7 +1,7 @@
 """Roofs: what this device does of plain work, measured by the same protocol as kernels are.
 
-A copy (one read, one write), an addition (two reads, one write: the traffic of a layer-norm
-backward) and a product of matrices in each dtype, on normal values: zeros flatter, by 13 % of a
+A copy (one read, one write), a sum (one read), an addition (two reads, one write: the traffic of a
+layer-norm backward) and a product of matrices in each dtype, on normal values: zeros flatter, by 13 % of a
 matmul on an H200. And the flush probe: a read of known size right after itself, after the flush
 that samples have, and of memory that wasn't touched for long. A flush that works makes the second
 as slow as the third; where it is nearer to the first, what a session calls cold is warm, and it is
@@ -11,6 +11,7 @@ refused.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +30,7 @@ _CPU_MATMUL_SIDE = 512
 _PROBE_SAMPLES = 15
 _PROBE_TRIES = {"cuda": 1, "cpu": 8}
 _EMPTY_CALL_SAMPLES = 41
+_FLUSHES = 50
 _NO_FASTER = 0.9  # than a read of untouched memory
 # How far from the cache's time to memory's a flushed read has to be. On H200s it is 0.73 to 1.4 of
 # the way after the flush and 0.00 to 0.03 without: a read has two times, 1 us apart, whatever it
@@ -75,7 +77,7 @@ def _roof(name: str, unit: str, work: float, samples: list[Sample], source: str)
 
 
 def measured_roofs(device: torch.device, on: Device) -> Iterator[Roof]:
-    """Copy, add and products of matrices, each as it is measured."""
+    """Measure a copy, a sum, an addition and products of matrices, and yield each."""
     if device.type == "cuda":
         shape, side = (_GPU_SIDE, _GPU_SIDE), _GPU_SIDE
     else:
@@ -87,6 +89,8 @@ def measured_roofs(device: torch.device, on: Device) -> Iterator[Roof]:
     moved = x.numel() * x.element_size()
     samples = _sampled(on, partial(out.copy_, x))
     yield _roof("copy", "GB/s", 2 * moved, samples, f"out.copy_(x), {sizes}")
+    samples = _sampled(on, partial(torch.sum, x))
+    yield _roof("read", "GB/s", moved, samples, f"torch.sum(x), {sizes}")
     samples = _sampled(on, partial(torch.add, x, y, out=out))
     yield _roof("add", "GB/s", 3 * moved, samples, f"torch.add(x, y, out=out), {sizes}")
     del x, y, out
@@ -132,6 +136,21 @@ def empty_call_us(on: Device) -> float:
 
 def _nothing() -> None:
     """An empty call."""
+
+
+def flush_us(on: Device) -> float:
+    """Time flushes of the cache one after the other; microseconds of one."""
+
+    def seconds() -> float:
+        on.wait()
+        started = time.perf_counter()
+        for _ in range(_FLUSHES):
+            on.flush()
+        on.wait()
+        return time.perf_counter() - started
+
+    seconds()
+    return 1e6 * statistics.median(seconds() for _ in range(5)) / _FLUSHES
 
 
 def datasheet_roofs(peak: Peak) -> tuple[Roof, ...]:

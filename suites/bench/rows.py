@@ -4,8 +4,8 @@ A figure is given only where the accuracy of this very call was established firs
 Then the worker's word is held against what the judge can see for itself:
 
 - the outputs of one sample, which the judge chose, are right (no other sample had its inputs);
-- so many calls, one after the other, take no longer on the judge's clock than the median says: a
-  worker whose clock was tampered with, or a call that goes on after its last event, is caught;
+- passes of calls on other values take as long on the judge's clock as the median says, and outputs
+  that the judge draws after a pass are right (judged_pass.py);
 - no roof is passed.
 """
 
@@ -30,6 +30,13 @@ from reports.record import AccuracyRow, BenchRow, Stop, TimedProcess
 from suites.accuracy.run import Run
 from suites.bench.devices import Cache
 from suites.bench.figures import Roofs, Spread, past_belief, quartiles, rates
+from suites.bench.judged_pass import (
+    TASK,
+    DisagreementError,
+    Judged,
+    JudgedPasses,
+    WrongOutputsError,
+)
 from suites.bench.neighbours import Neighbours
 from suites.bench.rotation import changes_in
 from suites.bench.task import kept_of
@@ -39,17 +46,10 @@ from suites.sandbox.judge_side.workers import TaskError, Workers
 from suites.sandbox.parcels import Parcel
 from suites.sandbox.wire import Message
 
-TASK = "suites.bench.task"
 INTERPRETED = "interpreted: its time says nothing"
 
 _BUFFERS = 2
 _MOST_BYTES_TWICE = 2**32  # a larger case has one buffer
-# The loop on the judge's clock: so long by the median, with room for what a message costs, for a
-# clock that falls under a lasting load (1980 to 1365 MHz), and for a host that does other things.
-_LOOP_S = {"cuda": 0.06, "cpu": 0.1}
-_MOST_LOOPED = 400
-_LOOP_ROOM, _LOOP_SLACK_S = 1.8, 0.03
-_LOOP_TRIES = {"cuda": 3, "cpu": 12}  # a busy host keeps a CPU's calls waiting
 # After so many the driver is what can't, and not the kernels: each failure costs a process.
 _MOST_UNCOUNTED = 4
 
@@ -110,6 +110,7 @@ class Bench:
     row_s: float
     default_clock_mhz: float | None
     limit_s: float
+    passes: JudgedPasses
     first_calls: dict[tuple[str, str, str], float] = field(default_factory=dict)
     uncounted: int = 0
     neighbours: Neighbours = field(default_factory=Neighbours)
@@ -151,14 +152,32 @@ class Bench:
             timed, besides = self._samples(kernel, case, parcels)
             spread = Spread.of(timed.times_us, timed.placements)
             self._hold_to_roofs(kernel, case, spread.median)
-            self._hold_to_clock(kernel, case, parcels, spread.median, timed.enqueue_us)
+            judged = self._judged(kernel, case, parcel, spread.median, timed.enqueue_us)
         except UnbelievedError as error:
             return self._row(kernel, case, error.status, str(error), accuracy)
         except TaskError as error:
             return self._row(kernel, case, "failed", f"while it was timed, {error}", accuracy)
         launches = self._launches(kernel, case, parcel)
-        return self._figures(kernel, case, accuracy, timed, spread).model_copy(
-            update=besides | {"launches": launches}
+        row = self._figures(kernel, case, accuracy, timed, spread)
+        if row.share_of_ceiling is not None and row.share_of_ceiling > 1:
+            if judged.reason is not None:
+                reason = (
+                    f"{spread.median:.4g} us is past what this device was measured to do, and the "
+                    f"judge's clock can't confirm it: {judged.reason}"
+                )
+                return self._row(kernel, case, "failed", reason, accuracy)
+            # What was measured is no ceiling, then: there is no share of it.
+            row = row.model_copy(update={"share_of_ceiling": None})
+        return row.model_copy(
+            update=besides
+            | {
+                "launches": launches,
+                "judged_us": judged.time_us,
+                "judged_slack_us": judged.slack_us,
+                "judged_sets": judged.sets,
+                "judged_passes": judged.passes,
+                "unconfirmed": judged.reason,
+            }
         )
 
     def _samples(
@@ -197,39 +216,17 @@ class Bench:
         if problem is not None:
             raise UnbelievedError("failed", problem)
 
-    def _hold_to_clock(
-        self,
-        kernel: Kernel,
-        case: Case,
-        parcels: Sequence[Parcel],
-        median_us: float,
-        enqueue_us: float,
-    ) -> None:
-        """Raises UnbelievedError where calls take longer than the worker says that they do."""
-        each_us = max(median_us, enqueue_us)
-        calls = math.ceil(1e6 * _LOOP_S[self.roofs.device] / each_us)
-        calls = min(max(calls, 2), _MOST_LOOPED)
-        allowed_s = _LOOP_ROOM * calls * each_us * 1e-6 + _LOOP_SLACK_S
-        taken = []
-        for _ in range(_LOOP_TRIES[self.roofs.device]):
-            taken.append(
-                self._loop_s(kernel, case, parcels, calls + 1)
-                - self._loop_s(kernel, case, parcels, 1)
-            )
-            if taken[-1] <= allowed_s:
-                return
-        raise UnbelievedError(
-            "failed",
-            f"{calls} calls took {min(taken) * 1e3:.1f} ms on the suite's clock, and would take "
-            f"{calls * each_us * 1e-3:.1f} ms by its process's: it works on after its last event, "
-            "or that clock can't be believed",
-        )
-
-    def _loop_s(self, kernel: Kernel, case: Case, parcels: Sequence[Parcel], calls: int) -> float:
-        settings: Message = {"do": "loop", "calls": calls}
-        started = time.monotonic()
-        self.workers.task(kernel, case, parcels, TASK, settings, self.limit_s)
-        return time.monotonic() - started
+    def _judged(
+        self, kernel: Kernel, case: Case, parcel: Parcel, median_us: float, enqueue_us: float
+    ) -> Judged:
+        """Hold the median against judged passes. Raises UnbelievedError, TaskError."""
+        try:
+            return self.passes.confirm(kernel, case, parcel, median_us, enqueue_us)
+        except WrongOutputsError as error:
+            reason = f"outputs that the judge drew after a pass of calls are wrong: {error}"
+            raise UnbelievedError("wrong", reason) from error
+        except DisagreementError as error:
+            raise UnbelievedError("failed", str(error)) from error
 
     def _launches(self, kernel: Kernel, case: Case, parcel: Parcel) -> int | None:
         """Kernels on the device; None where a call can't be captured."""

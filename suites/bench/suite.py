@@ -16,10 +16,11 @@ from oracles.op import Case
 from reports.record import BENCH_PROTOCOL, BenchRow
 from suites.accuracy.run import Run
 from suites.bench.first_calls import compile_ahead
+from suites.bench.judged_pass import TASK, JudgedPasses
 from suites.bench.neighbours import Neighbours
 from suites.bench.nsight_compute import NsightCompute
 from suites.bench.pairs import planned_pairs
-from suites.bench.rows import INTERPRETED, TASK, Bench
+from suites.bench.rows import INTERPRETED, Bench
 from suites.bench.survey import survey
 from suites.run.cuda_programs import cuda_program
 from suites.run.reproduce import deciding_options
@@ -110,6 +111,14 @@ class BenchSuite(Suite[BenchRow]):
             self._row_time(),
             ground.default_clock_mhz,
             options.time_limit,
+            JudgedPasses(
+                self.judge,
+                self.workers,
+                options.cache,
+                ground.roofs.cache_bytes,
+                ground.flush_us,
+                options.time_limit,
+            ),
             neighbours=Neighbours.of(self.device),
         )
         return {

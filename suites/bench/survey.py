@@ -11,7 +11,7 @@ from profiles.peaks import Peak, peak_of
 from reports.record import Environment, FlushProbe, Roof
 from suites.bench.devices import device_of, driver_clock_mhz, forget_device
 from suites.bench.figures import Roofs
-from suites.bench.roofs import datasheet_roofs, empty_call_us, flush_probe, measured_roofs
+from suites.bench.roofs import datasheet_roofs, empty_call_us, flush_probe, flush_us, measured_roofs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,14 @@ class Ground:
     """What rows stand on. told: the roofs for the record, measured and of the datasheet.
 
     empty_call_us: what a call that does nothing takes
+    flush_us: what a flush of the cache takes, one after the other; None on a CPU
     """
 
     roofs: Roofs
     told: tuple[Roof, ...]
     probe: FlushProbe
     empty_call_us: float
+    flush_us: float | None
     default_clock_mhz: float | None
 
 
@@ -34,6 +36,7 @@ def survey(device: torch.device, machine: Environment) -> Ground:
     probe = flush_probe(device, on)
     measured = tuple(measured_roofs(device, on))
     empty_us = empty_call_us(on)
+    flushed_us = flush_us(on) if device.type == "cuda" else None
     cache_bytes = on.cache_bytes
     del on
     forget_device()
@@ -47,4 +50,5 @@ def survey(device: torch.device, machine: Environment) -> Ground:
         if machine.multiprocessors is not None and machine.power_limit_w is not None:
             peak = peak_of(machine.device_name, machine.multiprocessors, machine.power_limit_w)
     told = measured if peak is None else (*measured, *datasheet_roofs(peak))
-    return Ground(Roofs(kind, cache_bytes, peak, measured), told, probe, empty_us, clock_mhz)
+    roofs = Roofs(kind, cache_bytes, peak, measured)
+    return Ground(roofs, told, probe, empty_us, flushed_us, clock_mhz)

@@ -1,8 +1,8 @@
-"""In a worker: time a kernel, call it over and over, or count what it launches.
+"""In a worker: time a kernel, call it in passes that the judge times, or count its launches.
 
 The judge chooses the seed of the inputs' changes, and by `pick` which sample's outputs come back:
-the worker learns of it with each sample, and a kernel not at all. The rest of the numbers that are
-returned are the worker's word, which the judge checks against its own clock.
+the worker learns of it with each sample. A candidate in this process can learn it too, and all
+numbers that are returned are the worker's word. The judge checks them by passes (judged_pass.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from oracles.op import Case, Inputs
 from suites.bench.devices import Device, device_of
 from suites.bench.protocol import Rule, Sample, collect
 from suites.bench.rotation import Rotation
+from suites.sandbox.shared_sets import OpenedSets
 
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
 
+# Kept before a candidate is imported, which may replace them.
 _now: Callable[[], float] = time.perf_counter
+_clone, _copy = torch.Tensor.clone, torch.Tensor.copy_
+_synchronize: Callable[[], None] = torch.cuda.synchronize
 
 _WARM_UP = 3
 _HOST_CALLS, _FEW_HOST_CALLS = 10, 3
@@ -54,10 +58,9 @@ def kept_of(pick: str, count: int) -> int:
 def run_task(
     kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
 ) -> Answer:
-    """What `settings["do"]` says: "time", "loop", "launches" or "first call"."""
+    """Do what `settings["do"]` says: "time", "launches" or "first call"."""
     todo: dict[str, Callable[[], Answer]] = {
         "time": lambda: _time(kernel, case, inputs, device, settings),
-        "loop": lambda: _loop(kernel, inputs, device, settings["calls"]),
         "launches": lambda: _launches(kernel, inputs[0]),
         "first call": lambda: _first_call(kernel, inputs[0], device),
     }
@@ -125,7 +128,7 @@ class _Timed:
             returned = self._kernel.op.as_tuple(self._returned)
             assert isinstance(returned, tuple | list)
             named = zip(self._kernel.op.outputs, returned, strict=True)
-            self.outputs = {name: each.clone() for name, each in named if each is not None}
+            self.outputs = {name: _clone(each) for name, each in named if each is not None}
             self.kept, self.number = self._samples, self._calls - 1
         self._returned = None
         self._samples += 1
@@ -172,13 +175,48 @@ def _peak_bytes(kernel: Kernel, inputs: Inputs, device: torch.device) -> int | N
     return int(taken + sum(each.nbytes() for each in storages.values()))
 
 
-def _loop(kernel: Kernel, inputs: list[Inputs], device: torch.device, calls: int) -> Answer:
-    """So many calls, one after the other; the judge's clock runs meanwhile."""
-    for number in range(calls):
-        kernel.function(**inputs[number % len(inputs)])
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return {"calls": calls}, {}
+def run_passes(
+    kernel: Kernel,
+    sets: OpenedSets,
+    device: torch.device,
+    settings: dict[str, Any],
+    following: Callable[[dict[str, Any]], dict[str, Any]],
+) -> None:
+    """Call the kernel in each order of sets that the judge sends, until it sends none.
+
+    Outputs are copied to their places right after each call, and all of the device's work has ended
+    before the judge is answered: the judge's clock runs meanwhile.
+
+    Args:
+        kernel: the kernel.
+        sets: the judge's inputs, which have other values in each order, and places for outputs.
+        device: where the kernel runs.
+        settings: `cache`, "cold" or "warm".
+        following: answers the judge, and returns its next message.
+    """
+    function, as_tuple, names = kernel.function, kernel.op.as_tuple, kernel.op.outputs
+    places = [[place.get(name) for name in names] for place in sets.places]
+    wait = _synchronize if device.type == "cuda" else _nothing
+    message = following({"ready": True})
+    gc.disable()
+    try:
+        while message["order"] is not None:
+            flush = device_of(device, settings["cache"]).flush if message["flushes"] else _nothing
+            for number in message["order"]:
+                for _ in range(message["flushes"]):
+                    flush()
+                returned = as_tuple(function(**sets.inputs[number]))
+                for place, output in zip(places[number], returned, strict=True):  # type: ignore[call-overload]
+                    if place is not None:
+                        _copy(place, output)
+            wait()
+            message = following({"ready": True})
+    finally:
+        gc.enable()
+
+
+def _nothing() -> None:
+    """Wait for nothing, or flush nothing."""
 
 
 def _first_call(kernel: Kernel, inputs: Inputs, device: torch.device) -> Answer:

@@ -131,21 +131,22 @@ def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
     return Arena(memory.set_(storage)[: spec["nbytes"]], {})
 
 
-def fitting(arenas: dict[str, Arena], nbytes: int, device: torch.device) -> Arena:
-    """Return the arena of that kind of device, or another one in its place where it doesn't fit.
+def fitting(arenas: dict[str, Arena], nbytes: int, device: torch.device, name: str) -> Arena:
+    """Return the arena of that name, or another one in its place where it doesn't fit.
 
     An arena fits where it has room and isn't far too large. `arenas` never has one that is closed:
     where there is no memory for another one it has none, and torch.OutOfMemoryError is raised.
     """
-    arena = arenas.get(device.type)
+    arena = arenas.get(name)
     if arena is not None:
         if nbytes <= arena.nbytes <= max(_MOST_KEPT, nbytes):
             return arena
         # Both at one time could be too much.
-        del arenas[device.type]
+        del arenas[name]
         arena.close()
-    arenas[device.type] = make_arena(nbytes, device)
-    return arenas[device.type]
+    arenas[name] = make_arena(nbytes, device)
+    arenas[name].spec["name"] = name
+    return arenas[name]
 
 
 @dataclass(frozen=True, slots=True)

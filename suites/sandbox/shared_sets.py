@@ -67,10 +67,20 @@ class SetLayout:
         }
 
     def fill(self, arena: Arena, number: int, values: Parcel) -> None:
-        """Copy the parcel's values to a set."""
-        parts = zip(self.starts, values.parts(), strict=True)
-        for start, part in parts:
-            arena.at(number * self.nbytes + start, part.numel()).copy_(part)
+        """Copy the parcel's values to a set.
+
+        Its tensors may start elsewhere in their buffers than those of the layout, as far as the
+        buffers' addresses differ from a multiple of 256.
+        """
+        moved = {}
+        for name, place in values.places.items():
+            by = place.start - self.parcel.places[name].start
+            moved[place.buffer] = by * place.dtype.itemsize
+        for buffer, (start, part) in enumerate(zip(self.starts, values.parts(), strict=True)):
+            by = moved.get(buffer, 0)
+            first, last = max(0, by), part.numel() + min(0, by)
+            home = arena.at(number * self.nbytes + start, part.numel())
+            home[first - by : last - by].copy_(part[first:last])
 
     def read(self, arena: Arena, number: int) -> dict[str, Tensor]:
         """Return copies of the outputs in a set's places, by name."""

@@ -15,11 +15,11 @@ from suites.sandbox.parcels import Arena
 _fitting = workers.fitting
 
 
-def _limited(arenas: dict[str, Arena], nbytes: int, device: torch.device) -> Arena:
+def _limited(arenas: dict[str, Arena], nbytes: int, device: torch.device, name: str) -> Arena:
     """Return an arena, or raise as PyTorch's allocator does."""
     if nbytes > int(os.environ["WORKBENCH_TEST_LIMIT"]):
         raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {nbytes} bytes")
-    return _fitting(arenas, nbytes, device)
+    return _fitting(arenas, nbytes, device, name)
 
 
 def pytest_configure() -> None:

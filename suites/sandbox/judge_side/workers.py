@@ -10,10 +10,11 @@ must have, copied out of memory that the judge owns.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -25,6 +26,7 @@ from oracles.op import Case, Inputs, Numerics
 from reports.record import Rule
 from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
 from suites.sandbox.judge_side.plain_calls import UsersProcess
+from suites.sandbox.judge_side.shared_calls import SharedCalls
 from suites.sandbox.judge_side.worker_process import (
     EndedError,
     ForkServer,
@@ -32,6 +34,7 @@ from suites.sandbox.judge_side.worker_process import (
     free_memory,
 )
 from suites.sandbox.parcels import Arena, Parcel, aligned, fitting
+from suites.sandbox.shared_sets import SetLayout
 from suites.sandbox.wire import Message, spelled
 
 _ASK_S = 60.0
@@ -47,6 +50,10 @@ _CALL, _DECLARED = TypeAdapter(Call), TypeAdapter(Declared)  # what a worker may
 
 class _NoArenaError(Exception):
     """The worker can't open memory of the judge's GPU."""
+
+
+class NoSharedMemoryError(RuntimeError):
+    """The GPU's driver shares no memory between processes."""
 
 
 class TaskError(RuntimeError):
@@ -233,6 +240,79 @@ class Workers:
             self.replaced += 1
             raise TaskError(ended.rule, str(ended)) from ended
 
+    @contextmanager
+    def shared_calls(
+        self,
+        kernel: Kernel,
+        layout: SetLayout,
+        count: int,
+        module: str,
+        settings: Message,
+        limit_s: float,
+    ) -> Iterator[SharedCalls]:
+        """Call the kernel on sets of inputs in the judge's memory, as long as the context lasts.
+
+        The module's `run_passes` makes the calls. Raises TaskError, in one sentence, where the
+        kernel or its process fails, OutOfMemoryError where the GPU has no memory for the sets, and
+        NoSharedMemoryError where its driver shares none between processes.
+        """
+        if self.arena_device != self.device:
+            raise NoSharedMemoryError
+        before, arena = self._arena(count * layout.nbytes, self.arena_device, "sets")
+        message: Message = {
+            "do": "passes",
+            "op": kernel.op.name,
+            "kernel": kernel.name,
+            "module": module,
+            "settings": settings,
+            "sets": layout.message(count),
+        }
+        descriptors: tuple[int, ...] = ()
+        if arena is not before:
+            message["arena"], descriptors = arena.spec, arena.descriptors
+
+        def ask(question: Message, descriptors: tuple[int, ...] = ()) -> Message:
+            reply = self._exchange(question, limit_s, descriptors)
+            if "ready" not in reply:
+                self._raise_for(reply)
+            return reply
+
+        try:
+            ask(message, descriptors)
+            yield SharedCalls(arena, layout, count, self._ready().pid, ask)
+            self._check(self._done(self._exchange({"order": None}, limit_s)))
+        except EndedError as ended:
+            self.replaced += 1
+            raise TaskError(ended.rule, str(ended)) from ended
+        except BaseException:
+            self._end()  # it waits for the next order
+            raise
+
+    def _raise_for(self, reply: Message) -> NoReturn:
+        """Raise what a reply of passes stands for that isn't ready for more."""
+        if reply.keys() == {"no_memory"}:
+            raise torch.OutOfMemoryError(f"in the kernel's process: {reply['no_memory']}")
+        if reply.keys() == {"no_arena"}:
+            raise NoSharedMemoryError
+        self._check(self._done(reply))
+        raise TaskError("process ended", _NO_WORKER)
+
+    def _check(self, done: Done) -> None:
+        """End a worker that isn't to be used again. Raises TaskError where the kernel failed."""
+        reason = done.raised or ""
+        if done.fatal or done.spent or any(word in reason for word in SPENT):
+            self._end()
+        if done.raised is not None:
+            raise TaskError(done.rule, done.raised)
+
+    def _done(self, reply: Message) -> Done:
+        """Check what a worker says at the end of a task. Raises EndedError."""
+        try:
+            return Done.model_validate(reply)
+        except ValidationError as error:
+            self._end()
+            raise EndedError("process ended", _NO_WORKER) from error
+
     def _moved(self, parcels: Sequence[Parcel]) -> list[Parcel]:
         """Return the parcels on the arena's device; one that comes twice stays one."""
         moved = {id(each): each.to(self.arena_device) for each in parcels}
@@ -318,15 +398,9 @@ class Workers:
             "signs": kernel.op.found_signs(),
         }
         said, arena, at = self._sent(kernel, case, parcels, message, limit_s)
-        try:
-            done = Done.model_validate(said)
-        except ValidationError as error:
-            self._end()
-            raise EndedError("process ended", _NO_WORKER) from error
+        done = self._done(said)
         if done.raised is not None:
-            if done.fatal or done.spent or any(each in done.raised for each in SPENT):
-                self._end()
-            raise TaskError(done.rule, done.raised)
+            self._check(done)
         if done.outputs and done.outputs != list(_sizes(kernel, case)):
             self._end()
             raise EndedError("process ended", _OTHER_OUTPUTS)
@@ -378,18 +452,21 @@ class Workers:
             raise _NoArenaError
         return said, arena, outputs_at
 
-    def _arena(self, nbytes: int, device: torch.device) -> tuple[Arena | None, Arena]:
+    def _arena(
+        self, nbytes: int, device: torch.device, name: str | None = None
+    ) -> tuple[Arena | None, Arena]:
         """Return the worker's arena from before, and one with room for so many bytes.
 
         Where there is no memory, the worker's is given back first. Raises OutOfMemoryError.
         """
+        name = name or device.type
         arenas = self._ready().arenas
-        before = arenas.get(device.type)
+        before = arenas.get(name)
         try:
-            return before, fitting(arenas, nbytes, device)
+            return before, fitting(arenas, nbytes, device, name)
         except torch.OutOfMemoryError:
             self.give_back()
-        return None, fitting(self._ready().arenas, nbytes, device)
+        return None, fitting(self._ready().arenas, nbytes, device, name)
 
     def give_back(self) -> None:
         """Give back the GPU's memory that the workers and their arenas take."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from profiles.peaks import PEAKS
 from reports.record import BenchRow, Roof
 from suites.accuracy.run import Run
 from suites.bench.figures import Roofs, past_belief
-from suites.bench.rows import TASK, Bench
+from suites.bench.judged_pass import TASK, JudgedPasses
+from suites.bench.rows import Bench
 from suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 
@@ -37,7 +39,8 @@ def _bench(*files: str, roofs: Roofs = _NO_ROOFS) -> Iterator[Bench]:
     run = Run(_CPU, 90, workers=workers, two_calls_alone=True)
     try:
         # On a warm cache: no test needs a flush of 128 MiB before each sample.
-        yield Bench(run, workers, roofs, "warm", 0.1, None, 60.0)
+        passes = JudgedPasses(run, workers, "warm", 2**25, None, 60.0)
+        yield Bench(run, workers, roofs, "warm", 0.1, None, 60.0, passes)
     finally:
         workers.close()
 
@@ -45,7 +48,18 @@ def _bench(*files: str, roofs: Roofs = _NO_ROOFS) -> Iterator[Bench]:
 def _row(name: str, roofs: Roofs = _NO_ROOFS) -> BenchRow:
     with _bench(name, roofs=roofs) as bench:
         (kernel,) = bench.workers.kernels()
-        return bench.row(kernel, CASE)
+        return bench.row(kernel, replace(CASE, op=kernel.op.name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["honest_for_the_sample", "computes_in_clone", "half_of_the_sets", "softmax_by_address"],
+)
+def test_kernel_that_computes_only_for_what_is_judged_loses_the_figure(name: str) -> None:
+    """Judged passes draw what is judged after the calls, on values that no call has met."""
+    row = _row(name)
+    assert row.status in ("wrong", "failed"), row.reason
+    assert (row.accuracy, row.median_us) == ("passed", None)
 
 
 def test_outputs_kept_by_address_lose_the_figure() -> None:
@@ -91,7 +105,7 @@ def test_suites_clock_replaced_is_told_by_the_judges() -> None:
     row = _row("replaces_the_suites_clock")
     assert (row.status, row.median_us) == ("failed", None)
     assert row.reason is not None
-    assert "on the suite's clock" in row.reason
+    assert "by the suite's clock" in row.reason
 
 
 def test_kernel_that_ends_its_process_costs_its_own_row() -> None:

@@ -89,12 +89,12 @@ class _Full:
 def test_arena_that_finds_no_memory_leaves_no_closed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next call that asked for less took the closed one, of 0 bytes, for its own."""
     arenas: dict[str, Arena] = {}
-    first = fitting(arenas, 2**20, CPU)
+    first = fitting(arenas, 2**20, CPU, "cpu")
     monkeypatch.setattr(parcels, "make_arena", _Full(1))
     with pytest.raises(torch.OutOfMemoryError):
-        fitting(arenas, 2 * first.nbytes, CPU)
+        fitting(arenas, 2 * first.nbytes, CPU, "cpu")
     assert arenas == {}
-    again = fitting(arenas, 2**20, CPU)
+    again = fitting(arenas, 2**20, CPU, "cpu")
     assert again.at(0, 2**20).numel() == 2**20
     assert arenas == {"cpu": again}
 

@@ -1,0 +1,87 @@
+"""Calls of a kernel on sets of inputs that the judge fills, in an order that the judge gives late.
+
+The inputs and the places for outputs are the judge's memory (`shared_sets.py`). The conversation is
+one task of a worker: the worker answers that it is ready, and then each order of calls that it has
+made, until it is told to end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from suites.sandbox.parcels import Arena, Parcel
+from suites.sandbox.shared_sets import SetLayout
+from suites.sandbox.wire import Message
+
+_NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
+_now: Callable[[], float] = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCalls:
+    """One kernel on `count` sets.
+
+    pid  of the worker
+    ask  sends a message and returns the worker's reply
+    """
+
+    arena: Arena
+    layout: SetLayout
+    count: int
+    pid: int
+    ask: Callable[[Message], Message]
+
+    def fill(self, number: int, values: Parcel) -> None:
+        """Copy values to a set, and forget what its places for outputs hold."""
+        self.layout.fill(self.arena, number, values)
+        for _, start, form in self.layout.outputs:
+            place = self.arena.at(number * self.layout.nbytes + start, form.nbytes)
+            place.fill_(_NOTHING_YET)
+
+    def run(self, order: Sequence[int], flushes: int) -> float:
+        """Have the kernel called on these sets in this order.
+
+        Args:
+            order: numbers of sets.
+            flushes: how often the cache is flushed before each call.
+
+        Returns:
+            Seconds by the judge's own clock. On a CPU the time isn't counted in which the judge or
+            the worker was ready to run and others had the cores.
+
+        Raises:
+            TaskError: where the kernel fails.
+            EndedError: where its process ends.
+        """
+        message: Message = {"order": list(order), "flushes": flushes}
+        self._wait()
+        started, kept_waiting_s = _now(), self._kept_waiting_s()
+        self.ask(message)
+        return _now() - started - (self._kept_waiting_s() - kept_waiting_s)
+
+    def _kept_waiting_s(self) -> float:
+        """Seconds that Linux's scheduler kept both processes waiting; 0 where it doesn't count."""
+        if self.arena.device.type == "cuda":
+            return 0.0  # a GPU works on meanwhile
+        nanoseconds = 0
+        for process in (self.pid, "self"):
+            try:
+                counts = Path(f"/proc/{process}/schedstat").read_text(encoding="ascii").split()
+                nanoseconds += int(counts[1])
+            except (OSError, ValueError, IndexError):
+                return 0.0
+        return 1e-9 * nanoseconds
+
+    def read(self, number: int) -> dict[str, Tensor]:
+        """Return copies of a set's outputs, by name."""
+        return self.layout.read(self.arena, number)
+
+    def _wait(self) -> None:
+        if self.arena.device.type == "cuda":
+            torch.cuda.synchronize(self.arena.device)
