@@ -76,6 +76,7 @@ MUTANTS = (
     _cheat("writes_into_dy", (3,), ("changed input",)),
     _cheat("thread_writes_later", (4,), ("left running",)),
     _cheat("raw_thread_writes_later", (4,), ("left running", *ERROR)),
+    _cheat("wrong_when_compiled", (13,), ERROR),
     _cheat("lazy_subclass", (5,), ("wrong outputs",)),
     _cheat("lazy_negation", (5,), ("wrong outputs",)),
     _cheat("pads_its_outputs", (5,), ("wrong outputs",)),

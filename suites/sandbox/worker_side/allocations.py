@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -67,6 +68,11 @@ class _Filled(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Without this the first operation imports torch's compiler, for two seconds."""
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile compile: under any other mode it runs its function as it is written."""
+        return True
 
     def __init__(self, value: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -166,6 +172,20 @@ def fresh_memory(value: float, device: torch.device) -> Iterator[Memory]:
         yield memory
     if memory.count is not None:
         memory.peak_bytes = _requested(device)["peak"] - memory.before
+
+
+def see_compiled_code() -> None:
+    """Have code that torch.compile makes ask the dispatcher for memory, where a mode sees it."""
+    guards = torch._C._dynamo.guards  # noqa: SLF001  (whence the code takes its functions)
+    for kind in ("cpu", "cuda"):
+        if hasattr(guards, f"_empty_strided_{kind}"):
+            setattr(guards, f"_empty_strided_{kind}", partial(_empty_strided, torch.device(kind)))
+
+
+def _empty_strided(
+    device: torch.device, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def _requested(device: torch.device) -> dict[str, int]:

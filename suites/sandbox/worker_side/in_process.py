@@ -17,6 +17,7 @@ from suites.interpreter import repairs, strict
 from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
 from suites.sandbox.parcels import Arena, Parcel, Unpacked
 from suites.sandbox.worker_side import process_state, watch
+from suites.sandbox.worker_side.allocations import see_compiled_code
 from suites.sandbox.worker_side.candidate import call_candidate
 
 
@@ -30,6 +31,7 @@ def mend(device: torch.device, *, strictly: bool) -> tuple[str, ...]:
         repairs.install()
         unchecked = strict.install() if strictly else ()
     watch.watch_launches(interpreted=device.type == "cpu")
+    see_compiled_code()
     return unchecked
 
 
