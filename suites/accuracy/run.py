@@ -29,7 +29,7 @@ from suites.interpreter.strict.masked_lanes import let_pass
 from suites.run.descriptions import case_info
 from suites.run.nox_command import nox_command, path_in_command
 from suites.run.suite import DeviceLostError
-from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, printed_by
+from suites.sandbox.call import NOT_INTERPRETED, PLAIN, Call, Declared, Fill, How, printed_by
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.originals import Originals
 from suites.sandbox.parcels import Parcel
@@ -104,6 +104,8 @@ class Run:
     def try_pair(self, kernel: Kernel, case: Case) -> AccuracyRow:
         """Call the kernel twice on the case and judge what it left.
 
+        A kernel that does what an interpreter has nothing for is refused.
+
         Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us.
         """
         started = time.perf_counter()
@@ -119,6 +121,8 @@ class Run:
         brief = self.is_brief(kernel, case)
         if first.rule is None and not brief:
             second = self.call_flipped(kernel, known, "sentinel")
+        if NOT_INTERPRETED in (first.rule, second.rule):
+            return self.refused(kernel, case, str(first.reason or second.reason))
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
             raise DeviceLostError(self._row(kernel, case, declared, lost, started, (first,)))

@@ -85,6 +85,7 @@ class How:
 
 
 PLAIN = How()
+NOT_INTERPRETED = "not interpreted"  # no rule of a row: the call says that it can't be made here
 
 
 @dataclass(frozen=True, slots=True)

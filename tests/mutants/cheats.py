@@ -100,6 +100,7 @@ MUTANTS = (
     _cheat("computes_part", (12,), ERROR),
     _cheat("drops_precision", (13,), ERROR),
     _cheat("decoy_launch", (14,), ("stubbed",)),
+    _cheat("decoy_launch_in_gluon", (14,), ("stubbed",)),
     _cheat("falls_back", (14,), ("stubbed",)),
     _cheat("falls_back_to_the_library", (14,), ("library call",)),
     _cheat("calls_the_library", (14,), ("library call",)),

@@ -23,8 +23,9 @@ from torch import Tensor
 from kernels.registry import Kernel
 from oracles.op import Case, dtype_name
 from suites.interpreter import strict
+from suites.interpreter.operations import NotInterpretedError
 from suites.interpreter.strict import masked_lanes
-from suites.sandbox.call import PLAIN, SENTINEL, Call, Fill, How, told_of
+from suites.sandbox.call import NOT_INTERPRETED, PLAIN, SENTINEL, Call, Fill, How, told_of
 from suites.sandbox.parcels import Unpacked
 from suites.sandbox.worker_side import process_state, watch
 from suites.sandbox.worker_side.allocations import Memory, fresh_memory
@@ -106,7 +107,8 @@ def _call(
         seconds = time.perf_counter() - started
         if violation() is not None:
             return Call({}, seconds, "illegal access", violation())
-        rule, reason = _library_call(kernel, seen) or ("raised", told_of(error, kernel))
+        broken = _library_call(kernel, seen) or _not_interpreted(error)
+        rule, reason = broken or ("raised", told_of(error, kernel))
         return Call({}, seconds, rule, reason, is_fatal(error))
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
@@ -130,6 +132,16 @@ def _call(
         configurations=seen.configurations,
         undefined=loads(),
     )
+
+
+def _not_interpreted(error: BaseException) -> tuple[str, str] | None:
+    """What an interpreter has nothing for, which says nothing of the kernel; else None."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, NotInterpretedError):
+            return NOT_INTERPRETED, " ".join(str(cause).split())
+        cause = cause.__cause__
+    return None
 
 
 def _conduct(

@@ -264,16 +264,25 @@ def _library(operation: object) -> str | None:
 
 
 def watch_launches(*, interpreted: bool) -> None:
-    """Count, and where asked stub, every Triton launch of this process from here on."""
+    """Count, and where asked stub, every Triton launch of this process from here on.
+
+    Of kernels in Gluon too: compiled, they are launched as Triton's own are.
+    """
     if interpreted:
-        from triton.runtime.interpreter import GridExecutor as Launcher  # noqa: PLC0415
+        from triton.experimental.gluon._runtime import GluonJITFunction  # noqa: PLC0415
+        from triton.runtime.interpreter import GridExecutor  # noqa: PLC0415
 
-        method = "__call__"
+        _watch_launcher(GridExecutor, "__call__")
+        _watch_launcher(GluonJITFunction, "run")
     else:
-        from triton.runtime.jit import JITFunction as Launcher  # noqa: PLC0415
+        from triton.runtime.jit import JITFunction  # noqa: PLC0415
 
-        method = "run"
-    launch = getattr(Launcher, method)
+        _watch_launcher(JITFunction, "run")
+    _watch_tuning()
+
+
+def _watch_launcher(launcher: type, method: str) -> None:
+    launch = getattr(launcher, method)
     if getattr(launch, "watched", False):
         return
 
@@ -289,14 +298,15 @@ def watch_launches(*, interpreted: bool) -> None:
         return launch(self, *args, **kwargs)
 
     watched.watched = True  # type: ignore[attr-defined]
-    setattr(Launcher, method, watched)
-    _watch_tuning()
+    setattr(launcher, method, watched)
 
 
 def _watch_tuning() -> None:
     from triton.runtime.autotuner import Autotuner  # noqa: PLC0415
 
     tune = Autotuner.run
+    if getattr(tune, "watched", False):
+        return
 
     def tuned(self: Any, *args: Any, **kwargs: Any) -> Any:
         every = self.configs
@@ -310,6 +320,7 @@ def _watch_tuning() -> None:
         finally:
             self.configs = every
 
+    tuned.watched = True  # type: ignore[attr-defined]
     Autotuner.run = tuned
 
 
