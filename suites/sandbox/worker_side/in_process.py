@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.registry import Kernel
+from kernels.registry import Kernel, KernelError, wrong_promise
 from oracles.op import Case, Inputs
 from suites.interpreter import repairs, strict
 from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
@@ -51,7 +51,10 @@ class InProcess:
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels that the files register. Raises KernelError."""
-        return tuple(each for file in self.files for each in process_state.load_kept(file))
+        kernels = tuple(each for file in self.files for each in process_state.load_kept(file))
+        for problem in filter(None, map(wrong_promise, kernels)):
+            raise KernelError(problem)
+        return kernels
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
         """Why the kernel's domain doesn't hold the case; None where it does."""
