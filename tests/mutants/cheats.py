@@ -74,6 +74,7 @@ MUTANTS = (
     _cheat("outputs_from_before", (2, 7), _UNREPEATED),
     _cheat("changes_inputs", (3,), ("changed input",)),
     _cheat("writes_into_dy", (3,), ("changed input",)),
+    _cheat("writes_past_the_end", (), ("wrote out of bounds",)),
     _cheat("thread_writes_later", (4,), ("left running",)),
     _cheat("raw_thread_writes_later", (4,), ("left running", *ERROR)),
     _cheat("wrong_when_compiled", (13,), ERROR),

@@ -39,6 +39,7 @@ _NEVER_ASKED = (
     "it lists configurations and never asks kernels.configuration() which one to take, so that its "
     "own choice ran"
 )
+_STRAYED = frozenset({"illegal access", "wrote out of bounds"})  # into memory of whoever's
 _VALUES = {"nan": math.nan, "sentinel": SENTINEL}
 # After one of these the CUDA context is dead and so is every later call in this process.
 _FATAL = (
@@ -74,7 +75,7 @@ def call_candidate(
     if call.rule is None and changes.broken is not None and kernel.origin != "baseline":
         call = Call({}, call.seconds, "changed process state", changes.broken)
     # A launch that was cut off leaves what the kernel keeps, a semaphore say, as no launch would.
-    return replace(call, spent=changes.spent or call.rule == "illegal access")
+    return replace(call, spent=changes.spent or call.rule in _STRAYED)
 
 
 def _call(
@@ -116,6 +117,9 @@ def _call(
     broken = _conduct(kernel, seen, changes)
     if broken is not None:
         return Call({}, seconds, *broken)
+    overrun = memory.guards.broken()
+    if overrun is not None:
+        return Call({}, seconds, "wrote out of bounds", overrun)
     problem, outputs = _form(kernel, case, given, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)

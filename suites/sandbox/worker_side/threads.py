@@ -53,7 +53,7 @@ _PYTHON = tuple(f"{sysconfig.get_path(each)}/" for each in ("stdlib", "platstdli
 @contextmanager
 def watched() -> Iterator[list[str]]:
     """Yield the names of the candidate's threads that are left at the end."""
-    before, left = set(_frames()), []
+    before, left = set(_frames()), list[str]()
     stock, by_libraries = threading.Thread.start, weakref.WeakSet[threading.Thread]()
 
     def start(thread: threading.Thread) -> None:

@@ -151,5 +151,5 @@ def test_packages_are_libraries_and_tests_are_not() -> None:
     codes = [each.__code__ for each in functions]
     assert [threads._is_library(each) for each in codes] == [True, False, False]
     assert [threads._is_python(each) for each in codes] == [False, True, False]
-    assert threads._is_library(threads.watched.__wrapped__.__code__)
+    assert threads._is_library(threads._waits.__code__)
     assert sys.modules[__name__].__file__ == codes[2].co_filename
