@@ -233,7 +233,7 @@ def kernel(
 
 
 def wrong_promise(kernel: Kernel) -> str | None:
-    """What the kernel declares and nothing can try, in a sentence; None where there is nothing.
+    """Name the promise of a kernel that nothing can try, in a sentence; None where there is none.
 
     To be asked where truth may be computed: an op's axis of rows is found by its reference.
     """

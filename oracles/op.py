@@ -520,7 +520,7 @@ class Op:
         """Tell a process that may not ask the oracle what another one found."""
 
     def has_batches(self) -> bool:
-        """Whether some relation says what the bits of a batch-invariant kernel are."""
+        """Say whether some relation tells the bits of a batch-invariant kernel."""
         return self.relations is not None
 
     def part(self, outputs: tuple[str, ...]) -> Op:

@@ -310,10 +310,10 @@ class ReferenceOp(Op):
         self.reference.check()
 
     def has_batches(self) -> bool:
-        """Whether an output has an axis of rows, a part of which it has alone, too."""
+        """Say whether an output has an axis of rows, a part of which it has alone, too."""
         axis = batches.rows_axis(self.reference)
         outputs = self.reference.signature.outputs
-        return any(each.axes[:1] == (axis,) for each in outputs if each.name in self.outputs)
+        return any(array.axes[:1] == (axis,) for array in outputs if array.name in self.outputs)
 
     def found_signs(self) -> list[Any]:
         """The symmetries of the function: axis, arguments and outputs of each."""

@@ -49,15 +49,15 @@ def rows_axis(reference: Reference) -> str | None:
     """The size whose axis is the rows'; None where there is none, or where no case could tell."""
     signature = reference.signature
     axis = next(iter(signature.outputs[0].axes), None)
-    others = (*reference.labels().values(), *reference.pointers.values())
-    if not isinstance(axis, str) or any(_mentions(each, axis) for each in others):
+    named = (*reference.labels().values(), *reference.pointers.values())
+    if not isinstance(axis, str) or any(_mentions(labelled, axis) for labelled in named):
         return None
     for array in (*signature.arrays, *signature.outputs):
-        if any(_mentions(each, axis) for each in array.axes[1:]):
+        if any(_mentions(later, axis) for later in array.axes[1:]):
             return None
         if array.axes and array.axes[0] != axis and _mentions(array.axes[0], axis):
             return None
-    if not any(each.axes[:1] == (axis,) for each in signature.arrays):
+    if not any(array.axes[:1] == (axis,) for array in signature.arrays):
         return None
     drawn = list(islice(_sizes(reference, axis), _SETS))
     if not drawn or not all(_keeps_rows(reference, axis, sizes) for sizes in drawn):
@@ -73,37 +73,37 @@ def _mentions(axis: Axis, size: str) -> bool:
 def _sizes(reference: Reference, axis: str) -> Iterator[dict[str, int]]:
     """Sets of small sizes: those without a coincidence first, each size another in each."""
     levels = {
-        name: sorted({value for values in each.levels.values() for value in values if value > 1})
-        for name, each in reference.sizes.items()
+        name: sorted({value for values in size.levels.values() for value in values if value > 1})
+        for name, size in reference.sizes.items()
     }
     levels[axis] = [value for value in levels[axis] if value >= _FEWEST]
     few = [values[:_FEW_LEVELS] for values in levels.values()]
-    made = [dict(zip(levels, values, strict=True)) for values in product(*few)]
-    made = [each for each in made if reference.problem(each) is None]
-    made.sort(key=lambda each: (len(each) - len(set(each.values())), sum(each.values())))
-    if made:
-        first = made[0]
-        apart = (each for each in made if all(each[name] != first[name] for name in first))
+    drawn = [dict(zip(levels, values, strict=True)) for values in product(*few)]
+    valid = [sizes for sizes in drawn if reference.problem(sizes) is None]
+    valid.sort(key=lambda sizes: (len(sizes) - len(set(sizes.values())), sum(sizes.values())))
+    if valid:
+        first = valid[0]
+        apart = (sizes for sizes in valid if all(sizes[name] != first[name] for name in first))
         yield first
         yield from apart
 
 
 def _keeps_rows(reference: Reference, axis: str, sizes: Mapping[str, int]) -> bool:
-    """Whether a part of the rows, and the rows twice, have the outputs that they have in all."""
+    """Say whether a part of the rows, and the rows twice, have the outputs of the whole."""
     case = case_of(reference.name, sizes, _SINGLE, "ci")
-    given = reference.inputs(case, torch.device("cpu"))
+    inputs = reference.inputs(case, torch.device("cpu"))
     wide = {
-        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
-        for name, each in given.items()
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
     }
     try:
         whole = _outputs(reference, wide)
         parts = [partial(_slice_of_rows, rows=rows) for _, rows in _parts(sizes[axis])]
         for rows in (*parts, partial(_copied_rows, times=2)):
-            made = _outputs(reference, _with_rows(reference, axis, wide, rows))
+            part = _outputs(reference, _with_rows(reference, axis, wide, rows))
             for array in reference.signature.outputs:
                 if array.axes[:1] == (axis,) and not _equal(
-                    made[array.name], rows(whole[array.name])
+                    part[array.name], rows(whole[array.name])
                 ):
                     return False
     except Exception:  # noqa: BLE001  (whatever a user's function raises, for fewer rows)
@@ -115,7 +115,7 @@ def _outputs(reference: Reference, inputs: Inputs) -> dict[str, Tensor]:
     returned = reference.function(**inputs)
     several = returned if isinstance(returned, tuple) else (returned,)
     pairs = zip(reference.signature.outputs, several, strict=True)
-    return {each.name: value.double() for each, value in pairs}
+    return {array.name: value.double() for array, value in pairs}
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -148,15 +148,15 @@ def _copied_rows(tensor: Tensor, times: int) -> Tensor:
 
 def _with_rows(reference: Reference, axis: str, inputs: Inputs, rows: Rows) -> Inputs:
     changed = {
-        each.name: rows(required(inputs, each.name))
-        for each in reference.signature.arrays
-        if each.axes[:1] == (axis,)
+        array.name: rows(required(inputs, array.name))
+        for array in reference.signature.arrays
+        if array.axes[:1] == (axis,)
     }
     return {**inputs, **changed}
 
 
 def relations(reference: Reference, case: Case) -> Relations:
-    """What a batch-invariant kernel's bits must be, of some of the rows and of more of them."""
+    """The relations of a batch-invariant kernel: some of the rows, and more of them, keep bits."""
     axis = rows_axis(reference)
     is_left_out = case.tier == "full" and not is_sampled(case, one_in=4)
     if axis is None or case.layout != CONTIGUOUS or is_left_out or not case.size(axis):
@@ -169,7 +169,8 @@ def _relations(reference: Reference, axis: str, case: Case) -> Iterator[Relation
     for name, part in _parts(count):
         rows: Rows = partial(_slice_of_rows, rows=part)
         yield _relation(reference, axis, case, name, rows, part.stop - part.start)
-    elements = sum(torch.Size(each.shape(dict(case.sizes))).numel() for each in _arrays(reference))
+    sizes = dict(case.sizes)
+    elements = sum(torch.Size(array.shape(sizes)).numel() for array in _arrays(reference))
     wanted = _MORE_ROWS[case.tier] // count + 1
     times = min(wanted, _MOST_ELEMENTS[case.tier] // max(1, elements))
     if times > 1:
@@ -185,14 +186,15 @@ def _arrays(reference: Reference) -> tuple[Array, ...]:
 def _relation(
     reference: Reference, axis: str, case: Case, name: str, rows: Rows, count: int
 ) -> Relation:
-    sizes = tuple((each, count if each == axis else size) for each, size in case.sizes)
-    having = {each.name for each in reference.signature.outputs if each.axes[:1] == (axis,)}
+    sizes = tuple((key, count if key == axis else size) for key, size in case.sizes)
+    outputs = reference.signature.outputs
+    having = {array.name for array in outputs if array.axes[:1] == (axis,)}
 
     def change(inputs: Inputs) -> Inputs:
         return copied(inputs, _with_rows(reference, axis, inputs, rows))
 
     def carry(outputs: Tensors) -> dict[str, Tensor]:
-        return {name: rows(each) for name, each in outputs.items() if name in having}
+        return {key: rows(value) for key, value in outputs.items() if key in having}
 
     return Relation(
         name, replace(case, sizes=sizes), change, carry, exact=True, of="batch-invariant"

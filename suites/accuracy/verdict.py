@@ -121,7 +121,7 @@ def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Ver
     finite = verdict.rule == "non-finite values" and other.rule != verdict.rule
     if other.rule is not None and not finite:  # something else is wrong, and these may not be
         return verdict
-    broken = [each for each in loads if masked_lanes.PROMISED in each]
+    broken = [load for load in loads if masked_lanes.PROMISED in load]
     if broken:
         lanes, zeros = "lanes that break a promise to the compiler", "the lanes as they are"
         advice = "promise less, or use nothing of these lanes"

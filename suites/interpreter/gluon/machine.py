@@ -481,7 +481,7 @@ def _refusing_what_is_missing(function: Callable[..., None]) -> Callable[..., No
 def _missing(error: Exception) -> str:
     own = str(Path(__file__).parent), _TRITON
     frames = traceback.extract_tb(error.__traceback__)
-    at = next((each for each in reversed(frames) if not each.filename.startswith(own)), None)
+    at = next((one for one in reversed(frames) if not one.filename.startswith(own)), None)
     where = "its kernel" if at is None else f"line {at.lineno} of {at.filename}"
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return f"the interpreter of kernels in Gluon has nothing for {where} ({text}); {instead()}"

@@ -273,8 +273,8 @@ def _as_promised(launch: Launch, pointers: Any, lanes: Array) -> Array:
     if wrong is None or STATE.atomic:
         return lanes
     address = int(pointers.data[wrong[0]][0])
-    told = f"{masked_lanes.PROMISED} {wrong[1]} isn't true"
-    if masked_lanes.note(line(), lambda: name_of(launch, address), told):
+    why = f"{masked_lanes.PROMISED} {wrong[1]} isn't true"
+    if masked_lanes.note(line(), lambda: name_of(launch, address), why):
         return lanes
     return lanes & ~wrong[0]
 

@@ -131,7 +131,7 @@ def mark_unpromised(handle: Any, lanes: Array, text: str) -> None:
 
 
 def marked(pointers: Any) -> bool:
-    """Whether lanes of these pointers are marked, be they masked off or not."""
+    """Say whether lanes of these pointers are marked, be they masked off or not."""
     return bool(_TRACKING) and _TRACKING[0].on and hasattr(pointers, _MARK)
 
 

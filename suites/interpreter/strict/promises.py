@@ -81,7 +81,7 @@ def _check(handle: Any, key: str, values: Sequence[int]) -> None:
 def _refuted(handle: Any, numbers: Array, lanes: Array, text: str) -> str:
     launch = STATE.launch
     assert launch is not None
-    place = tuple(int(each) for each in np.unravel_index(int(lanes.argmax()), lanes.shape))
+    place = tuple(map(int, np.unravel_index(int(lanes.argmax()), lanes.shape)))
     where = "" if lanes.size == 1 else f" in lane {place[0] if len(place) == 1 else place}"
     holds = f"the value is {numbers[place]}"
     if isinstance(handle.dtype.scalar, tl.pointer_type):

@@ -87,8 +87,8 @@ class _Filled(TorchDispatchMode):
         if fresh is None:
             initialisation.operated(func, args, kwargs or {})
             return made
-        asked = fresh.untyped_storage().nbytes() - (GUARD if guarded is not None else 0)
-        initialisation.allocated(fresh, asked)
+        guard = 0 if guarded is None else GUARD
+        initialisation.allocated(fresh, fresh.untyped_storage().nbytes() - guard)
         untouched = fresh.device.type == "cpu" and fresh.nbytes > LARGEST_POISONED_BUFFER
         if fresh.is_floating_point() and not untouched:
             fresh.fill_(held(self.value, fresh.dtype))

@@ -51,7 +51,7 @@ class InProcess:
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels that the files register. Raises KernelError."""
-        kernels = tuple(each for file in self.files for each in process_state.load_kept(file))
+        kernels = tuple(own for file in self.files for own in process_state.load_kept(file))
         for problem in filter(None, map(wrong_promise, kernels)):
             raise KernelError(problem)
         return kernels

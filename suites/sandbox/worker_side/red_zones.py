@@ -1,8 +1,8 @@
-"""Guards behind what a call allocates through torch: whether something wrote past an end.
+"""Guards behind what a call allocates through torch, which show a write past an end.
 
-What is compiled, in CUDA C++ or in C, writes past the end of a tensor without a word: an allocator
+Compiled code, in CUDA C++ or in C, writes past the end of a tensor without a word: an allocator
 rounds sizes up, and what comes next is another tensor's. So memory that is asked of torch inside a
-call is a little longer than asked for, and the rest holds a pattern: bytes of which NaN is made in
+call is a little longer than asked for, and the rest holds a pattern: bytes of which NaN consists in
 floating-point types, so that reading there shows, too. After the call the patterns are looked at,
 of all memory that is still there, outputs among it.
 
@@ -83,7 +83,7 @@ class Guards:
         args: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> Tensor | None:
-        """What `func` makes, with a guard; None where it makes no plain memory of a device."""
+        """Do what `func` does, with a guard; None where it makes no plain memory of a device."""
         fills = _FILLED.get(func)
         if fills is None and func not in UNINITIALISED:
             return None
@@ -96,18 +96,18 @@ class Guards:
         memory = torch.empty(nbytes + GUARD, dtype=torch.uint8, device=device, pin_memory=pinned)
         byte = _REAL if form.is_floating_point() else _WHOLE
         memory[nbytes:].fill_(byte)
-        made = torch.empty(0, dtype=form.dtype, device=device)
-        made.set_(memory.untyped_storage(), 0, form.shape, form.stride())
+        tensor = torch.empty(0, dtype=form.dtype, device=device)
+        tensor.set_(memory.untyped_storage(), 0, form.shape, form.stride())
         if fills is not None:
             value, place = fills
-            made.fill_(value if place is None else cast("float", args[place]))
-        self._note(made, nbytes, byte)
-        return made
+            tensor.fill_(value if place is None else cast("float", args[place]))
+        self._note(tensor, nbytes, byte)
+        return tensor
 
-    def _note(self, made: Tensor, nbytes: int, byte: int) -> None:
-        storage = made.untyped_storage()
+    def _note(self, tensor: Tensor, nbytes: int, byte: int) -> None:
+        storage = tensor.untyped_storage()
         identity = storage._cdata  # noqa: SLF001
-        guard = _Guard(weakref.ref(storage), storage.data_ptr(), nbytes, tuple(made.shape), byte)
+        guard = _Guard(weakref.ref(storage), storage.data_ptr(), nbytes, tuple(tensor.shape), byte)
         self._guards[identity] = guard
         self.live += GUARD
         Guards.every += GUARD
@@ -145,7 +145,7 @@ class Guards:
 
 
 def _is_captured(device: torch.device) -> bool:
-    """Whether nothing is done now, but taken down for a graph, the guard's pattern too."""
+    """Say whether a graph is captured: nothing is done now, nor is a pattern written."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
@@ -155,16 +155,16 @@ def _form(
     """A tensor without memory that is as `func` would make it; None: it isn't a plain one."""
     if kwargs.get("layout") not in (None, torch.strided):
         return None
-    given = {name: each for name, each in kwargs.items() if name != "pin_memory"}
-    made = func(*args, **{**given, "device": torch.device("meta")})
-    is_plain = type(made) is Tensor and made.layout == torch.strided and not made.is_quantized
-    return made if is_plain else None
+    passed = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+    tensor = func(*args, **{**passed, "device": torch.device("meta")})
+    is_plain = type(tensor) is Tensor and tensor.layout == torch.strided and not tensor.is_quantized
+    return tensor if is_plain else None
 
 
 def _device(args: Sequence[object], kwargs: Mapping[str, object]) -> torch.device | None:
     """Where the memory is asked for; None where it isn't a host's or a GPU's."""
-    asked = kwargs.get("device")
-    if asked is None:
-        asked = args[0].device if args and isinstance(args[0], Tensor) else "cpu"
-    device = torch.device(cast("torch.device", asked))
+    place = kwargs.get("device")
+    if place is None:
+        place = args[0].device if args and isinstance(args[0], Tensor) else "cpu"
+    device = torch.device(cast("torch.device", place))
     return device if device.type in {"cpu", "cuda"} else None

@@ -46,8 +46,8 @@ def _libraries() -> Iterator[str]:
             yield path
 
 
-_LIBRARIES = tuple(f"{each}/" for each in _libraries())
-_PYTHON = tuple(f"{sysconfig.get_path(each)}/" for each in ("stdlib", "platstdlib"))
+_LIBRARIES = tuple(f"{folder}/" for folder in _libraries())
+_PYTHON = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 
 
 @contextmanager
@@ -66,14 +66,14 @@ def watched() -> Iterator[list[str]]:
             yield left
     finally:
         for ident in set(_frames()) - before:
-            thread = next((each for each in _threads() if each.ident == ident), None)
+            thread = next((running for running in _threads() if running.ident == ident), None)
             library = thread is not None and thread in by_libraries and _runs_a_library(thread)
             if not library and not _waits(ident):
                 left.append("a thread" if thread is None else thread.name)
 
 
 def _is_python(code: CodeType) -> bool:
-    """Whether the code is the standard library's, or has no file."""
+    """Say whether the code is the standard library's, or has no file."""
     file = code.co_filename
     return file.startswith("<") or (file.startswith(_PYTHON) and not file.startswith(_LIBRARIES))
 
@@ -83,16 +83,16 @@ def _is_library(code: CodeType) -> bool:
 
 
 def _is_in_a_library(frame: FrameType | None) -> bool:
-    """Whether the nearest frame that isn't Python's own is a library's."""
+    """Say whether the nearest frame that isn't Python's own is a library's."""
     while frame is not None and _is_python(frame.f_code):
         frame = frame.f_back
     return frame is None or _is_library(frame.f_code)
 
 
 def _runs_a_library(thread: threading.Thread) -> bool:
-    """Whether no function that the thread was started with, or is in, is the candidate's."""
+    """Say whether the thread was started with no function of the candidate's, and is in none."""
     functions = [type(thread).run, getattr(thread, "_target", None)]
-    codes = [getattr(_plain(each), "__code__", None) for each in functions]
+    codes = [getattr(_plain(function), "__code__", None) for function in functions]
     frame = _frames().get(thread.ident or 0)
     while frame is not None:
         codes.append(frame.f_code)
@@ -108,7 +108,7 @@ def _plain(function: object) -> object:
 
 
 def _waits(thread: int) -> bool:
-    """Whether it is a pool's thread with nothing to do, as torch's compiler leaves some."""
+    """Say whether it is a pool's thread with nothing to do, as torch's compiler leaves some."""
     for _ in range(_LOOKS):
         frame = _frames().get(thread)
         if frame is None or frame.f_code is not _POOL_THREAD:
