@@ -162,12 +162,12 @@ def fresh_memory(value: float, device: torch.device) -> Iterator[Memory]:
             yield memory
         memory.peak_bytes = counted.peak
         return
-    memory = Memory(guards)
+    memory, requested = Memory(guards), 0
     torch.cuda.reset_peak_memory_stats(device)
     if torch.cuda.get_allocator_backend() == "native":  # the other counts no requests
         memory.count = lambda: _requested(device)["current"] - Guards.every
         memory.before = memory.count()
-    requested = _requested(device)["current"]
+        requested = _requested(device)["current"]
     with _Filled(value, guards):
         yield memory
     if memory.count is not None:

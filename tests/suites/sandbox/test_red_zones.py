@@ -20,7 +20,7 @@ from suites.accuracy.run import Run
 from suites.run.option_table import DEFAULT_SM
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.worker_side.allocations import fresh_memory
-from suites.sandbox.worker_side.red_zones import GUARD
+from suites.sandbox.worker_side.red_zones import GUARD, Guards
 from tests import ROOT
 
 _HERE = torch.device("cpu")
@@ -164,6 +164,23 @@ def test_nothing_is_guarded_where_nothing_is_allocated(device: torch.device) -> 
     assert none.untyped_storage().nbytes() == 0
     assert total.untyped_storage().nbytes() == 12
     assert memory.guards.broken() is None
+
+
+def test_guards_are_counted_while_their_tensors_live(device: torch.device) -> None:
+    """So that a GPU's counts of requests can leave them out: now, and at the peak."""
+    before = Guards.every
+    with fresh_memory(0.0, device) as memory:
+        first = torch.empty(3, device=device)
+        second = torch.zeros(3, device=device)
+        assert (memory.guards.live, Guards.every - before) == (2 * GUARD, 2 * GUARD)
+        del second
+        third = torch.ones(3, device=device)
+    guards = memory.guards
+    assert (guards.live, guards.most, Guards.every - before) == (2 * GUARD,) * 3
+    assert memory.kept_bytes([]) == first.nbytes + third.nbytes
+    del first, third
+    assert (guards.live, guards.most, Guards.every) == (0, 2 * GUARD, before)
+    assert memory.kept_bytes([]) == 0
 
 
 def test_read_past_the_end_is_nan(device: torch.device) -> None:
