@@ -232,6 +232,19 @@ def kernel(
     return register
 
 
+def wrong_promise(kernel: Kernel) -> str | None:
+    """Name the promise of a kernel that nothing can try, in a sentence; None where there is none.
+
+    To be asked where truth may be computed: an op's axis of rows is found by its reference.
+    """
+    if not kernel.numerics.batch_invariant or kernel.op.has_batches():
+        return None
+    return (
+        f"kernel {kernel.name} in {kernel.path}: it declares batch_invariant=True, and no output "
+        f"of {kernel.op.name} has rows, as its first axis, that are the same alone; leave it out"
+    )
+
+
 def _adopt(op: Op) -> None:
     """Make an op of the file that is being imported known. Raises KernelError if its name is taken.
 

@@ -519,6 +519,10 @@ class Op:
     def tell_signs(self, found: list[Any] | None) -> None:
         """Tell a process that may not ask the oracle what another one found."""
 
+    def has_batches(self) -> bool:
+        """Say whether some relation tells the bits of a batch-invariant kernel."""
+        return self.relations is not None
+
     def part(self, outputs: tuple[str, ...]) -> Op:
         """The op with these outputs alone, in their order; the others are `left_out`.
 

@@ -39,7 +39,7 @@ from oracles.op import (
     Outputs,
     required,
 )
-from oracles.reference import symmetries
+from oracles.reference import batches, symmetries
 from oracles.reference.cases import (
     EQUAL,
     allowed_of,
@@ -309,6 +309,12 @@ class ReferenceOp(Op):
         """Raises OpError where the function can't be a reference."""
         self.reference.check()
 
+    def has_batches(self) -> bool:
+        """Say whether an output has an axis of rows, a part of which it has alone, too."""
+        axis = batches.rows_axis(self.reference)
+        outputs = self.reference.signature.outputs
+        return any(array.axes[:1] == (axis,) for array in outputs if array.name in self.outputs)
+
     def found_signs(self) -> list[Any]:
         """The symmetries of the function: axis, arguments and outputs of each."""
         found = _symmetries(self.reference)
@@ -401,6 +407,7 @@ def op_of(reference: Reference) -> ReferenceOp:
         bytes=reference.least_bytes,
         cases=tuple,
         signs=reference.signs,
+        relations=partial(batches.relations, reference),
         linear=linear,
         allowed=allowed_of(
             signature,

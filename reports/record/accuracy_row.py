@@ -18,6 +18,7 @@ Rule = Literal[
     "invariance",
     "non-finite values",
     "illegal access",
+    "wrote out of bounds",
     "undefined load",
     "unwritten output",
     "changed input",

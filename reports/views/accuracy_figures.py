@@ -39,6 +39,7 @@ _SHORT_RULE: dict[Rule, str] = {
     "wrong outputs": "wrong outputs",
     "raised": "raised",
     "illegal access": "illegal access",
+    "wrote out of bounds": "out of bounds",
     "undefined load": "undefined load",
 }
 # Columns of units in the last place: the last of `ULP_EDGES` in each, and all beyond them.

@@ -1,8 +1,9 @@
 """Whether a kernel's bits depend on what they need not: the rows beside a row, the device's size.
 
-Both are measured on any kernel that repeats its own bits, by cases that are good for it (those with
-relations, and those whose option asks for it), and set beside what the kernel declares: a kernel
-that declares what isn't so fails; one that declares nothing is measured and reported.
+Both are measured on any kernel that repeats its own bits, by cases that are good for it (plain ones
+with relations, and those whose option asks for it), and set beside what the kernel declares: a
+kernel that declares what isn't so fails, on whichever case with relations; one that declares
+nothing is measured and reported.
 
     batch-invariant     a part of the rows, batches, key heads or sequences gets the same bits alone
     device-independent  a kernel that is told of another number of SMs gives the same bits. One that
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kernels.registry import Kernel
+from oracles.cases.distributions import COARSE
 from oracles.op import Case, Inputs, Property, Relation
 from reports.record import Tried
 from suites.accuracy.relations import CallOn, beyond
@@ -25,6 +27,7 @@ from suites.sandbox.call import PLAIN, Call, How
 # SMs that a kernel is told of, beside those that it finds: not a power of two, and a prime.
 TOLD_MULTIPROCESSORS = 5
 _OPTION = "device_independent"
+_PLAIN = ("normal", COARSE)  # distributions of cases that a kernel is measured on unasked
 
 
 @dataclass(slots=True)
@@ -55,11 +58,12 @@ def examine(
 ) -> Invariance:
     """What the case says of a kernel that has passed it; arguments as in `relations.examine`."""
     found = Invariance()
+    plain = case.distribution in _PLAIN
     related = () if kernel.op.relations is None else kernel.op.relations(case)
     declared = kernel.numerics
     repeats = declared.bitwise_repeatable
     promise = _promise(kernel, "batch_invariant")
-    if repeats or promise:
+    if (repeats and plain) or promise:
         for each in related:
             if not isinstance(each, Relation) or each.of != "batch-invariant":
                 continue
@@ -68,10 +72,12 @@ def examine(
                 made = call(each.case, each.change(inputs), PLAIN)
                 reason = _difference(each.name, made, expected)
                 found.add("batch-invariant", reason, promise)
+                if reason is not None:
+                    break
     promise = _promise(kernel, "device_independent")
     if _OPTION in case.options:
         promise = f"{_OPTION}=True asks for bits that don't depend on the device"
-    if (repeats or promise) and (related or _OPTION in case.options):
+    if ((repeats and plain) or promise) and (related or _OPTION in case.options):
         made = call(case, inputs, How(multiprocessors=TOLD_MULTIPROCESSORS))
         if made.asked or made.rule is not None:
             name = f"told of {TOLD_MULTIPROCESSORS} SMs"

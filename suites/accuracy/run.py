@@ -26,7 +26,7 @@ from suites.interpreter.strict.masked_lanes import let_pass
 from suites.run.descriptions import case_info
 from suites.run.reproduce import command_of
 from suites.run.suite import DeviceLostError, NoMemoryError, told_of_memory
-from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, printed_by
+from suites.sandbox.call import NOT_INTERPRETED, PLAIN, Call, Declared, Fill, How, printed_by
 from suites.sandbox.judge_side.workers import SPENT, Workers
 from suites.sandbox.originals import Originals
 from suites.sandbox.parcels import Parcel
@@ -106,6 +106,7 @@ class Run:
         """Call the kernel twice on the case and judge what it left.
 
         Where the GPU's memory is full, all that can be is given back, and the pair tried again.
+        A kernel that does what an interpreter has nothing for is refused.
         Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us, and
         NoMemoryError where its memory is full again.
         """
@@ -154,6 +155,8 @@ class Run:
         brief = self.is_brief(kernel, case)
         if first.rule is None and not brief:
             second = self.call_flipped(kernel, known, "sentinel")
+        if NOT_INTERPRETED in (first.rule, second.rule):
+            return self.refused(kernel, case, str(first.reason or second.reason))
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
             row = self._row(kernel, case, declared, lost, started, (first,))

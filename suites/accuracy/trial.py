@@ -8,7 +8,8 @@ that is held to a configuration. Where both calls are right, and as long as noth
 - The case's metamorphic relations hold, and the properties that the kernel declares: of the bits
   that don't depend on the rows beside a row, or on the number of SMs.
 - With its Triton launches stubbed out it must be wrong: else something else computes its outputs.
-  Tried once for each dtype with each option, and for each pair of options.
+  Tried once for each dtype with each option, and for each pair of options. A kernel without such
+  launches, in CUDA C++ or in C, isn't asked, and its row says so.
 - Each configuration that an autotuned kernel may take must be right, not the fastest alone. In
   `full`, and with --every-configuration.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
@@ -57,6 +58,10 @@ _STUBBED: dict[Stub, str] = {
     "scrambled": "its outputs are right where each of its Triton launches read its numbers with "
     "random signs: they are computed elsewhere",
 }
+_UNSTUBBED = (
+    "wasn't tried with its launches stubbed: none of them is Triton's, and nobody asked whether "
+    "they are what computes its outputs"
+)
 _FEWEST_TO_TELL = 64  # elements, of which signs leave all right with a chance of 2^-64
 _BUSY_CALLS = {"ci": 4, "full": 10}
 _MORE_CALLS = 8  # to see whether what a call leaves goes on
@@ -106,7 +111,7 @@ class Trial:
             or self._races()
             or self._as_users_call()
         )
-        self.notes = self._repeated()
+        self.notes = (*self._repeated(), *self.notes)
         if broken is not None:
             return Verdict(*broken, verdict.outputs)
         return self._on_secret_values() or verdict
@@ -172,7 +177,11 @@ class Trial:
         return op.bound(case, inputs, op.oracle(case, inputs), numerics)
 
     def _without_launches(self) -> Finding | None:
-        if self.kernel.origin == "baseline" or not self.first.launches:
+        if self.kernel.origin == "baseline":
+            return None
+        if not self.first.launches:
+            if self.run.apart and self._first_of("unstubbed", None, of_dtype=False):
+                self.notes += (_UNSTUBBED,)
             return None
         truth, bounds = self.run.truth(self.known), self.known.bounds_of(self.kernel)
         # Zeros need no kernel, what memory held may be NaN, and the rest may not be judged.

@@ -121,14 +121,24 @@ def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Ver
     finite = verdict.rule == "non-finite values" and other.rule != verdict.rule
     if other.rule is not None and not finite:  # something else is wrong, and these may not be
         return verdict
-    if other.rule is None:
+    broken = [load for load in loads if masked_lanes.PROMISED in load]
+    if broken:
+        lanes, zeros = "lanes that break a promise to the compiler", "the lanes as they are"
+        advice = "promise less, or use nothing of these lanes"
+        loads = broken
+    else:
+        lanes = "lanes that a mask switches off in a load without `other`"
+        zeros, advice = "zeros", "give the load an `other`"
+    if other.rule is not None:
+        then = f"where they read {zeros}, it fails by {other.rule}: {other.reason}"
+    elif broken:
+        then = f"it is right where they read {zeros}"
+    else:
         then = "it is right where they read zeros, as on today's NVIDIA backend, which Triton "
         then += "doesn't promise"
-    else:
-        then = f"where they read zeros, it fails by {other.rule}: {other.reason}"
     reason = (
-        f"{verdict.reason}; it comes of lanes that a mask switches off in a load without `other`, "
-        f"which are undefined: {masked_lanes.told(loads)}; {then}; give the load an `other`"
+        f"{verdict.reason}; it comes of {lanes}, which are undefined: "
+        f"{masked_lanes.told(loads)}; {then}; {advice}"
     )
     return Verdict("undefined load", reason, verdict.outputs)
 

@@ -1,11 +1,12 @@
 """Roofs: what this device does of plain work, measured by the same protocol as kernels are.
 
 A copy (one read, one write), a sum (one read), an addition (two reads, one write: the traffic of a
-layer-norm backward) and a product of matrices in each dtype, on normal values: zeros flatter, by 13 % of a
-matmul on an H200. And the flush probe: a read of known size right after itself, after the flush
-that samples have, and of memory that wasn't touched for long. A flush that works makes the second
-as slow as the third; where it is nearer to the first, what a session calls cold is warm, and it is
-refused.
+layer-norm backward) and a product of matrices in each dtype, on normal values: zeros flatter, by
+13 % of a matmul on an H200.
+
+And the flush probe: a read of known size right after itself, after the flush that samples have, and
+of memory that wasn't touched for long. A flush that works makes the second as slow as the third;
+where it is nearer to the first, a call that is said to be cold is warm, and the run is refused.
 """
 
 from __future__ import annotations

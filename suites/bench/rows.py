@@ -128,7 +128,9 @@ class Bench:
             judged = lost.args[0]
             assert isinstance(judged, AccuracyRow)
             raise DeviceLostError(self._wrong(kernel, case, judged)) from lost
-        if accuracy.status != "passed":
+        if accuracy.status == "refused":
+            row = self._row(kernel, case, "refused", accuracy.reason or "", accuracy)
+        elif accuracy.status != "passed":
             row = self._wrong(kernel, case, accuracy)
         elif self.roofs.device == "cpu" and accuracy.launches:
             row = self._row(kernel, case, "refused", INTERPRETED, accuracy)

@@ -121,6 +121,8 @@ class Profile(Suite[ProfileRow]):
         """The status and the reason of a row without a figure; the reason None: it may have one."""
         if row.status == "no power":
             return "failed", "its accuracy can't be judged on this case: the bound says nothing"
+        if row.status == "refused":
+            return "refused", row.reason
         if row.status != "passed":
             return "wrong", f"{row.rule}: {row.reason}"
         try:

@@ -59,8 +59,8 @@ class Call:
     launched, and how many of PyTorch's operations it called, None where nobody counts.
     configurations: the most that one of them may be tuned to, 0 where none is autotuned. asked:
     it asked how many SMs there are, where it was to be told another number. printed: the first
-    lines that its process printed meanwhile. undefined: its loads without `other` whose masks
-    switched lanes off, as sentences name them.
+    lines that its process printed meanwhile. undefined: its loads with undefined lanes, which a
+    mask switched off, or which break a promise, as sentences name them.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -100,6 +100,7 @@ class How:
 
 
 PLAIN = How()
+NOT_INTERPRETED = "not interpreted"  # no rule of a row: the call says that it can't be made here
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
-"""Kernels that declare casts on their way and do something worse."""
+"""Kernels that declare casts on their way, or batch invariance, and do something worse."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from oracles import LAYER_NORM_BACKWARD
+import torch
+
+from oracles import LAYER_NORM_BACKWARD, RMS_NORM_FORWARD
+from oracles.reference.cases import case_of
 from tests.mutants.mutant import ERROR, Mutant
 
 _FILE = Path(__file__).resolve().parent.parent / "candidates" / "declared_kernels" / "worse.py"
@@ -24,7 +27,32 @@ def _worse(name: str, why: str, *cases: str) -> Mutant:
     )
 
 
+_ROWS = {"m": 66, "n": 264}
+
+
+def _together(name: str, why: str) -> Mutant:
+    return Mutant(
+        name=f"declared_{name}",
+        bugs=(),
+        op=RMS_NORM_FORWARD.name,
+        kernel=name,
+        cases=(case_of(RMS_NORM_FORWARD.name, _ROWS, (torch.float32, torch.float32), "ci"),),
+        rules=("invariance",),
+        why=why,
+        file=_FILE.with_name("rows_together.py"),
+        sound="rows",
+    )
+
+
 MUTANTS = (
+    _together(
+        "block_of_many_rows",
+        "it declares batch invariance, and adds a row up in other blocks from 256 rows on",
+    ),
+    _together(
+        "block_of_one_row",
+        "it declares batch invariance, and adds a row that is alone up in other blocks",
+    ),
     _worse(
         "one_partial_of_256",
         "it adds all rows to one sum in the input's type, of 256 that it declares",

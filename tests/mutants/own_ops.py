@@ -223,6 +223,14 @@ _OF_SOFTMAXES = (
         "y_ptr + row * n", "y_ptr + row // 2 * 2 * n", rules=_LOST,
     ),
     _Defect(
+        "promised_multiple", "n is promised to be a multiple of 16", (SOFTMAX_FORWARD,),
+        "y_ptr + row * n", "y_ptr + row * tl.multiple_of(n, 16)", "float32", rules=ACCESS,
+    ),
+    _Defect(
+        "promised_contiguity", "columns are promised to lie side by side", _EXPONENTIALS,
+        "offs * stride_n", "tl.max_contiguous(offs * stride_n, 16)", "x_transposed", ACCESS,
+    ),
+    _Defect(
         "result_through_half", "the result is rounded to bfloat16", (SOFTMAX_FORWARD,),
         "offs, e / total,", "offs, (e / total).to(tl.bfloat16).to(tl.float32),", "float16",
     ),

@@ -20,6 +20,11 @@ TORCH_OF = {
     gl.float16: torch.float16,
     gl.float32: torch.float32,
     gl.int1: torch.bool,
+    gl.float64: torch.float64,
+    gl.float8e4nv: torch.float8_e4m3fn,
+    gl.float8e5: torch.float8_e5m2,
+    gl.int8: torch.int8,
+    gl.uint8: torch.uint8,
     gl.int16: torch.int16,
     gl.int32: torch.int32,
     gl.int64: torch.int64,
@@ -166,6 +171,11 @@ class Pointer:
         reached = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
         self._count = 1 + reached if tensor.numel() else 0
         self._elements = tensor.as_strided((self._count,), (1,))
+
+    @property
+    def dtype(self) -> gl.dtype:
+        """Triton's name of its type; `element_ty` is that of what lies there."""
+        return gl.pointer_type(GLUON_OF[self._tensor.dtype])
 
     def __add__(self, other: Any) -> Pointer:
         return Pointer(self._tensor, self._name, self._written, self._places + other)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+import triton
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
@@ -32,6 +35,8 @@ from suites.interpreter.gluon.blocks import (
 )
 from suites.interpreter.operations import NotInterpretedError, instead
 from suites.interpreter.strict.initialisation import Array
+
+_TRITON = str(Path(triton.__file__).parent)
 
 
 class Shared:
@@ -201,7 +206,7 @@ class Machine:
 
         Raises MachineError, IllegalAccessError, NotInterpretedError, and what the kernel raises.
         """
-        function = self._standing_for(kernel)
+        function = _refusing_what_is_missing(self._standing_for(kernel))
         constants = {each.name for each in kernel.params if each.is_constexpr}
         written = Written()
         given = {
@@ -449,6 +454,37 @@ class _StandIn:
         if isinstance(value, FunctionType):
             raise NotInterpretedError(_unknown(f"{self._real.__name__}.{name}"))
         return value
+
+
+def _refusing_what_is_missing(function: Callable[..., None]) -> Callable[..., None]:
+    """The kernel's function, which is refused where this machine has nothing for what it does.
+
+    A name, an argument or a dtype that a class of this machine doesn't have may be one that a GPU
+    has; and so may a function of Gluon's that nothing stands for, which Triton's own code refuses.
+    """
+
+    def call(**arguments: object) -> None:
+        try:
+            function(**arguments)
+        except NotInterpretedError:
+            raise
+        except (AttributeError, TypeError, KeyError, NotImplementedError) as error:
+            raise NotInterpretedError(_missing(error)) from error
+        except Exception as error:
+            if not traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_TRITON):
+                raise
+            raise NotInterpretedError(_missing(error)) from error
+
+    return call
+
+
+def _missing(error: Exception) -> str:
+    own = str(Path(__file__).parent), _TRITON
+    frames = traceback.extract_tb(error.__traceback__)
+    at = next((one for one in reversed(frames) if not one.filename.startswith(own)), None)
+    where = "its kernel" if at is None else f"line {at.lineno} of {at.filename}"
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"the interpreter of kernels in Gluon has nothing for {where} ({text}); {instead()}"
 
 
 def _expect(barrier: Barrier, size: int, pred: Any = True) -> None:

@@ -11,7 +11,8 @@ Under `install` every launch of a Triton kernel in the interpreter is watched. F
   one of them storing (region.py); of two that store the same value it says so, and a
   kernel may declare that it means to;
 - `masked lanes`: one without `other` is undefined, so it gets NaN, or an integer that no index is,
-  in place of the stock interpreter's zero; the load is noted (masked_lanes.py).
+  in place of the stock interpreter's zero; the load is noted (masked_lanes.py);
+- `promises`: tl.multiple_of, tl.max_contiguous or tl.max_constancy of what isn't so (promises.py).
 
 What isn't seen: a race within a program, whose threads the interpreter doesn't have; a plain load
 of a word that others update atomically; two lanes of one store with one address.
@@ -28,7 +29,15 @@ import triton.language as tl
 from torch import Tensor
 
 from suites.interpreter.arguments import Argument
-from suites.interpreter.strict import access, atomics, initialisation, launch, overflow, probes
+from suites.interpreter.strict import (
+    access,
+    atomics,
+    initialisation,
+    launch,
+    overflow,
+    probes,
+    promises,
+)
 from suites.interpreter.strict.launch import STATE, IllegalAccessError
 
 __all__ = ["CHECKS", "IllegalAccessError", "install", "watched"]
@@ -40,6 +49,7 @@ CHECKS = (
     "two writers",
     "reader and writer",
     "masked lanes",
+    "promises",
 )
 
 
@@ -78,7 +88,12 @@ def install() -> tuple[str, ...]:
 
     if STATE.missing is not None:
         return STATE.missing
-    patched = (interpreter, interpreter.InterpreterBuilder, interpreter.GridExecutor)
+    patched = (
+        interpreter,
+        interpreter.InterpreterBuilder,
+        interpreter.GridExecutor,
+        interpreter.TensorHandle,
+    )
     before = [(each, dict(vars(each))) for each in patched]
     if _installed(interpreter):
         STATE.missing = probes.not_in_force()
@@ -98,6 +113,7 @@ def _installed(interpreter: Any) -> bool:
         access.install(interpreter)
         atomics.install(interpreter)
         overflow.install(interpreter)
+        promises.install(interpreter)
     except AttributeError:  # a version that calls something else than those we know
         return False
     return not probes.sound_kernel_fails()

@@ -221,9 +221,11 @@ def install(interpreter: Any) -> None:
                 if not STATE.atomic:
                     check_lanes(launch, pointers, lanes, element, "reads")
                 loaded = stock(self, pointers, handle(lanes, tl.int1), other, *rest, **more)
-                if other is None and not every:
+                read = _as_promised(launch, pointers, lanes)
+                if read is not lanes or (other is None and not every):
                     bits = loaded.data.view(element.bits)
-                    loaded.data = np.where(lanes, bits, element.undefined).view(element.kind)
+                    on = read if other is None else read | ~lanes
+                    loaded.data = np.where(on, bits, element.undefined).view(element.kind)
                 return loaded
             extent, at = found
             if not STATE.atomic:
@@ -263,6 +265,18 @@ def install(interpreter: Any) -> None:
 
     replace(builder, "create_masked_load", ("ptrs", "mask", "other"), load)
     replace(builder, "create_masked_store", ("ptrs", "value", "mask"), store)
+
+
+def _as_promised(launch: Launch, pointers: Any, lanes: Array) -> Array:
+    """The lanes that a load reads, but for those by an offset of which a promise is false."""
+    wrong = overflow.unpromised(pointers, lanes)
+    if wrong is None or STATE.atomic:
+        return lanes
+    address = int(pointers.data[wrong[0]][0])
+    why = f"{masked_lanes.PROMISED} {wrong[1]} isn't true"
+    if masked_lanes.note(line(), lambda: name_of(launch, address), why):
+        return lanes
+    return lanes & ~wrong[0]
 
 
 def _note_load(

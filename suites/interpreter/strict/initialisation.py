@@ -107,13 +107,17 @@ def watch(*, on: bool) -> None:
     _FRESH.clear()
 
 
-def allocated(tensor: Tensor) -> None:
-    """`tensor` was made uninitialised, whatever it has been filled with to show that it was."""
+def allocated(tensor: Tensor, nbytes: int | None = None) -> None:
+    """Note that `tensor` was made uninitialised, whatever it has been filled with since.
+
+    nbytes: of its storage, those that were asked for; None: all.
+    """
     if not _WATCHING[0] or tensor.device.type != "cpu" or not tensor.nbytes:
         return
     storage = tensor.untyped_storage()
     start = storage.data_ptr()
-    _FRESH[start] = Fresh(weakref.ref(storage), start, storage.nbytes(), tensor.element_size())
+    size = storage.nbytes() if nbytes is None else nbytes
+    _FRESH[start] = Fresh(weakref.ref(storage), start, size, tensor.element_size())
 
 
 def fresh_at(address: int) -> Fresh | None:

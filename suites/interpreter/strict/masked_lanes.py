@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 UNNAMED = "a load"
+PROMISED = ", in lanes of which"  # begins what is said of lanes that break a promise
 _MOST = 3  # loads that a sentence names
 
 
@@ -35,10 +36,13 @@ def noted(*, zeros: bool) -> Iterator[Callable[[], tuple[str, ...]]]:
         _NOTED.zeros = False
 
 
-def note(line: str, name: Callable[[], str]) -> bool:
-    """A load at `line` leaves lanes undefined; `name` gives its argument's. Whether they read 0."""
+def note(line: str, name: Callable[[], str], why: str = "") -> bool:
+    """Note a load at `line` with undefined lanes; say whether they read what is there, or 0.
+
+    name: gives its argument's. why: they aren't masked off, but break a promise.
+    """
     if line not in _NOTED.loads:
-        _NOTED.loads[line] = f"{name()} at {line}"
+        _NOTED.loads[line] = f"{name()} at {line}{why}"
     return _NOTED.zeros
 
 

@@ -7,6 +7,8 @@ those say that the result may not fit. What doesn't fit is marked, lane by lane,
 it happened; the mark follows the value through arithmetic, casts, shapes and tl.where. A lane that
 reads or writes by a marked pointer is an error, a lane that is masked off isn't.
 
+Lanes of which a promise to the compiler is false (promises.py) are marked in the same way.
+
 What wraps on purpose isn't: unsigned integers, and whatever goes through a bitwise operation, a
 right shift, a remainder or a comparison, which drop the mark, as do reductions. A loop's number is
 as wide as when compiled (loops.py), and has the mark of the number it starts from; an
@@ -50,14 +52,24 @@ _SHAPES = (
 )
 _SPREADING = ("create_expand_dims", "create_broadcast", "create_splat")
 _MARK, _REACH = "wrapped", "reach"  # attributes of a handle
+_OVERFLOWED, _UNPROMISED = 1, 2  # bits of a mark's lanes
 
 
 @dataclass(frozen=True, slots=True)
-class _Wrapped:
-    """Which lanes of a value come of one that didn't fit, and a sentence about the first."""
+class _Mark:
+    """The lanes of a value that come of an overflow or of a false promise, and why.
+
+    lanes   of each lane, the bits of what it comes of
+    texts   by bit, a phrase about the first
+    """
 
     lanes: Array
-    text: str
+    texts: dict[int, str]
+
+    def of(self, bit: int) -> Array:
+        """The lanes that come of what the bit says."""
+        lanes: Array = (self.lanes & bit) != 0
+        return lanes
 
 
 @dataclass(slots=True)
@@ -100,26 +112,55 @@ def passed(argument: Argument, converted: Any) -> None:
     STATE.launch.cut = True
     text = f"argument {argument.name} is {argument.value}"
     held = f"which {kind} holds as {converted.data.item()}"
-    setattr(converted, _MARK, _Wrapped(np.ones(converted.data.shape, bool), f"{text}, {held}"))
+    _mark(converted, np.ones(converted.data.shape, bool), _OVERFLOWED, f"{text}, {held}")
+
+
+def _mark(handle: Any, lanes: Array, bit: int, text: str) -> None:
+    """Mark lanes of a value, beside what is marked already."""
+    bits, texts = lanes * np.uint8(bit), {bit: text}
+    before = getattr(handle, _MARK, None)
+    if before is not None:
+        bits, texts = bits | before.lanes, texts | before.texts
+    setattr(handle, _MARK, _Mark(bits, texts))
+
+
+def mark_unpromised(handle: Any, lanes: Array, text: str) -> None:
+    """Mark the lanes of a value of which a promise is false."""
+    _mark(handle, lanes, _UNPROMISED, text)
+    _TRACKING[0].switch(on=True)
 
 
 def marked(pointers: Any) -> bool:
-    """Whether an offset of these pointers overflowed, in a lane that may be masked off."""
+    """Say whether lanes of these pointers are marked, be they masked off or not."""
     return bool(_TRACKING) and _TRACKING[0].on and hasattr(pointers, _MARK)
 
 
 def check(pointers: Any, lanes: Array, did: str) -> None:
-    """Raise where a lane that is on goes by an offset that overflowed."""
+    """Raise where a lane that is on goes by an offset that overflowed.
+
+    So does one that writes by an offset of which a promise is false.
+    """
     mark = getattr(pointers, _MARK, None)
-    if mark is None or not (mark.lanes & lanes).any():
+    if mark is None:
         return
     launch = STATE.launch
     assert launch is not None
-    address = pointers.data[mark.lanes & lanes][0]
-    name = name_of(launch, int(address))
-    STATE.refuse(
-        f"{who(launch)} {did} {name}, at {line()}, by an offset that overflowed: {mark.text}"
-    )
+    for bit, text in mark.texts.items():
+        wrong = mark.of(bit) & lanes
+        if not wrong.any() or (bit == _UNPROMISED and did == "reads"):
+            continue
+        why = "that overflowed" if bit == _OVERFLOWED else "of which a promise is false"
+        name = name_of(launch, int(pointers.data[wrong][0]))
+        STATE.refuse(f"{who(launch)} {did} {name}, at {line()}, by an offset {why}: {text}")
+
+
+def unpromised(pointers: Any, lanes: Array) -> tuple[Array, str] | None:
+    """The lanes that are on and go by an offset of which a promise is false, and the promise."""
+    mark = getattr(pointers, _MARK, None)
+    if mark is None or _UNPROMISED not in mark.texts:
+        return None
+    wrong = mark.of(_UNPROMISED) & lanes
+    return (wrong, mark.texts[_UNPROMISED]) if wrong.any() else None
 
 
 def _sums(a: Range, b: Range) -> Range:
@@ -238,25 +279,30 @@ def _compare(out: Any, exact: Array, told: Callable[..., str], *operands: Array)
     first = np.unravel_index(int(lanes.argmax()), lanes.shape)
     values = (int(np.broadcast_to(each, lanes.shape)[first]) for each in operands)
     held = f"which {out.data.dtype} holds as {int(out.data[first])}, at {line()}"
-    setattr(out, _MARK, _Wrapped(lanes, f"{told(*values)} is {int(exact[first])}, {held}"))
+    _mark(out, lanes, _OVERFLOWED, f"{told(*values)} is {int(exact[first])}, {held}")
     _TRACKING[0].switch(on=True)
 
 
-def _marks(handles: tuple[Any, ...]) -> list[_Wrapped]:
+def _marks(handles: tuple[Any, ...]) -> list[_Mark]:
     return [each.wrapped for each in handles if hasattr(each, _MARK)]
 
 
+def _texts(marks: list[_Mark]) -> dict[int, str]:
+    """By bit, the phrase of the first mark that has it."""
+    return {bit: text for mark in reversed(marks) for bit, text in mark.texts.items()}
+
+
 def _passed_on(stock: Any) -> Any:
-    """A lane comes of an overflow where a lane of an operand does, or it overflows itself."""
+    """Mark a lane where a lane of an operand is marked, or where it overflows itself."""
 
     def marked(self: Any, *operands: Any) -> Any:
         out = stock(self, *operands)
         marks = _marks((out, *operands))
         if marks:
-            lanes = np.zeros(out.data.shape, bool)
+            lanes = np.zeros(out.data.shape, np.uint8)
             for each in marks:
                 lanes = lanes | each.lanes
-            setattr(out, _MARK, _Wrapped(lanes, marks[0].text))
+            setattr(out, _MARK, _Mark(lanes, _texts(marks)))
         return out
 
     return marked
@@ -271,10 +317,10 @@ def _chosen(stock: Any) -> Any:
             left_lanes, right_lanes = (getattr(each, _MARK, None) for each in (left, right))
             lanes = np.where(
                 condition.data,
-                False if left_lanes is None else left_lanes.lanes,
-                False if right_lanes is None else right_lanes.lanes,
+                np.uint8(0) if left_lanes is None else left_lanes.lanes,
+                np.uint8(0) if right_lanes is None else right_lanes.lanes,
             )
-            setattr(out, _MARK, _Wrapped(lanes, marks[0].text))
+            setattr(out, _MARK, _Mark(lanes, _texts(marks)))
         return out
 
     return marked
@@ -317,7 +363,8 @@ def _reshaped(stock: Any, handle: Any) -> Any:
         if not isinstance(each, handle):
             return each
         mark = getattr(each, _MARK, None)
-        return handle(np.zeros(each.data.shape, bool) if mark is None else mark.lanes, tl.int1)
+        lanes = np.zeros(each.data.shape, np.uint8) if mark is None else mark.lanes
+        return handle(lanes, tl.uint8)
 
     def marked(self: Any, *operands: Any) -> Any:
         out, marks = stock(self, *operands), _marks(operands)
@@ -325,7 +372,7 @@ def _reshaped(stock: Any, handle: Any) -> Any:
             moved = stock(self, *map(marks_of, operands))
             pairs = zip(out, moved, strict=True) if isinstance(out, tuple) else ((out, moved),)
             for each, lanes in pairs:
-                setattr(each, _MARK, _Wrapped(lanes.data, marks[0].text))
+                setattr(each, _MARK, _Mark(lanes.data, _texts(marks)))
         return out
 
     return marked

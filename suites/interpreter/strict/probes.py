@@ -57,6 +57,11 @@ def _undefined_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
     tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < size))
 
 
+@triton.jit
+def _promising_kernel(out_ptr, number):
+    tl.store(out_ptr + tl.multiple_of(number, 2), 1.0)
+
+
 def sound_kernel_fails() -> bool:
     """Whether a kernel without a fault isn't computed as it should be."""
     x, out = torch.arange(6.0), torch.zeros(6)
@@ -78,6 +83,7 @@ def not_in_force() -> tuple[str, ...]:
         "unwritten memory": lambda: _copying_kernel[(1,)](fresh, out, 0, BLOCK=_BLOCK),
         "two writers": lambda: _meeting_kernel[(2,)](out, STEP=0),
         "reader and writer": lambda: _crossing_kernel[(2,)](x),
+        "promises": lambda: _promising_kernel[(1,)](out, 3),
     }
     missing = [name for name, call in calls.items() if _violation(call, fresh) is None]
     problem = _violation(lambda: _undefined_kernel[(1,)](x, out, 3, BLOCK=_BLOCK), fresh)

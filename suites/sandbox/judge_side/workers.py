@@ -20,7 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
-from kernels.registry import Domain, Kernel, KernelError, load_ops
+from kernels.registry import Domain, Kernel, KernelError, load_ops, wrong_promise
 from oracles import OPS
 from oracles.op import Case, Inputs, Numerics
 from reports.record import Rule
@@ -529,8 +529,8 @@ class Workers:
         if "error" in loaded:
             worker.end()
             raise KernelError(str(loaded["error"]))
-        self._remember(loaded)
         self._worker = worker
+        self._remember(loaded)
         return worker
 
     def _named(self) -> str:
@@ -550,6 +550,10 @@ class Workers:
         for each in told:
             if each.problem is not None:
                 raise KernelError(f"kernel {each.name} in {each.path}: {each.problem}")
+        for kernel in made:
+            problem = wrong_promise(kernel)
+            if problem is not None:
+                raise KernelError(problem)
         self._remote = {(each.op.name, each.name): each for each in made}
 
     def _know_ops(self, told: Sequence[Told]) -> None:

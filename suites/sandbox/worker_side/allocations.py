@@ -9,7 +9,8 @@ The peak is of what torch was asked for, in bytes, beyond what there was before:
 allocator's own count of requested bytes (not of blocks, which it rounds up and cuts from larger
 ones); on a CPU by following the storages that operations inside make, until they are freed. What
 an operation allocates and frees within itself isn't seen on a CPU. By the same counts it is known
-what a call leaves allocated beside its outputs.
+what a call leaves allocated beside its outputs. The guards behind such memory (red_zones.py) don't
+count; of a GPU's peak the most that there were at one time are taken off.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -29,25 +31,18 @@ from oracles.cases.layouts import LARGEST_POISONED_BUFFER
 from suites.interpreter.strict import initialisation
 from suites.sandbox.call import held
 from suites.sandbox.worker_side import watch
-
-_EMPTY = torch.ops.aten
-_ALLOCATIONS = {
-    _EMPTY.empty.memory_format,
-    _EMPTY.empty_strided.default,
-    _EMPTY.empty_like.default,
-    _EMPTY.empty_permuted.default,
-    _EMPTY.new_empty.default,
-    _EMPTY.new_empty_strided.default,
-}
+from suites.sandbox.worker_side.red_zones import GUARD, UNINITIALISED, Guards
 
 
 @dataclass(slots=True)
 class Memory:
     """The most bytes that were allocated at one time inside; None where nobody counts them.
 
-    count: the bytes that are allocated now; before: as it was at the start.
+    count: the bytes that are allocated now; before: as it was at the start. guards: those behind
+    what was allocated inside (red_zones.py), which no count has.
     """
 
+    guards: Guards
     peak_bytes: int | None = None
     count: Callable[[], int] | None = None
     before: int = 0
@@ -68,9 +63,14 @@ class _Filled(TorchDispatchMode):
         """Without this the first operation imports torch's compiler, for two seconds."""
         return False
 
-    def __init__(self, value: float) -> None:
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile compile: under any other mode it runs its function as it is written."""
+        return True
+
+    def __init__(self, value: float, guards: Guards) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.value = value
+        self.value, self.guards = value, guards
 
     def __torch_dispatch__(
         self,
@@ -80,15 +80,18 @@ class _Filled(TorchDispatchMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         watch.note_operation(func)
-        made = func(*args, **(kwargs or {}))
-        if func in _ALLOCATIONS and isinstance(made, Tensor):
-            initialisation.allocated(made)
-        else:
+        self.guards.forget_resized(func, args)
+        guarded = self.guards.allocate(func, args, kwargs or {})
+        made = func(*args, **(kwargs or {})) if guarded is None else guarded
+        fresh = made if func in UNINITIALISED and isinstance(made, Tensor) else None
+        if fresh is None:
             initialisation.operated(func, args, kwargs or {})
-        if func in _ALLOCATIONS and isinstance(made, Tensor) and made.is_floating_point():
-            untouched = made.device.type == "cpu" and made.nbytes > LARGEST_POISONED_BUFFER
-            if not untouched:
-                made.fill_(held(self.value, made.dtype))
+            return made
+        guard = 0 if guarded is None else GUARD
+        initialisation.allocated(fresh, fresh.untyped_storage().nbytes() - guard)
+        untouched = fresh.device.type == "cpu" and fresh.nbytes > LARGEST_POISONED_BUFFER
+        if fresh.is_floating_point() and not untouched:
+            fresh.fill_(held(self.value, fresh.dtype))
         return made
 
 
@@ -97,8 +100,8 @@ class _Counted(_Filled):
 
     live: ClassVar[int] = 0  # bytes, of all calls
 
-    def __init__(self, value: float) -> None:
-        super().__init__(value)
+    def __init__(self, value: float, guards: Guards) -> None:
+        super().__init__(value, guards)
         self.bytes_of: dict[int, int] = {}  # of those that were made inside, by identity
         # Those that operations met as arguments, kept: where one were freed, another could have its
         # identity, and be taken for it.
@@ -119,9 +122,10 @@ class _Counted(_Filled):
         for identity, storage in _storages(made):
             if identity in self.bytes_of or identity in self.before:
                 continue
-            self.bytes_of[identity] = storage.nbytes()
-            self.now += storage.nbytes()
-            _Counted.live += storage.nbytes()
+            nbytes = self.guards.nbytes(identity, storage)
+            self.bytes_of[identity] = nbytes
+            self.now += nbytes
+            _Counted.live += nbytes
             self.peak = max(self.peak, self.now)
             weakref.finalize(storage, self.freed, identity).atexit = False
         return made
@@ -151,21 +155,37 @@ def fresh_memory(value: float, device: torch.device) -> Iterator[Memory]:
 
     Yields what is known after it of the memory that was taken.
     """
+    guards = Guards()
     if device.type == "cpu":
-        memory = Memory(count=lambda: _Counted.live, before=_Counted.live)
-        with _Counted(value) as counted:
+        memory = Memory(guards, count=lambda: _Counted.live, before=_Counted.live)
+        with _Counted(value, guards) as counted:
             yield memory
         memory.peak_bytes = counted.peak
         return
-    memory = Memory()
+    memory, requested = Memory(guards), 0
     torch.cuda.reset_peak_memory_stats(device)
     if torch.cuda.get_allocator_backend() == "native":  # the other counts no requests
-        memory.count = lambda: _requested(device)["current"]
+        memory.count = lambda: _requested(device)["current"] - Guards.every
         memory.before = memory.count()
-    with _Filled(value):
+        requested = _requested(device)["current"]
+    with _Filled(value, guards):
         yield memory
     if memory.count is not None:
-        memory.peak_bytes = _requested(device)["peak"] - memory.before
+        memory.peak_bytes = _requested(device)["peak"] - requested - guards.most
+
+
+def see_compiled_code() -> None:
+    """Have code that torch.compile makes ask the dispatcher for memory, where a mode sees it."""
+    guards = torch._C._dynamo.guards  # noqa: SLF001  (whence the code takes its functions)
+    for kind in ("cpu", "cuda"):
+        if hasattr(guards, f"_empty_strided_{kind}"):
+            setattr(guards, f"_empty_strided_{kind}", partial(_empty_strided, torch.device(kind)))
+
+
+def _empty_strided(
+    device: torch.device, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def _requested(device: torch.device) -> dict[str, int]:

@@ -23,8 +23,18 @@ from torch import Tensor
 from kernels.registry import Kernel
 from oracles.op import Case, dtype_name
 from suites.interpreter import strict
+from suites.interpreter.operations import NotInterpretedError
 from suites.interpreter.strict import masked_lanes
-from suites.sandbox.call import PLAIN, SENTINEL, Call, Fill, How, is_fatal, told_of
+from suites.sandbox.call import (
+    NOT_INTERPRETED,
+    PLAIN,
+    SENTINEL,
+    Call,
+    Fill,
+    How,
+    is_fatal,
+    told_of,
+)
 from suites.sandbox.parcels import Unpacked
 from suites.sandbox.worker_side import process_state, watch
 from suites.sandbox.worker_side.allocations import Memory, fresh_memory
@@ -38,6 +48,7 @@ _NEVER_ASKED = (
     "it lists configurations and never asks kernels.configuration() which one to take, so that its "
     "own choice ran"
 )
+_STRAYED = frozenset({"illegal access", "wrote out of bounds"})  # into memory of whoever's
 _VALUES = {"nan": math.nan, "sentinel": SENTINEL}
 
 
@@ -65,7 +76,7 @@ def call_candidate(
     if call.rule is None and changes.broken is not None and kernel.origin != "baseline":
         call = Call({}, call.seconds, "changed process state", changes.broken)
     # A launch that was cut off leaves what the kernel keeps, a semaphore say, as no launch would.
-    return replace(call, spent=changes.spent or call.rule == "illegal access")
+    return replace(call, spent=changes.spent or call.rule in _STRAYED)
 
 
 def _call(
@@ -98,7 +109,8 @@ def _call(
         seconds = time.perf_counter() - started
         if violation() is not None:
             return Call({}, seconds, "illegal access", violation())
-        rule, reason = _library_call(kernel, seen) or ("raised", told_of(error, kernel))
+        broken = _library_call(kernel, seen) or _not_interpreted(error)
+        rule, reason = broken or ("raised", told_of(error, kernel))
         return Call({}, seconds, rule, reason, is_fatal(str(error)))
     seconds = time.perf_counter() - started
     if violation() is not None:  # a candidate may have caught the error
@@ -106,6 +118,9 @@ def _call(
     broken = _conduct(kernel, seen, changes)
     if broken is not None:
         return Call({}, seconds, *broken)
+    overrun = memory.guards.broken()
+    if overrun is not None:
+        return Call({}, seconds, "wrote out of bounds", overrun)
     problem, outputs = _form(kernel, case, given, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
@@ -122,6 +137,16 @@ def _call(
         configurations=seen.configurations,
         undefined=loads(),
     )
+
+
+def _not_interpreted(error: BaseException) -> tuple[str, str] | None:
+    """What an interpreter has nothing for, which says nothing of the kernel; else None."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, NotInterpretedError):
+            return NOT_INTERPRETED, " ".join(str(cause).split())
+        cause = cause.__cause__
+    return None
 
 
 def _conduct(

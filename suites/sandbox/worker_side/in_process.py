@@ -11,12 +11,13 @@ from pathlib import Path
 
 import torch
 
-from kernels.registry import Kernel
+from kernels.registry import Kernel, KernelError, wrong_promise
 from oracles.op import Case, Inputs
 from suites.interpreter import repairs, strict
 from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
 from suites.sandbox.parcels import Arena, Parcel, Unpacked
 from suites.sandbox.worker_side import process_state, watch
+from suites.sandbox.worker_side.allocations import see_compiled_code
 from suites.sandbox.worker_side.candidate import call_candidate
 
 
@@ -30,6 +31,7 @@ def mend(device: torch.device, *, strictly: bool) -> tuple[str, ...]:
         repairs.install()
         unchecked = strict.install() if strictly else ()
     watch.watch_launches(interpreted=device.type == "cpu")
+    see_compiled_code()
     return unchecked
 
 
@@ -49,7 +51,10 @@ class InProcess:
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels that the files register. Raises KernelError."""
-        return tuple(each for file in self.files for each in process_state.load_kept(file))
+        kernels = tuple(own for file in self.files for own in process_state.load_kept(file))
+        for problem in filter(None, map(wrong_promise, kernels)):
+            raise KernelError(problem)
+        return kernels
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
         """Why the kernel's domain doesn't hold the case; None where it does."""

@@ -14,12 +14,9 @@ libraries in C, too.
 
 from __future__ import annotations
 
-import concurrent.futures.thread
 import inspect
 import re
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,6 +33,7 @@ from torch.library import Library, _scoped_library
 from kernels.registry import Kernel, all_kernels
 from oracles import OPS
 from suites.sandbox.call import Stub
+from suites.sandbox.worker_side import threads
 from suites.sandbox.worker_side.sign_scrambler import scrambled
 
 # Operations of PyTorch that compute an op of ours, by the beginnings of their names.
@@ -102,11 +100,7 @@ class _State:
 
 _STATE = _State()
 # Kept before a candidate is imported, which may replace them.
-_frames: Callable[[], dict[int, FrameType]] = sys._current_frames  # noqa: SLF001
 _frame: Callable[[int], FrameType] = sys._getframe  # noqa: SLF001
-_threads: Callable[[], list[threading.Thread]] = threading.enumerate
-_POOL_THREAD = concurrent.futures.thread._worker.__code__  # noqa: SLF001
-_LOOKS = 20
 
 
 @contextmanager
@@ -117,12 +111,11 @@ def seen(stub: Stub | None = None, configuration: int | None = None) -> Iterator
     that autotuned kernels take, those with fewer the last; None: the one that they find fastest.
     """
     _STATE.seen, _STATE.stub, _STATE.configuration = Seen(), stub, configuration
-    before = set(_frames())
     try:
-        yield _STATE.seen
+        with threads.watched() as _STATE.seen.left:
+            yield _STATE.seen
     finally:
         _STATE.stub = _STATE.configuration = None
-        _STATE.seen.left = [_named(each) for each in set(_frames()) - before if _own(each)]
 
 
 def may_be_a_library(kernel: Kernel) -> bool:
@@ -270,45 +263,26 @@ def _library(operation: object) -> str | None:
     return f"{namespace}.{name}" if name.startswith(_LIBRARY) else None
 
 
-def _own(thread: int) -> bool:
-    """Whether it is a thread that no compiler of torch's keeps for itself."""
-    if _waits(thread):
-        return False
-    frame = _frames().get(thread)
-    while frame is not None:
-        if "/torch/_inductor/" in frame.f_code.co_filename:
-            return False
-        frame = frame.f_back
-    return True
-
-
-def _waits(thread: int) -> bool:
-    """Whether it is a pool's thread with nothing to do, as torch's compiler leaves some."""
-    for _ in range(_LOOKS):
-        frame = _frames().get(thread)
-        if frame is None or frame.f_code is not _POOL_THREAD:
-            return False
-        if "work_item" not in frame.f_locals and frame.f_locals["work_queue"].empty():
-            return True
-        time.sleep(0.001)  # it is between its work and its wait, or about to begin
-    return False
-
-
-def _named(thread: int) -> str:
-    return next((each.name for each in _threads() if each.ident == thread), "a thread")
-
-
 def watch_launches(*, interpreted: bool) -> None:
-    """Count, and where asked stub, every Triton launch of this process from here on."""
+    """Count, and where asked stub, every Triton launch of this process from here on.
+
+    Of kernels in Gluon too: compiled, they are launched as Triton's own are.
+    """
     if interpreted:
-        from triton.runtime.interpreter import GridExecutor as Launcher  # noqa: PLC0415
+        from triton.experimental.gluon._runtime import GluonJITFunction  # noqa: PLC0415
+        from triton.runtime.interpreter import GridExecutor  # noqa: PLC0415
 
-        method = "__call__"
+        _watch_launcher(GridExecutor, "__call__")
+        _watch_launcher(GluonJITFunction, "run")
     else:
-        from triton.runtime.jit import JITFunction as Launcher  # noqa: PLC0415
+        from triton.runtime.jit import JITFunction  # noqa: PLC0415
 
-        method = "run"
-    launch = getattr(Launcher, method)
+        _watch_launcher(JITFunction, "run")
+    _watch_tuning()
+
+
+def _watch_launcher(launcher: type, method: str) -> None:
+    launch = getattr(launcher, method)
     if getattr(launch, "watched", False):
         return
 
@@ -324,14 +298,15 @@ def watch_launches(*, interpreted: bool) -> None:
         return launch(self, *args, **kwargs)
 
     watched.watched = True  # type: ignore[attr-defined]
-    setattr(Launcher, method, watched)
-    _watch_tuning()
+    setattr(launcher, method, watched)
 
 
 def _watch_tuning() -> None:
     from triton.runtime.autotuner import Autotuner  # noqa: PLC0415
 
     tune = Autotuner.run
+    if getattr(tune, "watched", False):
+        return
 
     def tuned(self: Any, *args: Any, **kwargs: Any) -> Any:
         every = self.configs
@@ -345,6 +320,7 @@ def _watch_tuning() -> None:
         finally:
             self.configs = every
 
+    tuned.watched = True  # type: ignore[attr-defined]
     Autotuner.run = tuned
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,14 +12,19 @@ import torch
 from torch import Tensor
 
 from kernels.device import FIXED_MULTIPROCESSORS, multiprocessors
-from kernels.registry import Kernel, all_kernels
-from oracles import LAYER_NORM_BACKWARD, OPS
+from kernels.registry import Kernel, KernelError, all_kernels
+from oracles import LAYER_NORM_BACKWARD, OPS, RMS_NORM_FORWARD
 from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
 from oracles.cases.distributions import COARSE
 from oracles.op import Case, Numerics
 from oracles.reference import ReferenceOp
+from oracles.reference.cases import case_of
 from suites.accuracy.invariance import TOLD_MULTIPROCESSORS, Invariance
+from suites.accuracy.run import Run
+from suites.run.option_table import DEFAULT_SM
+from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.worker_side.candidate import told
+from tests import ROOT
 from tests.builders.by_hand import kernel_of
 from tests.builders.changed_inputs import OnCase
 from tests.builders.plain_attention import Attention, Part
@@ -28,7 +34,7 @@ CPU = torch.device("cpu")
 CARRIERS = [
     case
     for op in OPS.values()
-    if not isinstance(op, ReferenceOp)  # theirs have none, and are searched for
+    if not isinstance(op, ReferenceOp)  # theirs are plain ones, and are searched for
     for case in op.cases()
     if case.tier == "ci" and case.distribution == COARSE
 ]
@@ -144,6 +150,88 @@ def test_option_that_asks_for_independence_is_held_to_it(device: torch.device) -
     found = _on(replace(ROWS, **plain), deaf, device).invariance()  # type: ignore[arg-type]
     assert found.broken is not None
     assert found.broken.startswith("device_independent=True asks for bits")
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """RMS norms of rows, in a file that is loaded as `--kernels` loads it."""
+
+    run: Run
+    kernels: dict[str, Kernel]
+
+
+@pytest.fixture(scope="module")
+def rows(device: torch.device) -> Iterator[_Rows]:
+    """The file's kernels, in workers."""
+    if device.type == "cuda":
+        pytest.skip("there they are run by `nox -s accuracy -- --kernels=`")
+    file = ROOT / "tests/candidates/declared_kernels/rows_together.py"
+    workers = Workers(device, DEFAULT_SM, files=(file,))
+    kernels = {each.name: each for each in workers.kernels()}
+    yield _Rows(Run(device, DEFAULT_SM, workers=workers), kernels)
+    workers.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("rows_apart", None),
+        ("block_of_many_rows", "the rows beside copies of themselves: y["),
+        ("block_of_one_row", "row "),
+    ],
+)
+def test_declared_invariance_is_tried_of_an_op_from_a_reference(
+    name: str, told: str | None, rows: _Rows
+) -> None:
+    """Whether rows are cut by how many they are shows alone, or beside more than 256."""
+    single = torch.float32, torch.float32
+    case = case_of(RMS_NORM_FORWARD.name, {"m": 66, "n": 264}, single, "ci")
+    row = rows.run.try_pair(rows.kernels[name], case)
+    assert (row.status, row.rule) == (
+        ("passed", None) if told is None else ("failed", "invariance")
+    )
+    assert told is None or f"it declares batch_invariant=True, and isn't: {told}" in str(row.reason)
+    assert "batch-invariant" in {each.name for each in row.invariance}
+
+
+_OF_COLUMNS = """
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from kernels import Domain, Numerics, kernel
+from oracles.cases.sizes import ROWS, WIDTHS
+from oracles.reference import op
+
+
+@op(sizes={"m": ROWS, "n": WIDTHS})
+def softmax_of_columns(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    return x.softmax(0)
+
+
+DECLARED = Numerics(batch_invariant=True)
+
+
+@kernel(softmax_of_columns, Domain(dtypes=(torch.float32,)), numerics=DECLARED)
+def plain(x):
+    return x.softmax(0)
+"""
+
+
+def test_invariance_that_nothing_can_try_is_refused(tmp_path: Path, device: torch.device) -> None:
+    """In one sentence, where the file is loaded: of this op no rows are independent."""
+    file = tmp_path / "columns.py"
+    file.write_text(_OF_COLUMNS)
+    workers = Workers(device, DEFAULT_SM, files=(file,))
+    try:
+        with pytest.raises(KernelError) as raised:
+            workers.kernels()
+    finally:
+        workers.close()
+    assert str(raised.value) == (
+        f"kernel plain in {file}: it declares batch_invariant=True, and no output of "
+        "softmax_of_columns_forward has rows, as its first axis, that are the same alone; leave it "
+        "out"
+    )
 
 
 class _HeadsTogether(Attention):

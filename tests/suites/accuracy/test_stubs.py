@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.registry import all_kernels
-from oracles import SOFTMAX_FORWARD
+from oracles import LAYER_NORM_BACKWARD, SOFTMAX_FORWARD
 from oracles.cases.names import case_named
 from suites.accuracy.run import Run
 from suites.sandbox.judge_side.workers import Workers
@@ -59,6 +59,21 @@ def test_right_kernel_is_not_called_stubbed(name: str, case: str, *, is_asked: b
     assert asked == is_asked
     assert row.launches
     assert (row.status, row.rule) == ("passed", None)
+
+
+def test_launch_in_gluon_is_counted_and_stubbed() -> None:
+    """As Triton's own: the outputs of this one are computed elsewhere, and it isn't timed."""
+    file = ROOT / "tests/candidates/cheats/decoy_launch_in_gluon.py"
+    case = case_named(LAYER_NORM_BACKWARD, "layer_norm_backward-m37-n760-float32-contiguous")
+    assert case is not None
+    workers = Workers(_CPU, 90, files=(file,))
+    try:
+        kernel = next(each for each in workers.kernels() if each.name == file.stem)
+        row = Run(_CPU, 90, workers=workers).try_pair(kernel, case)
+    finally:
+        workers.close()
+    assert row.launches == 1
+    assert (row.status, row.rule) == ("failed", "stubbed")
 
 
 def test_signs_that_change_no_output_tell_nothing() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language import histogram
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -16,12 +19,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from oracles import LAYER_NORM_BACKWARD
+from reports.record import AccuracyRow
 from suites.interpreter import gluon as on_a_cpu
 from suites.interpreter.gluon.blocks import MachineError
 from suites.interpreter.operations import NotInterpretedError
+from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.strict_calls import violation_of
+from tests.builders.wrong_layer_norms import closed_form
 
 _ROWS = 64
+_CASE = "layer_norm_backward-m5-n5-float32-contiguous"
 
 
 @gluon.jit
@@ -50,6 +58,30 @@ def _same_place_kernel(x_ptr, out_ptr, BLOCK: gl.constexpr):
 def _unknown_kernel(BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     gl.histogram(gl.arange(0, BLOCK, layout), 32, layout=layout)
+
+
+@gluon.jit
+def _cast_kernel(x_ptr, out_ptr, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offs = gl.arange(0, BLOCK, layout)
+    x = gl.load(x_ptr + offs).to(gl.float32)
+    gl.store(out_ptr + offs, (x + 1).to(out_ptr.dtype.element_ty))
+
+
+@gluon.jit
+def _missing_kernel(x_ptr, WHAT: gl.constexpr, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offs = gl.arange(0, BLOCK, layout)
+    if WHAT == "argument":
+        gl.load(x_ptr + offs, cache_modifier=".cg")
+    if WHAT == "attribute":
+        gl.load(x_ptr + offs).trans()
+    if WHAT == "dtype":
+        gl.load(x_ptr + offs).to(gl.uint16)
+    if WHAT == "function of the standard library":
+        gl.xor_sum(offs, 0)
+    if WHAT == "function imported by its name":
+        histogram(offs, 32, layout=layout)
 
 
 @gluon.jit
@@ -168,6 +200,59 @@ def test_product_that_was_not_waited_for_is_told() -> None:
     x = _described(torch.zeros(_ROWS, _ROWS, dtype=torch.bfloat16))
     with pytest.raises(MachineError, match=r"a product is used \(to\) before it was waited for"):
         _product_kernel[(1,)](x, x, LOADS=True, WAITS=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2], ids=str)
+def test_pointer_tells_what_it_points_to(dtype: torch.dtype) -> None:
+    """As a kernel asks for it that stores in the type of its output."""
+    x, out = torch.arange(128.0).fmod(7), torch.zeros(128, dtype=dtype)
+    _cast_kernel[(1,)](x, out, BLOCK=128)
+    assert torch.equal(out.float(), (x + 1).to(dtype).float())
+
+
+_MISSING = (
+    "argument",
+    "attribute",
+    "dtype",
+    "function of the standard library",
+    "function imported by its name",
+)
+
+
+@pytest.mark.parametrize("what", _MISSING)
+def test_what_the_machine_lacks_is_no_failure_of_the_kernel(what: str) -> None:
+    """Whatever it is: the row is refused, in a sentence with the line and what to do."""
+
+    def candidate(
+        dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _missing_kernel[(1,)](torch.zeros(128), WHAT=what, BLOCK=128)
+        return closed_form(dy, x, weight, mean, rstd)
+
+    row = _row(candidate)
+    assert (row.status, row.rule) == ("refused", None)
+    assert row.reason is not None
+    assert row.reason.startswith("the interpreter of kernels in Gluon has nothing for line ")
+    assert f"of {__file__} (" in row.reason
+    assert row.reason.endswith("; say Domain(interpretable=False) and run it on a GPU")
+
+
+def test_fault_of_a_kernel_in_gluon_stays_a_failure() -> None:
+    """An error of the kernel's own is none of the machine's."""
+
+    def candidate(
+        dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _copied_kernel[(1,)](x, torch.empty_like(x), x.numel() + 1, BLOCK=128)
+        return closed_form(dy, x, weight, mean, rstd)
+
+    row = _row(candidate)
+    assert (row.status, row.rule) == ("failed", "illegal access")
+
+
+def _row(candidate: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> AccuracyRow:
+    case = next(each for each in LAYER_NORM_BACKWARD.cases() if each.id() == _CASE)
+    return run_on(torch.device("cpu")).try_pair(kernel_of(candidate), case)
 
 
 def test_function_that_is_not_served_is_refused_in_one_sentence() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import triton
@@ -196,8 +194,8 @@ def test_cast_to_fp8_rounds_to_nearest_even_and_saturates(
 
 
 @pytest.mark.parametrize("function", _CALLS)
-def test_kernel_that_calls_what_is_not_interpreted_is_told_so(function: str) -> None:
-    """In one sentence: which function, at which line, and what to do."""
+def test_kernel_that_calls_what_is_not_interpreted_is_refused(function: str) -> None:
+    """In one sentence: which function, and what to do; it is no failure of the kernel."""
 
     def calling(
         dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
@@ -207,13 +205,9 @@ def test_kernel_that_calls_what_is_not_interpreted_is_told_so(function: str) -> 
 
     case = next(each for each in LAYER_NORM_BACKWARD.cases() if each.id() == _CASE)
     row = run_on(torch.device("cpu")).try_pair(kernel_of(calling), case)
-    assert (row.status, row.rule) == ("failed", "raised")
-    source = Path(__file__).read_text().splitlines()
-    call = f"y = {_CALLS[function]}"
-    line = next(number for number, text in enumerate(source, 1) if text.strip().startswith(call))
+    assert (row.status, row.rule) == ("refused", None)
     assert row.reason == (
-        f"it raised NotInterpretedError at line {line} of {__file__}: Triton "
-        f"{triton.__version__}'s interpreter can't run {function}; use functions of "
+        f"Triton {triton.__version__}'s interpreter can't run {function}; use functions of "
         "triton.language (tl.exp, tl.sigmoid, tl.math.erf), or say Domain(interpretable=False) "
         "and run it on a GPU"
     )
