@@ -65,14 +65,17 @@ _NONE = Element(0.0, (), 0.0, 0.0, 0.0, 0.0, 0.0, second=False)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output of two calls, with what it is judged by; all of one shape, on one device."""
+    """One output of two calls, with what it is judged by; all of one shape, on one device.
+
+    emulated: by an idealised kernel, in one order of addition or several; none: by nothing.
+    """
 
     name: str
     first: Tensor
     second: Tensor
     truth: Tensor
     bound: Bound
-    emulated: Tensor | None = None
+    emulated: tuple[Tensor, ...] = ()
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -96,9 +99,9 @@ class Output:
                 limit if likely is None else likely,
             )
         )
-        silent, emulated = self.bound.powerless, self.emulated
+        silent = self.bound.powerless
         silent = None if silent is None else silent.expand(self.first.shape).reshape(-1)
-        emulated = None if emulated is None else emulated.reshape(-1)
+        emulated = [each.reshape(-1) for each in self.emulated]
         count = min(rows, -(-rows * columns // _CHUNK_ELEMENTS))
         for index in range(count):
             first, last = index * rows // count, (index + 1) * rows // count
@@ -113,7 +116,7 @@ class Output:
                 limit=limit[here],
                 likely=likely[here],
                 powerless=None if silent is None else silent[here],
-                emulated=None if emulated is None else emulated[here],
+                emulated=tuple(each[here] for each in emulated),
             )
 
     def place(self, index: int) -> tuple[int, ...]:
@@ -141,7 +144,7 @@ class _Chunk:
     limit: Tensor
     likely: Tensor
     powerless: Tensor | None
-    emulated: Tensor | None
+    emulated: tuple[Tensor, ...]
 
     @property
     def numbers(self) -> Tensor:
@@ -179,10 +182,12 @@ class _Chunk:
             at.double(),
             *held,
         ]
-        if self.tiles is not None and self.emulated is not None:
-            other = self.emulated.double()
-            comparable = compared & ~silent & other.isfinite()
-            found.append(compare(self.tiles, comparable, wide, other, exact, self.likely))
+        if self.tiles is not None and self.emulated:
+            others = [each.double() for each in self.emulated]
+            comparable = compared & ~silent
+            for each in others:
+                comparable &= each.isfinite()
+            found.append(compare(self.tiles, comparable, wide, others, exact, self.likely))
         return torch.cat(found)
 
     @property
@@ -280,7 +285,7 @@ class Findings:
             if self.block is None or made.ratio > self.block.ratio:
                 self.block = made
         if differing:
-            again = replace(chunk, got=chunk.twice, emulated=None).numbers.tolist()
+            again = replace(chunk, got=chunk.twice, emulated=()).numbers.tolist()
             numbers = again[_SUMS + len(_NO_COUNTS) :]
             self._worst(chunk, numbers, range(1, _KINDS - 1), second=True)
 

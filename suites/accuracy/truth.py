@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from kernels.registry import Kernel
 from oracles.op import Bound, Case, Flips, Numerics, Op, Outputs
+from oracles.orders import LANES, summed_in
 from oracles.signs import linear_flips
 from suites.accuracy.verdict import Verdict
 from suites.sandbox.call import Call
@@ -35,7 +37,7 @@ class Known:
     parcel: Parcel | None = None
     truth: Outputs | None = None
     bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
-    emulations: dict[Numerics, Outputs] = field(default_factory=dict)
+    emulations: dict[tuple[Numerics, int | None], Outputs] = field(default_factory=dict)
     others: tuple[Known, ...] | None = None
     judged: tuple[str, Call, Callable[[Call, Call], Verdict]] | None = None
 
@@ -65,13 +67,24 @@ class Known:
         """What an idealised kernel with the same numerics returns; None where the op has none."""
         if self.op.emulate is None:
             return None
-        numerics = kernel.numerics.of_bounds
-        if numerics not in self.emulations:
+        return self._emulated(kernel.numerics.of_bounds, None)
+
+    def emulations_in_other_orders(self, kernel: Kernel) -> Iterator[Outputs]:
+        """The same in other orders of addition, each computed as it is asked for."""
+        if self.op.emulate is not None:
+            for lanes in LANES:
+                yield self._emulated(kernel.numerics.of_bounds, lanes)
+
+    def _emulated(self, numerics: Numerics, lanes: int | None) -> Outputs:
+        key = numerics, lanes
+        if key not in self.emulations:
             if not self._keeps_several:
                 self.emulations.clear()
             inputs = self.originals.read()
-            self.emulations[numerics] = self.op.emulate(self.case, inputs, numerics)
-        return self.emulations[numerics]
+            assert self.op.emulate is not None
+            with nullcontext() if lanes is None else summed_in(lanes):
+                self.emulations[key] = self.op.emulate(self.case, inputs, numerics)
+        return self.emulations[key]
 
     def forget_truth(self) -> None:
         """Let go of all that is made of the inputs."""
