@@ -14,10 +14,11 @@ and cases (signature.py, cases.py); signs that only turn its outputs' are found 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
-from itertools import product
+from itertools import combinations, islice, product
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ __all__ = ["OpError", "ReferenceOp", "op"]
 
 Draw = tuple[tuple[tuple[str, int], ...], int]  # sizes and seed of a case
 _SINGLE = (torch.float32, torch.float32)
+_MOST_TRIED = 10_000  # sets of sizes
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
 
 
@@ -260,6 +262,29 @@ def _small(reference: Reference) -> dict[str, int]:
     return next((each for each in drawn if reference.problem(each) is None), made)
 
 
+def _apart(reference: Reference) -> list[dict[str, int]]:
+    """Two sets of sizes, of which the second has no coincidences: what holds of both is no chance.
+
+    Its values are above 1, differ from each other and from the first set's, and none divides
+    another, as far as there are such.
+    """
+    small = _small(reference)
+    values = [
+        sorted({size for of in each.levels.values() for size in of if size > 1})
+        for each in reference.sizes.values()
+    ]
+    drawn = (dict(zip(reference.sizes, each, strict=True)) for each in product(*values))
+
+    def coincidences(sizes: Mapping[str, int]) -> tuple[int, int]:
+        pairs = [sorted(each) for each in combinations(sizes.values(), 2)]
+        dividing = sum(larger % smaller == 0 for smaller, larger in pairs)
+        same = sum(size == small[name] for name, size in sizes.items())
+        return same + dividing, math.prod(sizes.values())
+
+    possible = (each for each in drawn if reference.problem(each) is None)
+    return [small, min(islice(possible, _MOST_TRIED), key=coincidences, default=small)]
+
+
 @cache
 def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counter:
     """What one call does on tensors of these sizes."""
@@ -282,9 +307,9 @@ _told: dict[Reference, tuple[symmetries.Symmetry, ...]] = {}  # by another proce
 
 @cache
 def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
-    sizes, signature = _small(reference), reference.signature
+    signature = reference.signature
 
-    def draw(seed: int) -> dict[str, Tensor]:
+    def draw(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
         case = replace(case_of(reference.name, sizes, _SINGLE, "ci"), seed=seed)
         drawn = reference.inputs(case, torch.device("cpu"))
         tensors = {each.name: required(drawn, each.name) for each in signature.arrays}
@@ -296,7 +321,7 @@ def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
     def run(tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         return analysis.truth(reference.function, {**tensors, **signature.numbers})
 
-    return symmetries.symmetries(run, draw, signature, sizes)
+    return symmetries.symmetries(run, draw, signature, _apart(reference))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from kernels.registry import Kernel
 from oracles.op import Bound, Case, Flips, Numerics, Op, Outputs
@@ -17,7 +20,17 @@ from suites.sandbox.parcels import Parcel
 
 # Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
+_MARGIN = 16  # times less than a bound: what two truths may be apart
 _PLAIN = "normal"  # the distribution whose signs mean nothing
+
+
+def _agree(one: Tensor | None, other: Tensor, bound: Bound) -> bool:
+    """Whether two truths are the same beside what a kernel may be off by."""
+    if one is None:
+        return True
+    near = (one - other).abs() * _MARGIN <= bound.deterministic
+    same = (one == other) | (one.isnan() & other.isnan()) | near
+    return bool((same | (bound.deterministic == math.inf)).all())
 
 
 @dataclass(slots=True)
@@ -51,6 +64,25 @@ class Known:
         if self.truth is None:
             self.truth = self.op.oracle(self.case, self.originals.read())
         return self.truth
+
+    def keep_true_signs(self, bounds: Mapping[str, Bound]) -> bool:
+        """Whether the truth of changed signs is that of the inputs; where it isn't none are left.
+
+        Signs are found on small sizes, and may be a symmetry of these alone.
+        """
+        inputs = self.originals.read()
+        changed = {
+            name: each.clone() if isinstance(each, Tensor) else each
+            for name, each in inputs.items()
+        }
+        self.flips.apply_(changed)
+        turned = self.op.oracle(self.case, changed)
+        back = self.flips.outputs({name: each for name, each in turned.items() if each is not None})
+        truth = self.exact()
+        holds = all(_agree(truth[name], each, bounds[name]) for name, each in back.items())
+        if not holds:
+            self.flips = Flips({}, {})
+        return holds
 
     def bounds_of(self, kernel: Kernel) -> dict[str, Bound]:
         """The bounds for what the kernel declares."""
