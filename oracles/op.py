@@ -234,11 +234,13 @@ class Bound:
                    they don't vary independently, as when equal addends are summed
     powerless      bool, to be broadcast over them: where the bound holds and says nothing, being
                    as wide as the values could be apart; None: nowhere
+    or_nan         bool, to be broadcast likewise: where NaN is right, too; None: nowhere
     """
 
     deterministic: Tensor
     probabilistic: Tensor | None
     powerless: Tensor | None = None
+    or_nan: Tensor | None = None
 
 
 Property = Literal["batch-invariant", "device-independent"]

@@ -80,6 +80,8 @@ class Reference:
     pointers   of others the axis whose parts begin and end at them: from 0 to its length, rising
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
+    spreads    the size along which parts are apart: where an argument's part holds a number that
+               isn't finite, all of an output's part may be NaN; None: the truth alone is right
     without    distributions on which the op isn't defined
     dtypes     the activations' and the weights' that it is defined in; none: each that ops share
     problem    (sizes) -> why there can be no case of them; None where there can
@@ -96,6 +98,7 @@ class Reference:
     pointers: Mapping[str, Axis] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
+    spreads: str | None = None
     without: frozenset[str] = frozenset()
     dtypes: tuple[tuple[torch.dtype, torch.dtype], ...] = ()
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
@@ -184,7 +187,24 @@ class Reference:
         found = analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
         if case.distribution in EQUAL or any(each.expanded for _, each in case.layout.tensors):
             found = tuple(replace(each, probabilistic=None) for each in found)
+        parts = self._infected(inputs)
+        if parts is not None:
+            found = tuple(
+                replace(bound, or_nan=_along(each, self.spreads, parts))
+                for each, bound in zip(self.signature.outputs, found, strict=True)
+            )
         return {each.name: one for each, one in zip(self.signature.outputs, found, strict=True)}
+
+    def _infected(self, inputs: Inputs) -> Tensor | None:
+        """Which parts along `spreads` hold a number that isn't finite; None where none does."""
+        found: Tensor | None = None
+        for each in self.signature.real:
+            if self.spreads not in each.axes:
+                continue
+            here = ~required(inputs, each.name).float().isfinite().unsqueeze(-1)
+            here = here.movedim(each.axes.index(self.spreads), 0).flatten(1).any(1)
+            found = here if found is None else found | here
+        return None if found is None or not bool(found.any()) else found
 
     def emulate(self, case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
         """The reference in fp32; nothing where it isn't comparable, and no codes.
@@ -242,6 +262,13 @@ def _packed(inputs: Inputs) -> Inputs:
         name: each.contiguous() if isinstance(each, Tensor) else each
         for name, each in inputs.items()
     }
+
+
+def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
+    """Truth values along a size, in a shape that broadcasts to an array; None if it has it not."""
+    if array.axes.count(size or "") != 1:
+        return None
+    return parts.view([-1 if each == size else 1 for each in array.axes])
 
 
 def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -352,12 +379,14 @@ class ReferenceOp(Op):
         of: tuple[str, ...] | None = None,
         *,
         unread: tuple[str, ...] = (),
+        spreads: str | None = None,
         name: str | None = None,
     ) -> ReferenceOp:
-        """The op of its gradients: dy (d and an output's name) and its arguments give d of `of`.
+        """Make the op of its gradients: dy (d and an output's name) and arguments give d of `of`.
 
         of: the arguments whose gradients are returned; by default all that hold real numbers.
         unread: arguments, some of these, that the gradients don't depend on: kernels get none.
+        spreads: as in `op`, of the gradients; None: as it is of the op.
         """
         mine, signature = self.reference, self.reference.signature
         wanted = of or tuple(each.name for each in signature.real)
@@ -378,6 +407,7 @@ class ReferenceOp(Op):
                 function=function,
                 signature=Signature((*given, *read), signature.numbers, made),
                 gradients=tuple(each.name for each in given),
+                spreads=spreads or mine.spreads,
             )
         )
 
@@ -458,6 +488,7 @@ def op(
     labels: Mapping[str, str] | None = None,
     ignored: Mapping[str, int] | None = None,
     nonzero: tuple[str, ...] = (),
+    spreads: str | None = None,
     without: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Callable[[Function], ReferenceOp]:
@@ -466,13 +497,14 @@ def op(
     sizes: what each size in its annotations is tried at. outputs: their names. weights: the
     arguments whose dtype may differ from the others'. labels: of each argument of whole numbers
     the size that they are below. ignored: of some of these another number, that stands for none.
-    nonzero: arguments that may not be zero. without: distributions on which it isn't defined.
-    Raises OpError.
+    nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
+    apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
+    without: distributions on which it isn't defined. Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
         signature = Signature.of(function, outputs, weights)
-        _compare(function, signature, sizes, labels or {})
+        _compare(function, signature, sizes, labels or {}, spreads)
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
         return op_of(
             Reference(
@@ -484,6 +516,7 @@ def op(
                 labels=lambda: labels or {},
                 ignored=ignored or {},
                 nonzero=frozenset(nonzero),
+                spreads=spreads,
                 without=frozenset(without),
             )
         )
@@ -492,7 +525,11 @@ def op(
 
 
 def _compare(
-    function: Function, signature: Signature, sizes: Mapping[str, Sizes], labels: Mapping[str, str]
+    function: Function,
+    signature: Signature,
+    sizes: Mapping[str, Sizes],
+    labels: Mapping[str, str],
+    spreads: str | None,
 ) -> None:
     """Raises OpError where the decorator and the annotations speak of different things."""
     where = place_of(function)
@@ -502,6 +539,8 @@ def _compare(
         raise OpError(f"{where}: nothing says what size {missing} is tried at; add it to sizes")
     for idle in sorted(sizes.keys() - used):
         raise OpError(f"{where}: sizes has {idle}, which no annotation has; leave it out")
+    if spreads is not None and spreads not in sizes:
+        raise OpError(f"{where}: spreads names {spreads}, which is no size; name one of sizes")
     if not signature.real:
         raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
     for each in signature.arrays:

@@ -99,8 +99,10 @@ class Output:
                 limit if likely is None else likely,
             )
         )
-        silent = self.bound.powerless
-        silent = None if silent is None else silent.expand(self.first.shape).reshape(-1)
+        silent, or_nan = (
+            None if each is None else each.expand(self.first.shape).reshape(-1)
+            for each in (self.bound.powerless, self.bound.or_nan)
+        )
         emulated = [each.reshape(-1) for each in self.emulated]
         count = min(rows, -(-rows * columns // _CHUNK_ELEMENTS))
         for index in range(count):
@@ -116,6 +118,7 @@ class Output:
                 limit=limit[here],
                 likely=likely[here],
                 powerless=None if silent is None else silent[here],
+                or_nan=None if or_nan is None else or_nan[here],
                 emulated=tuple(each[here] for each in emulated),
             )
 
@@ -144,6 +147,7 @@ class _Chunk:
     limit: Tensor
     likely: Tensor
     powerless: Tensor | None
+    or_nan: Tensor | None
     emulated: tuple[Tensor, ...]
 
     @property
@@ -207,6 +211,8 @@ class _Chunk:
         right = torch.where(
             exact.isfinite(), wide.isfinite() | overflows, infinite | (exact.isnan() & wide.isnan())
         )
+        if self.or_nan is not None:
+            right |= self.or_nan & wide.isnan()
         return ~right & (limit != math.inf)
 
     @property

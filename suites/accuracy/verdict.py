@@ -12,7 +12,7 @@ where an output has no others, a row that nothing speaks against has no power, a
 Non-finite values: where the truth is NaN the output must be NaN; where it is an infinity, that
 infinity or NaN (inf - inf depends on the order of evaluation), and with a bound of exactly 0 that
 infinity alone; where it is finite the output must be finite, but for an infinity of the right sign
-where |truth| + bound reaches the dtype's largest number.
+where |truth| + bound reaches the dtype's largest number. Where `Bound.or_nan` says so NaN is right.
 
 Of the second call the numbers that differ from the first's are judged by the same bounds, whether
 the kernel says that its calls agree or not. They are compared as numbers: signs that were flipped
