@@ -303,7 +303,12 @@ Relations = tuple[Relation | Balance, ...]
 
 
 # Integers as wide as a number, and the one whose single bit is the sign's.
-_BITS = {1: (torch.int8, -(2**7)), 2: (torch.int16, -(2**15)), 4: (torch.int32, -(2**31))}
+_BITS = {
+    1: (torch.int8, -(2**7)),
+    2: (torch.int16, -(2**15)),
+    4: (torch.int32, -(2**31)),
+    8: (torch.int64, -(2**63)),
+}
 
 
 @dataclass(frozen=True, slots=True)

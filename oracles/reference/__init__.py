@@ -77,6 +77,7 @@ class Reference:
     written    what a user wrote; function computes the op, and is the same or its gradients
     labels     () -> of arguments that hold whole numbers: the axis whose places they name
     ignored    of some of these another number, which stands for no label at all
+    distinct   of some of these the axes along which no number comes twice, but for ignored ones
     pointers   of others the axis whose parts begin and end at them: from 0 to its length, rising
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
@@ -95,6 +96,7 @@ class Reference:
     sizes: Mapping[str, Sizes]
     labels: Callable[[], Mapping[str, Axis]] = dict
     ignored: Mapping[str, int] = field(default_factory=dict)
+    distinct: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pointers: Mapping[str, Axis] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
@@ -171,7 +173,10 @@ class Reference:
             ends[:1], ends[-1:] = 0, most
             return ends
         most = length(self.labels()[array.name], sizes)
-        whole = torch.randint(most, shape, generator=draw, device=device)
+        if array.name in self.distinct:
+            whole = _distinct(array, self.distinct[array.name], most, shape, draw)
+        else:
+            whole = torch.randint(most, shape, generator=draw, device=device)
         if array.name in self.ignored:
             whole = whole.masked_fill(rare(), self.ignored[array.name])
         return whole
@@ -262,6 +267,38 @@ def _packed(inputs: Inputs) -> Inputs:
         name: each.contiguous() if isinstance(each, Tensor) else each
         for name, each in inputs.items()
     }
+
+
+def _distinct(
+    array: Array, axes: tuple[str, ...], most: int, shape: tuple[int, ...], draw: torch.Generator
+) -> Tensor:
+    """Whole numbers below `most`, none of which comes twice along the axes."""
+    places = [place for place, each in enumerate(array.axes) if each in axes]
+    others = [place for place in range(len(shape)) if place not in places]
+    along, beside = ([shape[each] for each in given] for given in (places, others))
+    lots = torch.rand((*beside, most), generator=draw, device=draw.device)
+    whole = lots.argsort(-1)[..., : math.prod(along)].reshape(*beside, *along)
+    order = [*others, *places]
+    return whole.permute([order.index(place) for place in range(len(shape))])
+
+
+def _too_many(
+    signature: Signature,
+    labels: Mapping[str, str],
+    distinct: Mapping[str, tuple[str, ...]],
+    sizes: Mapping[str, int],
+) -> str | None:
+    """Why indices that are distinct can't be drawn; None where they can."""
+    for array in signature.arrays:
+        axes = distinct.get(array.name, ())
+        count = math.prod(length(each, sizes) for each in array.axes if each in axes)
+        if axes and count > sizes[labels[array.name]]:
+            of, below = " * ".join(axes), labels[array.name]
+            return (
+                f"{array.name} holds {count:,} distinct numbers ({of}) below {sizes[below]:,}: "
+                f"{below} must be as many"
+            )
+    return None
 
 
 def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
@@ -466,7 +503,7 @@ def op_of(reference: Reference) -> ReferenceOp:
             reference.problem,
         ),
         products=reference.products,
-        workloads=workloads_of(reference.name, sizes),
+        workloads=workloads_of(reference.name, sizes, reference.problem),
         widths=tuple(
             dict.fromkeys(each.axes[-1] for each in matrices if isinstance(each.axes[-1], str))
         ),
@@ -487,6 +524,7 @@ def op(
     weights: tuple[str, ...] = ("weight", "bias"),
     labels: Mapping[str, str] | None = None,
     ignored: Mapping[str, int] | None = None,
+    distinct: Mapping[str, str] | None = None,
     nonzero: tuple[str, ...] = (),
     spreads: str | None = None,
     without: tuple[str, ...] = (),
@@ -497,6 +535,7 @@ def op(
     sizes: what each size in its annotations is tried at. outputs: their names. weights: the
     arguments whose dtype may differ from the others'. labels: of each argument of whole numbers
     the size that they are below. ignored: of some of these another number, that stands for none.
+    distinct: of some the axes along which no number comes twice, as {"slot": "m"}; ignored may.
     nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
     apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
     without: distributions on which it isn't defined. Raises OpError.
@@ -505,6 +544,9 @@ def op(
     def made(function: Function) -> ReferenceOp:
         signature = Signature.of(function, outputs, weights)
         _compare(function, signature, sizes, labels or {}, spreads)
+        apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
+        problem = partial(_too_many, signature, labels or {}, apart)
+        _compare_distinct(function, signature, sizes, apart, problem)
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
         return op_of(
             Reference(
@@ -515,6 +557,8 @@ def op(
                 sizes=sizes,
                 labels=lambda: labels or {},
                 ignored=ignored or {},
+                distinct=apart,
+                problem=problem,
                 nonzero=frozenset(nonzero),
                 spreads=spreads,
                 without=frozenset(without),
@@ -549,3 +593,32 @@ def _compare(
                 f"{where}: {each.name} holds whole numbers; say the size that they are below, as "
                 f'labels={{"{each.name}": "n"}}'
             )
+
+
+def _compare_distinct(
+    function: Function,
+    signature: Signature,
+    sizes: Mapping[str, Sizes],
+    distinct: Mapping[str, tuple[str, ...]],
+    problem: Callable[[Mapping[str, int]], str | None],
+) -> None:
+    """Raises OpError where numbers that are said to be distinct can't be."""
+    where = place_of(function)
+    whole = {each.name: each for each in signature.arrays if not each.is_real}
+    for name, axes in distinct.items():
+        if name not in whole or whole[name].kind == torch.bool:
+            raise OpError(f"{where}: distinct names {name}, which is no argument of whole numbers")
+        if not axes or not set(axes) <= set(whole[name].axes):
+            raise OpError(
+                f"{where}: {name} is distinct along {' '.join(axes) or 'no axis'}; name some of "
+                f"its axes, {' '.join(map(str, whole[name].axes))}"
+            )
+    if not distinct:
+        return
+    values = ({size for of in each.levels.values() for size in of} for each in sizes.values())
+    drawn = (dict(zip(sizes, each, strict=True)) for each in product(*map(sorted, values)))
+    why: str | None = None
+    for each in islice(drawn, _MOST_TRIED):
+        if (why := problem(each)) is None and all(each.values()):
+            return
+    raise OpError(f"{where}: no sizes have as many values as distinct indices: {why}")
