@@ -10,7 +10,7 @@ any order makes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,7 +63,7 @@ class _Order(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: Any,  # noqa: ANN401  # an operation of aten's
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
@@ -95,7 +95,7 @@ class _Order(TorchDispatchMode):
             self._note(made, tuple(func(each, *args[1:], **named) for each in addends))
         return made
 
-    def _added(self, func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _added(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
         a, b = args[:2]
         alpha = named.get("alpha", 1) * _ADDS[func]
         others = self._addends(b)

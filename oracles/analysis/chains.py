@@ -326,11 +326,11 @@ def _of_move(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Terms:  # noq
     same = all(each.likely is each.sure for each in found)
     alone = len(found) == 1 and target not in _PAD
     whole = alone and len(found[0].leaves) == found[0].count
-    leaves = (
-        [moved(lambda _, at=place: found[0].leaves[at]) for place in range(found[0].count)]
-        if whole
-        else []
-    )
+
+    def leaf_at(place: int) -> Tensor:
+        return moved(lambda each: each.leaves[place])
+
+    leaves = [leaf_at(place) for place in range(found[0].count)] if whole else []
     summed = any(each.summed for each in found)
     return Terms(
         count=max(each.count for each in found),

@@ -106,8 +106,8 @@ def _judged(softmax: Callable[[Tensor], Tensor], *, others: bool) -> Verdict:
         return made
 
     bounds = SOFTMAX.bound(case, inputs, truth, numerics)
-    more = {"other_orders": orders} if others else {}
-    return judge(call, call, truth, bounds, numerics, emulation=emulate(), **more)
+    more = orders if others else tuple
+    return judge(*(call, call, truth, bounds, numerics), emulation=emulate(), other_orders=more)
 
 
 def _softmax_in_turn(x: Tensor) -> Tensor:

@@ -598,6 +598,7 @@ def test_additions_in_another_order_are_within_the_bound(name: str, values: str)
         (found,) = bounds(written, given, Numerics(), _SINGLE)
         assert found.probabilistic is not None
         for computed in (written(**given), other(**given)):
+            assert isinstance(computed, Tensor)
             assert computed.dtype == torch.float32
             assert bool(((computed - exact).abs() <= found.probabilistic).all())
 
