@@ -2,8 +2,8 @@
 
 Smoothed, a part of the target is spread over all n labels (Szegedy et al. 2016, arXiv 1512.00567,
 7), and z (log sum_j exp(x_ij))^2 is added (PaLM, arXiv 2204.02311, 5); a row without a label has
-no loss and no gradient, whatever its logits are. Of such a row with NaN the loss is 0; its gradient
-is 0 in Liger, and NaN in PyTorch, which multiplies it by 0: either is right.
+no loss and no gradient, whatever its logits are. Where one of them is NaN its loss is 0; its
+gradient is 0 in Liger, and NaN in PyTorch, which multiplies NaN by 0: either is right.
 
 Of a logit of infinity nothing is defined: exp(x - max) is NaN of its row, and the formula isn't.
 """

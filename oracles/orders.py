@@ -76,8 +76,8 @@ class _Order(TorchDispatchMode):
         if func in _SUMS | _MEANS:
             axes = args[1] if len(args) > 1 else None
             keep = args[2] if len(args) > 2 else named.get("keepdim", False)
-            made = _in_lanes(args[0], axes, self.lanes, keep=keep)
-            return made if func in _SUMS else made / (args[0].numel() / max(made.numel(), 1))
+            result = _in_lanes(args[0], axes, self.lanes, keep=keep)
+            return result if func in _SUMS else result / (args[0].numel() / max(result.numel(), 1))
         if func == _aten.linalg_vector_norm.default and args[1:2] in {(), (2,)}:
             return self._norm(*args, **named)
         if func in _VARIANCES:
@@ -87,36 +87,36 @@ class _Order(TorchDispatchMode):
                 return _LOWERED[func](*args, **named)
         if func in _ADDS and isinstance(args[1], Tensor):
             return self._added(func, args, named)
-        made = func(*args, **named)
+        result = func(*args, **named)
         if func._schema.is_mutable:  # noqa: SLF001  # torch's own name
             self._forget(args[0], named.get("out"))
         elif func in _MOVES and _place(args[0]) in self.chains:
             addends = self.chains[_place(args[0])][1]
-            self._note(made, tuple(func(each, *args[1:], **named) for each in addends))
-        return made
+            self._note(result, tuple(func(addend, *args[1:], **named) for addend in addends))
+        return result
 
     def _added(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
         a, b = args[:2]
         alpha = named.get("alpha", 1) * _ADDS[func]
-        others = self._addends(b)
-        scaled = others if alpha == 1 else tuple(each * alpha for each in others)
+        other_addends = self._addends(b)
+        scaled = other_addends if alpha == 1 else tuple(addend * alpha for addend in other_addends)
         addends = (*self._addends(a), *scaled)
         in_place = func._schema.is_mutable  # noqa: SLF001  # torch's own name
         if in_place:
-            addends = tuple(each.clone() for each in addends)
-        made: Tensor = func(*args, **named)
+            addends = tuple(addend.clone() for addend in addends)
+        result: Tensor = func(*args, **named)
         if in_place:
-            self._forget(made)
-        if made.dtype != torch.float32 or len(addends) > _MOST_ADDENDS:
-            return made
+            self._forget(result)
+        if result.dtype != torch.float32 or len(addends) > _MOST_ADDENDS:
+            return result
         if len(addends) > 2:  # two have one order
-            whole = torch.stack([each.expand(made.shape) for each in addends])
+            whole = torch.stack([addend.expand(result.shape) for addend in addends])
             total, *rest = whole.sort(0, descending=True).values.unbind()
-            for each in rest:
-                total = total + each
-            made.copy_(total)
-        self._note(made, addends)
-        return made
+            for item in rest:
+                total = total + item
+            result.copy_(total)
+        self._note(result, addends)
+        return result
 
     def _norm(
         self,
@@ -130,34 +130,34 @@ class _Order(TorchDispatchMode):
 
     def _variance(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
         """mean((x - mean)^2), its root, or it and the mean."""
-        x, *given = args
-        axes = given[0] if given else named.get("dim")
+        x, *rest = args
+        axes = rest[0] if rest else named.get("dim")
         keep, degrees = named.get("keepdim", False), named.get("correction")
         whole = _in_lanes(x, axes, self.lanes, keep=True)
         n = x.numel() / max(whole.numel(), 1)
         squares = (x - whole / n).square()
-        made = _in_lanes(squares, axes, self.lanes, keep=keep)
-        made = made / (n - (1 if degrees is None else degrees))
+        result = _in_lanes(squares, axes, self.lanes, keep=keep)
+        result = result / (n - (1 if degrees is None else degrees))
         if func == _aten.std.correction:
-            return made.sqrt()
+            return result.sqrt()
         with_mean = func == _aten.var_mean.correction
-        return (made, (whole / n).reshape(made.shape)) if with_mean else made
+        return (result, (whole / n).reshape(result.shape)) if with_mean else result
 
     def _addends(self, x: Tensor) -> tuple[Tensor, ...]:
-        found = self.chains.get(_place(x))
-        return (x,) if found is None else found[1]
+        chain = self.chains.get(_place(x))
+        return (x,) if chain is None else chain[1]
 
-    def _note(self, made: Tensor, addends: tuple[Tensor, ...]) -> None:
-        if made.numel() <= _MOST_NUMBERS:
-            self.chains[_place(made)] = made, addends
+    def _note(self, result: Tensor, addends: tuple[Tensor, ...]) -> None:
+        if result.numel() <= _MOST_NUMBERS:
+            self.chains[_place(result)] = result, addends
 
     def _forget(self, *changed: Tensor | None) -> None:
         """Let go of chains of which a part was written to."""
-        storages = {_storage(each) for each in changed if each is not None}
+        storages = {_storage(item) for item in changed if item is not None}
         self.chains = {
-            place: (made, addends)
-            for place, (made, addends) in self.chains.items()
-            if storages.isdisjoint(map(_storage, (made, *addends)))
+            place: (result, addends)
+            for place, (result, addends) in self.chains.items()
+            if storages.isdisjoint(map(_storage, (result, *addends)))
         }
 
 
@@ -172,14 +172,14 @@ def _place(x: Tensor) -> object:
 
 def _in_lanes(x: Tensor, axes: Any, lanes: int, *, keep: bool) -> Tensor:  # noqa: ANN401
     """The sum over axes, all where there are none, of lanes that add up in turn."""
-    given = [axes] if isinstance(axes, int) else list(axes or ())
-    along = sorted(each % x.dim() for each in given) or list(range(x.dim()))
-    n = math.prod(x.shape[each] for each in along)
+    rest = [axes] if isinstance(axes, int) else list(axes or ())
+    along = sorted(item % x.dim() for item in rest) or list(range(x.dim()))
+    n = math.prod(x.shape[item] for item in along)
     if n < 2 or not x.numel():
         return x.sum(along, keepdim=keep)
-    others = [each for each in range(x.dim()) if each not in along]
-    rest = [x.shape[each] for each in others]
-    rows = x.permute(*along, *others).reshape(n, -1)
+    kept_axes = [item for item in range(x.dim()) if item not in along]
+    rest = [x.shape[item] for item in kept_axes]
+    rows = x.permute(*along, *kept_axes).reshape(n, -1)
     width = lanes * -(-n // (lanes * _MOST_STEPS))
     total = rows.new_zeros(width, rows.shape[1])
     for start in range(0, n, width):
@@ -190,5 +190,5 @@ def _in_lanes(x: Tensor, axes: Any, lanes: int, *, keep: bool) -> Tensor:  # noq
         total[: len(total) - half] += total[half:]
         total = total[:half]
     if keep:
-        rest = [1 if each in along else size for each, size in enumerate(x.shape)]
+        rest = [1 if item in along else size for item, size in enumerate(x.shape)]
     return total[0].reshape(rest)

@@ -37,13 +37,13 @@ _EPS_QUOTIENT = 3 * NEAREST  # of div.full of PTX, beside one rounding
 
 
 def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
-    return frozenset(getattr(each, name) for each in packets for name in each.overloads())
+    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
 
 
 _ADDS = _overloads(_aten.add, _aten.sub)
-_DIV, _NEG, _WHERE = (_overloads(each) for each in (_aten.div, _aten.neg, _aten.where))
+_DIV, _NEG, _WHERE = (_overloads(item) for item in (_aten.div, _aten.neg, _aten.where))
 _PAD, _MEAN, _RUNNING = (
-    _overloads(each) for each in (_aten.constant_pad_nd, _aten.mean, _aten.cumsum)
+    _overloads(item) for item in (_aten.constant_pad_nd, _aten.mean, _aten.cumsum)
 )
 _FACTORS = _overloads(_aten.mul) | _DIV
 _AXES = _overloads(_aten.sum) | _MEAN | _RUNNING
@@ -57,7 +57,7 @@ _ORDERED = _JOINS | _FACTORS  # whose result may differ by the order of addition
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a tree of additions adds up.
+    """The addends of a tree of additions.
 
     count         of the terms of a result, at most
     size          the sum of their magnitudes
@@ -90,11 +90,11 @@ class Terms:
         form = arithmetic if self.varies else arithmetic.sure
         growth = form.growth(self.own if alone else self.count - 1 + self.roundings)
         lost = self.lost * arithmetic.eta
-        made = Combination(out, [(growth, magnitude(self.size))], lost).plus(errors, 1 + growth)
+        result = Combination(out, [(growth, magnitude(self.size))], lost).plus(errors, 1 + growth)
         most = float(self.size.amax()) if self.size.numel() else 0.0
         if most < arithmetic.u * LARGEST:
-            return made
-        return made.tensor().masked_fill(~(self.size < LARGEST), torch.inf)
+            return result
+        return result.tensor().masked_fill(~(self.size < LARGEST), torch.inf)
 
     def after(self, change: Callable[[Tensor], Tensor], *, keeps_leaves: bool = True) -> Terms:
         """The terms after an operation that does the same to sizes, errors and leaves."""
@@ -109,22 +109,22 @@ def trees(graph: Graph) -> tuple[frozenset[Node], int]:
     """The nodes whose terms a later operation takes, and how many results add to sums."""
     wanted: set[Node] = set()
     for node in reversed(graph.nodes):
-        made = node.meta.get("val")
-        is_real = isinstance(made, Tensor) and made.is_floating_point()
+        result = node.meta.get("val")
+        is_real = isinstance(result, Tensor) and result.is_floating_point()
         if node.op != "call_function" or node.target not in _YIELDS or not is_real:
             continue
         if node.target in _FACTORS and _factor(node.target, node.args) is None:
             continue
         takers = (
-            each.target in _JOINS or (each in wanted and each.target in _PASSES)
-            for each in node.users
+            item.target in _JOINS or (item in wanted and item.target in _PASSES)
+            for item in node.users
         )
         if any(takers) or (node.target in _ADDS and any(map(_rounds_by_number, node.users))):
             wanted.add(node)
     summed: set[Node] = set()
     count = 0
     for node in graph.nodes:
-        inside = any(each in summed for each in node.all_input_nodes)
+        inside = any(item in summed for item in node.all_input_nodes)
         if inside and node.target in _ADDS:
             count += node.meta["val"].numel()
         if node in wanted and node.target not in _FACTORS and (inside or node.target in SUMS):
@@ -133,7 +133,7 @@ def trees(graph: Graph) -> tuple[frozenset[Node], int]:
 
 
 def _rounds_by_number(node: Node) -> bool:
-    """Whether it multiplies by a number, and rounds: a kernel may multiply each term by it."""
+    """Ask if it multiplies by a number, and rounds: a kernel may multiply each term by it."""
     by = _factor(node.target, node.args)
     return by is not None and not is_power_of_two(by)
 
@@ -160,13 +160,13 @@ def terms_of(
 
     wanted: whether a later operation takes them.
     """
-    nested = any(each.terms is not None for each in _pairs(args))
+    nested = any(item.terms is not None for item in _pairs(args))
     if not (wanted or (nested and node.target in _ORDERED)):
         return None
     if not nested and node.target in _PASSES:
         return None
-    made = _of_operation(node, args, kwargs, arithmetic)
-    return None if made is None else replace(made, nested=nested and node.target in _ORDERED)
+    result = _of_operation(node, args, kwargs, arithmetic)
+    return None if result is None else replace(result, nested=nested and node.target in _ORDERED)
 
 
 def _of_operation(
@@ -184,27 +184,27 @@ def _of_operation(
     if target in _PRODUCTS:
         return _of_product(args[0], args[1], arithmetic)
     if target in _ADDED_PRODUCTS:
-        beta, alpha = (kwargs.get(each, 1) for each in ("beta", "alpha"))
+        beta, alpha = (kwargs.get(item, 1) for item in ("beta", "alpha"))
         product = _scaled(_of_product(args[1], args[2], arithmetic), alpha)
         return _joined(product, _leaf(args[0]), beta, node.meta["val"].shape)
     if target in _FACTORS:
         return _of_factor(target, args, kwargs)
     if target in _NEG:
-        made: Terms | None = args[0].terms
-        return None if made is None else replace(made, own=0.0)
+        result: Terms | None = args[0].terms
+        return None if result is None else replace(result, own=0.0)
     if target in _WHERE:
         return _of_choice(*args)
     return _of_move(target, args, kwargs)
 
 
 def _pairs(args: Any) -> list[Pair]:  # noqa: ANN401
-    found: list[Pair] = []
-    for each in args:
-        if isinstance(each, list | tuple):
-            found += _pairs(each)
-        elif hasattr(each, "terms"):
-            found.append(each)
-    return found
+    parts: list[Pair] = []
+    for item in args:
+        if isinstance(item, list | tuple):
+            parts += _pairs(item)
+        elif hasattr(item, "terms"):
+            parts.append(item)
+    return parts
 
 
 def _leaf(x: Pair | float) -> Terms:
@@ -228,7 +228,7 @@ def _joined(a: Terms, b: Terms, times: float, shape: torch.Size) -> Terms:
     leaves = (*a.leaves, *b.leaves)
     is_whole = len(leaves) == a.count + b.count <= _MOST_LEAVES
     summed = a.summed or b.summed
-    made = Terms(
+    result = Terms(
         count=a.count + b.count,
         size=a.size + b.size,
         sure=sure,
@@ -237,9 +237,9 @@ def _joined(a: Terms, b: Terms, times: float, shape: torch.Size) -> Terms:
         roundings=max(a.roundings, b.roundings),
         lost=a.lost + b.lost + 1,
         summed=summed,
-        varies=summed and all(each.varies for each in (a, b) if each.summed),
+        varies=summed and all(item.varies for item in (a, b) if item.summed),
     )
-    return made.after(lambda x: x.expand(shape))
+    return result.after(lambda x: x.expand(shape))
 
 
 def _scaled(a: Terms, by: float, *, divides: bool = False) -> Terms:
@@ -249,15 +249,15 @@ def _scaled(a: Terms, by: float, *, divides: bool = False) -> Terms:
     times = abs(1 / by if divides else by)
     off = constant_error(by) + (_EPS_QUOTIENT if divides else 0.0)
     more = 0.0 if is_power_of_two(by) else 1 + off / NEAREST
-    made = a.after(lambda x: x * times)
+    result = a.after(lambda x: x * times)
     lost = a.lost * times + a.count
-    return replace(made, roundings=a.roundings + more, own=more, lost=lost)
+    return replace(result, roundings=a.roundings + more, own=more, lost=lost)
 
 
 def _of_factor(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | None:  # noqa: ANN401
-    """Of a product with a number, or a quotient by one. A sum over an axis is multiplied whole."""
+    """Scale the terms by a plain number. A sum over an axis is multiplied whole."""
     by = _factor(target, args)
-    (terms,) = (each.terms for each in _pairs(args)) if by is not None else (None,)
+    (terms,) = (item.terms for item in _pairs(args)) if by is not None else (None,)
     if terms is None or terms.summed or not by or not math.isfinite(by):
         return None
     if kwargs.get("rounding_mode") is not None:
@@ -266,7 +266,7 @@ def _of_factor(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | 
 
 
 def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> Terms | None:  # noqa: ANN401
-    """Of one or the other by a mask that all kernels have."""
+    """Choose terms by a mask that all kernels have."""
     if mask.sure is not None:
         return None
     x, y = _leaf(a), _leaf(b)
@@ -275,7 +275,7 @@ def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> Terms | None:  # 
     def chosen(one: Tensor | None, other: Tensor | None) -> Tensor | None:
         if one is None and other is None:
             return None
-        first, second = (zero if each is None else each for each in (one, other))
+        first, second = (zero if item is None else item for item in (one, other))
         return torch.where(mask.value, first, second)
 
     sure, size = chosen(x.sure, y.sure), chosen(x.size, y.size)
@@ -291,63 +291,63 @@ def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> Terms | None:  # 
         own=0.0,
         lost=max(x.lost, y.lost),
         summed=summed,
-        varies=summed and all(each.varies for each in (x, y) if each.summed),
+        varies=summed and all(item.varies for item in (x, y) if item.summed),
     )
 
 
 def _of_move(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Terms:  # noqa: ANN401
-    """Of what moves numbers: terms go as they do. What is padded with is a term."""
-    real = [each for each in _pairs(args) if each.value.is_floating_point()]
-    found = [_leaf(each) for each in real]
+    """Move terms as their numbers move. A number that pads is a term."""
+    real = [item for item in _pairs(args) if item.value.is_floating_point()]
+    parts = [_leaf(item) for item in real]
 
     def moved(part: Callable[[Terms], Tensor | None]) -> Tensor:
         def change(x: Any) -> Any:  # noqa: ANN401
             if isinstance(x, list | tuple):
-                return [change(each) for each in x]
+                return [change(item) for item in x]
             if not hasattr(x, "terms"):
                 return x
             if not x.value.is_floating_point():
                 return x.value
-            made = part(_leaf(x))
-            return torch.zeros_like(x.value) if made is None else made
+            result = part(_leaf(x))
+            return torch.zeros_like(x.value) if result is None else result
 
-        made: Tensor = target(*change(args), **kwargs)
-        return made
+        result: Tensor = target(*change(args), **kwargs)
+        return result
 
     def error(part: Callable[[Terms], Tensor | None]) -> Tensor | None:
-        if all(part(each) is None for each in found):
+        if all(part(item) is None for item in parts):
             return None
         if target in _PAD:
-            made: Tensor = _aten.constant_pad_nd(part(found[0]), args[1])
-            return made
+            result: Tensor = _aten.constant_pad_nd(part(parts[0]), args[1])
+            return result
         return moved(part)
 
-    sure = error(lambda each: each.sure)
-    same = all(each.likely is each.sure for each in found)
-    alone = len(found) == 1 and target not in _PAD
-    whole = alone and len(found[0].leaves) == found[0].count
+    sure = error(lambda item: item.sure)
+    same = all(item.likely is item.sure for item in parts)
+    alone = len(parts) == 1 and target not in _PAD
+    whole = alone and len(parts[0].leaves) == parts[0].count
 
     def leaf_at(place: int) -> Tensor:
-        return moved(lambda each: each.leaves[place])
+        return moved(lambda item: item.leaves[place])
 
-    leaves = [leaf_at(place) for place in range(found[0].count)] if whole else []
-    summed = any(each.summed for each in found)
+    leaves = [leaf_at(place) for place in range(parts[0].count)] if whole else []
+    summed = any(item.summed for item in parts)
     return Terms(
-        count=max(each.count for each in found),
-        size=moved(lambda each: each.size).abs(),
+        count=max(item.count for item in parts),
+        size=moved(lambda item: item.size).abs(),
         sure=sure,
-        likely=sure if same else error(lambda each: each.likely),
+        likely=sure if same else error(lambda item: item.likely),
         leaves=tuple(leaves),
-        roundings=max(each.roundings for each in found),
+        roundings=max(item.roundings for item in parts),
         own=0.0,
-        lost=max(each.lost for each in found),
+        lost=max(item.lost for item in parts),
         summed=summed,
-        varies=summed and all(each.varies for each in found if each.summed),
+        varies=summed and all(item.varies for item in parts if item.summed),
     )
 
 
 def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | None:  # noqa: ANN401
-    """Of a sum over axes, their mean, or a running sum."""
+    """Take in the terms of a sum over axes, their mean, or a running sum."""
     a = args[0]
     if not a.value.is_floating_point():
         return None
@@ -356,17 +356,17 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | No
     keep = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
     n = math.prod(shape[axis] for axis in axes)
     if target in _RUNNING:
-        made = inner.after(lambda x: x.expand(shape).cumsum(axes[0]), keeps_leaves=False)
+        result = inner.after(lambda x: x.expand(shape).cumsum(axes[0]), keeps_leaves=False)
         lost, count = n * (inner.lost + 1), max(n, 1) * inner.count
-        return replace(made, count=count, own=n, lost=lost, summed=True, varies=False)
+        return replace(result, count=count, own=n, lost=lost, summed=True, varies=False)
     is_leafless = not inner.summed and not inner.leaves
     flat = is_leafless or any(
-        is_flat(Known(each.expand(shape)), axes) for each in (a.value, *inner.leaves)
+        is_flat(Known(item.expand(shape)), axes) for item in (a.value, *inner.leaves)
     )
-    made = inner.after(lambda x: x.expand(shape).sum(axes, keepdim=keep), keeps_leaves=False)
+    result = inner.after(lambda x: x.expand(shape).sum(axes, keepdim=keep), keeps_leaves=False)
     varies = not flat and (inner.varies or not inner.summed)
-    made = replace(
-        made,
+    result = replace(
+        result,
         count=max(n, 1) * inner.count,
         own=max(n - 1, 0),
         lost=n * (inner.lost + 1),
@@ -374,15 +374,15 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | No
         varies=varies,
     )
     if target not in _MEAN or n < 2:  # of one number there is nothing to divide
-        return made
+        return result
     if n & (n - 1):
-        made = replace(made, roundings=made.roundings + 2, own=made.own + 2)
-    made = replace(made, lost=made.lost / n + 2)
-    return made.after(lambda x: x / n)
+        result = replace(result, roundings=result.roundings + 2, own=result.own + 2)
+    result = replace(result, lost=result.lost / n + 2)
+    return result.after(lambda x: x / n)
 
 
 def _of_product(a: Pair, b: Pair, arithmetic: Arithmetic) -> Terms:
-    """Of matrices: each product is a term, which is rounded once."""
+    """Take each product of two matrices' numbers for a term, which is rounded once."""
     x, y = a.known(a.sure), b.known(b.sure)
 
     def error(x: Known, y: Known) -> Tensor | None:

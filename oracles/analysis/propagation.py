@@ -190,9 +190,9 @@ class Propagation:
             return None
 
         def exact(each: Node) -> Any:  # noqa: ANN401
-            found = terms.get(each)
+            added_before = terms.get(each)
             return tree_map(
-                lambda x: Pair(x, None, None, terms=found) if isinstance(x, Tensor) else x,
+                lambda x: Pair(x, None, None, terms=added_before) if isinstance(x, Tensor) else x,
                 value_of(each),
             )
 
@@ -272,7 +272,7 @@ class Propagation:
         ]
 
     def _terms(self, node: Node, args: Any, kwargs: Any) -> Terms | None:  # noqa: ANN401
-        """What the result adds up, of `Pair` for the arguments; None where it is no tree."""
+        """Return what the result adds up, by `Pair` for arguments; None where it is no tree."""
         return terms_of(node, args, kwargs, self.sure, wanted=node in self.joined)
 
     def _error(
@@ -362,7 +362,7 @@ def _hand_on(out: Known, pairs: Sequence[Pair]) -> None:
 
 
 def _is_plain(target: object, out: Known, error: Error, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
-    """Whether all numbers are finite, and with their errors below fp32's largest number.
+    """Ask if all numbers are finite, and with their errors below fp32's largest number.
 
     target: None where the error doesn't follow from that of the arguments. That the value is finite
     is noted with it. The deterministic error is the one to ask about: the probable one is smaller.

@@ -92,7 +92,7 @@ def added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def is_power_of_two(x: object) -> bool:
-    """Whether a product with it is exact, but for underflow."""
+    """Ask if a product with it is exact, but for underflow."""
     return isinstance(x, int | float) and math.isfinite(x) and abs(math.frexp(x)[0]) == _HALF
 
 

@@ -57,7 +57,7 @@ def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tenso
 
 
 def is_flat(a: Known, axes: tuple[int, ...]) -> bool:
-    """Whether all numbers of some sum are all but equal."""
+    """Ask if all numbers of some sum are all but equal."""
     return bool(a.value.numel()) and _flat(a, axes) is not None
 
 

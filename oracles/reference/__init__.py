@@ -195,21 +195,21 @@ class Reference:
         parts = self._infected(inputs)
         if parts is not None:
             found = tuple(
-                replace(bound, or_nan=_along(each, self.spreads, parts))
-                for each, bound in zip(self.signature.outputs, found, strict=True)
+                replace(bound, or_nan=_along(array, self.spreads, parts))
+                for array, bound in zip(self.signature.outputs, found, strict=True)
             )
         return {each.name: one for each, one in zip(self.signature.outputs, found, strict=True)}
 
     def _infected(self, inputs: Inputs) -> Tensor | None:
         """Which parts along `spreads` hold a number that isn't finite; None where none does."""
-        found: Tensor | None = None
-        for each in self.signature.real:
-            if self.spreads not in each.axes:
+        infected: Tensor | None = None
+        for array in self.signature.real:
+            if self.spreads not in array.axes:
                 continue
-            here = ~required(inputs, each.name).float().isfinite().unsqueeze(-1)
-            here = here.movedim(each.axes.index(self.spreads), 0).flatten(1).any(1)
-            found = here if found is None else found | here
-        return None if found is None or not bool(found.any()) else found
+            here = ~required(inputs, array.name).float().isfinite().unsqueeze(-1)
+            here = here.movedim(array.axes.index(self.spreads), 0).flatten(1).any(1)
+            infected = here if infected is None else infected | here
+        return None if infected is None or not bool(infected.any()) else infected
 
     def emulate(self, case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
         """The reference in fp32; nothing where it isn't comparable, and no codes.
@@ -273,12 +273,12 @@ def _distinct(
     array: Array, axes: tuple[str, ...], most: int, shape: tuple[int, ...], draw: torch.Generator
 ) -> Tensor:
     """Whole numbers below `most`, none of which comes twice along the axes."""
-    places = [place for place, each in enumerate(array.axes) if each in axes]
-    others = [place for place in range(len(shape)) if place not in places]
-    along, beside = ([shape[each] for each in given] for given in (places, others))
+    places = [place for place, axis in enumerate(array.axes) if axis in axes]
+    rest = [place for place in range(len(shape)) if place not in places]
+    along, beside = ([shape[place] for place in part] for part in (places, rest))
     lots = torch.rand((*beside, most), generator=draw, device=draw.device)
     whole = lots.argsort(-1)[..., : math.prod(along)].reshape(*beside, *along)
-    order = [*others, *places]
+    order = [*rest, *places]
     return whole.permute([order.index(place) for place in range(len(shape))])
 
 
@@ -291,7 +291,7 @@ def _too_many(
     """Why indices that are distinct can't be drawn; None where they can."""
     for array in signature.arrays:
         axes = distinct.get(array.name, ())
-        count = math.prod(length(each, sizes) for each in array.axes if each in axes)
+        count = math.prod(length(axis, sizes) for axis in array.axes if axis in axes)
         if axes and count > sizes[labels[array.name]]:
             of, below = " * ".join(axes), labels[array.name]
             return (
@@ -305,7 +305,7 @@ def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
     """Truth values along a size, in a shape that broadcasts to an array; None if it has it not."""
     if array.axes.count(size or "") != 1:
         return None
-    return parts.view([-1 if each == size else 1 for each in array.axes])
+    return parts.view([-1 if axis == size else 1 for axis in array.axes])
 
 
 def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -334,18 +334,18 @@ def _apart(reference: Reference) -> list[dict[str, int]]:
     """
     small = _small(reference)
     values = [
-        sorted({size for of in each.levels.values() for size in of if size > 1})
-        for each in reference.sizes.values()
+        sorted({size for of in item.levels.values() for size in of if size > 1})
+        for item in reference.sizes.values()
     ]
-    drawn = (dict(zip(reference.sizes, each, strict=True)) for each in product(*values))
+    drawn = (dict(zip(reference.sizes, item, strict=True)) for item in product(*values))
 
     def coincidences(sizes: Mapping[str, int]) -> tuple[int, int]:
-        pairs = [sorted(each) for each in combinations(sizes.values(), 2)]
+        pairs = [sorted(item) for item in combinations(sizes.values(), 2)]
         dividing = sum(larger % smaller == 0 for smaller, larger in pairs)
         same = sum(size == small[name] for name, size in sizes.items())
         return same + dividing, math.prod(sizes.values())
 
-    possible = (each for each in drawn if reference.problem(each) is None)
+    possible = (item for item in drawn if reference.problem(item) is None)
     return [small, min(islice(possible, _MOST_TRIED), key=coincidences, default=small)]
 
 
@@ -604,7 +604,7 @@ def _compare_distinct(
 ) -> None:
     """Raises OpError where numbers that are said to be distinct can't be."""
     where = place_of(function)
-    whole = {each.name: each for each in signature.arrays if not each.is_real}
+    whole = {array.name: array for array in signature.arrays if not array.is_real}
     for name, axes in distinct.items():
         if name not in whole or whole[name].kind == torch.bool:
             raise OpError(f"{where}: distinct names {name}, which is no argument of whole numbers")
@@ -615,10 +615,10 @@ def _compare_distinct(
             )
     if not distinct:
         return
-    values = ({size for of in each.levels.values() for size in of} for each in sizes.values())
-    drawn = (dict(zip(sizes, each, strict=True)) for each in product(*map(sorted, values)))
+    values = ({size for of in array.levels.values() for size in of} for array in sizes.values())
+    drawn = (dict(zip(sizes, array, strict=True)) for array in product(*map(sorted, values)))
     why: str | None = None
-    for each in islice(drawn, _MOST_TRIED):
-        if (why := problem(each)) is None and all(each.values()):
+    for array in islice(drawn, _MOST_TRIED):
+        if (why := problem(array)) is None and all(array.values()):
             return
     raise OpError(f"{where}: no sizes have as many values as distinct indices: {why}")

@@ -152,8 +152,8 @@ def compare(
 
     z, own_max, own_rms = measured(got)
     other_max = other_rms = rounded = got.new_zeros(blocks)
-    for each in emulated:
-        other_z, largest, root = measured(each)
+    for values in emulated:
+        other_z, largest, root = measured(values)
         other_max, other_rms = other_max.maximum(largest), other_rms.maximum(root)
         rounded = rounded.maximum(total((other_z > 0).double()))
     floor_max = torch.where(rounded < _RARE, _FLOOR_RARE, _FLOOR_MAX).double()

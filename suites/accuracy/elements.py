@@ -100,10 +100,10 @@ class Output:
             )
         )
         silent, or_nan = (
-            None if each is None else each.expand(self.first.shape).reshape(-1)
-            for each in (self.bound.powerless, self.bound.or_nan)
+            None if mask is None else mask.expand(self.first.shape).reshape(-1)
+            for mask in (self.bound.powerless, self.bound.or_nan)
         )
-        emulated = [each.reshape(-1) for each in self.emulated]
+        emulated = [values.reshape(-1) for values in self.emulated]
         count = min(rows, -(-rows * columns // _CHUNK_ELEMENTS))
         for index in range(count):
             first, last = index * rows // count, (index + 1) * rows // count
@@ -119,7 +119,7 @@ class Output:
                 likely=likely[here],
                 powerless=None if silent is None else silent[here],
                 or_nan=None if or_nan is None else or_nan[here],
-                emulated=tuple(each[here] for each in emulated),
+                emulated=tuple(values[here] for values in emulated),
             )
 
     def place(self, index: int) -> tuple[int, ...]:
@@ -187,11 +187,11 @@ class _Chunk:
             *held,
         ]
         if self.tiles is not None and self.emulated:
-            others = [each.double() for each in self.emulated]
+            emulated = [values.double() for values in self.emulated]
             comparable = compared & ~silent
-            for each in others:
-                comparable &= each.isfinite()
-            found.append(compare(self.tiles, comparable, wide, others, exact, self.likely))
+            for values in emulated:
+                comparable &= values.isfinite()
+            found.append(compare(self.tiles, comparable, wide, emulated, exact, self.likely))
         return torch.cat(found)
 
     @property

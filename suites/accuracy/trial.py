@@ -196,8 +196,8 @@ class Trial:
         pairs = tuple(combinations(words, 2))
 
         def unasked(question: str) -> set[object]:
-            kinds = {self._kind(question, each) for each in (None, *words)}
-            kinds |= {self._kind(question, each, of_dtype=False) for each in pairs}
+            kinds = {self._kind(question, word) for word in (None, *words)}
+            kinds |= {self._kind(question, pair, of_dtype=False) for pair in pairs}
             return kinds - self.run.asked
 
         if new := unasked("stubbed"):
@@ -210,12 +210,12 @@ class Trial:
         if new and all(map(self._tells_signs, range(_DRAWS_TO_TELL))):
             self.run.asked |= new
             calls = (self._right(How(stub="scrambled")) for _ in range(_SCRAMBLED_CALLS))
-            if all(each.rule is None for each in calls):
+            if all(verdict.rule is None for verdict in calls):
                 return "stubbed", _STUBBED["scrambled"]
         return None
 
     def _tells_signs(self, number: int) -> bool:
-        """Whether outputs of other numbers would be wrong: many are well beyond their bounds.
+        """Ask if outputs of other numbers would be wrong: many are well beyond their bounds.
 
         So are those of the truth of other signs, the draw of this number: softmax of numbers near 0
         doesn't know theirs.

@@ -25,7 +25,7 @@ _PLAIN = "normal"  # the distribution whose signs mean nothing
 
 
 def _agree(one: Tensor | None, other: Tensor, bound: Bound) -> bool:
-    """Whether two truths are the same beside what a kernel may be off by."""
+    """Compare two truths: they agree where they differ by little beside a bound."""
     if one is None:
         return True
     near = (one - other).abs() * _MARGIN <= bound.deterministic
@@ -66,20 +66,20 @@ class Known:
         return self.truth
 
     def keep_true_signs(self, bounds: Mapping[str, Bound]) -> bool:
-        """Whether the truth of changed signs is that of the inputs; where it isn't none are left.
+        """Check that changed signs have the same truth, and drop them where they haven't.
 
         Signs are found on small sizes, and may be a symmetry of these alone.
         """
         inputs = self.originals.read()
         changed = {
-            name: each.clone() if isinstance(each, Tensor) else each
-            for name, each in inputs.items()
+            name: value.clone() if isinstance(value, Tensor) else value
+            for name, value in inputs.items()
         }
         self.flips.apply_(changed)
         turned = self.op.oracle(self.case, changed)
-        back = self.flips.outputs({name: each for name, each in turned.items() if each is not None})
+        back = self.flips.outputs({name: x for name, x in turned.items() if x is not None})
         truth = self.exact()
-        holds = all(_agree(truth[name], each, bounds[name]) for name, each in back.items())
+        holds = all(_agree(truth[name], value, bounds[name]) for name, value in back.items())
         if not holds:
             self.flips = Flips({}, {})
         return holds

@@ -120,16 +120,16 @@ def judge(
     return Verdict(first_rule, why, tuple(errors))
 
 
-def _in_other_orders(found: Findings, others: Iterable[Outputs]) -> Findings:
-    """What an output shows beside emulations in other orders, until it passes or none is left."""
-    for other in others:
-        emulated = other.get(found.output.name)
+def _in_other_orders(findings: Findings, emulations: Iterable[Outputs]) -> Findings:
+    """Compare an output with emulations in other orders, until it passes or none is left."""
+    for emulation in emulations:
+        emulated = emulation.get(findings.output.name)
         if emulated is not None:
-            output = replace(found.output, emulated=(*found.output.emulated, emulated))
-            found = Findings.of(output)
-        if _failure(found) is None:
+            output = replace(findings.output, emulated=(*findings.output.emulated, emulated))
+            findings = Findings.of(output)
+        if _failure(findings) is None:
             break
-    return found
+    return findings
 
 
 def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Verdict]) -> Verdict:
