@@ -2,7 +2,8 @@
 
 Smoothed, a part of the target is spread over all n labels (Szegedy et al. 2016, arXiv 1512.00567,
 7), and z (log sum_j exp(x_ij))^2 is added (PaLM, arXiv 2204.02311, 5); a row without a label has
-no loss and no gradient.
+no loss and no gradient, whatever its logits are. Where one of them is NaN its loss is 0; its
+gradient is 0 in Liger, and NaN in PyTorch, which multiplies NaN by 0: either is right.
 
 Of a logit of infinity nothing is defined: exp(x - max) is NaN of its row, and the formula isn't.
 """
@@ -42,13 +43,15 @@ def smoothed_cross_entropy(
     z: float = 1e-4,
 ) -> Float32[Tensor, "m"]:
     """Row by row, in fp32; a target of -100 is none."""
+    ignored = target == _NO_LABEL
+    x = torch.where(ignored[:, None], 0.0, x)
     lse = torch.logsumexp(x, -1)
     chosen = x.gather(-1, target.clamp(min=0)[:, None]).squeeze(-1)
     loss = lse - (1 - smoothing) * chosen - smoothing * x.mean(-1) + z * lse.square()
-    return rounds(torch.where(target == _NO_LABEL, 0.0, loss), "loss")
+    return rounds(torch.where(ignored, 0.0, loss), "loss")
 
 
 CROSS_ENTROPY_FORWARD = cross_entropy
 CROSS_ENTROPY_BACKWARD = cross_entropy.backward()
 SMOOTHED_CROSS_ENTROPY_FORWARD = smoothed_cross_entropy
-SMOOTHED_CROSS_ENTROPY_BACKWARD = smoothed_cross_entropy.backward()
+SMOOTHED_CROSS_ENTROPY_BACKWARD = smoothed_cross_entropy.backward(spreads="m")

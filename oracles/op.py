@@ -234,11 +234,13 @@ class Bound:
                    they don't vary independently, as when equal addends are summed
     powerless      bool, to be broadcast over them: where the bound holds and says nothing, being
                    as wide as the values could be apart; None: nowhere
+    or_nan         bool, to be broadcast likewise: where NaN is right, too; None: nowhere
     """
 
     deterministic: Tensor
     probabilistic: Tensor | None
     powerless: Tensor | None = None
+    or_nan: Tensor | None = None
 
 
 Property = Literal["batch-invariant", "device-independent"]
@@ -301,7 +303,12 @@ Relations = tuple[Relation | Balance, ...]
 
 
 # Integers as wide as a number, and the one whose single bit is the sign's.
-_BITS = {1: (torch.int8, -(2**7)), 2: (torch.int16, -(2**15)), 4: (torch.int32, -(2**31))}
+_BITS = {
+    1: (torch.int8, -(2**7)),
+    2: (torch.int16, -(2**15)),
+    4: (torch.int32, -(2**31)),
+    8: (torch.int64, -(2**63)),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,10 @@
 
 Also of a sum, s = x + residual, which is returned beside y. Its backward is given the sum, as x:
 the gradient, through both outputs, is that of x and of the residual alike.
+
+In a row with an infinity the formula has 0, and NaN where the infinity is; in one with NaN it has
+NaN. Kernels that take a mean and squares in one pass, as PyTorch's on a GPU, have NaN in all of the
+row, of inf - inf: either is right.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from oracles.cases.sizes import ROWS, WIDTHS
 from oracles.reference import op
 
 
-@op(sizes={"m": ROWS, "n": WIDTHS})
+@op(sizes={"m": ROWS, "n": WIDTHS}, spreads="m")
 def rms_norm(
     x: Float[Tensor, "m n"], weight: Float[Tensor, "n"], eps: float = 1e-6
 ) -> Float[Tensor, "m n"]:
@@ -24,7 +28,7 @@ def rms_norm(
 
 
 # The sum of numbers near the largest is past it.
-@op(sizes={"m": ROWS, "n": WIDTHS}, outputs=("y", "s"), without=("near_overflow",))
+@op(sizes={"m": ROWS, "n": WIDTHS}, outputs=("y", "s"), spreads="m", without=("near_overflow",))
 def add_rms_norm(
     x: Float[Tensor, "m n"],
     residual: Float[Tensor, "m n"],
@@ -36,7 +40,7 @@ def add_rms_norm(
     return _normalised(rounds(s, "s"), weight, eps), s
 
 
-@op(sizes={"m": ROWS, "n": WIDTHS}, outputs=("y", "s"), name="rms_norm_beside_sum")
+@op(sizes={"m": ROWS, "n": WIDTHS}, outputs=("y", "s"), spreads="m", name="rms_norm_beside_sum")
 def _beside_sum(
     x: Float[Tensor, "m n"], weight: Float[Tensor, "n"], eps: float = 1e-6
 ) -> tuple[Float[Tensor, "m n"], Float[Tensor, "m n"]]:

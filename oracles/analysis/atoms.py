@@ -31,7 +31,7 @@ from torch import Tensor
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
 from oracles.analysis.quantities import Coefficient, Combination, Known, largest, magnitude, scalar
 from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiple, multiplied, product, rule
-from oracles.analysis.sums import _axes, sum_error
+from oracles.analysis.sums import axes_of, sum_error
 from oracles.rounding import EPS_EXP, EPS_LOG
 
 _HIDDEN = -1e30  # what masks add: fp32's lowest number, or -inf
@@ -125,7 +125,7 @@ def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object)
     out.mark_nonnegative()
     if not out.value.numel():
         return arithmetic.local(out)
-    axes = _axes(a.value, dim)
+    axes = axes_of(a.value, dim)
     scores = _scores(arithmetic, a, axes, lambda: out.value)
     through = a.once(("through", axes), scores.through)
     roundings = (scores.relative(arithmetic) + EPS_DIVISION) / arithmetic.u + 1
@@ -149,7 +149,7 @@ def _softmax_gradient(
     """p (dy - S), or p dy - p S, of S = sum p dy; p is the same number in both places."""
     if not out.value.numel():
         return arithmetic.local(out)
-    u, grown, axes = arithmetic.u, arithmetic.grown(1.0), _axes(p.value, dim)
+    u, grown, axes = arithmetic.u, arithmetic.grown(1.0), axes_of(p.value, dim)
     products = dy.times(p)
     (own, others), relative = apart(p), p.of_value.get("relative", math.inf)
     terms, rest = (others.terms, others.rest) if others else ([], 0.0)
@@ -192,7 +192,7 @@ def _softmax_gradient(
 def _log_softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Combination:
     if not out.value.numel():
         return arithmetic.local(out)
-    axes = _axes(a.value, dim)
+    axes = axes_of(a.value, dim)
     scores = _scores(arithmetic, a, axes, out.value.exp)
     lse = a.once_of_value(("lse", axes), lambda: a.value.logsumexp(axes, keepdim=True))
     return arithmetic.rounded(out, scores.d().add_(scores.total(arithmetic, lse)), 2)
@@ -208,7 +208,7 @@ def _logsumexp(
 ) -> Combination:
     if not a.value.numel():
         return arithmetic.local(out)
-    axes = _axes(a.value, dim)
+    axes = axes_of(a.value, dim)
     lse = out.value
     if not keepdim:
         for axis in sorted(axes):

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from oracles.analysis import atoms, gelu, sums  # noqa: F401  # they register rules
 from oracles.analysis.arithmetic import LARGEST, Arithmetic
+from oracles.analysis.chains import Terms, terms_of, trees
 from oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
 from oracles.analysis.quantities import Combination, Known, added_up
 from oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
@@ -36,7 +37,8 @@ Error = Any  # as in `Known`, or a tuple of them where an operation has several 
 class Pair:
     """A value, its deterministic error and its probable one; the same tensor where they agree.
 
-    of_value: as in `Known`; plain: known to be finite, and its errors.
+    of_value: as in `Known`; plain: known to be finite, and its errors. terms: what it adds up,
+    where a later operation takes that in.
     """
 
     value: Tensor
@@ -44,6 +46,7 @@ class Pair:
     likely: Combination | Tensor | None
     of_value: dict[object, Any] = field(default_factory=dict)
     plain: bool = False
+    terms: Terms | None = None
 
     @property
     def before(self) -> Known:
@@ -68,7 +71,8 @@ def count_sums(graph: Graph) -> int:
         if isinstance(made, Tensor):
             rows = node.target == _aten._softmax_backward_data.default  # noqa: SLF001
             count += made.numel() // (made.shape[node.args[2]] or 1 if rows else 1)
-    return count
+    _, more = trees(graph)
+    return count + more
 
 
 def output_nodes(graph: Graph) -> tuple[Node, ...]:
@@ -106,6 +110,7 @@ class Propagation:
 
     ranges: of each placeholder, as `range_of` has it; None where nothing is flushed.
     where: the line that a node comes from.
+    joined: the nodes whose terms a later addition takes in.
     """
 
     graph: Graph
@@ -113,6 +118,11 @@ class Propagation:
     sure: Arithmetic
     likely: Arithmetic | None
     where: Callable[[Node], str]
+    joined: frozenset[Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the additions that follow each other."""
+        object.__setattr__(self, "joined", trees(self.graph)[0])
 
     def __call__(
         self,
@@ -165,10 +175,33 @@ class Propagation:
         error = None if its_range is None else _flushed(a, *its_range)
         return Pair(value, error, error, a.of_value)
 
-    def local(self, node: Node, out: Any, value_of: Callable[[Node], Any]) -> Error:  # noqa: ANN401
-        """The error of one operation on exact arguments."""
+    def local(
+        self,
+        node: Node,
+        out: Any,  # noqa: ANN401
+        value_of: Callable[[Node], Any],
+        terms: dict[Node, Terms],
+    ) -> Error:
+        """The error of one operation on exact arguments.
+
+        terms: of the nodes before, to which those of this one are added.
+        """
         if node.target is operator.getitem:
             return None
+
+        def exact(each: Node) -> Any:  # noqa: ANN401
+            added_before = terms.get(each)
+            return tree_map(
+                lambda x: Pair(x, None, None, terms=added_before) if isinstance(x, Tensor) else x,
+                value_of(each),
+            )
+
+        arithmetic = self.likely or self.sure
+        added_up_to = self._terms(node, map_arg(node.args, exact), map_arg(node.kwargs, exact))
+        if added_up_to is not None:
+            terms[node] = added_up_to
+            if added_up_to.nested:
+                return added_up(added_up_to.error(arithmetic, Known(out), None, alone=True))
 
         def known(each: Node) -> Any:  # noqa: ANN401
             return tree_map(lambda x: Known(x) if isinstance(x, Tensor) else x, value_of(each))
@@ -176,7 +209,7 @@ class Propagation:
         args: Any = map_arg(node.args, known)
         kwargs: Any = map_arg(node.kwargs, known)
         result = _known_result(out)
-        made = self._error(node, self.likely or self.sure, result, args, kwargs)
+        made = self._error(node, arithmetic, result, args, kwargs)
         _forget(result, _flat((args, kwargs)))
         return tree_map(added_up, made)
 
@@ -189,7 +222,9 @@ class Propagation:
         out = _known_result(_value(target, args, kwargs))
         pairs = [each for each in _flat((args, kwargs)) if isinstance(each, Pair)]
         agree = all(each.likely is each.sure for each in pairs)
-        forms = 1 if self.likely is None or (agree and target not in SUMS) else 2
+        terms = self._terms(node, args, kwargs)
+        varies = target in SUMS or (terms is not None and terms.varies)
+        forms = 1 if self.likely is None or (agree and not varies) else 2
         if target == ROUNDS:
             of_value = pairs[0].of_value
             out = replace(
@@ -200,6 +235,10 @@ class Propagation:
         knowns = {id(each): each.known(each.sure) for each in pairs}
 
         def error(arithmetic: Arithmetic) -> Error:
+            if terms is not None and terms.nested:
+                through = terms.sure if arithmetic is self.sure else terms.likely
+                return terms.error(arithmetic, out, through)
+
             def known(pair: Pair) -> Known:
                 return knowns[id(pair)]
 
@@ -216,12 +255,14 @@ class Propagation:
         if isinstance(out, Known):
             if target in MOVES:
                 _hand_on(out, pairs)
-            plain = _is_plain(node, out, found[0], args, kwargs)
+            by_terms = terms is not None and terms.nested
+            plain = _is_plain(None if by_terms else target, out, found[0], args, kwargs)
             if target not in MOVES and not plain:
                 found = [_tidy(node, out, *each) for each in zip(found, given, strict=True)]
             found = [_whole(out.value, each) for each in found]
             plain = plain and bool(out.of_value.get("finite"))
-            return Pair(out.value, found[0], found[-1], out.of_value, plain)
+            kept = terms if node in self.joined else None
+            return Pair(out.value, found[0], found[-1], out.of_value, plain, kept)
         for each in out if target in MOVES else ():
             _hand_on(each, pairs)
         several = [each if isinstance(each, list | tuple) else [each] * len(out) for each in found]
@@ -229,6 +270,10 @@ class Propagation:
             Pair(each.value, several[0][place], several[-1][place], each.of_value)
             for place, each in enumerate(out)
         ]
+
+    def _terms(self, node: Node, args: Any, kwargs: Any) -> Terms | None:  # noqa: ANN401
+        """Return what the result adds up, by `Pair` for arguments; None where it is no tree."""
+        return terms_of(node, args, kwargs, self.sure, wanted=node in self.joined)
 
     def _error(
         self,
@@ -316,17 +361,17 @@ def _hand_on(out: Known, pairs: Sequence[Pair]) -> None:
         out.of_value["most"] = max(each.of_value["most"] for each in pairs)
 
 
-def _is_plain(node: Node, out: Known, error: Error, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
-    """Whether all numbers are finite, and with their errors below fp32's largest number.
+def _is_plain(target: object, out: Known, error: Error, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
+    """Ask if all numbers are finite, and with their errors below fp32's largest number.
 
-    That the value is finite is noted with it.
-    The deterministic error is the one to ask about: the probable one is no larger.
+    target: None where the error doesn't follow from that of the arguments. That the value is finite
+    is noted with it. The deterministic error is the one to ask about: the probable one is smaller.
     """
     if error is None or not out.value.is_floating_point() or not out.value.numel():
         return True
-    of_arguments = _LARGEST.get(node.target)
+    of_arguments = _LARGEST.get(target)
     most = out.of_value.get("most", math.nan)
-    if node.target in MOVES and not most < LARGEST:
+    if target in MOVES and not most < LARGEST:
         return False
     if of_arguments is not None and isinstance(error, Combination):
         sure = _mapped(args, lambda each: each.known(each.sure))

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from oracles.analysis.chains import Terms
 from oracles.analysis.places import MADE, MOVES
 from oracles.analysis.propagation import SOURCES, Propagation, last_uses, output_nodes
 from oracles.analysis.rules import SUMS
@@ -77,6 +78,7 @@ def spread(
 
     # Of each node first the exact value, then those of the replays.
     held: dict[Node, list[Any]] = {}
+    terms: dict[Node, Terms] = {}
     given, done = zip(values, walk.ranges, strict=True), last_uses(walk.graph)
     for node in walk.graph.nodes:
         if node.op == "output":
@@ -87,7 +89,7 @@ def spread(
             runs = [exact] * _REPLAYS
         else:
             exact, *runs = (_result(node, held, each) for each in range(_REPLAYS + 1))
-            local = walk.local(node, exact, lambda other: held[other][0])
+            local = walk.local(node, exact, lambda other: held[other][0], terms)
         if isinstance(exact, list | tuple):
             several = local if isinstance(local, list | tuple) else [local] * len(exact)
             made = [list(map(off, each, several)) for each in runs]
@@ -96,6 +98,7 @@ def spread(
         held[node] = [exact, *made]
         for each in done.get(node, ()):
             del held[each]
+            terms.pop(each, None)
     squares = []
     for node in output_nodes(walk.graph):
         exact, *runs = held[node]

@@ -91,7 +91,8 @@ def added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return one + other
 
 
-def _power_of_two(x: object) -> bool:
+def is_power_of_two(x: object) -> bool:
+    """Ask if a product with it is exact, but for underflow."""
     return isinstance(x, int | float) and math.isfinite(x) and abs(math.frexp(x)[0]) == _HALF
 
 
@@ -99,7 +100,7 @@ def _power_of_two(x: object) -> bool:
 def _add(
     arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float, alpha: float = 1
 ) -> Combination:
-    scaled = abs(alpha) * (0 if _power_of_two(alpha) else 2 * arithmetic.u)
+    scaled = abs(alpha) * (0 if is_power_of_two(alpha) else 2 * arithmetic.u)
     absolute = 0.0
     if not isinstance(a, Known):
         absolute += abs(a) * constant_error(a)
@@ -125,7 +126,7 @@ def _mul(
     a = number(a)
     if isinstance(b, Known):
         return product(arithmetic, out, a, number(b))
-    if _power_of_two(b):
+    if is_power_of_two(b):
         return None if a.given is None else _scaled(arithmetic, out, a.given, abs(b))
     off = constant_error(b)
     made = arithmetic.local(out, relative=off)
@@ -212,7 +213,7 @@ def _quotient(
     roundings = EPS_DIVISION / arithmetic.u
     if not isinstance(b, Known):
         off, times = constant_error(b), abs(1 / b) if b else math.inf
-        if _power_of_two(b):
+        if is_power_of_two(b):
             return (
                 None if a is None or a.given is None else _scaled(arithmetic, out, a.given, times)
             )

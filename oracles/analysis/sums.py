@@ -27,7 +27,8 @@ _FIRST = 8  # numbers that are looked at first
 _EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are taken for equal
 
 
-def _axes(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+def axes_of(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The axes that an operation is asked for, all where it is asked for none."""
     given = (dim,) if isinstance(dim, int) else tuple(dim or ())
     return tuple(each % max(a.dim(), 1) for each in given) or tuple(range(a.dim()))
 
@@ -53,6 +54,11 @@ def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tenso
         return flat if bool(flat.any()) else None
 
     return a.once_of_value(("flat", axes), found)
+
+
+def is_flat(a: Known, axes: tuple[int, ...]) -> bool:
+    """Ask if all numbers of some sum are all but equal."""
+    return bool(a.value.numel()) and _flat(a, axes) is not None
 
 
 def _grown(
@@ -111,7 +117,7 @@ def _sum(
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
     del out, dtype
-    return sum_error(arithmetic, a, _axes(a.value, dim), keep=keepdim)
+    return sum_error(arithmetic, a, axes_of(a.value, dim), keep=keepdim)
 
 
 @rule("mean", sums=True)
@@ -124,7 +130,7 @@ def _mean(
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
     del dtype
-    axes = _axes(a.value, dim)
+    axes = axes_of(a.value, dim)
     n = math.prod(a.value.shape[axis] for axis in axes)
     total = sum_error(arithmetic, a, axes, keep=keepdim)
     if total is None or n < 2:  # of one number there is nothing to divide
@@ -164,7 +170,7 @@ def _var(
     keepdim: bool = False,
 ) -> object:
     degrees = 1 if correction is None else correction
-    variance, e_mean = _variance(arithmetic, a, _axes(a.value, dim), degrees, keep=keepdim)
+    variance, e_mean = _variance(arithmetic, a, axes_of(a.value, dim), degrees, keep=keepdim)
     return variance.error if isinstance(out, Known) else (variance.error, e_mean)
 
 
@@ -179,7 +185,7 @@ def _std(
     keepdim: bool = False,
 ) -> Combination:
     degrees = 1 if correction is None else correction
-    variance, _ = _variance(arithmetic, a, _axes(a.value, dim), degrees, keep=keepdim)
+    variance, _ = _variance(arithmetic, a, axes_of(a.value, dim), degrees, keep=keepdim)
     return square_root(arithmetic, out, variance)
 
 
@@ -202,7 +208,7 @@ def _extreme(
 ) -> object:
     if isinstance(dim, Known):
         raise UnknownError("of two tensors is `maximum` or `minimum`; write that")
-    error = None if a.error is None else a.error.amax(_axes(a.value, dim), keepdim=keepdim)
+    error = None if a.error is None else a.error.amax(axes_of(a.value, dim), keepdim=keepdim)
     if isinstance(out, Known):
         return error
     return error, error  # that of the indices: whoever uses them is told
@@ -265,7 +271,11 @@ def _added_product(
     beta: float = 1,
     alpha: float = 1,
 ) -> Combination:
-    whole = _product(arithmetic, out, a, b) * abs(alpha)
+    growth = arithmetic.growth(a.value.shape[-1])
+    # c may be added first, last or between, and each product meets one addition more.
+    more = arithmetic.u / growth if growth else 0.0
+    whole = _product(arithmetic, out, a, b) * (abs(alpha) * (1 + more))
+    whole = whole + c.size * (abs(beta) * growth)
     if alpha not in {1, -1}:
         scaled = Known((a.value @ b.value).mul_(alpha))
         whole = arithmetic.rounded(scaled, whole).tensor()
@@ -288,4 +298,4 @@ def _whether(
     if a.error is None:
         return None
     open_ = a.error if a.error.dtype == torch.bool else a.error > 0
-    return open_.any(_axes(a.value, dim), keepdim=keepdim)
+    return open_.any(axes_of(a.value, dim), keepdim=keepdim)

@@ -14,10 +14,11 @@ and cases (signature.py, cases.py); signs that only turn its outputs' are found 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
-from itertools import product
+from itertools import combinations, islice, product
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ __all__ = ["OpError", "ReferenceOp", "op"]
 
 Draw = tuple[tuple[tuple[str, int], ...], int]  # sizes and seed of a case
 _SINGLE = (torch.float32, torch.float32)
+_MOST_TRIED = 10_000  # sets of sizes
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
 
 
@@ -75,9 +77,12 @@ class Reference:
     written    what a user wrote; function computes the op, and is the same or its gradients
     labels     () -> of arguments that hold whole numbers: the axis whose places they name
     ignored    of some of these another number, which stands for no label at all
+    distinct   of some of these the axes along which no number comes twice, but for ignored ones
     pointers   of others the axis whose parts begin and end at them: from 0 to its length, rising
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
+    spreads    the size along which parts are apart: where an argument's part holds a number that
+               isn't finite, all of an output's part may be NaN; None: the truth alone is right
     without    distributions on which the op isn't defined
     dtypes     the activations' and the weights' that it is defined in; none: each that ops share
     problem    (sizes) -> why there can be no case of them; None where there can
@@ -91,9 +96,11 @@ class Reference:
     sizes: Mapping[str, Sizes]
     labels: Callable[[], Mapping[str, Axis]] = dict
     ignored: Mapping[str, int] = field(default_factory=dict)
+    distinct: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pointers: Mapping[str, Axis] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
+    spreads: str | None = None
     without: frozenset[str] = frozenset()
     dtypes: tuple[tuple[torch.dtype, torch.dtype], ...] = ()
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
@@ -166,7 +173,10 @@ class Reference:
             ends[:1], ends[-1:] = 0, most
             return ends
         most = length(self.labels()[array.name], sizes)
-        whole = torch.randint(most, shape, generator=draw, device=device)
+        if array.name in self.distinct:
+            whole = _distinct(array, self.distinct[array.name], most, shape, draw)
+        else:
+            whole = torch.randint(most, shape, generator=draw, device=device)
         if array.name in self.ignored:
             whole = whole.masked_fill(rare(), self.ignored[array.name])
         return whole
@@ -182,7 +192,24 @@ class Reference:
         found = analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
         if case.distribution in EQUAL or any(each.expanded for _, each in case.layout.tensors):
             found = tuple(replace(each, probabilistic=None) for each in found)
+        parts = self._infected(inputs)
+        if parts is not None:
+            found = tuple(
+                replace(bound, or_nan=_along(array, self.spreads, parts))
+                for array, bound in zip(self.signature.outputs, found, strict=True)
+            )
         return {each.name: one for each, one in zip(self.signature.outputs, found, strict=True)}
+
+    def _infected(self, inputs: Inputs) -> Tensor | None:
+        """Which parts along `spreads` hold a number that isn't finite; None where none does."""
+        infected: Tensor | None = None
+        for array in self.signature.real:
+            if self.spreads not in array.axes:
+                continue
+            here = ~required(inputs, array.name).float().isfinite().unsqueeze(-1)
+            here = here.movedim(array.axes.index(self.spreads), 0).flatten(1).any(1)
+            infected = here if infected is None else infected | here
+        return None if infected is None or not bool(infected.any()) else infected
 
     def emulate(self, case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
         """The reference in fp32; nothing where it isn't comparable, and no codes.
@@ -242,6 +269,45 @@ def _packed(inputs: Inputs) -> Inputs:
     }
 
 
+def _distinct(
+    array: Array, axes: tuple[str, ...], most: int, shape: tuple[int, ...], draw: torch.Generator
+) -> Tensor:
+    """Whole numbers below `most`, none of which comes twice along the axes."""
+    places = [place for place, axis in enumerate(array.axes) if axis in axes]
+    rest = [place for place in range(len(shape)) if place not in places]
+    along, beside = ([shape[place] for place in part] for part in (places, rest))
+    lots = torch.rand((*beside, most), generator=draw, device=draw.device)
+    whole = lots.argsort(-1)[..., : math.prod(along)].reshape(*beside, *along)
+    order = [*rest, *places]
+    return whole.permute([order.index(place) for place in range(len(shape))])
+
+
+def _too_many(
+    signature: Signature,
+    labels: Mapping[str, str],
+    distinct: Mapping[str, tuple[str, ...]],
+    sizes: Mapping[str, int],
+) -> str | None:
+    """Why indices that are distinct can't be drawn; None where they can."""
+    for array in signature.arrays:
+        axes = distinct.get(array.name, ())
+        count = math.prod(length(axis, sizes) for axis in array.axes if axis in axes)
+        if axes and count > sizes[labels[array.name]]:
+            of, below = " * ".join(axes), labels[array.name]
+            return (
+                f"{array.name} holds {count:,} distinct numbers ({of}) below {sizes[below]:,}: "
+                f"{below} must be as many"
+            )
+    return None
+
+
+def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
+    """Truth values along a size, in a shape that broadcasts to an array; None if it has it not."""
+    if array.axes.count(size or "") != 1:
+        return None
+    return parts.view([-1 if axis == size else 1 for axis in array.axes])
+
+
 def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return returned if isinstance(returned, tuple) else (returned,)
 
@@ -258,6 +324,29 @@ def _small(reference: Reference) -> dict[str, int]:
     known = ({value for of in each.levels.values() for value in of} for each in sizes.values())
     drawn = (dict(zip(sizes, each, strict=True)) for each in product(*map(sorted, known)))
     return next((each for each in drawn if reference.problem(each) is None), made)
+
+
+def _apart(reference: Reference) -> list[dict[str, int]]:
+    """Two sets of sizes, of which the second has no coincidences: what holds of both is no chance.
+
+    Its values are above 1, differ from each other and from the first set's, and none divides
+    another, as far as there are such.
+    """
+    small = _small(reference)
+    values = [
+        sorted({size for of in item.levels.values() for size in of if size > 1})
+        for item in reference.sizes.values()
+    ]
+    drawn = (dict(zip(reference.sizes, item, strict=True)) for item in product(*values))
+
+    def coincidences(sizes: Mapping[str, int]) -> tuple[int, int]:
+        pairs = [sorted(item) for item in combinations(sizes.values(), 2)]
+        dividing = sum(larger % smaller == 0 for smaller, larger in pairs)
+        same = sum(size == small[name] for name, size in sizes.items())
+        return same + dividing, math.prod(sizes.values())
+
+    possible = (item for item in drawn if reference.problem(item) is None)
+    return [small, min(islice(possible, _MOST_TRIED), key=coincidences, default=small)]
 
 
 @cache
@@ -282,9 +371,9 @@ _told: dict[Reference, tuple[symmetries.Symmetry, ...]] = {}  # by another proce
 
 @cache
 def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
-    sizes, signature = _small(reference), reference.signature
+    signature = reference.signature
 
-    def draw(seed: int) -> dict[str, Tensor]:
+    def draw(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
         case = replace(case_of(reference.name, sizes, _SINGLE, "ci"), seed=seed)
         drawn = reference.inputs(case, torch.device("cpu"))
         tensors = {each.name: required(drawn, each.name) for each in signature.arrays}
@@ -296,7 +385,7 @@ def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
     def run(tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         return analysis.truth(reference.function, {**tensors, **signature.numbers})
 
-    return symmetries.symmetries(run, draw, signature, sizes)
+    return symmetries.symmetries(run, draw, signature, _apart(reference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +422,14 @@ class ReferenceOp(Op):
         of: tuple[str, ...] | None = None,
         *,
         unread: tuple[str, ...] = (),
+        spreads: str | None = None,
         name: str | None = None,
     ) -> ReferenceOp:
-        """The op of its gradients: dy (d and an output's name) and its arguments give d of `of`.
+        """Make the op of its gradients: dy (d and an output's name) and arguments give d of `of`.
 
         of: the arguments whose gradients are returned; by default all that hold real numbers.
         unread: arguments, some of these, that the gradients don't depend on: kernels get none.
+        spreads: as in `op`, of the gradients; None: as it is of the op.
         """
         mine, signature = self.reference, self.reference.signature
         wanted = of or tuple(each.name for each in signature.real)
@@ -359,6 +450,7 @@ class ReferenceOp(Op):
                 function=function,
                 signature=Signature((*given, *read), signature.numbers, made),
                 gradients=tuple(each.name for each in given),
+                spreads=spreads or mine.spreads,
             )
         )
 
@@ -418,7 +510,7 @@ def op_of(reference: Reference) -> ReferenceOp:
             reference.problem,
         ),
         products=reference.products,
-        workloads=workloads_of(reference.name, sizes),
+        workloads=workloads_of(reference.name, sizes, reference.problem),
         widths=tuple(
             dict.fromkeys(each.axes[-1] for each in matrices if isinstance(each.axes[-1], str))
         ),
@@ -439,7 +531,9 @@ def op(
     weights: tuple[str, ...] = ("weight", "bias"),
     labels: Mapping[str, str] | None = None,
     ignored: Mapping[str, int] | None = None,
+    distinct: Mapping[str, str] | None = None,
     nonzero: tuple[str, ...] = (),
+    spreads: str | None = None,
     without: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Callable[[Function], ReferenceOp]:
@@ -448,13 +542,18 @@ def op(
     sizes: what each size in its annotations is tried at. outputs: their names. weights: the
     arguments whose dtype may differ from the others'. labels: of each argument of whole numbers
     the size that they are below. ignored: of some of these another number, that stands for none.
-    nonzero: arguments that may not be zero. without: distributions on which it isn't defined.
-    Raises OpError.
+    distinct: of some the axes along which no number comes twice, as {"slot": "m"}; ignored may.
+    nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
+    apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
+    without: distributions on which it isn't defined. Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
         signature = Signature.of(function, outputs, weights)
-        _compare(function, signature, sizes, labels or {})
+        _compare(function, signature, sizes, labels or {}, spreads)
+        apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
+        problem = partial(_too_many, signature, labels or {}, apart)
+        _compare_distinct(function, signature, sizes, apart, problem)
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
         return op_of(
             Reference(
@@ -465,7 +564,10 @@ def op(
                 sizes=sizes,
                 labels=lambda: labels or {},
                 ignored=ignored or {},
+                distinct=apart,
+                problem=problem,
                 nonzero=frozenset(nonzero),
+                spreads=spreads,
                 without=frozenset(without),
             )
         )
@@ -474,7 +576,11 @@ def op(
 
 
 def _compare(
-    function: Function, signature: Signature, sizes: Mapping[str, Sizes], labels: Mapping[str, str]
+    function: Function,
+    signature: Signature,
+    sizes: Mapping[str, Sizes],
+    labels: Mapping[str, str],
+    spreads: str | None,
 ) -> None:
     """Raises OpError where the decorator and the annotations speak of different things."""
     where = place_of(function)
@@ -484,6 +590,8 @@ def _compare(
         raise OpError(f"{where}: nothing says what size {missing} is tried at; add it to sizes")
     for idle in sorted(sizes.keys() - used):
         raise OpError(f"{where}: sizes has {idle}, which no annotation has; leave it out")
+    if spreads is not None and spreads not in sizes:
+        raise OpError(f"{where}: spreads names {spreads}, which is no size; name one of sizes")
     if not signature.real:
         raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
     for each in signature.arrays:
@@ -492,3 +600,32 @@ def _compare(
                 f"{where}: {each.name} holds whole numbers; say the size that they are below, as "
                 f'labels={{"{each.name}": "n"}}'
             )
+
+
+def _compare_distinct(
+    function: Function,
+    signature: Signature,
+    sizes: Mapping[str, Sizes],
+    distinct: Mapping[str, tuple[str, ...]],
+    problem: Callable[[Mapping[str, int]], str | None],
+) -> None:
+    """Raises OpError where numbers that are said to be distinct can't be."""
+    where = place_of(function)
+    whole = {array.name: array for array in signature.arrays if not array.is_real}
+    for name, axes in distinct.items():
+        if name not in whole or whole[name].kind == torch.bool:
+            raise OpError(f"{where}: distinct names {name}, which is no argument of whole numbers")
+        if not axes or not set(axes) <= set(whole[name].axes):
+            raise OpError(
+                f"{where}: {name} is distinct along {' '.join(axes) or 'no axis'}; name some of "
+                f"its axes, {' '.join(map(str, whole[name].axes))}"
+            )
+    if not distinct:
+        return
+    values = ({size for of in array.levels.values() for size in of} for array in sizes.values())
+    drawn = (dict(zip(sizes, array, strict=True)) for array in product(*map(sorted, values)))
+    why: str | None = None
+    for array in islice(drawn, _MOST_TRIED):
+        if (why := problem(array)) is None and all(array.values()):
+            return
+    raise OpError(f"{where}: no sizes have as many values as distinct indices: {why}")

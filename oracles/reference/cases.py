@@ -174,7 +174,7 @@ def _has_weight(signature: Signature) -> bool:
 def cases_of(op: Op, sizes: Mapping[str, Sizes]) -> tuple[Case, ...]:
     """All cases, those of `ci` first, each once."""
     families = (
-        *(lambda tier, name=name: _none_of(op, sizes, name, tier) for name in sizes),
+        *(lambda tier, name=name: _possible(op, _none_of(op, sizes, name, tier)) for name in sizes),
         lambda tier: _covering(op, sizes) if tier == "ci" else _possible(op, _large(op, sizes)),
     )
     return collect(families)
@@ -297,14 +297,19 @@ def case_of(
     )
 
 
-def workloads_of(op: str, sizes: Mapping[str, Sizes]) -> Workloads:
-    """Few shapes, each of a model's size."""
+def workloads_of(
+    op: str, sizes: Mapping[str, Sizes], problem: Callable[[Mapping[str, int]], str | None]
+) -> Workloads:
+    """Few shapes, each of a model's size. problem: as in `Reference`."""
     count = min((len(each.timed) for each in sizes.values()), default=0)
     if not count:
         return Workloads()
     timed = [{name: each.timed[place] for name, each in sizes.items()} for place in range(count)]
+    timed = [each for each in timed if problem(each) is None]
+    if not timed:
+        return Workloads()
     half, single = (torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32)
-    small = {name: min(_ON_CPU, each.timed[0]) for name, each in sizes.items()}
+    small = {name: min(_ON_CPU, size) for name, size in timed[0].items()}
     return Workloads(
         anchors=tuple(case_of(op, each, half, "full") for each in timed),
         on_cpu=(case_of(op, small, single, "full"),),

@@ -2,12 +2,13 @@
 
 A change is of some arguments, all of their elements or by a vector of signs along one size. It is
 kept where each output of random values in float64 stays as it is, or changes signs likewise, bit
-for bit: sums of the same magnitudes in the same order differ in no bit where it is a symmetry.
+for bit: sums of the same magnitudes in the same order differ in no bit where it is a symmetry. That
+is asked of several sets of sizes: where groups of channels hold one each, a group knows no sign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
@@ -34,33 +35,45 @@ class Symmetry:
 
 def symmetries(
     run: Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]],
-    draw: Callable[[int], dict[str, Tensor]],
+    draw: Callable[[Mapping[str, int], int], dict[str, Tensor]],
     signature: Signature,
-    sizes: Mapping[str, int],
+    sets: Sequence[Mapping[str, int]],
 ) -> tuple[Symmetry, ...]:
-    """Those of a reference, none of which follows from others.
+    """Find those of a reference, none of which follows from others.
 
-    run: tensors in float64 -> outputs; draw: a seed -> all tensor arguments, of these sizes.
+    run: tensors in float64 -> outputs; draw: sizes and a seed -> all tensor arguments; sets: of
+    sizes, in all of which a symmetry holds.
     """
-    given = [draw(seed) for seed in range(_DRAWS)]
-    plain = [run(each) for each in given]
-    found: list[Symmetry] = []
-    for axis, subset in _candidates(signature, sizes):
-        if subset in _follows(each.arguments for each in found if each.axis == axis):
-            continue
-        signs = Signs("symmetries", axis)(1 if axis is None else sizes[axis])
-        outputs: set[frozenset[str] | None] = set()
-        for tensors, before in zip(given, plain, strict=True):
+    trials = []
+    for sizes in sets:
+        for seed in range(_DRAWS):
+            tensors = draw(sizes, seed)
+            trials.append((sizes, tensors, run(tensors)))
+
+    def outputs_of(axis: str | None, subset: frozenset[str]) -> frozenset[str] | None:
+        """The outputs that turn; None where it is no symmetry."""
+        turned: frozenset[str] | None = None
+        for sizes, tensors, before in trials:
+            signs = Signs("symmetries", axis)(1 if axis is None else sizes[axis])
             changed = {
                 each.name: _flipped(tensors[each.name], each, axis, signs)
                 if each.name in subset
                 else tensors[each.name]
                 for each in signature.arrays
             }
-            outputs.add(_changed(signature.outputs, before, run(changed), axis, signs))
-        (first, *others) = outputs
-        if first is not None and not others:
-            found.append(Symmetry(axis, subset, first))
+            outputs = _changed(signature.outputs, before, run(changed), axis, signs)
+            if outputs is None or (turned is not None and outputs != turned):
+                return None
+            turned = outputs
+        return turned
+
+    found: list[Symmetry] = []
+    for axis, subset in _candidates(signature, sets[0]):
+        if subset in _follows(each.arguments for each in found if each.axis == axis):
+            continue
+        outputs = outputs_of(axis, subset)
+        if outputs is not None:
+            found.append(Symmetry(axis, subset, outputs))
     return tuple(found)
 
 

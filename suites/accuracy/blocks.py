@@ -1,6 +1,7 @@
 """An output beside an idealised emulation of its kernel, block by block: rule 3 of the verdict.
 
-With z = error / bound, a block fails where
+With z = error / bound, and the emulation's the largest of those in several orders of addition
+(oracles/orders.py) where more than one is asked, a block fails where
 
     max z_kernel > c (2 max z_emulation + 1/8)    or    rms z_kernel > 3/2 rms z_emulation + 1/16
 
@@ -20,6 +21,7 @@ of a single row isn't compared. Of an output with one axis every element is a ro
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -123,12 +125,17 @@ class Block:
 
 
 def compare(
-    tiles: Tiles, comparable: Tensor, got: Tensor, emulated: Tensor, expected: Tensor, scale: Tensor
+    tiles: Tiles,
+    comparable: Tensor,
+    got: Tensor,
+    emulated: Sequence[Tensor],
+    expected: Tensor,
+    scale: Tensor,
 ) -> Tensor:
-    """Numbers on the worst block of a flattened chunk, on its device; `block_of` reads them.
+    """Measure the worst block of a flattened chunk, on its device; `block_of` reads the numbers.
 
-    All in float64 and [rows * columns]; scale: the bound that errors are taken over. What isn't
-    comparable doesn't count.
+    All in float64 and [rows * columns]. emulated: in one order of addition or several, the plain
+    one first. scale: the bound that errors are taken over. What isn't comparable doesn't count.
     """
     at, blocks = tiles.numbers(got.device), tiles.down * tiles.across
     counted = comparable & (scale > 0)  # where nothing is added up both are exact
@@ -136,14 +143,19 @@ def compare(
     def total(values: Tensor) -> Tensor:
         return got.new_zeros(blocks).scatter_add_(0, at, values)
 
-    count, z, found = total(counted.double()), got, []
-    for each in (emulated, got):
-        z = torch.where(counted, (each - expected).abs() / scale, 0.0)
+    count = total(counted.double())
+
+    def measured(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z = torch.where(counted, (values - expected).abs() / scale, 0.0)
         largest = got.new_zeros(blocks).scatter_reduce_(0, at, z, "amax")
-        found += [largest, (total(z.square()) / count.clamp(min=1)).sqrt()]
-        if each is emulated:
-            rounded = total((z > 0).double())
-    other_max, other_rms, own_max, own_rms = found
+        return z, largest, (total(z.square()) / count.clamp(min=1)).sqrt()
+
+    z, own_max, own_rms = measured(got)
+    other_max = other_rms = rounded = got.new_zeros(blocks)
+    for values in emulated:
+        other_z, largest, root = measured(values)
+        other_max, other_rms = other_max.maximum(largest), other_rms.maximum(root)
+        rounded = rounded.maximum(total((other_z > 0).double()))
     floor_max = torch.where(rounded < _RARE, _FLOOR_RARE, _FLOOR_MAX).double()
     by_max = own_max / (tiles.growth * (_FACTOR_MAX * other_max + floor_max))
     by_rms = own_rms / (_FACTOR_RMS * other_rms + _FLOOR_RMS)
@@ -151,7 +163,7 @@ def compare(
     worst = ratio.argmax()
     element = torch.where(at == worst, z, -1.0).argmax()
     of_block = (ratio, by_max, by_rms, floor_max, own_max, other_max, own_rms, other_rms, count)
-    of_element = (got, emulated, expected, scale)
+    of_element = (got, emulated[0], expected, scale)
     places = torch.stack([worst, element]).double()
     held = torch.stack(
         [*(each[worst] for each in of_block), *(each[element] for each in of_element)]

@@ -65,14 +65,17 @@ _NONE = Element(0.0, (), 0.0, 0.0, 0.0, 0.0, 0.0, second=False)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output of two calls, with what it is judged by; all of one shape, on one device."""
+    """One output of two calls, with what it is judged by; all of one shape, on one device.
+
+    emulated: by an idealised kernel, in one order of addition or several; none: by nothing.
+    """
 
     name: str
     first: Tensor
     second: Tensor
     truth: Tensor
     bound: Bound
-    emulated: Tensor | None = None
+    emulated: tuple[Tensor, ...] = ()
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -96,9 +99,11 @@ class Output:
                 limit if likely is None else likely,
             )
         )
-        silent, emulated = self.bound.powerless, self.emulated
-        silent = None if silent is None else silent.expand(self.first.shape).reshape(-1)
-        emulated = None if emulated is None else emulated.reshape(-1)
+        silent, or_nan = (
+            None if mask is None else mask.expand(self.first.shape).reshape(-1)
+            for mask in (self.bound.powerless, self.bound.or_nan)
+        )
+        emulated = [values.reshape(-1) for values in self.emulated]
         count = min(rows, -(-rows * columns // _CHUNK_ELEMENTS))
         for index in range(count):
             first, last = index * rows // count, (index + 1) * rows // count
@@ -113,7 +118,8 @@ class Output:
                 limit=limit[here],
                 likely=likely[here],
                 powerless=None if silent is None else silent[here],
-                emulated=None if emulated is None else emulated[here],
+                or_nan=None if or_nan is None else or_nan[here],
+                emulated=tuple(values[here] for values in emulated),
             )
 
     def place(self, index: int) -> tuple[int, ...]:
@@ -141,7 +147,8 @@ class _Chunk:
     limit: Tensor
     likely: Tensor
     powerless: Tensor | None
-    emulated: Tensor | None
+    or_nan: Tensor | None
+    emulated: tuple[Tensor, ...]
 
     @property
     def numbers(self) -> Tensor:
@@ -179,10 +186,12 @@ class _Chunk:
             at.double(),
             *held,
         ]
-        if self.tiles is not None and self.emulated is not None:
-            other = self.emulated.double()
-            comparable = compared & ~silent & other.isfinite()
-            found.append(compare(self.tiles, comparable, wide, other, exact, self.likely))
+        if self.tiles is not None and self.emulated:
+            emulated = [values.double() for values in self.emulated]
+            comparable = compared & ~silent
+            for values in emulated:
+                comparable &= values.isfinite()
+            found.append(compare(self.tiles, comparable, wide, emulated, exact, self.likely))
         return torch.cat(found)
 
     @property
@@ -202,6 +211,8 @@ class _Chunk:
         right = torch.where(
             exact.isfinite(), wide.isfinite() | overflows, infinite | (exact.isnan() & wide.isnan())
         )
+        if self.or_nan is not None:
+            right |= self.or_nan & wide.isnan()
         return ~right & (limit != math.inf)
 
     @property
@@ -280,7 +291,7 @@ class Findings:
             if self.block is None or made.ratio > self.block.ratio:
                 self.block = made
         if differing:
-            again = replace(chunk, got=chunk.twice, emulated=None).numbers.tolist()
+            again = replace(chunk, got=chunk.twice, emulated=()).numbers.tolist()
             numbers = again[_SUMS + len(_NO_COUNTS) :]
             self._worst(chunk, numbers, range(1, _KINDS - 1), second=True)
 

@@ -388,6 +388,7 @@ class Run:
             numerics=kernel.numerics,
             declared_bytes=declared_bytes,
             emulation=known.emulation_of(kernel) if compared else None,
+            other_orders=partial(known.emulations_in_other_orders, kernel) if compared else tuple,
         )
 
     def _row(

@@ -62,7 +62,10 @@ _UNSTUBBED = (
     "wasn't tried with its launches stubbed: none of them is Triton's, and nobody asked whether "
     "they are what computes its outputs"
 )
-_FEWEST_TO_TELL = 64  # elements, of which signs leave all right with a chance of 2^-64
+_FEWEST_TO_TELL = 64  # elements that other signs make wrong
+# Few signs may leave all of them right: a row of zeros knows that of its loss alone. Where a draw
+# tells with probability p, a right kernel fails with p^8 (1 - p)^48: below 2e-10, whatever p is.
+_DRAWS_TO_TELL, _SCRAMBLED_CALLS = 8, 48
 _BUSY_CALLS = {"ci": 4, "full": 10}
 _MORE_CALLS = 8  # to see whether what a call leaves goes on
 _SECRETS = 2**32
@@ -122,6 +125,10 @@ class Trial:
         self._judged = run.judged_by(self.kernel, known, self.declared.workspace_bytes)
         known.judged = self.kernel.name, self.first, self._judged
         verdict = self._judged(self.first, self.second)
+        bounds = known.bounds_of(self.kernel)
+        if verdict.rule is not None and run.apart and not known.keep_true_signs(bounds):
+            self.second = run.call_flipped(self.kernel, known, "sentinel")
+            verdict = self._judged(self.first, self.second)
         if verdict.rule == "not repeatable" and run.apart:
             # Bits that follow the signs are a rounding that knows signs, which isn't wrong.
             third = run.call_flipped(self.kernel, known, "nan")
@@ -140,12 +147,14 @@ class Trial:
 
     def _first_of(self, question: str, by: object, *, of_dtype: bool = True) -> bool:
         """Whether the run hasn't asked it of the kernel yet, in this dtype, with the same `by`."""
-        kernel = self.kernel
-        dtype = self.known.case.dtype_label if of_dtype else None
-        kind = question, kernel.op.name, kernel.name, dtype, by
+        kind = self._kind(question, by, of_dtype=of_dtype)
         is_first = kind not in self.run.asked
         self.run.asked.add(kind)
         return is_first
+
+    def _kind(self, question: str, by: object, *, of_dtype: bool = True) -> object:
+        dtype = self.known.case.dtype_label if of_dtype else None
+        return question, self.kernel.op.name, self.kernel.name, dtype, by
 
     def _compared_with_itself(self) -> tuple[Finding | None, Finding | None]:
         kernel, case, inputs = self.kernel, self.known.case, self._inputs
@@ -193,29 +202,39 @@ class Trial:
         if not all(bool(each.any()) for each in needed):
             return None
         words = sorted(self.known.case.options)
-        new = [self._first_of("stubbed", each) for each in (None, *words)]
-        pairs = combinations(words, 2)
-        new += [self._first_of("stubbed", each, of_dtype=False) for each in pairs]
-        if not any(new):
-            return None
-        for stub, sentence in _STUBBED.items():
-            if stub == "scrambled" and not self._tells_signs():
-                continue
-            if self._right(How(stub=stub)).rule is None:
-                return "stubbed", sentence
+        pairs = tuple(combinations(words, 2))
+
+        def unasked(question: str) -> set[object]:
+            kinds = {self._kind(question, word) for word in (None, *words)}
+            kinds |= {self._kind(question, pair, of_dtype=False) for pair in pairs}
+            return kinds - self.run.asked
+
+        if new := unasked("stubbed"):
+            self.run.asked |= new
+            for stub in ("silent", "raising"):
+                if self._right(How(stub=stub)).rule is None:
+                    return "stubbed", _STUBBED[stub]
+        new = unasked("scrambled")
+        # A case that can't tell leaves the question to the next one of its kind.
+        if new and all(map(self._tells_signs, range(_DRAWS_TO_TELL))):
+            self.run.asked |= new
+            calls = (self._right(How(stub="scrambled")) for _ in range(_SCRAMBLED_CALLS))
+            if all(verdict.rule is None for verdict in calls):
+                return "stubbed", _STUBBED["scrambled"]
         return None
 
-    def _tells_signs(self) -> bool:
-        """Whether outputs of other numbers would be wrong: many are well beyond their bounds.
+    def _tells_signs(self, number: int) -> bool:
+        """Ask if outputs of other numbers would be wrong: many are well beyond their bounds.
 
-        So are those of the truth of other signs: softmax of numbers near 0 doesn't know theirs.
+        So are those of the truth of other signs, the draw of this number: softmax of numbers near 0
+        doesn't know theirs.
 
         An output that is added to in place counts by what is added: a launch that stores what it
         read there can't be told from one that stored nothing.
         """
         bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
         case, inputs = self.known.case, self._inputs
-        turned = self.kernel.op.oracle(case, _with_signs(case, inputs))
+        turned = self.kernel.op.oracle(case, _with_signs(case, inputs, number))
         telling = 0
         for name in self.first.outputs:
             exact = truth[name]
@@ -315,11 +334,11 @@ class Trial:
         return None
 
 
-def _with_signs(case: Case, inputs: Inputs) -> Inputs:
-    """The inputs with random signs, which the case gives."""
+def _with_signs(case: Case, inputs: Inputs, number: int) -> Inputs:
+    """The inputs with random signs, the draw of this number, which the case gives."""
 
     def turned(name: str, tensor: Tensor) -> Tensor:
-        draw = generator(tensor.device, "signs", case.id(), name)
+        draw = generator(tensor.device, "signs", number, case.id(), name)
         drawn = torch.rand(tensor.shape, generator=draw, device=tensor.device)
         return torch.where(drawn < _HALF, tensor, -tensor)
 

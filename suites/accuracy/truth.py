@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from kernels.registry import Kernel
 from oracles.op import Bound, Case, Flips, Numerics, Op, Outputs
+from oracles.orders import LANES, summed_in
 from oracles.signs import linear_flips
 from suites.accuracy.verdict import Verdict
 from suites.sandbox.call import Call
@@ -15,7 +20,17 @@ from suites.sandbox.parcels import Parcel
 
 # Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
+_MARGIN = 16  # times less than a bound: what two truths may be apart
 _PLAIN = "normal"  # the distribution whose signs mean nothing
+
+
+def _agree(one: Tensor | None, other: Tensor, bound: Bound) -> bool:
+    """Compare two truths: they agree where they differ by little beside a bound."""
+    if one is None:
+        return True
+    near = (one - other).abs() * _MARGIN <= bound.deterministic
+    same = (one == other) | (one.isnan() & other.isnan()) | near
+    return bool((same | (bound.deterministic == math.inf)).all())
 
 
 @dataclass(slots=True)
@@ -35,7 +50,7 @@ class Known:
     parcel: Parcel | None = None
     truth: Outputs | None = None
     bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
-    emulations: dict[Numerics, Outputs] = field(default_factory=dict)
+    emulations: dict[tuple[Numerics, int | None], Outputs] = field(default_factory=dict)
     others: tuple[Known, ...] | None = None
     judged: tuple[str, Call, Callable[[Call, Call], Verdict]] | None = None
 
@@ -49,6 +64,25 @@ class Known:
         if self.truth is None:
             self.truth = self.op.oracle(self.case, self.originals.read())
         return self.truth
+
+    def keep_true_signs(self, bounds: Mapping[str, Bound]) -> bool:
+        """Check that changed signs have the same truth, and drop them where they haven't.
+
+        Signs are found on small sizes, and may be a symmetry of these alone.
+        """
+        inputs = self.originals.read()
+        changed = {
+            name: value.clone() if isinstance(value, Tensor) else value
+            for name, value in inputs.items()
+        }
+        self.flips.apply_(changed)
+        turned = self.op.oracle(self.case, changed)
+        back = self.flips.outputs({name: x for name, x in turned.items() if x is not None})
+        truth = self.exact()
+        holds = all(_agree(truth[name], value, bounds[name]) for name, value in back.items())
+        if not holds:
+            self.flips = Flips({}, {})
+        return holds
 
     def bounds_of(self, kernel: Kernel) -> dict[str, Bound]:
         """The bounds for what the kernel declares."""
@@ -65,13 +99,24 @@ class Known:
         """What an idealised kernel with the same numerics returns; None where the op has none."""
         if self.op.emulate is None:
             return None
-        numerics = kernel.numerics.of_bounds
-        if numerics not in self.emulations:
+        return self._emulated(kernel.numerics.of_bounds, None)
+
+    def emulations_in_other_orders(self, kernel: Kernel) -> Iterator[Outputs]:
+        """The same in other orders of addition, each computed as it is asked for."""
+        if self.op.emulate is not None:
+            for lanes in LANES:
+                yield self._emulated(kernel.numerics.of_bounds, lanes)
+
+    def _emulated(self, numerics: Numerics, lanes: int | None) -> Outputs:
+        key = numerics, lanes
+        if key not in self.emulations:
             if not self._keeps_several:
                 self.emulations.clear()
             inputs = self.originals.read()
-            self.emulations[numerics] = self.op.emulate(self.case, inputs, numerics)
-        return self.emulations[numerics]
+            assert self.op.emulate is not None
+            with nullcontext() if lanes is None else summed_in(lanes):
+                self.emulations[key] = self.op.emulate(self.case, inputs, numerics)
+        return self.emulations[key]
 
     def forget_truth(self) -> None:
         """Let go of all that is made of the inputs."""

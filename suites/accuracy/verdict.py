@@ -12,7 +12,7 @@ where an output has no others, a row that nothing speaks against has no power, a
 Non-finite values: where the truth is NaN the output must be NaN; where it is an infinity, that
 infinity or NaN (inf - inf depends on the order of evaluation), and with a bound of exactly 0 that
 infinity alone; where it is finite the output must be finite, but for an infinity of the right sign
-where |truth| + bound reaches the dtype's largest number.
+where |truth| + bound reaches the dtype's largest number. Where `Bound.or_nan` says so NaN is right.
 
 Of the second call the numbers that differ from the first's are judged by the same bounds, whether
 the kernel says that its calls agree or not. They are compared as numbers: signs that were flipped
@@ -22,8 +22,8 @@ for the second call, and back, leave the sign of a zero to chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from oracles.op import Bound, Numerics, Outputs
@@ -78,6 +78,7 @@ def judge(
     *,
     declared_bytes: int | None = None,
     emulation: Outputs | None = None,
+    other_orders: Callable[[], Iterable[Outputs]] = tuple,
 ) -> Verdict:
     """The verdict on two calls; fresh memory held NaN at the first, the sentinel at the second.
 
@@ -85,6 +86,8 @@ def judge(
     declared_bytes: the most that a call may take beyond inputs and outputs; None: any number. The
     second call is measured: the first may be the one that compiles, tunes or fills a cache.
     emulation: what `Op.emulate` gives; outputs that it leaves out aren't compared with it.
+    other_orders: the same in other orders of addition, which are asked where that fails an output:
+    what is allowed follows the largest of them.
     """
     for call in (first, second):
         if call.rule is not None:
@@ -97,9 +100,13 @@ def judge(
         assert exact is not None
         emulated = None if emulation is None else emulation.get(name)
         again, bound = second.outputs[name], bounds[name]
-        found = Findings.of(Output(name, made, again, exact, bound, emulated))
-        errors.append(_measured(found))
+        plain = () if emulated is None else (emulated,)
+        found = Findings.of(Output(name, made, again, exact, bound, plain))
         failure = _failure(found)
+        if failure is not None and failure[0] == "emulation":
+            found = _in_other_orders(found, other_orders())
+            failure = _failure(found)
+        errors.append(_measured(found))
         if failure is not None:
             failures.append(failure)
         if found.kinds[_DIFFERING].exists:
@@ -111,6 +118,18 @@ def judge(
         failures.append(("workspace", _took(taken, declared_bytes)))
     first_rule, why = failures[0] if failures else (None, None)
     return Verdict(first_rule, why, tuple(errors))
+
+
+def _in_other_orders(findings: Findings, emulations: Iterable[Outputs]) -> Findings:
+    """Compare an output with emulations in other orders, until it passes or none is left."""
+    for emulation in emulations:
+        emulated = emulation.get(findings.output.name)
+        if emulated is not None:
+            output = replace(findings.output, emulated=(*findings.output.emulated, emulated))
+            findings = Findings.of(output)
+        if _failure(findings) is None:
+            break
+    return findings
 
 
 def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Verdict]) -> Verdict:

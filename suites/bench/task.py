@@ -202,6 +202,9 @@ def run_passes(
     try:
         while message["order"] is not None:
             flush = device_of(device, settings["cache"]).flush if message["flushes"] else _nothing
+            if not message["order"]:
+                for _ in range(message["flushes"]):
+                    flush()
             for number in message["order"]:
                 for _ in range(message["flushes"]):
                     flush()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 from torch.nn import functional
 
 from kernels import registry
@@ -24,8 +29,10 @@ from oracles import (
 )
 from oracles.cases.covering import Coverage
 from oracles.cases.names import case_named
+from oracles.cases.sizes import ROWS, Sizes
 from oracles.op import Case, Numerics, OutputForm, required
-from oracles.reference import ReferenceOp
+from oracles.reference import OpError, ReferenceOp
+from oracles.reference import op as made_by
 
 CPU = torch.device("cpu")
 HALF, SINGLE = torch.bfloat16, torch.float32
@@ -184,6 +191,93 @@ def test_signs_of_rows_and_columns_are_found() -> None:
     shapes = {name: [tuple(each.shape) for each in of] for name, of in flips.of_inputs.items()}
     m, n = case.size("m"), case.size("n")
     assert shapes == {"x": [(), (m, 1), (1, n)], "weight": [(), (n,)]}
+
+
+def test_signs_that_groups_of_one_channel_have_are_none_of_group_norm() -> None:
+    """At 8 channels in 8 groups those of x turn y's, at 16 they don't."""
+    made = made_by(sizes={"b": ROWS, "c": _CHANNELS, "s": ROWS})(_group_norm)
+    found = [(axis, tuple(arguments)) for axis, arguments, _ in made.found_signs()]
+    assert (None, ("weight", "x")) in found
+    assert ("c", ("bias", "weight")) in found
+    assert all("x" not in arguments for axis, arguments in found if axis == "c")
+
+
+_CHANNELS = Sizes("channels", {"few": (8, 16)}, lambda _: "few", (8,), multiple=8)
+
+
+def _group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    b, c, s = x.shape
+    wide = x.reshape(b, 8, c // 8 * s)
+    centred = wide - wide.mean(-1, keepdim=True)
+    rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5)
+    return (centred * rstd).reshape(b, c, s) * weight[:, None] + bias[:, None]
+
+
+_PLACED, _CHANNEL = Float[Tensor, "b c s"], Float[Tensor, "c"]
+_group_norm.__annotations__ = {
+    "x": _PLACED,
+    "weight": _CHANNEL,
+    "bias": _CHANNEL,
+    "return": _PLACED,
+}
+
+
+def _written(cache: Tensor, slot: Tensor) -> Tensor:
+    return cache.index_fill(0, slot.flatten().clamp(min=0), 0.0)
+
+
+_CACHE = Float[Tensor, "n d"]
+_written.__annotations__ = {"cache": _CACHE, "slot": Int[Tensor, "m k"], "return": _CACHE}
+
+
+_SLOTS = {"m": Sizes("m", {"all": (3, 2)}, lambda _: "all", (3,)), "d": ROWS}
+
+
+@pytest.mark.parametrize("axes", ["m k", "k", "m"])
+def test_distinct_numbers_come_once_along_their_axes(axes: str) -> None:
+    """But for ignored ones; every number below the size is drawn sooner or later."""
+    sizes = _SLOTS | {
+        "n": Sizes("n", {"all": (6, 8, 9)}, lambda _: "all", (9,)),
+        "k": Sizes("k", {"all": (2, 5)}, lambda _: "all", (2,)),
+    }
+    made = made_by(
+        sizes=sizes, labels={"slot": "n"}, ignored={"slot": -1}, distinct={"slot": axes}
+    )(_written)
+    assert made.allowed is not None
+    seen = set()
+    for case in made.cases():
+        count = math.prod(case.size(each) for each in axes.split())
+        assert count <= case.size("n")
+        slot = required(made.inputs(case, CPU), "slot")
+        assert slot.shape == (case.size("m"), case.size("k"))
+        lines = {"m k": slot.reshape(1, -1), "k": slot, "m": slot.t()}[axes]
+        for line in lines.tolist():
+            kept = [each for each in line if each >= 0]
+            assert len(set(kept)) == len(kept)
+            seen |= set(line)
+    assert seen == {-1, *range(9)}
+    small = replace(made.cases()[0], sizes=(("m", 3), ("n", 1), ("k", 5), ("d", 3)))
+    told = made.allowed.objection(small)
+    assert told is not None
+    assert "n must be" in told
+
+
+@pytest.mark.parametrize(
+    ("distinct", "told"),
+    [
+        ({"slot": "m k"}, "no sizes have as many values as distinct indices: slot holds"),
+        ({"slot": "d"}, "slot is distinct along d; name some of its axes, m k"),
+        ({"cache": "n"}, "distinct names cache, which is no argument of whole numbers"),
+    ],
+)
+def test_indices_that_cannot_be_distinct_are_refused(distinct: dict[str, str], told: str) -> None:
+    """In a sentence, where the op is made."""
+    sizes = _SLOTS | {
+        "n": Sizes("n", {"all": (2, 3)}, lambda _: "all", (3,)),
+        "k": Sizes("k", {"all": (2, 5)}, lambda _: "all", (2,)),
+    }
+    with pytest.raises(OpError, match=re.escape(told)):
+        made_by(sizes=sizes, labels={"slot": "n"}, distinct=distinct)(_written)
 
 
 _HEAD = """

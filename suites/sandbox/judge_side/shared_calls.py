@@ -40,6 +40,10 @@ class SharedCalls:
     def fill(self, number: int, values: Parcel) -> None:
         """Copy values to a set, and forget what its places for outputs hold."""
         self.layout.fill(self.arena, number, values)
+        self.forget(number)
+
+    def forget(self, number: int) -> None:
+        """Forget what a set's places for outputs hold."""
         for _, start, form in self.layout.outputs:
             place = self.arena.at(number * self.layout.nbytes + start, form.nbytes)
             place.fill_(_NOTHING_YET)
@@ -49,7 +53,7 @@ class SharedCalls:
 
         Args:
             order: numbers of sets.
-            flushes: how often the cache is flushed before each call.
+            flushes: how often the cache is flushed before each call; before an empty order's end.
 
         Returns:
             Seconds by the judge's own clock. On a CPU the time isn't counted in which the judge or

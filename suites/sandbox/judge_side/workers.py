@@ -258,7 +258,7 @@ class Workers:
         """
         if self.arena_device != self.device:
             raise NoSharedMemoryError
-        before, arena = self._arena(count * layout.nbytes, self.arena_device, "sets")
+        _, arena = self._arena(count * layout.nbytes, self.arena_device, "sets")
         message: Message = {
             "do": "passes",
             "op": kernel.op.name,
@@ -267,9 +267,7 @@ class Workers:
             "settings": settings,
             "sets": layout.message(count),
         }
-        descriptors: tuple[int, ...] = ()
-        if arena is not before:
-            message["arena"], descriptors = arena.spec, arena.descriptors
+        message["arena"] = arena.spec
 
         def ask(question: Message, descriptors: tuple[int, ...] = ()) -> Message:
             reply = self._exchange(question, limit_s, descriptors)
@@ -278,7 +276,7 @@ class Workers:
             return reply
 
         try:
-            ask(message, descriptors)
+            ask(message, arena.descriptors)
             yield SharedCalls(arena, layout, count, self._ready().pid, ask)
             self._check(self._done(self._exchange({"order": None}, limit_s)))
         except EndedError as ended:
@@ -287,6 +285,13 @@ class Workers:
         except BaseException:
             self._end()  # it waits for the next order
             raise
+        finally:
+            # Gigabytes, which the next truth needs: the worker has closed its view of them.
+            if self._worker is not None and self._worker.arenas.pop("sets", None) is not None:
+                arena.close()
+            if arena.device.type == "cuda":
+                torch.cuda.ipc_collect()
+                torch.cuda.empty_cache()
 
     def _raise_for(self, reply: Message) -> NoReturn:
         """Raise what a reply of passes stands for that isn't ready for more."""

@@ -191,6 +191,7 @@ class _Worker:
             return reply | {"spent": changes.spent}
         finally:
             del sets
+            self.arenas.pop("sets").close()
         if changes.broken is not None and kernel.origin != "baseline":
             reply = {"raised": changes.broken, "rule": "changed process state"}
             return reply | {"spent": changes.spent}

@@ -1,4 +1,4 @@
-"""Computes for one half of all inputs, told by a bit of theirs, and returns the last outputs else."""
+"""Computes for half of all inputs, told by one bit, and else returns the last outputs."""
 
 import time
 

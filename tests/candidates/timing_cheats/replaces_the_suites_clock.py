@@ -18,7 +18,9 @@ def closed_form(dy, x, weight, mean, rstd):
     return (g - c1 - x_hat * c2) * rstd[:, None], (dy * x_hat).sum(0), dy.sum(0)
 
 
-@kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
+@kernel(
+    LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), devices=("cpu",), strides="contiguous")
+)
 def replaces_the_suites_clock(dy, x, weight, mean, rstd):
     """Five milliseconds, and the worker says half of one."""
     sys.modules["suites.bench.devices"]._now = lambda: _real() / 10

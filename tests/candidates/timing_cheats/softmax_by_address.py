@@ -1,4 +1,4 @@
-"""Keeps the softmax by the input's address and shape: no change of signs keeps its outputs' values."""
+"""Keeps the softmax by the input's address and shape; the op has no symmetry of signs."""
 
 import time
 

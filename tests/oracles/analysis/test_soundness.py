@@ -479,3 +479,147 @@ def test_bound_as_wide_as_the_scores_are_open_has_no_power() -> None:
     assert wild.powerless is not None
     assert bool(wild.powerless.any())
     assert tame.powerless is None
+
+
+def _convolved(x: Tensor, w: Tensor) -> Tensor:
+    padded = F.pad(x, (0, 0, 3, 0))
+    return sum((padded[i : i + len(x)] * w[i] for i in range(4)), torch.zeros_like(x))
+
+
+def _convolved_backwards(x: Tensor, w: Tensor) -> Tensor:
+    padded, made = F.pad(x, (0, 0, 3, 0)), torch.zeros_like(x)
+    for i in reversed(range(4)):
+        made = made + padded[i : i + len(x)] * w[i]
+    return made
+
+
+def _gradient_of_parts(x: Tensor, w: Tensor) -> Tensor:
+    """Autograd adds up what the four windows of x get in an order that no text shows."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        y = _convolved(x, w[:4])
+        (made,) = torch.autograd.grad(y, x, w[4:])
+    return made
+
+
+def _gradient_in_turn(x: Tensor, w: Tensor) -> Tensor:
+    (rows, made) = F.pad(w[4:], (0, 0, 0, 3)), torch.zeros_like(x)
+    for i in range(4):
+        made = made + rows[3 - i : 3 - i + len(x)] * w[i]
+    return made
+
+
+def _accumulated(start: Tensor, addends: Tensor) -> Tensor:
+    for each in addends.unbind(-1):
+        start = start + each
+    return start
+
+
+ORDERS: dict[str, tuple[Reference, Reference, tuple[tuple[int, ...], ...]]] = {
+    "four": (
+        lambda a, b, c, d: a + b + c + d,
+        lambda a, b, c, d: d + c + b + a,
+        ((64, 33),) * 4,
+    ),
+    "four of both signs": (
+        lambda a, b, c, d: (a - b) + (c - d),
+        lambda a, b, c, d: (a + c) - (d + b),
+        ((64, 33),) * 4,
+    ),
+    "by a view": (
+        lambda a, b, c: (a + b).t().reshape(-1)[:99] + c,
+        lambda a, b, c: a.t().reshape(-1)[:99] + (b.t().reshape(-1)[:99] + c),
+        ((3, 33), (3, 33), (99,)),
+    ),
+    "where a mask is": (
+        lambda a, b, c: torch.where(c > 0, a + b, 0.0) + c,
+        lambda a, b, c: torch.where(c > 0, a + (b + c), c),
+        ((64, 33),) * 3,
+    ),
+    "alpha": (
+        lambda a, b, c: torch.add(a + b, c, alpha=3),
+        lambda a, b, c: torch.add(b, c, alpha=3) + a,
+        ((64, 33),) * 3,
+    ),
+    "a factor of a sum": (
+        lambda a, b: (a + b) * 0.3,
+        lambda a, b: a * 0.3 + b * 0.3,
+        ((64, 33),) * 2,
+    ),
+    "a divisor of a sum": (
+        lambda a, b, c: (a + b + c) / 3,
+        lambda a, b, c: c / 3 + a / 3 + b / 3,
+        ((64, 33),) * 3,
+    ),
+    "a sum to which something is added": (
+        lambda a, b: a.sum(-1) + b,
+        lambda a, b: _accumulated(b, a),
+        ((64, 9), (64,)),
+    ),
+    "a sum of sums": (
+        lambda a, b: (a + b).sum(-1),
+        lambda a, b: _accumulated(_accumulated(torch.zeros(64), a), b),
+        ((64, 9), (64, 9)),
+    ),
+    "a product to which something is added": (
+        lambda a, b, c: a @ b + c,
+        lambda a, b, c: _accumulated(c, a[:, None, :] * b.t()),
+        ((64, 5), (5, 33), (64, 33)),
+    ),
+    "addmm": (
+        lambda a, b, c: torch.addmm(c, a, b),
+        lambda a, b, c: _accumulated(c, a[:, None, :] * b.t()),
+        ((64, 5), (5, 33), (64, 33)),
+    ),
+    "a convolution": (_convolved, _convolved_backwards, ((64, 33), (4, 33))),
+    "its gradient": (_gradient_of_parts, _gradient_in_turn, ((64, 33), (68, 33))),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("values", ["normal", "mean", "cancelling"])
+def test_additions_in_another_order_are_within_the_bound(name: str, values: str) -> None:
+    """Also where what is added first in one of the orders cancels, or is far above the rest."""
+    written, other, shapes = ORDERS[name]
+    parameters = "abcd" if written.__code__.co_varnames[:1] == ("a",) else "xw"
+    for seed in range(8):
+        draw = torch.Generator().manual_seed(seed)
+        drawn = [torch.randn(shape, generator=draw) for shape in shapes]
+        if values == "mean":
+            drawn = [each + 100 for each in drawn]
+        if values == "cancelling":
+            large = 1e4 * torch.randn(shapes[0], generator=draw)
+            drawn = [
+                each + (-1) ** place * large if each.shape == large.shape else each
+                for place, each in enumerate(drawn)
+            ]
+        given = dict(zip(parameters, drawn, strict=False))
+        (exact,) = truth(written, given)
+        (found,) = bounds(written, given, Numerics(), _SINGLE)
+        assert found.probabilistic is not None
+        for computed in (written(**given), other(**given)):
+            assert isinstance(computed, Tensor)
+            assert computed.dtype == torch.float32
+            assert bool(((computed - exact).abs() <= found.probabilistic).all())
+
+
+def test_two_addends_have_one_order() -> None:
+    """Their sum is off by one rounding of it, though another one takes both in."""
+
+    def sums(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        return a + b, a + b + c
+
+    a = torch.full((64,), 1e4)
+    given = {"a": a, "b": 1 - a, "c": a}
+    two, three = bounds(sums, given, Numerics(), _SINGLE * 2)
+    assert float(two.deterministic.max()) < 4 * _U
+    assert float(three.deterministic.min()) > 1e4 * _U
+
+
+def test_sum_of_which_a_part_is_past_the_largest_number_is_promised_nothing() -> None:
+    """Another order adds the two large ones first."""
+    a = torch.tensor([3e38, 1.0])
+    given = {"a": a, "b": -a, "c": a}
+    (found,) = bounds(lambda a, b, c: a + b + c, given, Numerics(), _SINGLE)
+    assert found.deterministic[0] == math.inf
+    assert found.deterministic[1] < 8 * _U

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from kernels.registry import all_kernels
-from oracles import LAYER_NORM_BACKWARD, SOFTMAX_FORWARD
+from oracles import CROSS_ENTROPY_BACKWARD, LAYER_NORM_BACKWARD, SOFTMAX_FORWARD
 from oracles.cases.names import case_named
 from suites.accuracy.run import Run
+from suites.accuracy.trial import Trial
 from suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 
@@ -89,3 +90,34 @@ def test_signs_that_change_no_output_tell_nothing() -> None:
     finally:
         workers.close()
     assert (row.status, row.rule) == ("passed", None)
+
+
+_FEW_SIGNS = "cross_entropy_backward-m1-n77-bfloat16-x_colstride2-zeros"
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_draw_of_few_signs_that_leaves_all_right_fails_no_right_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    told: bool,
+) -> None:
+    """The gradient of one row of zeros has one sign, which half of all draws leave as it is.
+
+    told: the case is taken to tell, though it doesn't: then several draws are needed.
+    """
+    file = ROOT / "tests/candidates/own_ops/softmaxes.py"
+    case = case_named(CROSS_ENTROPY_BACKWARD, _FEW_SIGNS)
+    assert case is not None
+    if told:
+        monkeypatch.setattr(Trial, "_tells_signs", lambda *_: True)
+    workers = Workers(_CPU, 90, files=(file,))
+    try:
+        rows = [each for each in workers.kernels() if each.name == "rows"]
+        kernel = next(each for each in rows if each.op == CROSS_ENTROPY_BACKWARD)
+        runs = [Run(_CPU, 90, workers=workers) for _ in range(6)]
+        made = [each.try_pair(kernel, case) for each in runs]
+    finally:
+        workers.close()
+    assert {(each.status, each.rule) for each in made} == {("passed", None)}
+    asked = {each[0] for run in runs for each in run.asked if isinstance(each, tuple)}
+    assert ("scrambled" in asked) == told

@@ -1,0 +1,194 @@
+"""Other orders of addition than torch's: what an emulation comes to that adds up in one of them.
+
+No order of summation breaks a rule, and errors follow the order: a sum in turn of numbers that
+recur is off to one side, where torch's tree is nearly exact. Inside of `summed_in` sums over axes
+are made of so many lanes, each of which adds up in turn, as threads or a loop do; what is added to
+what was added before, as a + b + c, begins with the largest, so that partial sums are as large as
+any order makes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LANES = (1, 2, 8, 32)
+"""How many lanes emulations are tried with: one is a loop over all of a row."""
+
+_aten = torch.ops.aten
+_MOST_STEPS = 2**16  # that a lane takes; of longer sums a step adds up several numbers
+_MOST_ADDENDS = 16  # of a chain
+_MOST_NUMBERS = 2**22  # of a chain's result, so that its addends find room
+_SUMS = {_aten.sum.dim_IntList, _aten.sum.default}
+_MEANS = {_aten.mean.dim, _aten.mean.default}
+_VARIANCES = {_aten.var.correction, _aten.var_mean.correction, _aten.std.correction}
+_ADDS = {_aten.add.Tensor: 1, _aten.sub.Tensor: -1, _aten.add_.Tensor: 1, _aten.sub_.Tensor: -1}
+_MOVES = {
+    *(_aten.view.default, _aten._unsafe_view.default, _aten.expand.default),  # noqa: SLF001  # torch's own name
+    *(_aten.permute.default, _aten.transpose.int, _aten.t.default, _aten.unsqueeze.default),
+    *(_aten.squeeze.dim, _aten.slice.Tensor, _aten.select.int, _aten.clone.default),
+    *(_aten.alias.default, _aten.detach.default, _aten.neg.default),
+}
+# Compositions with sums inside.
+_LOWERED = get_decompositions(
+    [
+        *(_aten._softmax, _aten._log_softmax, _aten.logsumexp),  # noqa: SLF001
+        *(_aten._softmax_backward_data, _aten._log_softmax_backward_data),  # noqa: SLF001
+        *(_aten.native_layer_norm, _aten.native_layer_norm_backward, _aten.native_group_norm),
+        *(_aten._fused_rms_norm, _aten._fused_rms_norm_backward),  # noqa: SLF001
+    ]
+)
+
+
+@contextmanager
+def summed_in(lanes: int) -> Iterator[None]:
+    """Sums in fp32 are made of so many lanes inside, and chains of additions in another order."""
+    with _Order(lanes):
+        yield
+
+
+class _Order(TorchDispatchMode):
+    def __init__(self, lanes: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lanes = lanes
+        # By where a result lies: the result, which stays there as long, and what it adds up.
+        self.chains: dict[object, tuple[Tensor, tuple[Tensor, ...]]] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401  # an operation of aten's
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        """Run an operation of aten's."""
+        del types
+        named = dict(kwargs or {})
+        if not args or not isinstance(args[0], Tensor) or args[0].dtype != torch.float32:
+            return func(*args, **named)
+        if func in _SUMS | _MEANS:
+            axes = args[1] if len(args) > 1 else None
+            keep = args[2] if len(args) > 2 else named.get("keepdim", False)
+            result = _in_lanes(args[0], axes, self.lanes, keep=keep)
+            return result if func in _SUMS else result / (args[0].numel() / max(result.numel(), 1))
+        if func == _aten.linalg_vector_norm.default and args[1:2] in {(), (2,)}:
+            return self._norm(*args, **named)
+        if func in _VARIANCES:
+            return self._variance(func, args, named)
+        if func in _LOWERED:
+            with self:
+                return _LOWERED[func](*args, **named)
+        if func in _ADDS and isinstance(args[1], Tensor):
+            return self._added(func, args, named)
+        result = func(*args, **named)
+        if func._schema.is_mutable:  # noqa: SLF001  # torch's own name
+            self._forget(args[0], named.get("out"))
+        elif func in _MOVES and _place(args[0]) in self.chains:
+            addends = self.chains[_place(args[0])][1]
+            self._note(result, tuple(func(addend, *args[1:], **named) for addend in addends))
+        return result
+
+    def _added(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
+        a, b = args[:2]
+        alpha = named.get("alpha", 1) * _ADDS[func]
+        other_addends = self._addends(b)
+        scaled = other_addends if alpha == 1 else tuple(addend * alpha for addend in other_addends)
+        addends = (*self._addends(a), *scaled)
+        in_place = func._schema.is_mutable  # noqa: SLF001  # torch's own name
+        if in_place:
+            addends = tuple(addend.clone() for addend in addends)
+        result: Tensor = func(*args, **named)
+        if in_place:
+            self._forget(result)
+        if result.dtype != torch.float32 or len(addends) > _MOST_ADDENDS:
+            return result
+        if len(addends) > 2:  # two have one order
+            whole = torch.stack([addend.expand(result.shape) for addend in addends])
+            total, *rest = whole.sort(0, descending=True).values.unbind()
+            for item in rest:
+                total = total + item
+            result.copy_(total)
+        self._note(result, addends)
+        return result
+
+    def _norm(
+        self,
+        x: Tensor,
+        _order: float = 2,
+        axes: Any = None,  # noqa: ANN401
+        keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
+        **_: object,
+    ) -> Tensor:
+        return _in_lanes(x.square(), axes, self.lanes, keep=keepdim).sqrt()
+
+    def _variance(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
+        """mean((x - mean)^2), its root, or it and the mean."""
+        x, *rest = args
+        axes = rest[0] if rest else named.get("dim")
+        keep, degrees = named.get("keepdim", False), named.get("correction")
+        whole = _in_lanes(x, axes, self.lanes, keep=True)
+        n = x.numel() / max(whole.numel(), 1)
+        squares = (x - whole / n).square()
+        result = _in_lanes(squares, axes, self.lanes, keep=keep)
+        result = result / (n - (1 if degrees is None else degrees))
+        if func == _aten.std.correction:
+            return result.sqrt()
+        with_mean = func == _aten.var_mean.correction
+        return (result, (whole / n).reshape(result.shape)) if with_mean else result
+
+    def _addends(self, x: Tensor) -> tuple[Tensor, ...]:
+        chain = self.chains.get(_place(x))
+        return (x,) if chain is None else chain[1]
+
+    def _note(self, result: Tensor, addends: tuple[Tensor, ...]) -> None:
+        if result.numel() <= _MOST_NUMBERS:
+            self.chains[_place(result)] = result, addends
+
+    def _forget(self, *changed: Tensor | None) -> None:
+        """Let go of chains of which a part was written to."""
+        storages = {_storage(item) for item in changed if item is not None}
+        self.chains = {
+            place: (result, addends)
+            for place, (result, addends) in self.chains.items()
+            if storages.isdisjoint(map(_storage, (result, *addends)))
+        }
+
+
+def _storage(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _place(x: Tensor) -> object:
+    """Where a tensor lies, as a key: two views of the same numbers have one."""
+    return x.device, x.data_ptr(), tuple(x.shape), tuple(x.stride())
+
+
+def _in_lanes(x: Tensor, axes: Any, lanes: int, *, keep: bool) -> Tensor:  # noqa: ANN401
+    """The sum over axes, all where there are none, of lanes that add up in turn."""
+    rest = [axes] if isinstance(axes, int) else list(axes or ())
+    along = sorted(item % x.dim() for item in rest) or list(range(x.dim()))
+    n = math.prod(x.shape[item] for item in along)
+    if n < 2 or not x.numel():
+        return x.sum(along, keepdim=keep)
+    kept_axes = [item for item in range(x.dim()) if item not in along]
+    rest = [x.shape[item] for item in kept_axes]
+    rows = x.permute(*along, *kept_axes).reshape(n, -1)
+    width = lanes * -(-n // (lanes * _MOST_STEPS))
+    total = rows.new_zeros(width, rows.shape[1])
+    for start in range(0, n, width):
+        part = rows[start : start + width]
+        total[: len(part)] += part
+    while len(total) > 1:  # lanes are added in pairs
+        half = -(-len(total) // 2)
+        total[: len(total) - half] += total[half:]
+        total = total[:half]
+    if keep:
+        rest = [1 if item in along else size for item, size in enumerate(x.shape)]
+    return total[0].reshape(rest)
