@@ -29,7 +29,9 @@ _EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are
 
 def _axes(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     given = (dim,) if isinstance(dim, int) else tuple(dim or ())
-    return tuple(each % max(a.dim(), 1) for each in given) or tuple(range(a.dim()))
+    if not a.dim():  # torch takes axis 0 or -1 of a number, which has none
+        return ()
+    return tuple(each % a.dim() for each in given) or tuple(range(a.dim()))
 
 
 def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tensor | None:

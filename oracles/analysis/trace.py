@@ -21,6 +21,7 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx import traceback as lines
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -78,6 +79,29 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
     return marked
 
 
+def attention_by_operations(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001,FBT002  # torch's own
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001,FBT002
+) -> Tensor:
+    """PyTorch's attention as products and a softmax, each of which has a rule.
+
+    PyTorch may call a kernel for it otherwise, whose operation is marked as random even where
+    nothing is dropped.
+    """
+    made: Tensor = _aten._scaled_dot_product_attention_math(  # noqa: SLF001  # torch's own name
+        *(query, key, value, attn_mask, dropout_p, is_causal),
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )[0]
+    return made
+
+
 class Precision(TorchFunctionMode):
     """Floating-point tensors are made and kept in one dtype, whatever a reference asks for.
 
@@ -111,6 +135,8 @@ class Precision(TorchFunctionMode):
             asks = sys._getframe(1).f_code.co_filename  # noqa: SLF001  # torch itself asks, too
             if asks == self.file:
                 return self.declared[id(args[0])]
+        if func is functional.scaled_dot_product_attention:
+            func = attention_by_operations
         if func in _HALVES:
             return rounds(args[0].to(self.dtype), "", _HALVES[func])
         if func in {Tensor.float, Tensor.double}:
@@ -200,17 +226,15 @@ _LOWERED = (
     *(_aten.std_mean, _aten.linalg_vector_norm, _aten.norm),
     *(_aten.addcmul, _aten.addcdiv, _aten.lerp, _aten.rsub, _aten.embedding, _aten.addmv),
     *(_aten.embedding_dense_backward, _aten.select_backward, _aten.slice_backward),
-    *(_aten._scaled_dot_product_flash_attention_for_cpu, _aten._safe_softmax),  # noqa: SLF001
+    _aten._safe_softmax,  # noqa: SLF001
+    _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
 )
 
 
 _MOST_KEPT = 256  # graphs
+_MOST_SAID = 400  # characters of an error of torch's
 _kept: dict[object, GraphModule] = {}
 _by_values: set[object] = set()
-
-
-class _DataError(NoRuleError):
-    """A reference does what depends on a tensor's values."""
 
 
 def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
@@ -233,7 +257,7 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     if key not in _kept and reference not in _by_values:
         try:
             _keep_graph(key, _traced(reference, inputs, frozenset()))
-        except _DataError:
+        except NoRuleError:  # it may go by values of whole numbers, in one of many ways
             if not whole:
                 raise
             _by_values.add(reference)
@@ -349,13 +373,21 @@ def _lowered(
     try:
         with Precision(torch.float64, _place(reference)[0]):
             first = _graph(called, *values)
+        lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
+        return _simplified(_graph(lowered, *values, table=table))
     except Exception as error:
-        data = "DataDependent" in type(error).__name__
-        why = "does what depends on a tensor's values" if data else f"can't be run: {error}"
-        kind = _DataError if data else NoRuleError
-        raise kind(f"{told(reference)} {why.splitlines()[0]}") from error
-    lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
-    return _simplified(_graph(lowered, *values, table=table))
+        raise NoRuleError(f"{told(reference)} {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """Say why a reference can't be made a graph, on one line."""
+    if "DataDependent" in type(error).__name__ or "SymInt" in str(error):
+        return (
+            "goes by values of real numbers, as by a shape, a branch or a list of them; write "
+            "torch.where, or another operation whose shapes follow from its arguments' shapes"
+        )
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"can't be traced: {type(error).__name__}: {first}"[:_MOST_SAID]
 
 
 def _writes(node: Node) -> bool:

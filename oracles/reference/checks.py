@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from oracles.analysis import NoRuleError, bounds, truth
+from oracles.analysis.trace import attention_by_operations
 from oracles.op import Argument, Numerics
 from oracles.reference.signature import Function, OpError, Signature, place_of
 
@@ -80,6 +82,8 @@ class _Inside(TorchFunctionMode):
             where = _line(self.function, traceback.extract_stack())
             told = "where errors can't be followed; write it in operations of torch"
             raise OpError(f"{where}: it leaves PyTorch by {func.__name__}, {told}")
+        if func is functional.scaled_dot_product_attention:
+            func = attention_by_operations
         return func(*args, **(kwargs or {}))
 
 

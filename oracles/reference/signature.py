@@ -30,7 +30,7 @@ _FIXED = {
     ("bfloat16",): torch.bfloat16,
     ("int32",): torch.int32,
     ("int64",): torch.int64,
-    ("bool",): torch.bool,
+    ("bool", "bool_"): torch.bool,
     ("float8_e4m3fn",): torch.float8_e4m3fn,
 }
 # One letter for each axis, the last one z: what layouts name axes by.
