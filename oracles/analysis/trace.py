@@ -298,17 +298,28 @@ def _traced(
             graph = _lowered(reference, called, values, table)
     graph.meta["names"] = names
     for node in graph.graph.nodes:
-        if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(
-            node.target, "tags", ()
-        ):
+        tags = getattr(node.target, "tags", ()) if node.op == "call_function" else ()
+        if torch.Tag.nondeterministic_seeded in tags:
             raise NoRuleError(f"{line_of(node, reference)}: {node.target} draws random numbers")
+        if torch.Tag.data_dependent_output in tags or _is_open(node.meta.get("val")):
+            raise NoRuleError(f"{line_of(node, reference)}: {node.target} {_DEPENDS}")
         if node.target == _aten.copy_.default and node.args[0].op == "placeholder":
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
             raise NoRuleError(f"{told(reference)} changes its input {name}")
     return graph
 
 
+_DEPENDS = (
+    "does what depends on a tensor's values, as a shape, a branch or a list may; write "
+    "torch.where, or another operation whose shapes follow from those of its arguments"
+)
 _GELU = {_aten.gelu.default, _aten.gelu_backward.default}
+
+
+def _is_open(value: object) -> bool:
+    """Whether a shape in it isn't known before the values are, as that of `nonzero`."""
+    tensors = [each for each in tree_leaves(value) if isinstance(each, Tensor)]
+    return any(isinstance(size, torch.SymInt) for each in tensors for size in each.shape)
 
 
 def _stays(node: Node) -> bool:
@@ -382,10 +393,7 @@ def _lowered(
 def _why(error: Exception) -> str:
     """Say why a reference can't be made a graph, on one line."""
     if "DataDependent" in type(error).__name__ or "SymInt" in str(error):
-        return (
-            "goes by values of real numbers, as by a shape, a branch or a list of them; write "
-            "torch.where, or another operation whose shapes follow from its arguments' shapes"
-        )
+        return _DEPENDS
     first = next(iter(str(error).strip().splitlines()), "")
     return f"can't be traced: {type(error).__name__}: {first}"[:_MOST_SAID]
 

@@ -21,6 +21,7 @@ import pytest
 
 from kernels.registry import KernelError
 from oracles.op import Numerics
+from oracles.reference import OpError
 from reports.arguments import quoted
 from reports.output import report_console
 from reports.phrases import count, shown
@@ -53,7 +54,8 @@ class Session(Generic[PairRow]):
         self.suite = make(self.options, config.stash[DEVICE])
         # From here on what fails has to end the suite's processes too.
         config.add_cleanup(self.suite.close)
-        self.pairs = {(each[0].name, each[1].id()): each for each in self.suite.plan()}
+        with refusing(OpError):
+            self.pairs = {(each[0].name, each[1].id()): each for each in self.suite.plan()}
         self.record: RunRecord[PairRow] | None = None
         self.progress = Progress(self.suite.name)
         self.shards: shards.Shards | None = None
@@ -253,6 +255,8 @@ class Session(Generic[PairRow]):
         note_pair(kernel, case)
         try:
             rows = self.suite.measure(*self.pairs[kernel, case])
+        except OpError as error:
+            pytest.fail(str(error), pytrace=False)
         except DeviceLostError as lost:
             self.add(lost.args)
             self.record.interrupted = True

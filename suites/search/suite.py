@@ -13,6 +13,7 @@ import torch
 from kernels.registry import Kernel
 from oracles.cases.names import objection
 from oracles.op import Case, Op, dtype_name
+from oracles.reference import OpError
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
 from suites.accuracy.run import told_of_memory
 from suites.accuracy.suite import FURTHER, Accuracy
@@ -160,6 +161,8 @@ class Search(Accuracy):
         except DeviceLostError as lost:
             row = lost.args[0]
             assert isinstance(row, AccuracyRow)
+        except OpError as error:
+            return self.judge.refused(kernel, case, str(error))
         except torch.OutOfMemoryError as error:  # truth and bounds found none
             reason = f"{_NO_MEMORY}: {told_of_memory(error)}"
             torch.cuda.empty_cache()
