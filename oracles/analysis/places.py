@@ -76,6 +76,13 @@ def _pad(
     return None if a.error is None else _aten.constant_pad_nd(a.error, pad)
 
 
+@rule("fill")
+def _fill(_: Arithmetic, out: Known, a: Known, value: Known | float) -> Tensor | None:
+    del a
+    error = number(value).error
+    return None if error is None else error.expand(out.value.shape)
+
+
 @rule("scatter")
 def _scatter(
     arithmetic: Arithmetic,

@@ -149,6 +149,8 @@ class Precision(TorchFunctionMode):
         def kept(each: object) -> object:
             return self.dtype if isinstance(each, torch.dtype) and each in _FLOATS else each
 
+        if func in _INDEXED and not _is_held(args[0]):
+            args = (args[0], _by_places(args[1]), *args[2:])
         given = [each for each in tree_leaves((args, named)) if isinstance(each, Tensor)]
         held = given and all(map(_is_held, given))
         # Whole numbers that a graph has as they are: what follows from them is known, too.
@@ -162,6 +164,21 @@ class Precision(TorchFunctionMode):
                 lines.set_stack_trace([f"{self.file}:{frame.f_lineno}"])
                 return
             frame = frame.f_back  # type: ignore[assignment]
+
+
+_INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
+
+
+def _by_places(index: Any) -> Any:  # noqa: ANN401
+    """An index with the places of each mask that a graph has as it is: how many is known then."""
+    made: list[object] = []
+    for each in index if isinstance(index, tuple) else (index,):
+        if isinstance(each, Tensor) and each.dtype == torch.bool and _is_held(each):
+            with _disable_current_modes():
+                made += each.nonzero(as_tuple=True)
+        else:
+            made.append(each)
+    return tuple(made) if isinstance(index, tuple) or len(made) > 1 else made[0]
 
 
 def _is_whole(x: Tensor) -> bool:

@@ -40,7 +40,7 @@ class _Watch(TorchDispatchMode):
         self.names = {
             each.untyped_storage().data_ptr(): name
             for name, each in inputs.items()
-            if isinstance(each, Tensor)
+            if isinstance(each, Tensor) and each.numel()  # every empty one lies at 0
         }
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -119,7 +119,7 @@ def one_sentence(function: Function, fails: str) -> Iterator[None]:
         raise
     except NoRuleError as error:
         raise OpError(str(error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = _line(function, traceback.extract_tb(error.__traceback__))
         message = " ".join(str(error).split())[:_MOST_SAID]
         raise OpError(f"{where}: {fails}: {type(error).__name__}: {message}") from error
