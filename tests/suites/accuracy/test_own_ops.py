@@ -156,3 +156,21 @@ def test_file_with_an_op_and_a_kernel_of_another_is_refused(tmp_path: Path) -> N
         f"{text}\nfrom kernels import RMS_NORM_FORWARD as root_norm\n_register('x', '')"
     )
     assert "give those a file of their own" in _ran(tmp_path, f"--kernels={file}", status=4)
+
+
+_PLACES = ROOT / "tests/candidates/own_ops/places.py"
+_OPS_OF_PLACES = (
+    *("masked_forward", "table_backward", "largest_backward", "added_forward"),
+    *("averaged_forward", "causal_forward", "segments_forward"),
+)
+
+
+def test_kernels_that_pick_and_scatter_are_told_right_from_wrong(tmp_path: Path) -> None:
+    """Of seven ops in a file the right kernel passes each case, and the wrong one fails each."""
+    of_case = ("m12-n16-float32-contiguous", "m33-n33-float32-contiguous-seed3")
+    cases = [f"--case={op}-{each}" for op in _OPS_OF_PLACES for each in of_case]
+    _ran(tmp_path, f"--kernels={_PLACES}", *cases, status=1)
+    found = {(row.kernel, row.case.id): row for row in _rows(tmp_path)}
+    assert len(found) == 2 * len(cases)
+    for (name, case), row in found.items():
+        assert row.status == ("passed" if name == "right" else "failed"), (name, case, row.reason)
