@@ -115,6 +115,7 @@ class Session(Generic[PairRow]):
         """Keep the name of a row that -k leaves out."""
         self._left_out = items[0].name.partition("[")[2].removesuffix("]")
 
+    @refusing(OpError)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start the record; pairs that aren't tried are rows already, and need no test.
 
@@ -256,7 +257,7 @@ class Session(Generic[PairRow]):
         try:
             rows = self.suite.measure(*self.pairs[kernel, case])
         except OpError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         except DeviceLostError as lost:
             self.add(lost.args)
             self.record.interrupted = True
