@@ -128,14 +128,13 @@ def _scatter_reduce(
     """
     if reduce not in _ADDS | _EXTREMES | {"mean"}:
         raise UnknownError(f"reduces by {reduce!r}, which no rule is for; write torch.prod")
-    errors = [_zero(each) if each.error is None else each.error for each in (a, source)]
+    before, error = (_zero(x) if x.error is None else x.error for x in (a, source))
     if reduce in _EXTREMES:
         if a.exact and source.exact:
             return None
-        held, error = errors
-        return held.scatter_reduce(dim, index.value, error, "amax", include_self=include_self)
+        return before.scatter_reduce(dim, index.value, error, "amax", include_self=include_self)
     if not include_self:
-        values = (a.value.scatter(dim, index.value, 0), errors[0].scatter(dim, index.value, 0))
+        values = (a.value.scatter(dim, index.value, 0), before.scatter(dim, index.value, 0))
         a = Known(values[0], None if a.exact else values[1])
 
     def put(one: Tensor, other: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def _axes(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     given = (dim,) if isinstance(dim, int) else tuple(dim or ())
     if not a.dim():  # torch takes axis 0 or -1 of a number, which has none
         return ()
-    return tuple(each % a.dim() for each in given) or tuple(range(a.dim()))
+    return tuple(axis % a.dim() for axis in given) or tuple(range(a.dim()))
 
 
 def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tensor | None:

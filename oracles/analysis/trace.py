@@ -89,17 +89,17 @@ def attention_by_operations(
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: FBT001,FBT002
 ) -> Tensor:
-    """PyTorch's attention as products and a softmax, each of which has a rule.
+    """Compute PyTorch's attention by products and a softmax, which have rules.
 
     PyTorch may call a kernel for it otherwise, whose operation is marked as random even where
     nothing is dropped.
     """
-    made: Tensor = _aten._scaled_dot_product_attention_math(  # noqa: SLF001  # torch's own name
+    output: Tensor = _aten._scaled_dot_product_attention_math(  # noqa: SLF001  # torch's own name
         *(query, key, value, attn_mask, dropout_p, is_causal),
         scale=scale,
         enable_gqa=enable_gqa,
     )[0]
-    return made
+    return output
 
 
 class Precision(TorchFunctionMode):
@@ -170,15 +170,15 @@ _INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
 
 
 def _by_places(index: Any) -> Any:  # noqa: ANN401
-    """An index with the places of each mask that a graph has as it is: how many is known then."""
-    made: list[object] = []
-    for each in index if isinstance(index, tuple) else (index,):
-        if isinstance(each, Tensor) and each.dtype == torch.bool and _is_held(each):
+    """Replace each mask that a graph has as it is by its places: their number is fixed then."""
+    parts: list[object] = []
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, Tensor) and part.dtype == torch.bool and _is_held(part):
             with _disable_current_modes():
-                made += each.nonzero(as_tuple=True)
+                parts += part.nonzero(as_tuple=True)
         else:
-            made.append(each)
-    return tuple(made) if isinstance(index, tuple) or len(made) > 1 else made[0]
+            parts.append(part)
+    return tuple(parts) if isinstance(index, tuple) or len(parts) > 1 else parts[0]
 
 
 def _is_whole(x: Tensor) -> bool:
@@ -334,9 +334,9 @@ _GELU = {_aten.gelu.default, _aten.gelu_backward.default}
 
 
 def _is_open(value: object) -> bool:
-    """Whether a shape in it isn't known before the values are, as that of `nonzero`."""
-    tensors = [each for each in tree_leaves(value) if isinstance(each, Tensor)]
-    return any(isinstance(size, torch.SymInt) for each in tensors for size in each.shape)
+    """Tell whether a shape in it follows from values alone, as that of `nonzero`."""
+    tensors = [x for x in tree_leaves(value) if isinstance(x, Tensor)]
+    return any(isinstance(size, torch.SymInt) for x in tensors for size in x.shape)
 
 
 def _stays(node: Node) -> bool:

@@ -239,8 +239,8 @@ class Reference:
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
         small = _small(self)
-        empty = ({**small, name: 0} for name, each in self.sizes.items() if not each.least)
-        for sizes in (small, *(each for each in empty if self.problem(each) is None)):
+        empty = ({**small, name: 0} for name, size in self.sizes.items() if not size.least)
+        for sizes in (small, *(some for some in empty if self.problem(some) is None)):
             case = case_of(self.name, sizes, _SINGLE, "ci")
             inputs = self.inputs(case, torch.device("cpu"))
             check(self.written, self.function, self.signature, sizes, inputs)
@@ -284,12 +284,12 @@ def _small(reference: Reference) -> dict[str, int]:
 def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counter:
     """What one call does on tensors of these sizes."""
     signature, named = reference.signature, dict(sizes)
-    given = {each.name: meta(each.shape(named), each.kind) for each in signature.arrays}
+    empty = {array.name: meta(array.shape(named), array.kind) for array in signature.arrays}
     counter = Counter()
     with reference.stated("to count its operations"):
         try:
             with counter:
-                reference.function(**given, **signature.numbers)
+                reference.function(**empty, **signature.numbers)
         except Exception:  # noqa: BLE001  # it may go by values, of which these have none
             case = case_of(reference.name, named, _SINGLE, "ci")
             inputs, counter = reference.inputs(case, torch.device("cpu")), Counter()
@@ -499,10 +499,10 @@ def _compare(
 ) -> None:
     """Raises OpError where the decorator and the annotations speak of different things."""
     where = place_of(function)
-    for name, each in sizes.items():
-        if not isinstance(each, Sizes):
+    for name, size in sizes.items():
+        if not isinstance(size, Sizes):
             raise OpError(
-                f"{where}: sizes has {each!r} for {name}; write ROWS, COLUMNS or a Sizes(...) of "
+                f"{where}: sizes has {size!r} for {name}; write ROWS, COLUMNS or a Sizes(...) of "
                 "oracles.cases.sizes"
             )
     arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
@@ -513,12 +513,12 @@ def _compare(
         raise OpError(f"{where}: sizes has {idle}, which no annotation has; leave it out")
     if not signature.real:
         raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
-    for each in signature.outputs:
-        if not each.is_real:
+    for output in signature.outputs:
+        if not output.is_real:
             raise OpError(
-                f"{where}: {each.name} is an output of whole numbers or of truth values, which an "
-                "error of the last digit may change, so that no bound is for them; return real "
-                "numbers alone"
+                f"{where}: {output.name} is an output of whole numbers or truth values, which an "
+                "error of the last digit may change, so that no bound is for them; return real numbers "
+                "alone"
             )
     for each in signature.arrays:
         if not each.is_real and each.kind != torch.bool and labels.get(each.name) not in sizes:

@@ -109,8 +109,8 @@ def _line(function: Function, frames: traceback.StackSummary) -> str:
 def one_sentence(function: Function, fails: str) -> Iterator[None]:
     """Turn whatever is raised inside into an OpError that names a line of the function.
 
-    fails: what failed, as "it fails in float64". Warnings say nothing of a reference, which a
-    suite would take for errors. What says that memory is spent, or the GPU lost, stays.
+    fails: what failed, as "it fails in float64". Warnings say nothing of a reference, and are
+    ignored, since a suite takes them for errors. An error of memory or of the GPU passes through.
     """
     try:
         with warnings.catch_warnings(action="ignore"):

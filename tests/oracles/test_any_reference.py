@@ -239,16 +239,18 @@ def _tried(op: Op) -> int:
     return len(cases)
 
 
-def _is_sentence(told: str, file: Path) -> bool:
-    """Whether it is one line that names a line of the user's function, or the file's import."""
-    return "\n" not in told and re.search(rf"{re.escape(str(file))}:\d+: \S", told) is not None
+def _is_sentence(message: str, file: Path) -> bool:
+    """Tell whether it is one line that names a line of the user's file."""
+    return (
+        "\n" not in message and re.search(rf"{re.escape(str(file))}:\d+: \S", message) is not None
+    )
 
 
 @pytest.mark.parametrize("name", _WORKS)
 def test_function_of_operations_that_have_rules_is_an_op(name: str, tmp_path: Path) -> None:
     """It has cases, and each of those tried has a truth and a bound."""
-    (made,) = load_ops(_written(tmp_path, *_WORKS[name]))
-    assert _tried(made) > 60
+    (loaded,) = load_ops(_written(tmp_path, *_WORKS[name]))
+    assert _tried(loaded) > 60
 
 
 @pytest.mark.parametrize("name", _REFUSED)
@@ -258,9 +260,9 @@ def test_function_that_is_no_op_is_refused_in_a_sentence(name: str, tmp_path: Pa
     file = _written(tmp_path, *written)
     with pytest.raises(KernelError) as refused:
         load_ops(file)
-    told = str(refused.value)
-    assert _is_sentence(told, file), told
-    assert part in told, told
+    message = str(refused.value)
+    assert _is_sentence(message, file), message
+    assert part in message, message
 
 
 @pytest.mark.parametrize("name", _OF_ONE)
@@ -269,10 +271,10 @@ def test_function_of_torchs_works_or_is_refused_in_a_sentence(name: str, tmp_pat
     call = f'getattr(torch, "{name}", None) or getattr(F, "{name}")'
     file = _written(tmp_path, _X, _MN, f"made = ({call})(x)\n    return made")
     try:
-        (made,) = load_ops(file)
+        (loaded,) = load_ops(file)
     except KernelError as refused:
-        told = str(refused)
+        message = str(refused)
     else:
-        assert _tried(made) > 60
+        assert _tried(loaded) > 60
         return
-    assert _is_sentence(told, file), told
+    assert _is_sentence(message, file), message

@@ -104,7 +104,7 @@ def test_kernel_that_serves_nothing_is_given_nothing(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("other", ["quantise_blocks", "swiglu_forward"])
 def test_kernels_of_two_ops_are_given_cases_of_their_own(other: str) -> None:
-    """Whether their sizes have the same names or not, each has those that it has alone."""
+    """Their sizes may have the same names: each has the cases that it has alone."""
     ops = "rms_norm_forward", other
     kernels = [
         replace(next(each for each in all_kernels() if each.op.name == name), origin="user")
