@@ -517,12 +517,12 @@ def _compare(
         if not output.is_real:
             raise OpError(
                 f"{where}: {output.name} is an output of whole numbers or truth values, which an "
-                "error of the last digit may change, so that no bound is for them; return real numbers "
-                "alone"
+                "error of the last digit may change, so that no bound is for them; return real "
+                "numbers alone"
             )
-    for each in signature.arrays:
-        if not each.is_real and each.kind != torch.bool and labels.get(each.name) not in sizes:
+    for array in signature.arrays:
+        if not array.is_real and array.kind != torch.bool and labels.get(array.name) not in sizes:
             raise OpError(
-                f"{where}: {each.name} holds whole numbers; say the size that they are below, as "
-                f'labels={{"{each.name}": "n"}}'
+                f"{where}: {array.name} holds whole numbers; say the size that they are below, as "
+                f'labels={{"{array.name}": "n"}}'
             )

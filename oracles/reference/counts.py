@@ -54,5 +54,7 @@ def _is_view(func: Any) -> bool:
 
 def meta(shape: tuple[int, ...], kind: object) -> Tensor:
     """A tensor of this shape with no values; kind: as of `Array`, real numbers in float64."""
-    is_exact = isinstance(kind, torch.dtype) and not kind.is_floating_point
-    return torch.empty(shape, dtype=kind if is_exact else torch.float64, device="meta")
+    dtype = torch.float64
+    if isinstance(kind, torch.dtype) and not kind.is_floating_point:
+        dtype = kind
+    return torch.empty(shape, dtype=dtype, device="meta")
