@@ -127,7 +127,7 @@ def _scatter_reduce(
     a division by a whole number.
     """
     if reduce not in _ADDS | _EXTREMES | {"mean"}:
-        raise UnknownError(f"reduces by {reduce!r}, which no rule is for; write torch.prod")
+        raise UnknownError(f"reduces by {reduce!r}, which no rule is for; write it as products")
     before, error = (_zero(x) if x.error is None else x.error for x in (a, source))
     if reduce in _EXTREMES:
         if a.exact and source.exact:
