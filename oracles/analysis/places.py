@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oracles.analysis.arithmetic import Arithmetic
 from oracles.analysis.quantities import Combination, Known, constant_error, magnitude, number
-from oracles.analysis.rules import rule
+from oracles.analysis.rules import EPS_DIVISION, SUMS, UnknownError, rule, times_number
 from oracles.rounding import UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
@@ -76,19 +76,81 @@ def _pad(
     return None if a.error is None else _aten.constant_pad_nd(a.error, pad)
 
 
+@rule("fill")
+def _fill(_: Arithmetic, out: Known, a: Known, value: Known | float) -> Tensor | None:
+    del a
+    error = number(value).error
+    return None if error is None else error.expand(out.value.shape)
+
+
 @rule("scatter")
 def _scatter(
-    _: Arithmetic, out: Known, a: Known, dim: int, index: Known, source: Known | float
-) -> Tensor | None:
+    arithmetic: Arithmetic,
+    out: Known,
+    a: Known,
+    dim: int,
+    index: Known,
+    source: Known | float,
+    reduce: str | None = None,
+) -> Combination | Tensor | None:
+    if reduce is not None:
+        if isinstance(source, Known):
+            return _scatter_reduce(arithmetic, out, a, dim, index, source, reduce)
+        constant = number(source)
+        error = None if constant.error is None else constant.error.expand(index.value.shape)
+        several = Known(constant.value.expand(index.value.shape), error)
+        return _scatter_reduce(arithmetic, out, a, dim, index, several, reduce)
     error = number(source).error
     if a.error is None and error is None:
         return None
     if isinstance(source, Known):
         error = _zero(source) if error is None else error
     held = _zero(a) if a.error is None else a.error
-    del out
     made: Tensor = _aten.scatter(held, dim, index.value, 0.0 if error is None else error)
     return made
+
+
+@rule("scatter_reduce", sums=True)
+def _scatter_reduce(
+    arithmetic: Arithmetic,
+    out: Known,
+    a: Known,
+    dim: int,
+    index: Known,
+    source: Known,
+    reduce: str,
+    include_self: bool = True,  # noqa: FBT001,FBT002  # aten's own
+) -> Combination | Tensor | None:
+    """Add up or take the extreme of what comes to one place.
+
+    The largest of numbers is off by no more than the largest of their errors. A mean is a sum, and
+    a division by a whole number.
+    """
+    if reduce not in _ADDS | _EXTREMES | {"mean"}:
+        raise UnknownError(f"reduces by {reduce!r}, which no rule is for; write it as products")
+    before, error = (_zero(x) if x.error is None else x.error for x in (a, source))
+    if reduce in _EXTREMES:
+        if a.exact and source.exact:
+            return None
+        return before.scatter_reduce(dim, index.value, error, "amax", include_self=include_self)
+    if not include_self:
+        values = (a.value.scatter(dim, index.value, 0), before.scatter(dim, index.value, 0))
+        a = Known(values[0], None if a.exact else values[1])
+
+    def put(one: Tensor, other: Tensor) -> Tensor:
+        return one.scatter_add(dim, index.value, other)
+
+    if reduce in _ADDS:
+        return _added(arithmetic, out, a, source, put)
+    ones = torch.ones_like(a.value)
+    start = ones if include_self else ones.scatter(dim, index.value, 0)
+    count = put(start, torch.ones_like(source.value)).clamp_(min=1)
+    total = _added(arithmetic, Known(put(a.value, source.value)), a, source, put)
+    return arithmetic.rounded(out, total.tensor() / count, EPS_DIVISION / arithmetic.u)
+
+
+_ADDS, _EXTREMES = {"add", "sum"}, {"amax", "amin"}
+SUMS |= {_aten.scatter.reduce, _aten.scatter.value_reduce}
 
 
 def _added(
@@ -129,10 +191,17 @@ def _scatter_add(
 
 @rule("index_add", sums=True)
 def _index_add(
-    arithmetic: Arithmetic, out: Known, a: Known, dim: int, index: Known, source: Known
+    arithmetic: Arithmetic,
+    out: Known,
+    a: Known,
+    dim: int,
+    index: Known,
+    source: Known,
+    alpha: float = 1,
 ) -> Combination:
+    scaled = source if alpha == 1 else times_number(arithmetic, source, alpha)
     return _added(
-        arithmetic, out, a, source, lambda one, other: one.index_add(dim, index.value, other)
+        arithmetic, out, a, scaled, lambda one, other: one.index_add(dim, index.value, other)
     )
 
 
@@ -147,7 +216,7 @@ def _index_put(
 ) -> Combination | Tensor | None:
     places = [None if each is None else each.value for each in indices]
     if accumulate:
-        whole = Known(source.value.expand(out.value[places].shape), source.error)
+        whole = Known(source.value.expand(out.value[tuple(places)].shape), source.error)
 
         def put(one: Tensor, other: Tensor) -> Tensor:
             made: Tensor = _aten.index_put(one, places, other, accumulate=True)

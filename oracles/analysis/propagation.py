@@ -25,6 +25,7 @@ from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
 SOURCES = {"placeholder", "get_attr"}  # operations of nodes that aren't computed
+_MOST_SAID = 300  # characters of an error of torch's
 _SMALL = 16  # times fewer numbers: such values can be kept
 _SLOW = {
     *(_aten.tanh.default, _aten.erf.default, _aten.exp.default),
@@ -144,7 +145,7 @@ class Propagation:
             if node.op in SOURCES:
                 held[node] = self.source(node, constants, given)
             else:
-                held[node] = made = self._result(node, held)
+                held[node] = made = self._stated_result(node, held)
                 if (
                     kept is not None
                     and isinstance(made, Pair)
@@ -212,6 +213,19 @@ class Propagation:
         made = self._error(node, arithmetic, result, args, kwargs)
         _forget(result, _flat((args, kwargs)))
         return tree_map(added_up, made)
+
+    def _stated_result(self, node: Node, held: Mapping[Node, Any]) -> object:
+        """The result; a rule that fails is one that isn't written for these arguments."""
+        try:
+            return self._result(node, held)
+        except (NoRuleError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except Exception as error:
+            message = " ".join(str(error).split())[:_MOST_SAID]
+            raise NoRuleError(
+                f"{self.where(node)}: the rule of {node.target} isn't written for these arguments "
+                f"({type(error).__name__}: {message}); write it in other operations"
+            ) from error
 
     def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
         args: Any = map_arg(node.args, lambda each: held[each])

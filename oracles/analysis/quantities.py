@@ -47,8 +47,9 @@ class Known:
 
     @property
     def size(self) -> Tensor:
-        """The magnitude, which isn't changed."""
-        return self.once_of_value("size", self.value.abs)
+        """The magnitude, which isn't changed; of truth values 0 and 1."""
+        is_mask = self.value.dtype == torch.bool
+        return self.once_of_value("size", self.value.double if is_mask else self.value.abs)
 
     @property
     def most(self) -> float:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -131,6 +132,12 @@ def _mul(
     off = constant_error(b)
     made = arithmetic.local(out, relative=off)
     return _plus_scaled(made, a, out, arithmetic.grown(1 + off), abs(b))
+
+
+def times_number(arithmetic: Arithmetic, a: Known, factor: float) -> Known:
+    """Multiply a by a number, with the error of that."""
+    out = Known(a.value * factor)
+    return replace(out, given=_mul(arithmetic, out, a, factor))
 
 
 def _scaled(

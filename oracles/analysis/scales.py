@@ -43,8 +43,9 @@ def _of(*names: str, reads: bool = False) -> Callable[[Scale], Scale]:
 
 
 def _size(x: Any) -> Any:  # noqa: ANN401
-    """The scale of an argument; those of tensors of real numbers are no less than 0."""
-    return x if isinstance(x, Tensor) and x.is_floating_point() else abs(x)
+    """The scale of an argument; those of real numbers and of truth values are no less than 0."""
+    is_scale = isinstance(x, Tensor) and (x.is_floating_point() or x.dtype == torch.bool)
+    return x if is_scale else abs(x)
 
 
 @_of("add", "sub")

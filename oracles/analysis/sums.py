@@ -30,7 +30,9 @@ _EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are
 def axes_of(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     """The axes that an operation is asked for, all where it is asked for none."""
     given = (dim,) if isinstance(dim, int) else tuple(dim or ())
-    return tuple(each % max(a.dim(), 1) for each in given) or tuple(range(a.dim()))
+    if not a.dim():  # torch takes axis 0 or -1 of a number, which has none
+        return ()
+    return tuple(axis % a.dim() for axis in given) or tuple(range(a.dim()))
 
 
 def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tensor | None:

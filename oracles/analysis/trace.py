@@ -21,6 +21,7 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx import traceback as lines
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -78,6 +79,29 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
     return marked
 
 
+def attention_by_operations(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001,FBT002  # torch's own
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001,FBT002
+) -> Tensor:
+    """Compute PyTorch's attention by products and a softmax, which have rules.
+
+    PyTorch may call a kernel for it otherwise, whose operation is marked as random even where
+    nothing is dropped.
+    """
+    output: Tensor = _aten._scaled_dot_product_attention_math(  # noqa: SLF001  # torch's own name
+        *(query, key, value, attn_mask, dropout_p, is_causal),
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )[0]
+    return output
+
+
 class Precision(TorchFunctionMode):
     """Floating-point tensors are made and kept in one dtype, whatever a reference asks for.
 
@@ -111,6 +135,8 @@ class Precision(TorchFunctionMode):
             asks = sys._getframe(1).f_code.co_filename  # noqa: SLF001  # torch itself asks, too
             if asks == self.file:
                 return self.declared[id(args[0])]
+        if func is functional.scaled_dot_product_attention:
+            func = attention_by_operations
         if func in _HALVES:
             return rounds(args[0].to(self.dtype), "", _HALVES[func])
         if func in {Tensor.float, Tensor.double}:
@@ -123,6 +149,8 @@ class Precision(TorchFunctionMode):
         def kept(each: object) -> object:
             return self.dtype if isinstance(each, torch.dtype) and each in _FLOATS else each
 
+        if func in _INDEXED and not _is_held(args[0]):
+            args = (args[0], _by_places(args[1]), *args[2:])
         given = [each for each in tree_leaves((args, named)) if isinstance(each, Tensor)]
         held = given and all(map(_is_held, given))
         # Whole numbers that a graph has as they are: what follows from them is known, too.
@@ -136,6 +164,21 @@ class Precision(TorchFunctionMode):
                 lines.set_stack_trace([f"{self.file}:{frame.f_lineno}"])
                 return
             frame = frame.f_back  # type: ignore[assignment]
+
+
+_INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
+
+
+def _by_places(index: Any) -> Any:  # noqa: ANN401
+    """Replace each mask that a graph has as it is by its places: their number is fixed then."""
+    parts: list[object] = []
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, Tensor) and part.dtype == torch.bool and _is_held(part):
+            with _disable_current_modes():
+                parts += part.nonzero(as_tuple=True)
+        else:
+            parts.append(part)
+    return tuple(parts) if isinstance(index, tuple) or len(parts) > 1 else parts[0]
 
 
 def _is_whole(x: Tensor) -> bool:
@@ -200,17 +243,15 @@ _LOWERED = (
     *(_aten.std_mean, _aten.linalg_vector_norm, _aten.norm),
     *(_aten.addcmul, _aten.addcdiv, _aten.lerp, _aten.rsub, _aten.embedding, _aten.addmv),
     *(_aten.embedding_dense_backward, _aten.select_backward, _aten.slice_backward),
-    *(_aten._scaled_dot_product_flash_attention_for_cpu, _aten._safe_softmax),  # noqa: SLF001
+    _aten._safe_softmax,  # noqa: SLF001
+    _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
 )
 
 
 _MOST_KEPT = 256  # graphs
+_MOST_SAID = 400  # characters of an error of torch's
 _kept: dict[object, GraphModule] = {}
 _by_values: set[object] = set()
-
-
-class _DataError(NoRuleError):
-    """A reference does what depends on a tensor's values."""
 
 
 def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
@@ -233,7 +274,7 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     if key not in _kept and reference not in _by_values:
         try:
             _keep_graph(key, _traced(reference, inputs, frozenset()))
-        except _DataError:
+        except NoRuleError:  # it may go by values of whole numbers, in one of many ways
             if not whole:
                 raise
             _by_values.add(reference)
@@ -274,17 +315,28 @@ def _traced(
             graph = _lowered(reference, called, values, table)
     graph.meta["names"] = names
     for node in graph.graph.nodes:
-        if node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(
-            node.target, "tags", ()
-        ):
+        tags = getattr(node.target, "tags", ()) if node.op == "call_function" else ()
+        if torch.Tag.nondeterministic_seeded in tags:
             raise NoRuleError(f"{line_of(node, reference)}: {node.target} draws random numbers")
+        if torch.Tag.data_dependent_output in tags or _is_open(node.meta.get("val")):
+            raise NoRuleError(f"{line_of(node, reference)}: {node.target} {_DEPENDS}")
         if node.target == _aten.copy_.default and node.args[0].op == "placeholder":
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
             raise NoRuleError(f"{told(reference)} changes its input {name}")
     return graph
 
 
+_DEPENDS = (
+    "does what depends on a tensor's values, as a shape, a branch or a list may; write "
+    "torch.where, or another operation whose shapes follow from those of its arguments"
+)
 _GELU = {_aten.gelu.default, _aten.gelu_backward.default}
+
+
+def _is_open(value: object) -> bool:
+    """Tell whether a shape in it follows from values alone, as that of `nonzero`."""
+    tensors = [x for x in tree_leaves(value) if isinstance(x, Tensor)]
+    return any(isinstance(size, torch.SymInt) for x in tensors for size in x.shape)
 
 
 def _stays(node: Node) -> bool:
@@ -349,13 +401,18 @@ def _lowered(
     try:
         with Precision(torch.float64, _place(reference)[0]):
             first = _graph(called, *values)
+        lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
+        return _simplified(_graph(lowered, *values, table=table))
     except Exception as error:
-        data = "DataDependent" in type(error).__name__
-        why = "does what depends on a tensor's values" if data else f"can't be run: {error}"
-        kind = _DataError if data else NoRuleError
-        raise kind(f"{told(reference)} {why.splitlines()[0]}") from error
-    lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
-    return _simplified(_graph(lowered, *values, table=table))
+        raise NoRuleError(f"{told(reference)} {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """Say why a reference can't be made a graph, on one line."""
+    if "DataDependent" in type(error).__name__ or "SymInt" in str(error):
+        return _DEPENDS
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"can't be traced: {type(error).__name__}: {first}"[:_MOST_SAID]
 
 
 def _writes(node: Node) -> bool:

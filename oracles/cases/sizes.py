@@ -19,8 +19,8 @@ class Sizes:
     name     of the factor, as a report shows it
     levels   name -> values; of the first level the first value is the plain one
     level    (value) -> the name of its level
-    large    values for a GPU, in tier `full`
-    timed    values for a GPU, in the order of the op's timed cases
+    large    values for a GPU, in tier `full`; by default the largest of the levels
+    timed    values for a GPU, in the order of the op's timed cases; by default none
     multiple what every value is a multiple of
     """
 
@@ -30,6 +30,21 @@ class Sizes:
     large: tuple[int, ...] = ()
     timed: tuple[int, ...] = ()
     multiple: int = 1
+
+    def __post_init__(self) -> None:
+        """Take the largest value of the levels for the large one where there is none.
+
+        Raises ValueError where the levels hold no size of an op.
+        """
+        values = [value for values in self.levels.values() for value in values]
+        wrong = [value for value in values if value < 0]
+        if wrong or not any(values) or not all(self.levels.values()):
+            what = f"a size of {wrong[0]}" if wrong else "a level without a value above 0"
+            raise ValueError(
+                f"Sizes({self.name!r}): its levels have {what}; give each level one value or more"
+            )
+        if not self.large:
+            object.__setattr__(self, "large", (max(values),))
 
     def factor(self, size: str, name: str | None = None) -> Factor:
         """The levels as a factor of the op's size called `size`; name: another for the factor."""

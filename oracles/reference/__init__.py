@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
 from itertools import combinations, islice, product
@@ -50,7 +51,7 @@ from oracles.reference.cases import (
     distributions_of,
     workloads_of,
 )
-from oracles.reference.checks import check
+from oracles.reference.checks import check, one_sentence
 from oracles.reference.counts import Counter, meta
 from oracles.reference.signature import (
     Array,
@@ -106,6 +107,10 @@ class Reference:
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
     stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
 
+    def stated(self, what: str) -> AbstractContextManager[None]:
+        """Turn what a user's function raises into a sentence with its line."""
+        return one_sentence(self.written, f"{self.name}: {what} failed")
+
     def forms(self, case: Case) -> dict[str, OutputForm]:
         """Shape and dtype of each output."""
         sizes = dict(case.sizes)
@@ -127,6 +132,10 @@ class Reference:
 
     def inputs(self, case: Case, device: torch.device) -> Inputs:
         """Arguments of a kernel: N(0, 1), weights about 1, changed by the distribution, placed."""
+        with self.stated("to draw its arguments"):
+            return self._drawn(case, device)
+
+    def _drawn(self, case: Case, device: torch.device) -> Inputs:
         sizes, real = dict(case.sizes), self.signature.real
         key = (case.op, case.sizes, case.dtype_label, case.distribution, case.seed)
         draw = generator(device, *key)
@@ -183,13 +192,15 @@ class Reference:
 
     def oracle(self, _case: Case, inputs: Inputs) -> Outputs:
         """The truth."""
-        return self._named(analysis.truth(self.function, inputs))
+        with self.stated("to run it in float64"):
+            return self._named(analysis.truth(self.function, inputs))
 
     def bound(
         self, case: Case, inputs: Inputs, _truth: Outputs, numerics: Numerics
     ) -> dict[str, Bound]:
         """Derived by running error analysis; probabilistic where addends vary."""
-        found = analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
+        with self.stated("to follow its errors"):
+            found = analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
         if case.distribution in EQUAL or any(each.expanded for _, each in case.layout.tensors):
             found = tuple(replace(each, probabilistic=None) for each in found)
         parts = self._infected(inputs)
@@ -223,12 +234,17 @@ class Reference:
         rows_share = case.dtype == torch.float32 and bool(self.gradients)
         if not comparable(case) or (rows_share and _counted(self, case.sizes).logarithms):
             return {}
-        made = self._named(analysis.emulate(self.function, inputs, numerics, self._dtypes(case)))
+        with self.stated("to run it in fp32"):
+            dtypes = self._dtypes(case)
+            made = self._named(analysis.emulate(self.function, inputs, numerics, dtypes))
         return {name: each for name, each in made.items() if each is None or each.itemsize > 1}
 
     def flops(self, case: Case) -> int:
-        """Operations on elements."""
-        return _counted(self, case.sizes).flops
+        """Operations on elements; of an op that only moves numbers, those that it returns."""
+        counted = _counted(self, case.sizes).flops
+        if counted or not all(size for _, size in case.sizes):
+            return counted
+        return sum(math.prod(form.shape) for form in self.forms(case).values())
 
     def products(self, case: Case) -> bool:
         """Whether some of them are those of matrix products."""
@@ -248,10 +264,13 @@ class Reference:
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
-        sizes = _small(self)
-        case = case_of(self.name, sizes, _SINGLE, "ci")
-        inputs = self.inputs(case, torch.device("cpu"))
-        check(self.written, self.function, self.signature, sizes, inputs)
+        small = _small(self)
+        empty = ({**small, name: 0} for name, size in self.sizes.items() if not size.least)
+        for sizes in (small, *(some for some in empty if self.problem(some) is None)):
+            case = case_of(self.name, sizes, _SINGLE, "ci")
+            inputs = self.inputs(case, torch.device("cpu"))
+            check(self.written, self.function, self.signature, sizes, inputs)
+            self.flops(case)
 
     def _dtypes(self, case: Case) -> tuple[torch.dtype, ...]:
         return tuple(each.dtype(case) for each in self.signature.outputs)
@@ -353,16 +372,17 @@ def _apart(reference: Reference) -> list[dict[str, int]]:
 def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counter:
     """What one call does on tensors of these sizes."""
     signature, named = reference.signature, dict(sizes)
-    given = {each.name: meta(each.shape(named), real=each.is_real) for each in signature.arrays}
+    empty = {array.name: meta(array.shape(named), array.kind) for array in signature.arrays}
     counter = Counter()
-    try:
-        with counter:
-            reference.function(**given, **signature.numbers)
-    except RuntimeError:  # it goes by values of whole numbers, of which these have none
-        case = case_of(reference.name, named, _SINGLE, "ci")
-        inputs, counter = reference.inputs(case, torch.device("cpu")), Counter()
-        with counter:
-            reference.function(**inputs)
+    with reference.stated("to count its operations"):
+        try:
+            with counter:
+                reference.function(**empty, **signature.numbers)
+        except Exception:  # noqa: BLE001  # it may go by values, of which these have none
+            case = case_of(reference.name, named, _SINGLE, "ci")
+            inputs, counter = reference.inputs(case, torch.device("cpu")), Counter()
+            with counter:
+                reference.function(**inputs)
     return counter
 
 
@@ -385,7 +405,8 @@ def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
     def run(tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         return analysis.truth(reference.function, {**tensors, **signature.numbers})
 
-    return symmetries.symmetries(run, draw, signature, _apart(reference))
+    with reference.stated("to try its signs"):
+        return symmetries.symmetries(run, draw, signature, _apart(reference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,7 +542,13 @@ def op_of(reference: Reference) -> ReferenceOp:
         ),
         nonzero=reference.nonzero,
     )
-    return replace(made, cases=cache(partial(cases_of, made, sizes)))
+
+    @cache
+    def cases() -> tuple[Case, ...]:
+        with reference.stated("to make its cases"):
+            return cases_of(made, sizes)
+
+    return replace(made, cases=cases)
 
 
 def op(
@@ -584,6 +611,12 @@ def _compare(
 ) -> None:
     """Raises OpError where the decorator and the annotations speak of different things."""
     where = place_of(function)
+    for name, size in sizes.items():
+        if not isinstance(size, Sizes):
+            raise OpError(
+                f"{where}: sizes has {size!r} for {name}; write ROWS, COLUMNS or a Sizes(...) of "
+                "oracles.cases.sizes"
+            )
     arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
     used = {axis for each in arrays for axis in each.axes if isinstance(axis, str)}
     for missing in sorted(used - sizes.keys()):
@@ -594,11 +627,18 @@ def _compare(
         raise OpError(f"{where}: spreads names {spreads}, which is no size; name one of sizes")
     if not signature.real:
         raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
-    for each in signature.arrays:
-        if not each.is_real and each.kind != torch.bool and labels.get(each.name) not in sizes:
+    for output in signature.outputs:
+        if not output.is_real:
             raise OpError(
-                f"{where}: {each.name} holds whole numbers; say the size that they are below, as "
-                f'labels={{"{each.name}": "n"}}'
+                f"{where}: {output.name} is an output of whole numbers or truth values, which an "
+                "error of the last digit may change, so that no bound is for them; return real "
+                "numbers alone"
+            )
+    for array in signature.arrays:
+        if not array.is_real and array.kind != torch.bool and labels.get(array.name) not in sizes:
+            raise OpError(
+                f"{where}: {array.name} holds whole numbers; say the size that they are below, as "
+                f'labels={{"{array.name}": "n"}}'
             )
 
 

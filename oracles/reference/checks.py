@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from oracles.analysis import NoRuleError, bounds, truth
+from oracles.analysis.trace import attention_by_operations
 from oracles.op import Argument, Numerics
 from oracles.reference.signature import Function, OpError, Signature, place_of
 
@@ -36,7 +40,7 @@ class _Watch(TorchDispatchMode):
         self.names = {
             each.untyped_storage().data_ptr(): name
             for name, each in inputs.items()
-            if isinstance(each, Tensor)
+            if isinstance(each, Tensor) and each.numel()  # every empty one lies at 0
         }
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -80,10 +84,13 @@ class _Inside(TorchFunctionMode):
             where = _line(self.function, traceback.extract_stack())
             told = "where errors can't be followed; write it in operations of torch"
             raise OpError(f"{where}: it leaves PyTorch by {func.__name__}, {told}")
+        if func is functional.scaled_dot_product_attention:
+            func = attention_by_operations
         return func(*args, **(kwargs or {}))
 
 
-_LEAVES = {Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr}
+_LEAVES = {Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr, Tensor.tolist}
+_MOST_SAID = 300  # characters of an error of torch's
 
 
 def _is_whole(x: object) -> bool:
@@ -92,9 +99,33 @@ def _is_whole(x: object) -> bool:
 
 def _line(function: Function, frames: traceback.StackSummary) -> str:
     """`file:line` of the last frame in the reference's file, else of the reference."""
-    file = inspect.unwrap(function).__code__.co_filename
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    file = None if code is None else code.co_filename
     lines = [each.lineno for each in frames if each.filename == file]
     return f"{file}:{lines[-1]}" if lines else place_of(function)
+
+
+@contextmanager
+def one_sentence(function: Function, fails: str) -> Iterator[None]:
+    """Turn whatever is raised inside into an OpError that names a line of the function.
+
+    fails: what failed, as "it fails in float64". Warnings say nothing of a reference, and are
+    ignored, since a suite takes them for errors. An error of memory or of the GPU passes through.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    except (OpError, MemoryError, *_OF_THE_DEVICE):
+        raise
+    except NoRuleError as error:
+        raise OpError(str(error)) from error
+    except (Exception, SystemExit) as error:
+        where = _line(function, traceback.extract_tb(error.__traceback__))
+        message = " ".join(str(error).split())[:_MOST_SAID]
+        raise OpError(f"{where}: {fails}: {type(error).__name__}: {message}") from error
+
+
+_OF_THE_DEVICE = torch.OutOfMemoryError, torch.AcceleratorError
 
 
 def check(
@@ -113,20 +144,24 @@ def check(
         name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
         for name, each in inputs.items()
     }
-    try:
+    where_empty = "".join(
+        f" where {name} is 0, a size that a Sizes without 0 leaves out"
+        for name, size in sizes.items()
+        if not size
+    )
+    with one_sentence(written, f"it fails in float64{where_empty}"):
         with _Inside(written), _Watch(written, wide):
             function(**wide)
         exact = truth(function, inputs)
-    except (OpError, NoRuleError) as error:
-        raise OpError(str(error)) from error
-    except Exception as error:
-        where = _line(written, traceback.extract_tb(error.__traceback__))
-        told = " ".join(str(error).split())[:300]
-        raise OpError(f"{where}: it fails in float64: {type(error).__name__}: {told}") from error
     if len(exact) != len(signature.outputs):
         told = f"it returns {len(exact)} tensors, and its annotation says {len(signature.outputs)}"
         raise OpError(f"{place_of(written)}: {told}")
     for array, value in zip(signature.outputs, exact, strict=True):
+        if not isinstance(value, Tensor):
+            raise OpError(
+                f"{place_of(written)}: {array.name} is of type {type(value).__name__}, where its "
+                "annotation says a tensor; return a tensor, or a tuple of tensors"
+            )
         if value.dtype != torch.float64:
             raise OpError(
                 f"{place_of(written)}: {array.name} isn't float64 where all arguments are; "
@@ -135,9 +170,7 @@ def check(
         if tuple(value.shape) != array.shape(sizes):
             raise OpError(
                 f"{place_of(written)}: {array.name} has shape {tuple(value.shape)} where its "
-                f"annotation says {array.shape(sizes)}"
+                f"annotation says {array.shape(sizes)}{where_empty}"
             )
-    try:
+    with one_sentence(written, f"its errors can't be followed{where_empty}"):
         bounds(function, inputs, Numerics(), tuple(torch.float32 for _ in exact))
-    except NoRuleError as error:
-        raise OpError(str(error)) from error

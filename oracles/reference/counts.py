@@ -52,6 +52,9 @@ def _is_view(func: Any) -> bool:
     return any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
 
 
-def meta(shape: tuple[int, ...], *, real: bool) -> Tensor:
-    """A tensor of this shape with no values."""
-    return torch.empty(shape, dtype=torch.float64 if real else torch.int64, device="meta")
+def meta(shape: tuple[int, ...], kind: object) -> Tensor:
+    """A tensor of this shape with no values; kind: as of `Array`, real numbers in float64."""
+    dtype = torch.float64
+    if isinstance(kind, torch.dtype) and not kind.is_floating_point:
+        dtype = kind
+    return torch.empty(shape, dtype=dtype, device="meta")

@@ -12,6 +12,7 @@ and isn't a tensor is a number that the op fixes, and that kernels are passed.
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ _FIXED = {
     ("bfloat16",): torch.bfloat16,
     ("int32",): torch.int32,
     ("int64",): torch.int64,
-    ("bool",): torch.bool,
+    ("bool", "bool_"): torch.bool,
     ("float8_e4m3fn",): torch.float8_e4m3fn,
 }
 # One letter for each axis, the last one z: what layouts name axes by.
@@ -144,11 +145,28 @@ class Signature:
 
 def place_of(function: Function) -> str:
     """`file:line` of where a function is written."""
-    code = inspect.unwrap(function).__code__
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:  # written in C, or an object that is called
+        return str(getattr(function, "__name__", type(function).__name__))
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
+    if types.NoneType in typing.get_args(hint):
+        raise OpError(
+            f"{where}: {name} may be None, and an op's arguments are always there; write one op "
+            f"with {name}, and one without"
+        )
+    if isinstance(hint, GenericAlias):
+        raise OpError(
+            f"{where}: {name} is a {typing.get_origin(hint).__name__}; an op takes tensors, an "
+            "argument for each, and numbers that have a default"
+        )
+    if hint is str:
+        raise OpError(
+            f"{where}: {name} is a string, which no kernel is passed; write an op for each of its "
+            "values"
+        )
     axes_said, dtypes = getattr(hint, "dim_str", None), getattr(hint, "dtypes", ())
     if axes_said is None or getattr(hint, "array_type", None) is not Tensor:
         raise OpError(

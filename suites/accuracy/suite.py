@@ -157,9 +157,10 @@ class Accuracy(Suite[AccuracyRow]):
         for kernel in kernels:
             if kernel.origin != "user":
                 continue
-            beside = [case for case in self.cases if case.op == kernel.op.name]
+            every = (*self.cases, *made.values())
+            beside = [case for case in every if case.op == kernel.op.name]
             refusal = partial(self.judge.refusal, kernel)
-            for case in own_cases(kernel, refusal, (*beside, *made.values()), self.options.tier):
+            for case in own_cases(kernel, refusal, beside, self.options.tier):
                 for seed in self.options.seed:
                     other = replace(case, seed=case.seed + seed)
                     if not self.options.dtype or dtype_name(case.dtype) in self.options.dtype:

@@ -22,6 +22,7 @@ import torch
 
 from kernels.registry import Kernel, KernelError
 from oracles.op import Case, Numerics
+from oracles.reference import OpError
 from reports.arguments import quoted
 from reports.exit_status import ExitStatus
 from reports.output import report_console
@@ -64,7 +65,8 @@ class Session(Generic[PairRow]):
         self.suite = make(self.options, config.stash[DEVICE])
         # From here on what fails has to end the suite's processes too.
         config.add_cleanup(self.suite.close)
-        self.pairs = {(each[0].name, each[1].id()): each for each in self.suite.plan()}
+        with refusing(OpError):
+            self.pairs = {(each[0].name, each[1].id()): each for each in self.suite.plan()}
         self.record: RunRecord[PairRow] | None = None
         self.progress = Progress(self.suite.name)
         self.shards: shards.Shards | None = None
@@ -124,6 +126,7 @@ class Session(Generic[PairRow]):
         """Keep the name of a row that -k leaves out."""
         self._left_out = items[0].name.partition("[")[2].removesuffix("]")
 
+    @refusing(OpError)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start the record; pairs that aren't tried are rows already, and need no test.
 
@@ -266,6 +269,8 @@ class Session(Generic[PairRow]):
         note_pair(kernel, case)
         try:
             rows = self._rows(*self.pairs[kernel, case])
+        except OpError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         except DeviceLostError as lost:
             self._lose(lost)
         self.add(rows)

@@ -16,6 +16,7 @@ import torch
 from kernels.registry import Kernel
 from oracles.cases.names import objection
 from oracles.op import Case, Op, dtype_name
+from oracles.reference import OpError
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
 from suites.accuracy.coverage import MOST_BYTES_IN_REACH
 from suites.accuracy.suite import FURTHER, Accuracy
@@ -196,7 +197,7 @@ class Search(Accuracy):
     def _judged(self, kernel: Kernel, case: Case) -> AccuracyRow:
         try:
             row = self.judge.try_pair(kernel, case)
-        except NoMemoryError as error:
+        except (NoMemoryError, OpError) as error:
             return self.judge.refused(kernel, case, str(error))
         if row.status != "failed" or not any(each in (row.reason or "") for each in SPENT):
             return row

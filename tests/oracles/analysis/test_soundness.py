@@ -44,6 +44,7 @@ def _positive(normal: Tensor) -> Tensor:
 
 
 _ONES = torch.arange(64) % 3 == 0
+_PLACES = torch.arange(64).expand(16, -1) % 8
 
 OPERATIONS = {
     "add": Operation(lambda a, b: a + b, count=2),
@@ -101,6 +102,27 @@ OPERATIONS = {
     "logsumexp": Operation(lambda a: a.logsumexp(-1), near=0.1),
     "gather": Operation(lambda a: a.gather(-1, torch.tensor([[3]] * 16))),
     "cat and slices": Operation(lambda a, b: torch.cat([a[:, ::2], b[3:, :32]]), count=2),
+    "mul by truth values": Operation(lambda a: a * _ONES),
+    "mul by an open comparison": Operation(lambda a, b: a * (a > b), count=2, near=0.0),
+    "sum of one number along an axis": Operation(lambda a: a.sum().sum(0) + a, near=0.05),
+    "index_add with alpha": Operation(
+        lambda a: torch.ones(4, 64).index_add(0, torch.arange(16) % 4, a, alpha=0.3)
+    ),
+    "scatter_reduce by sum": Operation(
+        lambda a: torch.ones(16, 8).scatter_reduce(-1, _PLACES, a, "sum", include_self=False)
+    ),
+    "scatter_reduce by mean": Operation(
+        lambda a: torch.ones(16, 8).scatter_reduce(-1, _PLACES, a, "mean"), near=0.4
+    ),
+    "scatter_reduce by extreme": Operation(
+        lambda a: torch.zeros(16, 8).scatter_reduce(-1, _PLACES, a, "amin")
+    ),
+    "fill": Operation(lambda a: a.clone().fill_(a[3, 5])),
+    "attention": Operation(
+        lambda a, b: F.scaled_dot_product_attention(a[None], b[None], b[None], is_causal=True)[0],
+        count=2,
+        near=0.01,
+    ),
     "index_add": Operation(lambda a: torch.zeros(4, 64).index_add(0, torch.arange(16) % 4, a)),
     "scatter_add": Operation(
         lambda a: torch.zeros(16, 8).scatter_add(-1, torch.arange(64).expand(16, -1) % 8, a)

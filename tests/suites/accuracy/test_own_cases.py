@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 import torch
 
@@ -10,6 +14,7 @@ from oracles.cases import GENERATED
 from oracles.cases.covering import Coverage
 from oracles.op import Case
 from suites.accuracy.own_cases import FEWEST, is_small, own_cases
+from suites.accuracy.suite import Accuracy
 
 _KERNELS = {each.name: each for each in all_kernels()}
 
@@ -95,3 +100,30 @@ def test_cases_are_the_same_in_each_process(kernel: Kernel) -> None:
 def test_kernel_that_serves_nothing_is_given_nothing(kernel: Kernel) -> None:
     """The run says that nothing ran."""
     assert own_cases(kernel, lambda _: "nothing is served", _quick(kernel), "ci") == []
+
+
+@pytest.mark.parametrize("other", ["quantise_blocks", "swiglu_forward"])
+def test_kernels_of_two_ops_are_given_cases_of_their_own(other: str) -> None:
+    """Their sizes may have the same names: each has the cases that it has alone."""
+    ops = "rms_norm_forward", other
+    kernels = [
+        replace(next(each for each in all_kernels() if each.op.name == name), origin="user")
+        for name in ops
+    ]
+
+    def refusal(kernel: Kernel, case: Case) -> str | None:
+        assert case.op == kernel.op.name
+        return None if case.dtype == torch.float16 and not case.size("m") % 3 else "not served"
+
+    def drawn(*several: Kernel) -> list[str]:
+        run = SimpleNamespace(
+            cases=tuple(case for each in several for case in _quick(each)),
+            judge=SimpleNamespace(refusal=refusal),
+            options=SimpleNamespace(seed=[0], dtype=[], tier="ci"),
+        )
+        made = Accuracy._own_cases(cast("Accuracy", run), several)
+        return [case.id() for case in made]
+
+    alone = [drawn(each) for each in kernels]
+    assert all(alone)
+    assert drawn(*kernels) == [*alone[0], *alone[1]]

@@ -156,3 +156,79 @@ def test_file_with_an_op_and_a_kernel_of_another_is_refused(tmp_path: Path) -> N
         f"{text}\nfrom kernels import RMS_NORM_FORWARD as root_norm\n_register('x', '')"
     )
     assert "give those a file of their own" in _ran(tmp_path, f"--kernels={file}", status=4)
+
+
+_PLACES = ROOT / "tests/candidates/own_ops/places.py"
+_OPS_OF_PLACES = (
+    *("masked_forward", "table_backward", "largest_backward", "added_forward"),
+    *("averaged_forward", "causal_forward", "segments_forward"),
+)
+
+
+def test_kernels_that_pick_and_scatter_are_told_right_from_wrong(tmp_path: Path) -> None:
+    """Of seven ops in a file the right kernel passes each case, and the wrong one fails each."""
+    of_case = ("m12-n16-float32-contiguous", "m33-n33-float32-contiguous-seed3")
+    cases = [f"--case={op}-{each}" for op in _OPS_OF_PLACES for each in of_case]
+    _ran(tmp_path, f"--kernels={_PLACES}", *cases, status=1)
+    found = {(row.kernel, row.case.id): row for row in _rows(tmp_path)}
+    assert len(found) == 2 * len(cases)
+    for (name, case), row in found.items():
+        assert row.status == ("passed" if name == "right" else "failed"), (name, case, row.reason)
+
+
+_TWO = """
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from kernels import Domain, kernel
+from oracles.cases.sizes import COLUMNS, Sizes
+from oracles.reference import op
+
+LENGTH = Sizes("length", {"some": (4, 6, 9)}, lambda _: "some")
+
+@op(sizes={"m": LENGTH, "n": COLUMNS})
+def first(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    SPOILT
+    return x + 1
+
+@op(sizes={"k": LENGTH})
+def second(x: Float[Tensor, "k"]) -> Float[Tensor, "k"]:
+    return x + 1
+
+@kernel(first, Domain(dtypes=(torch.float32,)))
+def mine(x):
+    return x + 1
+
+@kernel(second, Domain(dtypes=(torch.float32,)))
+def other(x):
+    return x + 1
+"""
+
+
+def test_function_that_fails_on_a_case_leaves_the_other_op_its_verdict(tmp_path: Path) -> None:
+    """The run fails, with the user's line in one sentence, and no traceback."""
+    file = tmp_path / "mine.py"
+    file.write_text(_TWO.replace("SPOILT", "assert x.is_meta or len(x) != 9, 'no nine'"))
+    cases = [f"--case=first_forward-m{m}-n64-float32-contiguous" for m in (9, 4)]
+    cases.append("--case=second_forward-k9-float32-contiguous")
+    text = _ran(tmp_path, f"--kernels={file}", *cases, status=1)
+    found = {row.case.id.split("-float32")[0]: row.status for row in _rows(tmp_path)}
+    assert found == {"first_forward-m4-n64": "passed", "second_forward-k9": "passed"}
+    assert f"{file}:13: first_forward: " in " ".join(text.split()), text
+    assert text.count("no nine") == 1
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    ["x = x + x.kthvalue(1).values[0]", "x = x * x.sum().item()", "assert len(x) != 9, 'no nine'"],
+)
+def test_function_that_is_no_op_ends_a_run_before_it_begins(spoilt: str, tmp_path: Path) -> None:
+    """As a mistake of usage, in one sentence."""
+    file = tmp_path / "mine.py"
+    file.write_text(_TWO.replace("SPOILT", spoilt))
+    text = _ran(tmp_path, f"--kernels={file}", status=4)
+    assert text.startswith("ERROR: "), text
+    assert f"{file}:13: " in text
+    assert len(text.strip().splitlines()) == 1

@@ -1,0 +1,280 @@
+"""Whatever a user's function does, its op works, or is refused in one sentence with its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import registry
+from kernels.registry import KernelError, load_ops
+from oracles import OPS
+from oracles.op import Numerics, Op
+from oracles.reference import ReferenceOp
+
+CPU = torch.device("cpu")
+_HEAD = """
+import math
+import numpy as np
+import torch
+from torch.nn import functional as F
+from jaxtyping import Bool, Float, Float32, Int, Int32
+from torch import Tensor
+from oracles.cases.sizes import Sizes
+from oracles.reference import op
+
+def some(*values):
+    return Sizes("some", {"some": values}, lambda _: "some")
+
+SIZES = {"m": some(4, 9, 0), "n": some(6, 8)}
+"""
+_X = 'x: Float[Tensor, "m n"]'
+_I = 'i: Int[Tensor, "m 3"]'
+_K = 'k: Bool[Tensor, "m n"]'
+_MN, _M = 'Float[Tensor, "m n"]', 'Float[Tensor, "m"]'
+
+# Functions that work: arguments, what is returned, the body.
+_WORKS = {
+    "truth value times a number": (f"{_X}, {_K}", _MN, "return x * k"),
+    "number times a comparison": (_X, _MN, "return (x > 0) * x"),
+    "truth values counted": (f"{_X}, {_K}", _M, "return (x * k).sum(1) / k.sum(1).clamp(min=1)"),
+    "truth value as a factor of a mean": (f"{_X}, {_K}", _M, "return (x * ~k).mean(1)"),
+    "sum of a number along an axis": (_X, 'Float[Tensor, ""]', "return x.sum().sum(0)"),
+    "mean of a number along an axis": (_X, 'Float[Tensor, ""]', "return x.sum().mean(-1)"),
+    "softmax of a number": (_X, 'Float[Tensor, ""]', "return x.sum().softmax(0)"),
+    "variance of a row": (_X, _M, "return x.var(-1)"),
+    "index_add with alpha": (
+        f'{_X}, i: Int[Tensor, "3"]',
+        _MN,
+        "return x.index_add(1, i, x[:, :3], alpha=0.3)",
+    ),
+    "scatter with reduce": (f"{_X}, {_I}", _MN, 'return x.scatter(1, i, x[:, :3], reduce="add")'),
+    "scatter of a number": (f"{_X}, {_I}", _MN, 'return x.scatter(1, i, 0.3, reduce="add")'),
+    "scatter_reduce by sum": (f"{_X}, {_I}", _MN, 'return x.scatter_reduce(1, i, x[:, :3], "sum")'),
+    "scatter_reduce of others alone": (
+        f"{_X}, {_I}",
+        _MN,
+        'return x.scatter_reduce(1, i, x[:, :3], "mean", include_self=False)',
+    ),
+    "scatter_reduce by extreme": (
+        f"{_X}, {_I}",
+        _MN,
+        'return x.scatter_reduce(1, i, x[:, :3], "amax")',
+    ),
+    "rows of a table": (f"{_X}, {_I}", 'Float[Tensor, "m 3 m"]', "return x.T[i]"),
+    "embedding": (f"{_X}, {_I}", 'Float[Tensor, "m 3 m"]', "return F.embedding(i, x.T)"),
+    "a list of whole numbers": (
+        f"{_X}, {_I}",
+        _MN,
+        "return x + sum(x[:, a] for a in i.flatten().tolist()).unsqueeze(1) if len(x) else x",
+    ),
+    "a whole number taken out": (f"{_X}, {_I}", _MN, "return x * int(i.sum())"),
+    "a branch by whole numbers": (f"{_X}, {_I}", _MN, "return x if i.sum() > 9 else 2 * x"),
+    "numpy of whole numbers": (f"{_X}, {_I}", _MN, "return x * float(np.sum(i.numpy()))"),
+    "shapes by whole numbers": (
+        f"{_X}, {_I}",
+        _MN,
+        "y, rows = x.clone(), (i[:, 0] > 2).nonzero().squeeze(-1)\n"  # noqa: ISC004
+        "    y[rows] = 3 * x[rows]\n    return y",
+    ),
+    "rows by a mask of whole numbers": (
+        f"{_X}, {_I}",
+        'Float[Tensor, "n"]',
+        "return x[i[:, 0] > 2].sum(0)",
+    ),
+    "sorted whole numbers": (f"{_X}, {_I}", _MN, "return x[i[:, 0].argsort()]"),
+    "attention": (_X, _MN, "return F.scaled_dot_product_attention(x[None], x[None], x[None])[0]"),
+    "causal attention": (
+        _X,
+        _MN,
+        "return F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True)[0]",
+    ),
+    "a view of a new tensor that is written": (_X, _MN, "y = x * 2\n    y[:, 0] = 1\n    return y"),
+    "a new tensor changed in place": (_X, _MN, "return (x * 2).add_(1).mul_(x)"),
+    "its argument": (_X, _MN, "return x"),
+    "a view of its argument": (_X, 'Float[Tensor, "n m"]', "return x.T"),
+    "a copy alone": (_X, 'Float[Tensor, "m 2*n"]', "return torch.cat([x, x], 1)"),
+    "a list of parts": (_X, _MN, "return torch.stack(list(x.unbind(1)), 1)"),
+    "numbers of math": (_X, _MN, "return x * math.sqrt(math.pi)"),
+    "a dtype that is asked for": (
+        _X,
+        _MN,
+        "return x.sum(1, keepdim=True, dtype=torch.float32) + x",
+    ),
+    "a function that warns": (
+        _X,
+        _MN,
+        'import warnings\n    warnings.warn("old", DeprecationWarning)\n    return x + 1',
+    ),
+    "a loop over rows": (_X, _MN, "return torch.stack([each * 2 for each in x]) if len(x) else x"),
+    "einsum": (_X, 'Float[Tensor, "m m"]', 'return torch.einsum("ab,cb->ac", x, x)'),
+    "a product of nothing": (_X, _MN, "return x + x[:, :0] @ x[:, :0].T @ x"),
+}
+# Functions that are refused, and a part of the sentence.
+_REFUSED = {
+    "scatter by product": (
+        f"{_X}, {_I}",
+        _MN,
+        'return x.scatter_reduce(1, i, x[:, :3], "prod")',
+        "prod",
+    ),
+    "attention with dropout": (
+        _X,
+        _MN,
+        "return F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5)[0]",
+        "draws random numbers",
+    ),
+    "a list of real numbers": (
+        _X,
+        _MN,
+        "return x * x.flatten().tolist()[0]",
+        "leaves PyTorch by tolist",
+    ),
+    "a real number taken out": (_X, _MN, "return x * x.sum().item()", "values"),
+    "a real number in a float": (_X, _MN, "return x * float(x.sum())", "values"),
+    "a branch by real numbers": (_X, _MN, "return x if x.sum() > 0 else -x", "values"),
+    "places of real numbers": (_X, 'Float[Tensor, "n"]', "return x[x[:, 0] > 0].sum(0)", "values"),
+    "nonzero": (_X, 'Float[Tensor, ""]', "return x * x.nonzero().shape[0]", ""),
+    "numpy": (_X, _MN, "return torch.from_numpy(np.sin(x.numpy()))", "leaves PyTorch by numpy"),
+    "numpy called on a tensor": (_X, _MN, "return torch.as_tensor(np.sin(x))", ""),
+    "nothing returned": (_X, _MN, "x * 2", "None"),
+    "an empty tuple": (_X, _MN, "return ()", "returns 0 tensors"),
+    "a list returned": (_X, _MN, "return [x]", ""),
+    "a number returned": (_X, _MN, "return 3.0", ""),
+    "a tuple of too many": (_X, _MN, "return x, x", "returns 2 tensors"),
+    "a dict returned": (_X, _MN, 'return {"y": x}', ""),
+    "another shape": (_X, _MN, "return x.sum(1)", "has shape"),
+    "another dtype": (_X, _MN, "return (x > 0)", "isn't float64"),
+    "whole numbers returned": (_X, 'Int[Tensor, "m"]', "return x.argmax(1)", "whole numbers"),
+    "an argument that is changed": (_X, _MN, "return x.mul_(2)", "changes its argument x"),
+    "a view of an argument that is changed": (
+        _X,
+        _MN,
+        "x[:, 0] = 0\n    return x",
+        "changes its argument x",
+    ),
+    "an attribute that torch has not": (
+        _X,
+        _MN,
+        "return torch.no_such_function(x)",
+        "no_such_function",
+    ),
+    "a name that nothing has": (_X, _MN, "return x * beta", "beta"),
+    "an error of its own": (_X, _MN, 'raise RuntimeError("two\\nlines")', "two lines"),
+    "an assertion": (_X, _MN, "assert len(x) > 100\n    return x", "AssertionError"),
+    "a call without end": (_X, _MN, "return mine(x)", ""),
+    "an extreme of nothing": (_X, 'Float[Tensor, "n"]', "return x.amax(0)", "where m is 0"),
+    "complex numbers": (_X, _MN, "return torch.fft.fft(x).real", ""),
+    "sparse numbers": (_X, _MN, "return x.to_sparse().to_dense()", ""),
+    "a convolution": (_X, _MN, "return F.conv1d(x[None], x.new_ones(len(x), len(x), 1))[0]", ""),
+    "a string": (f'{_X}, kind: str = "silu"', _MN, "return x", "kind is a string"),
+    "a list of tensors": (f"{_X}, xs: list[{_MN}]", _MN, "return xs[0]", "xs is a list"),
+    "an optional tensor": (f"{_X}, b: {_MN} | None = None", _MN, "return x", "b may be None"),
+    "code that is run as text": (_X, _MN, 'return eval("x + ")', "SyntaxError"),
+    "the end of the process": (_X, _MN, "import sys\n    sys.exit(3)", ""),
+}
+# Functions of one tensor: those that no rule is for are refused, the others work.
+_OF_ONE = (
+    *("acos", "acosh", "addbmm", "angle", "arctan", "argsort", "asinh", "atan", "atanh"),
+    *("bucketize", "cbrt", "ceil", "celu", "cholesky", "conj", "corrcoef", "cos", "cosh", "cov"),
+    *("cummax", "cummin", "cumprod", "deg2rad", "detach", "diff", "digamma", "dist", "dot", "elu"),
+    *("erfc", "erfinv", "exp", "expm1", "fix", "flatten", "fliplr", "floor", "frac", "frexp"),
+    *("gelu", "glu", "hardsigmoid", "hardswish", "hardtanh", "histc", "i0", "inverse", "isfinite"),
+    *("kthvalue", "lgamma", "log", "log10", "log1p", "logcumsumexp", "logit", "logsigmoid"),
+    *("logsumexp", "median", "mish", "mode", "msort", "nan_to_num", "neg", "norm", "normalize"),
+    *(
+        "nonzero",
+        "nuclear_norm",
+        "pinverse",
+        "polygamma",
+        "positive",
+        "prod",
+        "quantile",
+        "rad2deg",
+    ),
+    *("ravel", "relu", "relu6", "renorm", "round", "rot90", "rsqrt", "selu", "sgn", "sigmoid"),
+    *("sign", "silu", "sin", "sinc", "sinh", "softplus", "softshrink", "sort", "sqrt", "square"),
+    *("std", "std_mean", "svd", "tan", "tanh", "tanhshrink", "threshold", "topk", "trace"),
+    *("trapezoid", "tril", "trunc", "unique", "var", "vander"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test defines is gone after it."""
+    before = dict(OPS)
+    monkeypatch.setattr(registry, "_homes", {})
+    yield
+    OPS.clear()
+    OPS.update(before)
+
+
+def _written(folder: Path, arguments: str, returned: str, body: str) -> Path:
+    file = folder / "mine.py"
+    labels = ', labels={"i": "n"}' if " i: " in arguments else ""
+    file.write_text(
+        f"{_HEAD}\n@op(sizes=SIZES{labels})\ndef mine({arguments}) -> {returned}:\n    {body}\n"
+    )
+    return file
+
+
+def _tried(op: Op) -> int:
+    """How many cases have arguments, a truth, a bound and an emulation; it raises OpError."""
+    assert isinstance(op, ReferenceOp)
+    op.found_signs()
+    cases = op.cases()
+    for case in cases[:: max(1, len(cases) // 5)]:
+        inputs = op.inputs(case, CPU)
+        truth = op.oracle(case, inputs)
+        bound = op.bound(case, inputs, truth, Numerics())
+        for name, form in op.forms(case).items():
+            value = truth[name]
+            assert value is not None
+            assert tuple(value.shape) == form.shape == tuple(bound[name].deterministic.shape)
+        op.reference.emulate(case, inputs, Numerics())
+        op.flops(case)
+    return len(cases)
+
+
+def _is_sentence(message: str, file: Path) -> bool:
+    """Tell whether it is one line that names a line of the user's file."""
+    return (
+        "\n" not in message and re.search(rf"{re.escape(str(file))}:\d+: \S", message) is not None
+    )
+
+
+@pytest.mark.parametrize("name", _WORKS)
+def test_function_of_operations_that_have_rules_is_an_op(name: str, tmp_path: Path) -> None:
+    """It has cases, and each of those tried has a truth and a bound."""
+    (loaded,) = load_ops(_written(tmp_path, *_WORKS[name]))
+    assert _tried(loaded) > 60
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_function_that_is_no_op_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    """With the user's file and line, and what is wrong; no other exception comes out."""
+    *written, part = _REFUSED[name]
+    file = _written(tmp_path, *written)
+    with pytest.raises(KernelError) as refused:
+        load_ops(file)
+    message = str(refused.value)
+    assert _is_sentence(message, file), message
+    assert part in message, message
+
+
+@pytest.mark.parametrize("name", _OF_ONE)
+def test_function_of_torchs_works_or_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    """Whether a rule is for it or not; called with no more than a tensor, it may not even run."""
+    call = f'getattr(torch, "{name}", None) or getattr(F, "{name}")'
+    file = _written(tmp_path, _X, _MN, f"made = ({call})(x)\n    return made")
+    try:
+        (loaded,) = load_ops(file)
+    except KernelError as refused:
+        message = str(refused)
+    else:
+        assert _tried(loaded) > 60
+        return
+    assert _is_sentence(message, file), message
