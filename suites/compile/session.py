@@ -320,13 +320,13 @@ class Session:
 def _batches(planned: Iterable[Planned], jobs: int) -> dict[int, list[Compile]]:
     """Launches to compile, a few at a time: small batches where there are few for each job.
 
-    Those of small tiles come first, so that rows do; a large tile takes minutes, and comes alone.
+    Launches of small tiles come first, so that rows do; a large tile takes minutes, and is alone.
     """
     wanted: dict[int, list[Planned]] = {}
     alone: dict[int, list[Planned]] = {}
-    for each in sorted(planned, key=_largest_extent):
-        group = alone if _largest_extent(each) > _LARGE_TILE else wanted
-        group.setdefault(each.sm, []).append(each)
+    for launch in sorted(planned, key=_largest_extent):
+        into = alone if _largest_extent(launch) > _LARGE_TILE else wanted
+        into.setdefault(launch.sm, []).append(launch)
     batches: dict[int, list[Compile]] = {}
     for sm, group in wanted.items():
         size = max(1, min(_BATCH, -(-len(group) // (2 * jobs))))
@@ -335,7 +335,7 @@ def _batches(planned: Iterable[Planned], jobs: int) -> dict[int, list[Compile]]:
             for start in range(0, len(group), size)
         ]
     for sm, group in alone.items():
-        large = [Compile(((each.noted.key, each.call),)) for each in group]
+        large = [Compile(((launch.noted.key, launch.call),)) for launch in group]
         batches.setdefault(sm, []).extend(large)
     return batches
 

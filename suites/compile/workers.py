@@ -72,7 +72,7 @@ class Take:
 
     @property
     def name(self) -> str:
-        """What it is about, for a line of progress."""
+        """The kernel and case, for a line of progress."""
         return f"{self.call.kernel} on {self.call.case.id()}"
 
     @property
@@ -102,9 +102,9 @@ class Compile:
 
     @property
     def name(self) -> str:
-        """What it is about, for a line of progress."""
-        (_, call), *others = self.wanted
-        more = f" and {len(others)} more" if others else ""
+        """The kernel and case, for a line of progress."""
+        _, call = self.wanted[0]
+        more = f" and {len(self.wanted) - 1} more" if len(self.wanted) > 1 else ""
         return f"{call.kernel} on {call.case.id()}{more}"
 
     @property
@@ -139,7 +139,7 @@ class Locate:
 
     @property
     def name(self) -> str:
-        """What it is about, for a line of progress."""
+        """The kernel and case, for a line of progress."""
         return f"an instruction of {self.call.kernel} on {self.call.case.id()}"
 
     @property
@@ -252,7 +252,7 @@ class Workers:
     def _longest(self) -> str:
         """Return what takes longest at the moment, and for how long it has."""
         now = time.monotonic()
-        first = min(self._busy, key=lambda each: each.started)
+        first = min(self._busy, key=lambda worker: worker.started)
         assert first.task is not None
         return f"at {first.task.name} for sm {first.sm} since {now - first.started:.0f} s"
 

@@ -8,7 +8,6 @@ from kernels.registry import all_kernels
 from suites.compile.plan import Planned
 from suites.compile.session import _BATCH, _batches
 from suites.compile.workers import Call, Compile, Noted
-from suites.run import progress
 from suites.run.progress import Progress
 
 _KERNEL = next(each for each in all_kernels() if each.name == "column_owning")
@@ -43,7 +42,7 @@ def test_task_that_takes_long_is_named(
     shown.begin(13)
     clock = iter(range(0, 1000, 10))
     begun = shown._shown
-    monkeypatch.setattr(progress.time, "monotonic", lambda: begun + next(clock))
+    monkeypatch.setattr("suites.run.progress.time.monotonic", lambda: begun + next(clock))
     task = Compile((("key", Call(_KERNEL.op.name, _KERNEL.name, _CASE)),) * 3)
     for _ in range(6):
         shown.wait(f"at {task.name}")
