@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SUITES = ("accuracy", "bench", "profile", "search")  # those that run in pytest
 MOST_JOBS = max(64, 4 * (os.cpu_count() or 1))  # of --jobs: more would only fill the memory
 
 if sys.flags.optimize:

@@ -43,9 +43,9 @@ def _compared(options: argparse.Namespace) -> Comparison:
     """Read all and compare."""
     refuse_to_overwrite(named_forms(options))
     sides = [side for path in options.records for side in read_sides(path, options.gpu)]
-    predicted = {each.machine.name for each in sides if each.figures == "predicted"}
+    predicted = {side.machine.name for side in sides if side.figures == "predicted"}
     for name in options.gpu:
-        if not any(name.lower() in each.lower() for each in predicted):
+        if not any(name.lower() in gpu.lower() for gpu in predicted):
             raise RecordError(
                 f"--gpu {shown(name)}: no record that is named predicts for it; it selects among "
                 "the predictions of a record of nox -s compile, so leave it out or name another"

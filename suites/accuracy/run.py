@@ -131,7 +131,7 @@ class Run:
             return told_of_memory(error)
         beside = self.processes > 1 and row.status == "failed"
         reason = row.reason or ""
-        return reason if beside and any(each in reason for each in SPENT) else row
+        return reason if beside and any(words in reason for words in SPENT) else row
 
     def _give_back(self) -> None:
         """Give back the memory of the case, of the workers and of PyTorch's allocator."""

@@ -19,7 +19,7 @@ from oracles.cases import GENERATED
 from oracles.op import Case, dtype_name
 from reports.record import ACCURACY_PROTOCOL, AccuracyRow, CoverageRow, KernelInfo, Row
 from reports.views.accuracy_verdict import served
-from suites.accuracy.coverage import coverage_rows, is_in_reach
+from suites.accuracy.coverage import MOST_BYTES_IN_REACH, coverage_rows, is_in_reach
 from suites.accuracy.own_cases import own_cases
 from suites.accuracy.pages import keep_freed_pages
 from suites.accuracy.run import Run
@@ -34,6 +34,7 @@ from suites.run.selection import (
     selected_kernels,
 )
 from suites.run.suite import DeviceLostError, NoMemoryError, Pair, Suite
+from suites.run.user_cases import TIMES_ITS_BYTES
 from suites.sandbox.judge_side.worker_process import WorkersError
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.orphans import end_children
@@ -256,6 +257,10 @@ class Accuracy(Suite[AccuracyRow]):
             return served and is_in_reach(kernel.op, case, self.device.type)
 
         return reaches
+
+    def most_memory(self) -> int:
+        """Return about how many bytes the largest case takes that a search draws."""
+        return TIMES_ITS_BYTES * MOST_BYTES_IN_REACH[self.device.type]
 
     def close(self) -> None:
         """End the workers, and what a candidate started, which might still write to the record."""

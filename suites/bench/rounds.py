@@ -55,7 +55,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What came of the processes. status: pytest's, of the worst; problem: what ended them."""
+    """How the processes ended. status: pytest's, of the worst; problem: what ended them."""
 
     status: int
     problem: str | None

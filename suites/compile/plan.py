@@ -9,6 +9,7 @@ from kernels.registry import Kernel
 from oracles.op import Case
 from suites.compile.cases import Standing
 from suites.compile.workers import Call, Noted, Take, Workers
+from suites.run.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,13 @@ def _taken(chosen: Sequence[Standing], workers: Workers, known: _Answers) -> _An
             if (sm, call) not in known:
                 tasks.setdefault(sm, {})[call] = Take(call)
     answers = dict(known)
-    for sm, task, answer in workers.run({sm: list(each.values()) for sm, each in tasks.items()}):
-        assert isinstance(task, Take) and isinstance(answer, tuple | str)
-        answers[sm, task.call] = answer
+    waiting = {sm: list(each.values()) for sm, each in tasks.items()}
+    with Progress("compile, calls") as progress:
+        progress.begin(sum(map(len, waiting.values())))
+        for sm, task, answer in workers.run(waiting, progress.wait):
+            assert isinstance(task, Take) and isinstance(answer, tuple | str)
+            answers[sm, task.call] = answer
+            progress.advance(task.name)
     return answers
 
 

@@ -47,6 +47,7 @@ from suites.run.selection import kernel_files, known_ops, refusing, selected_ker
 from suites.sandbox.judge_side.worker_process import WorkersError
 
 _BATCH = 6  # kernels whose code is disassembled at one time
+_LARGE_TILE = 2**15  # elements along one axis, of which a compiler takes minutes
 
 _Suspect = tuple[CompileRow, Planned, list[Claim]]  # with the claims that it breaks
 
@@ -257,7 +258,7 @@ class Session:
                     yield each, kept
                     progress.advance(each.kernel.name)
             batches = _batches(missing.values(), self.workers.jobs)
-            for sm, task, answer in self.workers.run(batches):
+            for sm, task, answer in self.workers.run(batches, progress.wait):
                 assert isinstance(task, Compile)
                 assert isinstance(answer, list)
                 for (key, _), measured in zip(task.wanted, answer, strict=True):
@@ -317,15 +318,28 @@ class Session:
 
 
 def _batches(planned: Iterable[Planned], jobs: int) -> dict[int, list[Compile]]:
-    """Launches to compile, a few at a time: small batches where there are few for each job."""
+    """Launches to compile, a few at a time: small batches where there are few for each job.
+
+    Launches of small tiles come first, so that rows do; a large tile takes minutes, and is alone.
+    """
     wanted: dict[int, list[Planned]] = {}
-    for each in planned:
-        wanted.setdefault(each.sm, []).append(each)
-    batches = {}
+    alone: dict[int, list[Planned]] = {}
+    for launch in sorted(planned, key=_largest_extent):
+        into = alone if _largest_extent(launch) > _LARGE_TILE else wanted
+        into.setdefault(launch.sm, []).append(launch)
+    batches: dict[int, list[Compile]] = {}
     for sm, group in wanted.items():
         size = max(1, min(_BATCH, -(-len(group) // (2 * jobs))))
         batches[sm] = [
             Compile(tuple((each.noted.key, each.call) for each in group[start : start + size]))
             for start in range(0, len(group), size)
         ]
+    for sm, group in alone.items():
+        large = [Compile(((launch.noted.key, launch.call),)) for launch in group]
+        batches.setdefault(sm, []).extend(large)
     return batches
+
+
+def _largest_extent(planned: Planned) -> int:
+    """Return the largest constant of a launch's tile, which its compile time grows with."""
+    return max(planned.noted.tile.values(), default=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -71,6 +71,11 @@ class Take:
     call: Call
 
     @property
+    def name(self) -> str:
+        """The kernel and case, for a line of progress."""
+        return f"{self.call.kernel} on {self.call.case.id()}"
+
+    @property
     def limit_s(self) -> float:
         """Seconds that it may take."""
         return _CALL_S
@@ -94,6 +99,13 @@ class Compile:
     """Compile launches, each known by its key and a call that makes it: a list of `Measured`."""
 
     wanted: tuple[tuple[str, Call], ...]
+
+    @property
+    def name(self) -> str:
+        """The kernel and case, for a line of progress."""
+        _, call = self.wanted[0]
+        more = f" and {len(self.wanted) - 1} more" if len(self.wanted) > 1 else ""
+        return f"{call.kernel} on {call.case.id()}{more}"
 
     @property
     def limit_s(self) -> float:
@@ -126,6 +138,11 @@ class Locate:
     claim: Claim
 
     @property
+    def name(self) -> str:
+        """The kernel and case, for a line of progress."""
+        return f"an instruction of {self.call.kernel} on {self.call.case.id()}"
+
+    @property
     def limit_s(self) -> float:
         """Seconds that it may take."""
         return _COMPILE_S
@@ -152,6 +169,7 @@ class _Worker:
     sm: int
     process: WorkerProcess
     task: Task | None = None
+    started: float = 0.0
     deadline: float = 0.0
 
 
@@ -189,9 +207,14 @@ class Workers:
                 raise KernelError(f"--kernels {file}: while it was imported, {ended}") from ended
             process.end()
 
-    def run(self, tasks: Mapping[int, Sequence[Task]]) -> Iterator[tuple[int, Task, object]]:
+    def run(
+        self,
+        tasks: Mapping[int, Sequence[Task]],
+        waiting_for: Callable[[str], None] = lambda _: None,
+    ) -> Iterator[tuple[int, Task, object]]:
         """Do the tasks of each sm; yield sm, task and answer as they come.
 
+        waiting_for: called several times a second with what takes longest at the moment.
         Raises KernelError or WorkersError where a worker can't be started.
         """
         waiting = {sm: deque(each) for sm, each in tasks.items() if each}
@@ -201,6 +224,7 @@ class Workers:
                 self._begin(sm, waiting[sm].popleft())
                 if not waiting[sm]:
                     del waiting[sm]
+            waiting_for(self._longest())
             select.select([each.process.line.socket for each in self._busy], [], [], _LOOK_EVERY_S)
             for worker in list(self._busy):
                 task = worker.task
@@ -225,6 +249,13 @@ class Workers:
                     self._idle.append(worker)
                 yield worker.sm, task, answer
 
+    def _longest(self) -> str:
+        """Return what takes longest at the moment, and for how long it has."""
+        now = time.monotonic()
+        first = min(self._busy, key=lambda worker: worker.started)
+        assert first.task is not None
+        return f"at {first.task.name} for sm {first.sm} since {now - first.started:.0f} s"
+
     def _next(self, waiting: dict[int, deque[Task]]) -> int:
         """The sm with the most tasks; one with a worker that is idle first, to start few."""
         idle = {each.sm for each in self._idle}
@@ -243,7 +274,8 @@ class Workers:
             worker = _Worker(sm, process)
         else:
             self._idle.remove(worker)
-        worker.task, worker.deadline = task, time.monotonic() + task.limit_s
+        worker.task, worker.started = task, time.monotonic()
+        worker.deadline = worker.started + task.limit_s
         self._busy.append(worker)
         settings = task.message | {"sm": sm, "scratch": str(self.scratch)}
         worker.process.ask({"do": "work", "module": _TASK, "settings": settings})

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import sys
 
+from reports.exit_status import ExitStatus, status_of
+from suites import SUITES
 from suites.run.exit_status import end_at_interrupt, of_pytest
 
 if __name__ == "__main__":
     end_at_interrupt()
     import pytest
 
-    suite, *options = sys.argv[1:]
-    status = of_pytest(pytest.main([f"suites/{suite}", *options]))
+    suite, *options = sys.argv[1:] or [""]
+    if suite not in SUITES:
+        print(f"name one of the suites {', '.join(SUITES)} first", file=sys.stderr)
+        sys.exit(ExitStatus.USAGE)
+    status = status_of(lambda: of_pytest(pytest.main([f"suites/{suite}", *options])))
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # `| head -1` has read enough

@@ -20,13 +20,13 @@ from reports.arguments import CommandLine, quoted, sentence
 from reports.output import refuse_to_overwrite
 from reports.record import RecordError
 from reports.record.reader import header_at
-from suites import ROOT
+from suites import ROOT, SUITES
 from suites.run.option_table import OPTIONS
 
 if TYPE_CHECKING:
     import torch
 
-FOLDERS = {each: f"suites/{each}" for each in ("accuracy", "bench", "profile", "search")}
+FOLDERS = {suite: f"suites/{suite}" for suite in SUITES}
 DEVICE: pytest.StashKey[torch.device] = pytest.StashKey()
 # What is meant for another option only: without that one it would do nothing.
 _NEEDS = {

@@ -46,6 +46,10 @@ class Progress:
     def advance(self, label: str) -> None:
         """One more is done; label: what is said beside the numbers."""
         self.done += 1
+        self.wait(label)
+
+    def wait(self, label: str) -> None:
+        """Show that the run goes on where nothing more is done yet; label: what it works at."""
         self._bar.update(self._task, completed=self.done, description=label)
         at_terminal, now = self._bar.console.is_terminal, time.monotonic()
         if now - self._shown < (_REDRAW_EVERY_S if at_terminal else _LINE_EVERY_S):

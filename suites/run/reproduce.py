@@ -1,8 +1,8 @@
 """Commands that run a row again: the options that decide its result, as its suite takes them.
 
-Every option of a suite that makes rows is of one of three kinds. Those that decide a result are
-repeated; those that select rows are replaced by the row's own --kernel and --case; the others
-change what is shown or kept, or how a run is spread over processes.
+Every option of a suite that makes rows is of one of three kinds. An option that decides a result is
+repeated; one that selects rows is replaced by the row's own --kernel and --case; another changes
+what is shown or kept, or how a run is spread over processes.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ def deciding_options(options: Namespace, suite: str, device: torch.device) -> tu
         if settings.get("action") == "store_true":
             words += [(DECIDE.index(name), name)] * bool(value)
         elif name in FILES:
-            files = dict.fromkeys(Path(each).expanduser().resolve() for each in value or ())
-            paths = [shlex.quote(path_in_command(each)) for each in files]
-            words += [(DECIDE.index(name), f"{name}={each}") for each in paths]
+            files = dict.fromkeys(Path(file).expanduser().resolve() for file in value or ())
+            paths = [shlex.quote(path_in_command(file)) for file in files]
+            words += [(DECIDE.index(name), f"{name}={path}") for path in paths]
         elif value is not None and value != default:
             if name == "--memory-limit":
-                value /= 2**30
+                value = options.memory_limit / 2**30
             text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
             words.append((DECIDE.index(name), f"{name} {shlex.quote(text)}"))
-    return tuple(text for _, text in sorted(words, key=lambda each: each[0]))
+    return tuple(text for _, text in sorted(words, key=lambda pair: pair[0]))
 
 
 def command_of(
@@ -89,16 +89,16 @@ def command_of(
     deciding: as `deciding_options` returns them. more: options of this row, quoted for a shell.
     """
     # What the row says by itself stands for what the run was asked.
-    own = {each.partition(" ")[0] for each in more}
+    own = {word.partition(" ")[0] for word in more}
     if kernel.configuration is not None:
         own.add("--every-configuration")
-    words = [each for each in deciding if each.partition(" ")[0] not in own]
+    words = [word for word in deciding if word.partition(" ")[0] not in own]
     if kernel.origin == "user":
         home = home_of(kernel.op.name)
-        named = any(each.startswith(("--ops", "--definition")) for each in words)
+        named = any(word.startswith(("--ops", "--definition")) for word in words)
         files = [home] if home is not None and not named else []
         paths = map(path_in_command, dict.fromkeys((*files, Path(kernel.path))))
-        words += [f"--kernels={shlex.quote(each)}" for each in paths]
+        words += [f"--kernels={shlex.quote(path)}" for path in paths]
     words += [f"--kernel {shlex.quote(kernel.name)}", f"--case {shlex.quote(case.id())}", *more]
     if kernel.configuration is not None:
         words.append(f"--configuration {shlex.quote(kernel.configuration)}")

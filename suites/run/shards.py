@@ -60,10 +60,10 @@ def fitting_jobs(needed: Iterable[int], free: int) -> int:
 
     needed: bytes of each case. They fit where as many of the largest cases do at one time.
     """
-    taken, largest = 0, sorted(needed, reverse=True)
+    total, largest = 0, sorted(needed, reverse=True)
     for count in range(MOST_ON_GPU):
-        taken += _CONTEXTS_BYTES + (largest[count] if count < len(largest) else 0)
-        if taken > free:
+        total += _CONTEXTS_BYTES + (largest[count] if count < len(largest) else 0)
+        if total > free:
             return max(1, count)
     return MOST_ON_GPU
 

@@ -40,7 +40,7 @@ _FATAL = (
 
 def is_fatal(message: str) -> bool:
     """Return whether the CUDA context of a process is dead after an error with this message."""
-    return any(each in message for each in _FATAL)
+    return any(words in message for words in _FATAL)
 
 
 def held(value: float, dtype: torch.dtype) -> float:

@@ -18,7 +18,6 @@ from oracles.cases.names import objection
 from oracles.op import Case, Op, dtype_name
 from oracles.reference import OpError
 from reports.record import AccuracyRow, CoverageRow, FindRow, Row
-from suites.accuracy.coverage import MOST_BYTES_IN_REACH
 from suites.accuracy.suite import FURTHER, Accuracy
 from suites.run import shards
 from suites.run.descriptions import case_info
@@ -27,7 +26,7 @@ from suites.run.progress import Progress
 from suites.run.reproduce import deciding_options
 from suites.run.selection import alike_together, check_dtypes
 from suites.run.suite import NoMemoryError, Pair
-from suites.run.user_cases import TIMES_ITS_BYTES, user_cases
+from suites.run.user_cases import user_cases
 from suites.sandbox.judge_side.workers import SPENT
 from suites.search.draws import Draws
 from suites.search.shrinking import Shrunk, changes, shrink
@@ -88,15 +87,15 @@ class Search(Accuracy):
         """Return the command that tries all finds, less the record's path."""
         options = argparse.Namespace(**vars(self.options) | {"cases": []})
         words = [*deciding_options(options, Accuracy.name, self.device)]
-        words += [f"--kernels={shlex.quote(path_in_command(each))}" for each in self._own_files()]
+        words += [f"--kernels={shlex.quote(path_in_command(file))}" for file in self._own_files()]
         for name, values in (("--op", options.op), ("--kernel", options.kernel)):
-            words += [f"{name} {shlex.quote(each)}" for each in values]
+            words += [f"{name} {shlex.quote(value)}" for value in values]
         words += ["--gate-baselines"] * options.gate_baselines
         return " ".join([nox_command(Accuracy.name, ["--"]), *words])
 
     def _own_files(self) -> list[Path]:
         """Return the files of --kernels."""
-        files = [Path(each).expanduser().resolve() for each in self.options.kernels]
+        files = [Path(file).expanduser().resolve() for file in self.options.kernels]
         return list(dict.fromkeys(files))
 
     def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
@@ -104,8 +103,8 @@ class Search(Accuracy):
         del kept
         count = self.options.jobs or shards.default_jobs(self.device.type, shards.FEWEST_PAIRS)
         if not self.options.jobs and self.device.type == "cuda":
-            drawn = [TIMES_ITS_BYTES * MOST_BYTES_IN_REACH["cuda"]] * count
-            count = min(count, shards.fitting_jobs(drawn, torch.cuda.mem_get_info()[0]))
+            needed = [self.most_memory()] * count
+            count = min(count, shards.fitting_jobs(needed, torch.cuda.mem_get_info()[0]))
         self._spread = count > 1 and not self.options.in_process
         return (count if self._spread else 1), False
 
@@ -159,8 +158,8 @@ class Search(Accuracy):
 
     def _refuses(self, kernel: Kernel, case: Case) -> bool:
         """Return whether the case isn't one to try: another dtype, or beyond the domain."""
-        asked = self.options.dtype
-        other = bool(asked) and dtype_name(case.dtype) not in asked
+        dtypes = self.options.dtype
+        other = bool(dtypes) and dtype_name(case.dtype) not in dtypes
         return other or self.judge.refusal(kernel, case) is not None
 
     def _reaches(self, kernel: Kernel) -> Callable[[Case], bool]:

@@ -6,22 +6,20 @@
 from __future__ import annotations
 
 import os
+from unittest import mock
 
 import torch
 
-from suites.sandbox.judge_side import workers
-from suites.sandbox.parcels import Arena
-
-_fitting = workers.fitting
+from suites.sandbox.parcels import Arena, fitting
 
 
 def _limited(arenas: dict[str, Arena], nbytes: int, device: torch.device, name: str) -> Arena:
     """Return an arena, or raise as PyTorch's allocator does."""
     if nbytes > int(os.environ["WORKBENCH_TEST_LIMIT"]):
         raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {nbytes} bytes")
-    return _fitting(arenas, nbytes, device, name)
+    return fitting(arenas, nbytes, device, name)
 
 
 def pytest_configure() -> None:
     """Replace what gives the judge its arenas."""
-    workers.fitting = _limited
+    mock.patch("suites.sandbox.judge_side.workers.fitting", _limited).start()

@@ -263,8 +263,8 @@ class WorkerProcess:
 def _printed(descriptor: int, start: int = 0) -> str:
     """Return the last line that a process printed from byte `start` on.
 
-    Of an exception that it ended with, return the first line. What it printed before `start` was
-    another kernel's.
+    Return the first line of an exception that it ended with. Another kernel printed what is before
+    `start`.
     """
     size = os.fstat(descriptor).st_size
     text = os.pread(descriptor, _TAIL, max(start, size - _TAIL)).decode(errors="replace")

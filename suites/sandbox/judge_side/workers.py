@@ -320,8 +320,8 @@ class Workers:
 
     def _moved(self, parcels: Sequence[Parcel]) -> list[Parcel]:
         """Return the parcels on the arena's device; one that comes twice stays one."""
-        moved = {id(each): each.to(self.arena_device) for each in parcels}
-        return [moved[id(each)] for each in parcels]
+        moved = {id(parcel): parcel.to(self.arena_device) for parcel in parcels}
+        return [moved[id(parcel)] for parcel in parcels]
 
     def prepare(self) -> None:
         """Start the server; the first worker has to wait less for it."""

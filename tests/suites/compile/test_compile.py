@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.exit_status import ExitStatus
 from reports.record import CompileRow, Record, read
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
@@ -291,7 +292,7 @@ def test_ctrl_c_leaves_the_rows_that_were_compiled(tmp_path: Path) -> None:
     done = running.ended(by=signal.SIGINT)
     (path,) = tmp_path.glob("*.jsonl")
     record = read(path)
-    assert done.returncode == 1
+    assert done.returncode == ExitStatus.INCOMPLETE
     assert record.end is not None
     assert record.end.interrupted
     assert 0 < len(record.compiled) == record.end.rows < record.header.planned_rows
