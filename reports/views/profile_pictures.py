@@ -97,7 +97,7 @@ def _groups(record: Record) -> list[tuple[str, str, list[ProfileRow]]]:
 
 
 def _draw(rows: Sequence[ProfileRow], own: Collection[tuple[str, str]], prefix: str) -> str:
-    """Draw the power, SM clock and temperature of rows over time; lines of `own` kernels are wider."""
+    """Draw power, SM clock and temperature over time as SVG; `own` kernels have wider lines."""
 
     def draw(figure: Drawing) -> None:
         panels = placed(figure, len(QUANTITIES))

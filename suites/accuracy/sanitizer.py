@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from rich.console import Console
 from rich.table import Table
 
+from reports.output import outlast_readers, report_console
 from suites.run.cuda_programs import cuda_program
 from suites.run.options import check
 
@@ -118,9 +118,10 @@ def main(options: Sequence[str]) -> int:
         found = run(program, tool, options)
         worst = worst or found.status
         table.add_row(tool, str(found.status), found.text)
-    Console().print(table)
+    report_console().print(table)
     return worst
 
 
 if __name__ == "__main__":
+    outlast_readers()
     sys.exit(main(sys.argv[1:]))

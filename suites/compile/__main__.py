@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from reports.output import outlast_readers
 from suites.run.nox_command import nox_command
 from suites.run.options import SuiteOptions
 
@@ -46,4 +47,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    outlast_readers()
     sys.exit(main())

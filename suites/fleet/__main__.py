@@ -19,6 +19,7 @@ import pytest
 
 from profiles.environment import tree_hash
 from reports.arguments import CommandLine, not_empty
+from reports.output import outlast_readers
 from reports.phrases import shown
 from reports.record import RecordError
 from suites import ROOT
@@ -206,4 +207,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    outlast_readers()
     sys.exit(main())
