@@ -38,7 +38,7 @@ def test_columns_are_kept_to_what_a_report_can_have(
     assert console(io.StringIO()).width == width
 
 
-def test_output_outlasts_its_reader(tmp_path: Path) -> None:
+def test_output_outlasts_its_reader() -> None:
     """A closed pipe loses what is written, and raises neither then nor when it is flushed."""
     reader, writer = os.pipe()
     os.close(reader)
