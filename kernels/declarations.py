@@ -63,7 +63,7 @@ def wrong_strings(name: str, value: object) -> str | None:
 
 
 def wrong_dtypes(name: str, value: object) -> str | None:
-    """Of several dtypes, none of them by its name."""
+    """Say what is wrong with several dtypes, none of which is written as its name."""
     if isinstance(value, torch.dtype):
         return f"{name} is {value} alone; write ({value},)"
     for each in value if isinstance(value, _SEVERAL) else (value,):

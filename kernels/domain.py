@@ -80,6 +80,7 @@ class Domain:
         object.__setattr__(self, "features", frozenset(self.features))  # whatever they came in
 
     def _problems(self) -> Iterator[str | None]:
+        yield from self._empty()
         yield wrong_dtypes("dtypes", self.dtypes)
         if self.weight_dtypes is not None:
             yield wrong_dtypes("weight_dtypes", self.weight_dtypes)
@@ -94,6 +95,17 @@ class Domain:
             yield wrong_choice("devices", each, _DEVICES)
         yield wrong_kind("interpretable", self.interpretable, bool, "True or False")
         yield wrong_function("also", self.also)
+
+    def _empty(self) -> Iterator[str | None]:
+        """Fields that must name something: a kernel with none of them serves no case."""
+        for name, example in (
+            ("dtypes", "(torch.float16,)"),
+            ("weight_dtypes", "(torch.float32,), or None for the activations' own"),
+            ("devices", "('cuda',)"),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, tuple | list | set | frozenset | dict | str) and not value:
+                yield f"{name} is empty, so that the kernel serves no case; write {example}"
 
     def reject(self, case: Case, sm: int, device: str = "cuda") -> str | None:
         """Why this domain doesn't hold `case` on a GPU of capability `sm`; None where it does."""

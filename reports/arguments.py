@@ -23,6 +23,7 @@ _WORDS = (
     ),
 )
 _QUOTED = 80
+NARROWEST, WIDEST = 20, 10_000  # columns of a report
 _FORMS = {
     "html": "HTML",
     "markdown": "Markdown",
@@ -87,7 +88,10 @@ def add_forms(parser: argparse.ArgumentParser) -> None:
         "--html", type=Path, metavar="PATH", help="also as one HTML page, which needs no other file"
     )
     parser.add_argument(
-        "--width", type=whole_number(20, 10_000), metavar="N", help="columns of the terminal report"
+        "--width",
+        type=whole_number(NARROWEST, WIDEST),
+        metavar="N",
+        help="columns of the terminal report",
     )
 
 

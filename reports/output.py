@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from rich.console import Console
 
+from reports.arguments import NARROWEST, WIDEST
 from reports.document.html import render_html
 from reports.document.markdown import render_markdown
 from reports.document.terminal import print_document
@@ -34,12 +36,61 @@ _MARKS = {
 }
 
 
+class LastingOutput:
+    """A stream that loses what nobody can read, where the stream behind it would raise.
+
+    A closed pipe (`| head -1`) and a full disk are no verdict: the command's status must stand.
+    problem: why the last write failed, other than by a closed pipe; None: it didn't.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.problem: str | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever the stream has)
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write the text, or lose it."""
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream, or lose what it holds."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        """Send what is left, and what Python flushes at exit, nowhere."""
+        if not isinstance(error, BrokenPipeError):
+            self.problem = error.strerror or str(error)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+def lasting(stream: TextIO) -> TextIO:
+    """The stream as a `LastingOutput`, for `print` and for rich."""
+    return stream if isinstance(stream, LastingOutput) else cast("TextIO", LastingOutput(stream))
+
+
+def outlast_readers() -> None:
+    """Let this process print to a pipe that closes, or to a disk that fills, and go on."""
+    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr)
+
+
 def run_alone(main: Callable[[], int]) -> NoReturn:
     """Run the command that this process is for, and end it with the command's status.
 
     Python's search for cycles is off: rows are many and hold none, and it would walk them all.
     """
     gc.disable()
+    outlast_readers()
     status = status_of(main)
     gc.freeze()  # the system takes all back at once
     sys.exit(status)
@@ -47,9 +98,27 @@ def run_alone(main: Callable[[], int]) -> NoReturn:
 
 def report_console(width: int | None = None) -> Console:
     """Where a report goes: the terminal, or a log that is wide enough; width: in columns."""
-    if width is None and not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+    if width is None and not sys.stdout.isatty() and "COLUMNS" not in _environment():
         width = _WIDTH_OF_NO_TERMINAL
-    return Console(width=width)
+    return console(sys.stdout, width)
+
+
+def console(stream: TextIO, width: int | None = None) -> Console:
+    """A console on the stream, which outlasts its reader; width: in columns."""
+    return Console(file=lasting(stream), width=width, _environ=_environment())
+
+
+def _environment() -> dict[str, str]:
+    """The process's variables, without a COLUMNS or LINES that is no size of a terminal.
+
+    rich reads them, draws nothing in 0 columns, and raises at "²", which is a digit to Python.
+    """
+    variables = dict(os.environ)
+    for name, least in (("COLUMNS", NARROWEST), ("LINES", 1)):
+        text = variables.pop(name, "")
+        if re.fullmatch("[0-9]{1,9}", text) and int(text):
+            variables[name] = str(min(max(int(text), least), WIDEST))
+    return variables
 
 
 def write_document(document: Document, options: argparse.Namespace) -> None:
@@ -73,12 +142,12 @@ def write_document(document: Document, options: argparse.Namespace) -> None:
     # Under LC_ALL=C a name that isn't ASCII is spelled out, rather than a traceback.
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python would complain once more when flushing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    output = LastingOutput(sys.stdout)
+    output.write(text)
+    output.flush()
+    problem = output.problem or getattr(sys.stdout, "problem", None)
+    if problem is not None:
+        raise RecordError(f"the report can't be written to stdout ({problem}); name a file")
 
 
 def save(path: Path, data: bytes) -> None:

@@ -40,8 +40,8 @@ _SHARES = (
     "clock that it ran at; -: the record doesn't have it."
 )
 _FASTEST = (
-    "Whichever of a record's kernels was the fastest on a case: across generations kernels differ. "
-    "The fastest of many is flattered by noise."
+    "Each record's fastest kernel on a case, among the kernels that both records timed on it. The "
+    "fastest of many is flattered by noise."
 )
 
 
@@ -78,7 +78,7 @@ def generations_part(
     keys = dict.fromkeys(pair.key for pairs in paired for pair in pairs.pairs)
     tables = [
         _means(base, others, paired),
-        _fastest(base, others),
+        *(_fastest(base, each) for each in others),
         *_rows(base, others, paired, keys),
     ]
     notes = [f"{named(each)}: {reason}" for each, reason in zip(others, reasons, strict=True)]
@@ -130,11 +130,16 @@ def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -
         groups: dict[str, list[_OfCase]] = defaultdict(list)
         for pair in pairs.pairs:
             ratio = pair.base.time_us / pair.other.time_us
-            groups[f"{pair.key.op} {pair.key.kernel}"].append((pair.key.case, ratio))
+            kernels = dict.fromkeys((pair.key.kernel, pair.other.key.kernel))
+            of = f"{pair.key.op} {' beside '.join(kernels)}"
+            groups[of].append((pair.key.case, ratio))
         every = [of_case for group in groups.values() for of_case in group]
         means = {"all rows": every} if len(groups) > 1 else {}
         means |= groups
-        means["fastest of each case"] = _best_ratios(base, side)
+        fastest = _fastest_rows(base, side)
+        means[_fastest_named(base, side, fastest)] = [
+            (each.place.case, each.base.time_us / each.other.time_us) for each in fastest
+        ]
         rows += [_MeanOf(side, of, _mean_of(ratios)) for of, ratios in means.items() if ratios]
     fields: list[Field[_MeanOf]] = [
         text("record", lambda each: named(each.side), group=True),
@@ -210,45 +215,64 @@ def _rate(timed: Timed) -> Cell:
     return Cell(" ".join(texts) or "-", rate and rate[0])
 
 
-def _best(side: Side) -> dict[Key, Timed]:
-    """By key without its kernel: the fastest row of a case, of kernels that compute all of it."""
-    found: dict[Key, Timed] = {}
+class _Fastest(NamedTuple):
+    """A case, and each record's fastest row of it among the kernels that both records have."""
+
+    place: Key  # without its kernel
+    base: Timed
+    other: Timed
+
+
+def _whole(side: Side) -> dict[Key, dict[str, Timed]]:
+    """By case, then by kernel: the rows of kernels that compute all of their op and are right."""
+    rows: dict[Key, dict[str, Timed]] = defaultdict(dict)
     for key, timed in side.speeds.items():
         if timed.evidence is None or side.left_out(key):
             continue
         if side.figures == "measured" and timed.row.accuracy != "passed":
             continue
-        place = key._replace(kernel="")
-        if place not in found or timed.time_us < found[place].time_us:
-            found[place] = timed
-    return found
+        rows[key._replace(kernel="")][key.kernel] = timed
+    return rows
 
 
-def _best_ratios(base: Side, other: Side) -> list[_OfCase]:
-    ours, theirs = _best(base), _best(other)
-    return [
-        (place.case, row.time_us / theirs[place].time_us)
-        for place, row in ours.items()
-        if place in theirs
+def _fastest_rows(base: Side, other: Side) -> list[_Fastest]:
+    """The fastest rows of the cases on which both records have a kernel by the same name.
+
+    A kernel that one record lacks says nothing of the machines.
+    """
+    mine, its = _whole(base), _whole(other)
+    rows = []
+    for place, by_kernel in mine.items():
+        shared = [kernel for kernel in by_kernel if kernel in its.get(place, {})]
+        if shared:
+            fastest, its_fastest = (
+                min((side[place][kernel] for kernel in shared), key=lambda row: row.time_us)
+                for side in (mine, its)
+            )
+            rows.append(_Fastest(place, fastest, its_fastest))
+    return rows
+
+
+def _fastest_named(base: Side, other: Side, rows: Sequence[_Fastest]) -> str:
+    """`fastest that both have: flash of A, torch_cudnn of B`."""
+
+    def kernels(side: Side, fastest: Iterable[Timed]) -> str:
+        return f"{', '.join(dict.fromkeys(row.key.kernel for row in fastest))} of {side.letter}"
+
+    mine, its = kernels(base, (each.base for each in rows)), (each.other for each in rows)
+    return f"fastest that both have: {mine}, {kernels(other, its)}"
+
+
+def _fastest(base: Side, other: Side) -> Table:
+    fields: list[Field[_Fastest]] = [
+        text("case", lambda each: f"{each.place.op} {case_text(each.place)}", below=True),
+        text(named(base), lambda each: _fast(each.base, each.base)),
+        text(named(other), lambda each: _fast(each.other, each.base)),
     ]
+    title = f"The fastest of the kernels that {base.letter} and {other.letter} have"
+    return table_of(title, fields, _fastest_rows(base, other), _FASTEST, level="details")
 
 
-def _fastest(base: Side, others: Sequence[Side]) -> Table:
-    bests = [_best(each) for each in (base, *others)]
-
-    def fastest(side: Side, best: dict[Key, Timed]) -> Field[Key]:
-        return text(named(side), lambda place: _fast(best.get(place), bests[0][place]))
-
-    fields: list[Field[Key]] = [
-        text("case", lambda place: f"{place.op} {case_text(place)}", below=True),
-        *map(fastest, (base, *others), bests),
-    ]
-    places = [place for place in bests[0] if any(place in each for each in bests[1:])]
-    return table_of("The fastest of each record", fields, places, _FASTEST, level="details")
-
-
-def _fast(timed: Timed | None, base: Timed) -> str:
-    if timed is None:
-        return "-"
+def _fast(timed: Timed, base: Timed) -> str:
     rate = "" if timed.rate is None else f" {rate_text(*timed.rate)}"
     return f"{timed.key.kernel}{rate} {times(base.time_us / timed.time_us)}"

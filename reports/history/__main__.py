@@ -1,7 +1,8 @@
 """`python -m reports.history FOLDER [...]`: the records of folders over time, and their changes.
 
 Exit status: 0, whatever was found; 1 under --gate where the last change of a series is for the
-worse; 2 where there is nothing to follow, with the reason.
+worse; 2 where there is nothing to follow, with the reason; 4 under --gate where every series that
+gates is too short to tell.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING
 from reports.arguments import CommandLine, add_forms, named_forms
 from reports.exit_status import ExitStatus
 from reports.history.branch import copy_records
+from reports.history.change_points import FEWEST_RUNS
 from reports.history.series import read_runs, records_in, series_of
-from reports.history.view import document_of, told_left_out, worse
+from reports.history.view import document_of, told_left_out, too_short, worse
 from reports.output import refuse_to_overwrite, run_alone, write_document
 from reports.phrases import count, shown
 from reports.record import RecordError
@@ -50,6 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.gate and lost:
         print(f"the gate is shut: {count(len(lost), 'series')} got worse", file=sys.stderr)
         return ExitStatus.WRONG
+    gating = [each for each in series if each.gates] or series
+    if options.gate and all(each.is_short for each in gating):
+        print(
+            f"the gate can't tell: {too_short(gating)}; a change shows in {FEWEST_RUNS} runs or "
+            "more",
+            file=sys.stderr,
+        )
+        return ExitStatus.INCOMPLETE
     return ExitStatus.RIGHT
 
 
@@ -103,7 +113,8 @@ def _parser() -> CommandLine:
     parser.add_argument(
         "--gate",
         action="store_true",
-        help="exit status 1 where a series' last change is for the worse; baselines don't count",
+        help="exit status 1 where a series' last change is for the worse, 4 where every series is "
+        "too short to tell; baselines don't count",
     )
     add_forms(parser)
     parser.add_argument("--details", action="store_true", help="every series too")

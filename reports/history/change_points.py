@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 FEWEST = 3  # runs of a level
+FEWEST_RUNS = 2 * FEWEST  # of a series in which a change can be told
 _COST = 4.0
 _LEAST_NOISE = 0.002  # figures of one board repeat no better
 _CHANCE = 1e-3
@@ -26,7 +27,7 @@ _FAR = 0.8  # of differences, the part within the second scale
 
 def change_points(values: Sequence[float]) -> list[int]:
     """The places of the first runs of new levels; values are above zero."""
-    if len(values) < 2 * FEWEST:
+    if len(values) < FEWEST_RUNS:
         return []
     # What no other report should wait for.
     import numpy as np  # noqa: PLC0415

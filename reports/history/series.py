@@ -13,7 +13,7 @@ from reports.comparison.energy import energy_ratio
 from reports.comparison.side import read_sides
 from reports.comparison.speed import hold
 from reports.history.branch import KINDS
-from reports.history.change_points import change_points
+from reports.history.change_points import FEWEST_RUNS, change_points
 from reports.phrases import shown
 from reports.record import RecordError
 
@@ -63,6 +63,11 @@ class Series:
     values: tuple[float, ...]
     gates: bool
     changes: tuple[Change, ...]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the series has too few runs for a change to show."""
+        return len(self.values) < FEWEST_RUNS
 
 
 def records_in(folders: Iterable[Path]) -> list[Path]:

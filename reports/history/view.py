@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from reports.comparison.tables import case_text, change_text
 from reports.document.fields import number, of_part, table_of, text
 from reports.document.model import Cell, Column, Document, Part
+from reports.history.change_points import FEWEST_RUNS
 from reports.history.series import FIGURES
 from reports.phrases import count, figure
 from reports.views.run import commit_text
@@ -45,11 +46,16 @@ def document_of(
     items = [(each, change) for each in series for change in each.changes]
     items.sort(key=lambda each: (each[0].runs[each[1].at].header.started_at, each[1].ratio))
     lost = worse(series)
-    verdict, tone = _verdict(bool(items), bool(lost))
+    verdict, tone = _verdict(series)
+    short = too_short(series)
     sentence = (
         f"{count(len(items), 'change')} in {len(series):,} series of {count(len(runs), 'run')}, "
         f"{len(lost):,} of which got worse last"
     )
+    if all(each.is_short for each in series):
+        sentence = f"{short}, of {count(len(runs), 'run')}"
+    elif short:
+        sentence += f"; {short}"
     tables = [
         table_of("Changes, the latest last", _change_fields(), items, _NOTE),
         *(
@@ -62,10 +68,9 @@ def document_of(
             for suite, name in FIGURES.items()
         ),
     ]
-    few = sum(len(each.values) < 6 for each in series)
     notes = [told_left_out(left_out)] if left_out else []
-    if few:
-        notes.append(f"{few:,} series have fewer than six runs, in which no change can be told")
+    if short:
+        notes.append(f"a change shows in a series of {FEWEST_RUNS} runs or more")
     boards = {each.line.board for each in series}
     if len(boards) > 1:
         notes.append(f"{len(boards):,} boards, each with series of its own")
@@ -77,10 +82,20 @@ def document_of(
     )
 
 
-def _verdict(changed: bool, lost: bool) -> tuple[str, Tone]:  # noqa: FBT001 (two facts)
-    if lost:
+def too_short(series: Sequence[Series]) -> str:
+    """`too short to tell: 3 of 5 series`; empty where no series is too short."""
+    short = sum(each.is_short for each in series)
+    return f"too short to tell: {short:,} of {len(series):,} series" if short else ""
+
+
+def _verdict(series: Sequence[Series]) -> tuple[str, Tone]:
+    """The verdict and its tone: a series that is too short is no steady one."""
+    if all(each.is_short for each in series):
+        return "TOO SHORT", "doubtful"
+    if worse(series):
         return "WORSE", "bad"
-    return ("CHANGED", "good") if changed else ("STEADY", "good")
+    changed = any(each.changes for each in series)
+    return "CHANGED" if changed else "STEADY", "good"
 
 
 def _board_and_figure(series: Series) -> str:

@@ -203,10 +203,17 @@ class _View:
         gating: list[Field[RowGroup]] = [
             *self._names(lambda each: (each.op, each.kernel)),
             text("rule", lambda each: Cell(each.why, tone="bad")),
+            text("output", lambda each: each.output or "-", rank=1),
             number("rows", lambda each: len(each.rows)),
-            _ratio_field("error / bound", lambda each: failing_ratio(each.rows[0]), "the worst"),
+            _ratio_field("error / bound", lambda each: each.largest, "the worst"),
             text(
-                "one case",
+                "shared",
+                lambda each: f"all need: {', '.join(each.needs)}" if each.needs else "",
+                "what the failing cases share and no passing case of the kernel has",
+                below=True,
+            ),
+            text(
+                "plainest case",
                 lambda each: f"{held_case(each.rows[0])}: {_wrong(each.rows[0])}",
                 below=True,
             ),
@@ -232,6 +239,7 @@ class _View:
         fields: list[Field[tuple[RowGroup, AccuracyRow]]] = [
             *self._names(lambda each: (each[0].op, each[0].kernel)),
             text("rule", lambda each: each[0].why),
+            text("output", lambda each: each[0].output or "-", rank=1),
             _ratio_field("error / bound", lambda each: failing_ratio(each[1])),
             text("case", lambda each: held_case(each[1]), below=True),
             text("what is wrong", lambda each: _wrong(each[1]), below=True),

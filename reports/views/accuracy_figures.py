@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from reports.phrases import count, number, numerics_value, ratio
 from reports.record import ULP_EDGES
+from reports.views.failing_cases import plainness, shared_facts
 from reports.views.run import joint_reason, parts_of, reason_key
 
 if TYPE_CHECKING:
@@ -119,15 +120,25 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of one kernel that failed by one rule, the worst first, or were refused for one reason.
+    """Rows of one kernel that failed by one rule in one output, or were refused for one reason.
 
-    why: the rule; or the reason, its varying numbers replaced by N
+    why     the rule; or the reason, its varying numbers replaced by N
+    rows    that failed: the plainest case first
+    output  that broke the rule; empty where the rule is about no output, or the rows were refused
+    needs   what the failing cases share and no passing case of the kernel has
     """
 
     op: str
     kernel: str
     why: str
     rows: tuple[AccuracyRow, ...]
+    output: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def largest(self) -> float:
+        """The largest ratio of the rows that failed."""
+        return max(map(failing_ratio, self.rows), key=_rank)
 
     @property
     def gates(self) -> bool:
@@ -231,18 +242,30 @@ def refusals(record: Record) -> tuple[RowGroup, ...]:
 
 
 def failures(record: Record) -> tuple[RowGroup, ...]:
-    """Failed rows by kernel and rule, those that gate first, the worst of each group first."""
-    groups: dict[tuple[str, str, str, bool], list[AccuracyRow]] = {}
+    """Failed rows by kernel, rule and output: groups that gate first, plainest cases first."""
+    groups: dict[tuple[str, str, str, str, bool], list[AccuracyRow]] = {}
+    passed: dict[Key, list[AccuracyRow]] = {}
     for (op, name), rows in by_kernel(record).items():
+        passed[op, name] = [row for row in rows if row.status == "passed"]
         for row in rows:
             if row.status == "failed":
-                key = (op, name, row.rule or "no rule given", row.gates)
+                rule = row.rule or "no rule given"
+                key = (op, name, rule, _failing_name(row), row.gates)
                 groups.setdefault(key, []).append(row)
     result = []
-    for (op, name, rule, _), rows in sorted(groups.items(), key=lambda item: not item[0][3]):
-        rows.sort(key=lambda row: _rank(failing_ratio(row)), reverse=True)
-        result.append(RowGroup(op, name, rule, tuple(rows)))
+    for (op, name, rule, output, _), rows in sorted(
+        groups.items(), key=lambda item: not item[0][4]
+    ):
+        rows.sort(key=lambda row: plainness(row.case))
+        needs = shared_facts([row.case for row in rows], [row.case for row in passed[op, name]])
+        result.append(RowGroup(op, name, rule, tuple(rows), output, needs))
     return tuple(result)
+
+
+def _failing_name(row: AccuracyRow) -> str:
+    """The output that broke a rule which measures errors; empty of other rules."""
+    found = worst([row], row.rule) if row.rule in MEASURED_RULES else None
+    return "" if found is None else found.output
 
 
 def nearest_passes(record: Record, most: int = 5) -> tuple[tuple[AccuracyRow, str, Worst], ...]:

@@ -229,11 +229,13 @@ def served_notes(record: Record) -> list[str]:
     """A sentence for each kernel that was asked for and is thin, or that ran nothing of many."""
     notes = []
     for each in served(record.header.kernels, record.rows):
-        if each.fails or (each.ran == 0 and each.asked >= FEW):
+        # A run that was cut off hasn't tried the cases that the kernel may serve.
+        tried = record.problem is None
+        if tried and (each.fails or (each.ran == 0 and each.asked >= FEW)):
             notes.append(
                 f"{each.name} served none of {count(each.asked, 'case')}: {_reasons(record, each)}"
             )
-        elif each.thin and each.asked_for and record.problem is None:
+        elif tried and each.thin and each.asked_for:
             notes.append(
                 f"{each.name} is thin, it refused: {_reasons(record, each)}; to try it on more of "
                 f"what it serves, pass --cases=FILE with a line for each case, as {_line(each)}"

@@ -176,7 +176,7 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
         text("op", lambda each: each.op, group=True),
         text(
             "kernel",
-            lambda each: Cell(each.name, tone="" if each.origin == "baseline" else "strong"),
+            lambda each: Cell(each.name, tone="strong" if each.origin in {"ours", "user"} else ""),
         ),
         number("x best", lambda each: each.to_best, times, tone=_best, rank=1),
         *_to_baseline(baseline),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from reports.document.model import Figure
 from reports.document.svg import COLOURS, INK, MARKS, drawable, drawn, label, legend, placed
 from reports.views.bench_cases import roof_of, share_of, time_us
-from reports.views.run import baselines_of
+from reports.views.run import own_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -88,23 +88,20 @@ def _draw_roofline(record: Record, prefix: str) -> str:
 def _looks(record: Record) -> dict[str, dict[str, Any]]:
     """Each kernel's colour and mark, the same for all its ops and in all pictures of the record.
 
-    Ours and a user's come first, filled and over the baselines, which are small and hollow.
+    Ours and a user's come first, filled and over all others, which are small and hollow.
     """
-    baselines = {name for _, name in baselines_of(record.header)}
+    own = {name for _, name in own_of(record.header)}
     kernels = dict.fromkeys(row.kernel for row in record.benches)
-    in_order = sorted(kernels, key=lambda kernel: kernel in baselines)
-    return {
-        kernel: _look(number, is_ours=kernel not in baselines)
-        for number, kernel in enumerate(in_order)
-    }
+    in_order = sorted(kernels, key=lambda kernel: kernel not in own)
+    return {kernel: _look(number, is_own=kernel in own) for number, kernel in enumerate(in_order)}
 
 
-def _look(number: int, *, is_ours: bool) -> dict[str, Any]:
+def _look(number: int, *, is_own: bool) -> dict[str, Any]:
     """The n-th of a hundred that differ: each round of colours has its marks moved on by three."""
     turn, colour = divmod(number, len(COLOURS))
     mark = MARKS[(colour + 3 * turn) % len(MARKS)]
     look = {"linestyle": "none", "marker": mark, "color": COLOURS[colour]}
-    if is_ours:
+    if is_own:
         return look | {"markersize": 7.5, "zorder": 4}
     return look | {"markersize": 5, "markerfacecolor": "none", "zorder": 3}
 

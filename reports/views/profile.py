@@ -40,7 +40,7 @@ from reports.views.profile_energies import (
     totals_of,
 )
 from reports.views.profile_pictures import QUANTITIES, drawn_rows, timeline_of, timelines
-from reports.views.run import baselines_of, name_of, parts_of, total_duration
+from reports.views.run import name_of, own_of, parts_of, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -156,7 +156,7 @@ def _named(row: ProfileRow) -> Cell:
 
 def _rows(record: Record) -> Table:
     parts = parts_of(record.header)
-    baselines = baselines_of(record.header)
+    own = own_of(record.header)
     names: list[Field[ProfileRow]] = [
         text("op", lambda row: row.op, group=True),
         text("case", short_case, group=True),
@@ -164,7 +164,7 @@ def _rows(record: Record) -> Table:
             "kernel",
             lambda row: Cell(
                 name_of(row.kernel, parts.get((row.op, row.kernel))),
-                tone="" if (row.op, row.kernel) in baselines else "strong",
+                tone="strong" if (row.op, row.kernel) in own else "",
             ),
         ),
         text("inputs", lambda row: row.distribution, rank=1),

@@ -12,7 +12,7 @@ from reports.document.model import Figure
 from reports.document.svg import COLOURS, drawable, drawn, label, legend, placed
 from reports.record import ProfileRow, Series
 from reports.views.profile_energies import cases_of
-from reports.views.run import baselines_of
+from reports.views.run import own_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -36,14 +36,14 @@ def timelines(record: Record) -> tuple[Figure, ...]:
     """A figure for each of the first cases: what its rows did over time."""
     found = []
     groups = _groups(record)
-    baselines = baselines_of(record.header)
+    own = own_of(record.header)
     for op, title, rows in groups[:MOST_CASES]:
         note = "The first trial with a timeline, from the window's begin."
         if len(rows) > MOST_LINES:
             note += f" The first {MOST_LINES} of {len(rows):,} rows."
         if len(groups) > MOST_CASES:
             note += f" Of {len(groups):,} cases the first {MOST_CASES} are drawn."
-        draw = partial(_draw, rows[:MOST_LINES], baselines)
+        draw = partial(_draw, rows[:MOST_LINES], own)
         found.append(Figure(f"{op}, {title}: over time", draw, note))
     return tuple(found)
 
@@ -96,8 +96,8 @@ def _groups(record: Record) -> list[tuple[str, str, list[ProfileRow]]]:
     ]
 
 
-def _draw(rows: Sequence[ProfileRow], baselines: Collection[tuple[str, str]], prefix: str) -> str:
-    """Power, SM clock and temperature of the rows over time, as SVG; ours in wider lines."""
+def _draw(rows: Sequence[ProfileRow], own: Collection[tuple[str, str]], prefix: str) -> str:
+    """Draw power, SM clock and temperature over time as SVG; `own` kernels have wider lines."""
 
     def draw(figure: Drawing) -> None:
         panels = placed(figure, len(QUANTITIES))
@@ -114,7 +114,7 @@ def _draw(rows: Sequence[ProfileRow], baselines: Collection[tuple[str, str]], pr
                     [value if drawable(value) else math.nan for value in values],
                     color=COLOURS[number % len(COLOURS)],
                     linestyle=("-", "--", ":")[number // len(COLOURS)],
-                    linewidth=1.0 if (row.op, row.kernel) in baselines else 2.0,
+                    linewidth=2.0 if (row.op, row.kernel) in own else 1.0,
                     label=label(f"{row.kernel}, {row.distribution}", 36),
                 )
             limits = [limit for row in rows if drawable(limit := row.power_limit_w)]

@@ -123,6 +123,14 @@ def baselines_of(header: RunHeader) -> set[tuple[str, str]]:
     return {(each.op, each.name) for each in header.kernels if each.origin == "baseline"}
 
 
+def own_of(header: RunHeader) -> set[tuple[str, str]]:
+    """The kernels, by op and name, that the header lists as ours or the user's.
+
+    A report sets them apart. A kernel that the header doesn't list may be anyone's.
+    """
+    return {(each.op, each.name) for each in header.kernels if each.origin != "baseline"}
+
+
 def parts_of(header: RunHeader) -> dict[tuple[str, str], str]:
     """By op and kernel what it computes, `dx alone`, of kernels that don't compute all of it."""
     return {

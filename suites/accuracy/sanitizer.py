@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from rich.console import Console
 from rich.table import Table
 
 from reports.exit_status import ExitStatus
+from reports.output import outlast_readers, report_console
 from suites.run.cuda_programs import cuda_program
 from suites.run.exit_status import of_pytest
 from suites.run.options import check
@@ -121,9 +121,10 @@ def main(options: Sequence[str]) -> int:
         finding = found.status == _FOUND
         worst = max(worst, ExitStatus.WRONG if finding else of_pytest(found.status))
         table.add_row(tool, str(found.status), found.text)
-    Console().print(table)
+    report_console().print(table)
     return worst
 
 
 if __name__ == "__main__":
+    outlast_readers()
     sys.exit(main(sys.argv[1:]))

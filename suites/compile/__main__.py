@@ -22,6 +22,7 @@ if __name__ == "__main__":
 import pytest
 
 from reports.exit_status import ExitStatus, status_of
+from reports.output import outlast_readers
 from suites.run.nox_command import nox_command
 from suites.run.options import SuiteOptions
 
@@ -55,4 +56,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    outlast_readers()
     sys.exit(status_of(main))

@@ -21,6 +21,7 @@ import pytest
 from profiles.environment import tree_hash
 from reports.arguments import CommandLine, not_empty
 from reports.exit_status import ExitStatus, status_of
+from reports.output import outlast_readers
 from reports.phrases import shown
 from reports.record import RecordError
 from suites import ROOT
@@ -208,4 +209,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    outlast_readers()
     sys.exit(status_of(main))

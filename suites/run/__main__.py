@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from reports.exit_status import ExitStatus, status_of
+from reports.output import outlast_readers
 from suites import SUITES
 from suites.run.exit_status import end_at_interrupt, of_pytest
 
@@ -17,9 +17,5 @@ if __name__ == "__main__":
     if suite not in SUITES:
         print(f"name one of the suites {', '.join(SUITES)} first", file=sys.stderr)
         sys.exit(ExitStatus.USAGE)
-    status = status_of(lambda: of_pytest(pytest.main([f"suites/{suite}", *options])))
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head -1` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(status)
+    outlast_readers()
+    sys.exit(status_of(lambda: of_pytest(pytest.main([f"suites/{suite}", *options]))))

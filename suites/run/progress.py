@@ -7,9 +7,10 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+
+from reports.output import console, lasting
 
 _LINE_EVERY_S = 15.0
 _REDRAW_EVERY_S = 0.1
@@ -29,7 +30,7 @@ class Progress:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True),
+            console=console(sys.stderr),
             transient=True,
             auto_refresh=False,
             redirect_stdout=False,
@@ -60,7 +61,7 @@ class Progress:
         else:
             of = "" if self.total is None else f" of {self.total:,}"
             line = f"{self.suite}: {self.done:,}{of}, {label}"
-            print(line, file=sys.stderr, flush=True)
+            print(line, file=lasting(sys.stderr), flush=True)
 
     def __enter__(self) -> Self:
         if self._bar.console.is_terminal:

@@ -25,7 +25,7 @@ from oracles.op import Case, Numerics
 from oracles.reference import OpError
 from reports.arguments import quoted
 from reports.exit_status import ExitStatus
-from reports.output import report_console
+from reports.output import lasting, report_console
 from reports.phrases import count, shown
 from reports.record import AccuracyRow, FindRow, RecordError, RunHeader, read
 from reports.report import print_report
@@ -185,21 +185,24 @@ class Session(Generic[PairRow]):
 
         Where cases are drawn while the run goes on, kernels alone.
         """
+        output = lasting(sys.stdout)
         if self.suite.drawn:
             listed = count(len(self.suite.kernels), "kernel")
-            print(f"{listed}, for each of which cases would be drawn:")
+            print(f"{listed}, for each of which cases would be drawn:", file=output)
             for each in self.suite.kernels:
-                print(f"  {each.op.name} {each.name}")
+                print(f"  {each.op.name} {each.name}", file=output)
             return
         served = [each for each in pairs if self.suite.refusal(*each) is None]
         kernels = Counter(f"{kernel.op.name} {kernel.name}" for kernel, _ in served)
         cases = Counter(case.id() for _, case in served)
-        print(f"{count(len(kernels), 'kernel')}, and on how many cases each would run:")
+        print(
+            f"{count(len(kernels), 'kernel')}, and on how many cases each would run:", file=output
+        )
         for name, times in kernels.items():
-            print(f"  {name} {times:,}")
-        print(f"{count(len(cases), 'case')}, and how many kernels each:")
+            print(f"  {name} {times:,}", file=output)
+        print(f"{count(len(cases), 'case')}, and how many kernels each:", file=output)
         for name, times in cases.items():
-            print(f"  {name} {times:,}")
+            print(f"  {name} {times:,}", file=output)
 
     def _begin(
         self, pairs: Sequence[Pair]

@@ -43,6 +43,16 @@ _WRONG = {
         f"{_NORM}, Domain(dtypes=('float16',))",
         "Domain: dtypes has 'float16'; did you mean torch.float16?",
     ),
+    "no dtype": (
+        f"{_NORM}, Domain(dtypes=())",
+        "Domain: dtypes is empty, so that the kernel serves no case; write (torch.float16,)",
+    ),
+    "no dtype in a list": (f"{_NORM}, Domain(dtypes=[])", "dtypes is empty, so that the kernel"),
+    "no dtype of weights": (
+        f"{_NORM}, Domain(dtypes=(F16,), weight_dtypes=())",
+        "weight_dtypes is empty, so that the kernel serves no case; write (torch.float32,), or",
+    ),
+    "no device": (f"{_NORM}, Domain(dtypes=(F16,), devices=())", "devices is empty, so that the"),
     "one string for dtypes": (
         f"{_NORM}, Domain(dtypes='bf16')",
         "Domain: dtypes has 'bf16'; did you mean torch.bfloat16?",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -109,3 +110,16 @@ def test_a_case_that_has_nothing_besides_keeps_its_name(measured: Record) -> Non
         for row in rows:
             title = row.case.id.removeprefix(f"{op}-")
             assert any(text[:50] == title[:50] for text in _texts(figure.draw("x")))
+
+
+def test_a_kernel_that_the_header_does_not_list_is_hollow(measured: Record) -> None:
+    """It may be anyone's, so that its marks are those of other people's kernels."""
+
+    def filled(record: Record) -> int:
+        uses = [
+            each for each in ET.fromstring(_roofline(record)).iter() if each.tag.endswith("use")
+        ]
+        return sum(each.attrib.get("fill", "none").startswith("#") for each in uses)
+
+    header = measured.header.model_copy(update={"kernels": ()})
+    assert filled(measured) > filled(replace(measured, header=header))

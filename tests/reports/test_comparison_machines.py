@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -62,19 +63,43 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
         assert word not in shown
 
 
-def test_fastest_of_each_record_compares_where_kernels_differ(tmp_path: Path) -> None:
-    """Generations have kernels of their own; the best of each stand beside one another."""
+def test_fastest_are_of_kernels_that_both_records_have(tmp_path: Path) -> None:
+    """Another kernel that one record alone has says nothing of the machines; both are named."""
+
+    def rows(**times: float) -> list[Row]:
+        return [bench_row(time, kernel=kernel, noise=0) for kernel, time in times.items()]
+
+    found = compared(
+        tmp_path,
+        (header(), rows(flash=200.0, cudnn=100.0, tutorial=180.0)),
+        (header(machine=H100), rows(flash=150.0, tutorial=160.0, other=10.0)),
+    )
+    shown = text_of(found)
+    assert "The fastest of the kernels that A and B have: 1 row" in shown
+    assert re.search(r"tutorial [\d,]+ GB/s 1.00 x +flash [\d,]+ GB/s 1.20 x", shown)
+    (mean,) = [line for line in shown.splitlines() if "fastest that both have" in line]
+    assert "1.20 x" in mean
+    assert "tutorial of A, flash of B" in mean
+
+
+def test_records_that_share_no_kernel_have_no_fastest(tmp_path: Path) -> None:
+    """There is no ratio of machines in it."""
     found = compared(
         tmp_path,
         (header(), [bench_row(each * 100.0, kernel=f"a{each}", noise=0) for each in (1, 2)]),
-        (
-            header(machine=H100),
-            [bench_row(each * 100.0, kernel=f"b{each}", noise=0) for each in (2, 3)],
-        ),
+        (header(machine=H100), [bench_row(200.0, kernel="b2", noise=0)]),
     )
-    shown = text_of(found)
-    assert "The fastest of each record: 1 row" in shown
-    assert "b2 2,013 GB/s 0.500 x" in shown
+    assert "fastest" not in text_of(found)
+
+
+def test_kernels_of_two_names_are_both_named_in_their_mean(tmp_path: Path) -> None:
+    """Where either record has one kernel of an op, the ratio is of these two."""
+    found = compared(
+        tmp_path,
+        (header(), [bench_row(100.0, kernel="mine", noise=0)]),
+        (header(machine=H100), [bench_row(200.0, kernel="theirs", noise=0)]),
+    )
+    assert "layer_norm_backward mine beside theirs  0.500 x" in text_of(found)
 
 
 def test_rows_timed_beside_other_work_are_counted(tmp_path: Path) -> None:
@@ -265,7 +290,7 @@ def test_kernel_of_a_part_is_no_cases_fastest_on_any_machine(tmp_path: Path) -> 
     ]
     shown = " ".join(text_of(compared(tmp_path, *sides)).split())
     assert "in B quick computes dx alone; dweight and dbias aren't judged" in shown
-    fastest = shown.partition("The fastest of each record")[2].partition("Time of a call")[0]
+    fastest = shown.partition("The fastest of the kernels")[2].partition("Time of a call")[0]
     assert "row_persistent" in fastest
     assert "quick" not in fastest
     assert "layer_norm_backward quick 1.00 x" in shown

@@ -106,16 +106,17 @@ def test_block_is_shown_beside_the_bounds(tmp_path: Path) -> None:
 
 
 def test_failure_by_the_emulation_is_ranked_and_shown(tmp_path: Path) -> None:
-    """The worst block first, marked as what it is; its error is within the bound."""
+    """The worst block of all, marked as what it is; its error is within the bound."""
     rows = [
         _with(example_row(m=m, ratio=0.9, rule="emulation"), worst_emulation=ratio)
         for m, ratio in ((5, 1.2), (7, 3.0))
     ]
     record = _record(tmp_path, rows)
     (group,) = failures(record)
-    assert (group.why, [row.case.sizes["m"] for row in group.rows]) == ("emulation", [7, 5])
+    assert (group.why, [row.case.sizes["m"] for row in group.rows]) == ("emulation", [5, 7])
     assert any(cell.text == "FAIL e 3.00" for cell in matrices(record)[0].cells.values())
-    told = failing_output(group.rows[0])
+    assert group.largest == 3.0
+    told = failing_output(group.rows[-1])
     assert told is not None
     assert told.endswith("a block has 3.00 of what an emulation's allow")
 

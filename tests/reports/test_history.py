@@ -99,6 +99,46 @@ def test_gate_is_shut_by_what_got_worse(
     assert ("between 000000000005 of 2026-11-06" in " ".join(out.out.split())) == (step != 1)
 
 
+@pytest.mark.parametrize(("runs", "verdict", "status"), [(5, "TOO SHORT", 4), (6, "STEADY", 0)])
+def test_series_that_is_too_short_is_not_steady(
+    runs: int, verdict: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gate that can't tell is not open: the status says that the history is incomplete."""
+    _folder(tmp_path, _times(runs=runs))
+    assert main([str(tmp_path), "--width=100"]) == 0
+    assert main([str(tmp_path), "--gate", "--width=100"]) == status
+    out = capsys.readouterr()
+    assert f" {verdict} " in out.out
+    assert ("too short to tell: 1 of 1 series" in out.out) == bool(status)
+    assert ("the gate can't tell: too short to tell: 1 of 1 series" in out.err) == bool(status)
+
+
+def test_short_series_beside_a_long_one_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The long series gives the verdict, and the report says how many it is silent on."""
+    _folder(tmp_path, _times(runs=8))
+    _folder(tmp_path, _times(runs=3), "bench", board=_BOARDS[1])
+    assert main([str(tmp_path), "--gate", "--width=100"]) == 0
+    out = capsys.readouterr().out
+    assert " STEADY " in out
+    assert "too short to tell: 1 of 2 series" in " ".join(out.split())
+
+
+def test_short_series_of_ours_beside_long_ones_of_baselines_shuts_the_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Baselines don't gate, so that they can't stand for a kernel of ours either."""
+    rows: list[list[Row]] = [
+        [bench_row(100.0, seed=run, kernel="torch", gates=False)]
+        + ([bench_row(100.0, seed=run)] if run < 3 else [])
+        for run in range(8)
+    ]
+    _folder(tmp_path, rows)
+    assert main([str(tmp_path), "--gate", "--width=100"]) == 4
+    assert "1 of 1 series" in capsys.readouterr().err
+
+
 def test_page_has_the_series(tmp_path: Path) -> None:
     """Each with its line, the steady ones too."""
     _folder(tmp_path / "records", _times())

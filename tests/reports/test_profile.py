@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from reports.document.markdown import render_markdown
-from reports.document.model import Document
+from reports.document.model import Cell, Document, Figure, Table
 from reports.record import CaseInfo, ProfileRow, Record, read
 from reports.report import print_report
 from reports.views.profile import energy_text, profile_part
@@ -207,3 +208,24 @@ def test_profile_marks_a_kernel_of_a_part_and_adds_it_to_no_total(tmp_path: Path
     for text in (terminal(record, 200), render_markdown(Document("", (profile_part(record),)))):
         assert "torch\\_native (dx alone)" in text or "torch_native (dx alone)" in text
         assert "computes dx alone; dweight and dbias aren't judged" in text
+
+
+def test_profile_sets_apart_none_but_kernels_listed_as_own(tmp_path: Path) -> None:
+    """A kernel that the header doesn't list may be anyone's: it isn't shown as ours."""
+    record = record_of(tmp_path, profile_rows(failing=False))
+    listed = {each.name: each.origin for each in record.header.kernels}
+    assert set(listed.values()) == {"ours", "baseline"}
+    for kernels in (record.header.kernels, ()):
+        header = record.header.model_copy(update={"kernels": kernels})
+        part = profile_part(replace(record, header=header))
+        (rows,) = [each for each in part.items if each.title == "Energy, power and clocks"]
+        assert isinstance(rows, Table)
+        place = [each.title for each in rows.columns].index("kernel")
+        cells = [row[place] for row in rows.rows]
+        strong = {each.text for each in cells if isinstance(each, Cell) and each.tone == "strong"}
+        shown = {each.text for each in cells if isinstance(each, Cell)}
+        own = {name for name, origin in listed.items() if origin == "ours" and name in shown}
+        assert strong == (own if kernels else set())
+        figures = [each for each in part.items if isinstance(each, Figure)]
+        wide = re.findall(r'stroke-width="2"', figures[0].draw("x"))
+        assert bool(wide) == bool(kernels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ def test_kernel_that_was_asked_for_and_ran_nothing_fails(tmp_path: Path) -> None
     line = headline(_record(tmp_path / "all", rows))
     assert line.verdict == "PASSED"
     assert line.notes[0].startswith("two_pass_split served none of 30 cases")
+
+
+def test_run_that_was_cut_off_says_of_no_kernel_that_it_served_nothing(tmp_path: Path) -> None:
+    """Refused cases are rows at once, while cases that the kernel serves wait for their turn."""
+    record = _record(tmp_path, _rows(0, 417), "row_persistent")
+    assert any("served none of 417 cases" in note for note in headline(record).notes)
+    cut_off = replace(record, end=None, problem="the run was interrupted: 417 of 420 rows")
+    line = headline(cut_off)
+    assert line.verdict == "INCOMPLETE"
+    assert not any("served none" in note for note in line.notes)
 
 
 def _run(tmp_path: Path, *options: str) -> tuple[int, str]:

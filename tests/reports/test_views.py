@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -276,14 +277,15 @@ def test_refusals_are_grouped_by_sentence(tmp_path: Path) -> None:
 
 
 def test_failures_are_a_line_each_kernel_and_rule(tmp_path: Path) -> None:
-    """With one case and its command, the worst first; a baseline's take one line a kernel."""
+    """With the plainest case and its command; a baseline's take one line a kernel."""
     rows = [example_row(m=m, ratio=1.0 + m, rule="deterministic bound") for m in range(1, 6)] + [
         example_row("torch_native", m=m, rule="raised") for m in range(4)
     ]
     record = record_of(tmp_path, rows)
     first, second = failures(record)
     assert (first.gates, len(first.rows)) == (True, 5)
-    assert [row.case.sizes["m"] for row in first.rows] == [5, 4, 3, 2, 1]
+    assert [row.case.sizes["m"] for row in first.rows] == [1, 2, 3, 4, 5]
+    assert first.largest == 6.0
     assert (second.gates, len(second.rows)) == (False, 4)
     summary = terminal(record, details=False)
     assert [row.reproduce in summary for row in first.rows] == [True, *4 * [False]]
@@ -300,7 +302,7 @@ def test_nan_is_worse_than_infinity(tmp_path: Path) -> None:
     ]
     record = record_of(tmp_path, rows)
     (group,) = failures(record)
-    assert [row.case.sizes["m"] for row in group.rows] == [1, 2, 0]
+    assert math.isnan(group.largest)
     (cell,) = matrices(record)[0].cells.values()
     assert cell.text == "FAIL NaN"
 

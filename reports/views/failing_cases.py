@@ -1,0 +1,96 @@
+"""Which of a kernel's failing cases is the plainest, and what they share that passing ones lack."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reports.record import CaseInfo
+
+_PLAIN_DTYPES = ("float32", "bfloat16", "float16")
+_DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def plainness(case: CaseInfo) -> tuple[int, bool, bool, bool, int, int, str]:
+    """A key that sorts plainer cases first.
+
+    Fewer options, ordinary values, contiguous inputs, no empty one, an ordinary dtype, and then
+    smaller sizes.
+    """
+    dtypes = _PLAIN_DTYPES
+    return (
+        len(case.options),
+        case.distribution != "normal",
+        case.layout != "contiguous",
+        0 in case.sizes.values(),
+        dtypes.index(case.dtype) if case.dtype in dtypes else len(dtypes),
+        math.prod(max(size, 1) for size in case.sizes.values()),
+        case.id,
+    )
+
+
+def shared_facts(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> tuple[str, ...]:
+    """Facts that all failing cases share, and that no passing case has together.
+
+    Fewer facts say more: a fact is left out where the others already rule every passing case out.
+    Empty where no case passed, or where no such facts exist.
+    """
+    if not failing or not passing:
+        return ()
+    facts = _facts(failing, passing)
+    having = {fact: frozenset(places) for fact, places in facts.items()}
+    # One fact alone says most; else facts that rule out more passing cases are kept longer.
+    for fact, places in having.items():
+        if not places:
+            return (fact,)
+    kept = sorted(having, key=lambda fact: -len(having[fact]))
+    if not kept or frozenset.intersection(*having.values()):
+        return ()
+    for fact in list(kept):
+        rest = [having[other] for other in kept if other != fact]
+        if rest and not frozenset.intersection(*rest):
+            kept.remove(fact)
+    return tuple(fact for fact in having if fact in kept)
+
+
+def _facts(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> dict[str, list[int]]:
+    """By fact that every failing case has: the places of the passing cases that have it too."""
+    first = failing[0]
+    found: dict[str, list[int]] = {}
+
+    def add(fact: str, holds: list[bool], among: list[bool]) -> None:
+        if all(holds):
+            found[fact] = [place for place, has in enumerate(among) if has]
+
+    for option in first.options:
+        has = [[option in each.options for each in cases] for cases in (failing, passing)]
+        add(option, *has)
+    for what, name in (("dtype", ""), ("layout", "layout "), ("distribution", "values ")):
+        value = getattr(first, what)
+        has = [[getattr(each, what) == value for each in cases] for cases in (failing, passing)]
+        add(f"{name}{value}", *has)
+    add(
+        "a layout that isn't contiguous",
+        [each.layout != "contiguous" for each in failing],
+        [each.layout != "contiguous" for each in passing],
+    )
+    for size in first.sizes:
+        if all(size in each.sizes for each in (*failing, *passing)):
+            mine = [each.sizes[size] for each in failing]
+            its = [each.sizes[size] for each in passing]
+            least, most = min(mine), max(mine)
+            if least == most:
+                add(f"{size} of {least:,}", [True], [each == least for each in its])
+                continue
+            add(f"{size} of {least:,} or more", [True], [each >= least for each in its])
+            add(f"{size} of {most:,} or less", [True], [each <= most for each in its])
+            for divisor in _DIVISORS:
+                add(
+                    f"{size} no multiple of {divisor}",
+                    [each % divisor != 0 for each in mine],
+                    [each % divisor != 0 for each in its],
+                )
+    return found
