@@ -1,0 +1,58 @@
+"""Sound kernels of many designs pass the accuracy suite: no order of a sum breaks a rule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from oracles import OPS
+from reports.record import AccuracyRow
+from studies.sound_kernels import FILES, rows_of
+
+# A case of each op that all of its kernels serve; `python -m studies.sound_kernels` has the rest.
+_CASES = (
+    "softmax_forward-m12-n77-float32-contiguous-outliers",
+    "softmax_backward-m12-n77-float32-contiguous-mean100",
+    "cross_entropy_forward-m12-n64-float32-contiguous-mean100",
+    "cross_entropy_backward-m12-n264-bfloat16-contiguous-times3",
+    "layer_norm_forward-m12-n77-float32-contiguous-mean100",
+    "layer_norm_backward-m17-n127-float32-contiguous",
+    "rms_norm_forward-m33-n64-float32-contiguous-outliers",
+    "rms_norm_backward-m12-n77-float16-contiguous-mean100",
+    "swiglu_forward-m12-n264-float32-contiguous-times3",
+    "geglu_forward-m12-n77-float32-contiguous-uniform",
+    "rope_forward-s12-h1-p40-bfloat16-contiguous",
+    "rope_backward-s12-h3-p32-float16-contiguous-mean100",
+    "matmul_forward-m33-n33-k64-float32-contiguous-mean100",
+    "quantise_rows-m12-n77-float32-contiguous-scaled_rows",
+    "quantise_blocks-m12-g3-float32-contiguous-scaled_rows",
+    "attention_forward-b1-h_q2-h_kv1-s_q37-s_kv70-d16-d_v16-float16-contiguous-causal-gqa",
+    "attention_delta-b1-h_q1-s_q33-d_v24-float32-contiguous",
+    "attention_backward-b1-h_q2-h_kv1-s_q37-s_kv41-d16-d_v16-float16-contiguous-causal-gqa",
+    "attention_gradients-b1-h_q2-h_kv1-s_q37-s_kv41-d16-d_v16-float32-contiguous-causal-gqa",
+)
+_ATTENTIONS, _OTHERS = 20, 31  # designs that are asked for at least
+
+
+@pytest.fixture(scope="module")
+def rows(device: torch.device) -> tuple[AccuracyRow, ...]:
+    """The rows of all files on the cases."""
+    cases = (f"--case={case}" for case in _CASES)
+    return rows_of(FILES, [f"--device={device.type}", "--jobs=2", *cases])
+
+
+def test_sound_kernels_pass(rows: tuple[AccuracyRow, ...]) -> None:
+    """No row fails, and each case is tried by every kernel of its op: none is refused."""
+    wrong = [f"{row.kernel}: {row.rule}: {row.reason}" for row in rows if row.status == "failed"]
+    assert not wrong, "\n".join(wrong)
+    assert {row.status for row in rows} == {"passed"}
+    assert {row.case.id for row in rows} == set(_CASES)
+
+
+def test_sound_kernels_are_many(rows: tuple[AccuracyRow, ...]) -> None:
+    """Attention has 20 designs, and the other ops 31; a design of several ops counts once."""
+    designs = {(row.kernel, row.case.op.startswith("attention")) for row in rows}
+    attentions = sum(is_attention for _, is_attention in designs)
+    assert attentions >= _ATTENTIONS
+    assert len(designs) - attentions >= _OTHERS
+    assert {row.case.op for row in rows} <= OPS.keys()
