@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from reports.arguments import CommandLine
 from reports.record import AccuracyRow, latest, read
@@ -38,7 +38,7 @@ def rows_of(files: Sequence[Path], typed: Sequence[str]) -> tuple[AccuracyRow, .
         subprocess.run([*command, *kernels, *quiet, *typed], cwd=ROOT, check=False)
         if not any(Path(folder).iterdir()):
             return ()
-        return tuple(row for row in read(latest(Path(folder))).rows if isinstance(row, AccuracyRow))
+        return tuple(read(latest(Path(folder))).rows)
 
 
 def table_of(rows: Iterable[AccuracyRow]) -> Table:
@@ -47,14 +47,16 @@ def table_of(rows: Iterable[AccuracyRow]) -> Table:
     for row in rows:
         counts.setdefault((row.case.op, row.kernel), Counter())[row.status] += 1
     columns = ("passed", "failed", "refused")
-    table = Table("op", "kernel", "rows", *columns)
+    table = Table("op", Column("kernel", overflow="fold"), "rows", *columns)
     total = Counter[str]()
     for (op, kernel), count in counts.items():
         total += count
         tried = count["passed"] + count["failed"]
-        table.add_row(op, kernel, str(tried), *(str(count[each]) for each in columns))
+        table.add_row(op, kernel, str(tried), *(str(count[status]) for status in columns))
     tried = total["passed"] + total["failed"]
-    table.add_row("all", f"{len(counts)} kernels", str(tried), *(str(total[c]) for c in columns))
+    table.add_row(
+        "all", f"{len(counts)} kernels", str(tried), *(str(total[status]) for status in columns)
+    )
     return table
 
 

@@ -7,7 +7,7 @@ import torch
 
 from oracles import OPS
 from reports.record import AccuracyRow
-from studies.sound_kernels import FILES, rows_of
+from studies.sound_kernels import FILES, rows_of, table_of
 
 # A case of each op that all of its kernels serve; `python -m studies.sound_kernels` has the rest.
 _CASES = (
@@ -56,3 +56,12 @@ def test_sound_kernels_are_many(rows: tuple[AccuracyRow, ...]) -> None:
     assert attentions >= _ATTENTIONS
     assert len(designs) - attentions >= _OTHERS
     assert {row.case.op for row in rows} <= OPS.keys()
+
+
+def test_table_of_sound_kernels_counts_rows(rows: tuple[AccuracyRow, ...]) -> None:
+    """It has a line for each kernel of each op and the sums, and counts a row that failed."""
+    wrong = rows[0].model_copy(update={"status": "failed"})
+    table = table_of([*rows, wrong])
+    assert table.row_count == len({(row.case.op, row.kernel) for row in rows}) + 1
+    passed, failed = (list(table.columns[place].cells)[-1] for place in (3, 4))
+    assert (passed, failed) == (str(len(rows)), "1")
