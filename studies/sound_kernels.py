@@ -3,7 +3,7 @@
 By default those of tests/candidates/sound. They are run on the `ci` cases of their ops, with the
 suite's own progress, and the table says for each kernel how many rows passed, failed and
 were refused. A failure is a false alarm: its command follows the table, and the exit status is 1.
-It is 3 where the suite wrote no rows.
+It is 3 where the suite itself failed.
 
 --seed N or N..M: added to every case's seed.
 --device, --jobs, --kernel, --op, --case: as in `nox -s accuracy`.
@@ -26,19 +26,21 @@ from reports.record import AccuracyRow, latest, read
 from tests import ROOT
 
 FILES = tuple(sorted((ROOT / "tests" / "candidates" / "sound").glob("[!_]*.py")))
-_FAILED, _NO_RECORD = 1, 3
+_FAILED, _SUITE_FAILED = 1, 3
 
 
-def rows_of(files: Sequence[Path], typed: Sequence[str]) -> tuple[AccuracyRow, ...]:
-    """The rows of the accuracy suite on the files' kernels; none where it wrote no record."""
+def rows_of(files: Sequence[Path], typed: Sequence[str]) -> tuple[int, tuple[AccuracyRow, ...]]:
+    """Run the accuracy suite on the files' kernels: its exit status, and the rows that it wrote."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pytest", "suites/accuracy", f"--results={folder}"]
         kernels = [f"--kernels={file.resolve()}" for file in files]
         quiet = ["--no-header", "--no-summary", "--tb=no", "-qq"]
-        subprocess.run([*command, *kernels, *quiet, *typed], cwd=ROOT, check=False)
+        status = subprocess.run(
+            [*command, *kernels, *quiet, *typed], cwd=ROOT, check=False
+        ).returncode
         if not any(Path(folder).iterdir()):
-            return ()
-        return tuple(read(latest(Path(folder))).rows)
+            return status, ()
+        return status, tuple(read(latest(Path(folder))).rows)
 
 
 def table_of(rows: Iterable[AccuracyRow]) -> Table:
@@ -74,12 +76,12 @@ def main() -> int:
     typed = [f"--seed={options.seed}", f"--device={options.device}", f"--jobs={options.jobs}"]
     for name in ("kernel", "op", "case"):
         typed += [f"--{name}={value}" for value in getattr(options, name)]
-    rows = rows_of(options.files or FILES, typed)
+    status, rows = rows_of(options.files or FILES, typed)
     Console().print(table_of(rows))
     failures = [row for row in rows if row.status == "failed"]
     for row in failures:
         print(f"{row.kernel}: {row.rule}: {row.reason}\n    {row.reproduce}")
-    return _FAILED if failures else 0 if rows else _NO_RECORD
+    return _FAILED if failures else _SUITE_FAILED if status else 0
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ _CASES = (
     "rms_norm_forward-m33-n64-float32-contiguous-outliers",
     "rms_norm_backward-m12-n77-float16-contiguous-mean100",
     "swiglu_forward-m12-n264-float32-contiguous-times3",
+    "swiglu_backward-m12-n77-float32-contiguous-mean100",
     "geglu_forward-m12-n77-float32-contiguous-uniform",
     "rope_forward-s12-h1-p40-bfloat16-contiguous",
     "rope_backward-s12-h3-p32-float16-contiguous-mean100",
@@ -38,7 +39,9 @@ _ATTENTIONS, _OTHERS = 20, 31  # designs that are asked for at least
 def rows(device: torch.device) -> tuple[AccuracyRow, ...]:
     """The rows of all files on the cases."""
     cases = (f"--case={case}" for case in _CASES)
-    return rows_of(FILES, [f"--device={device.type}", "--jobs=2", *cases])
+    status, tried = rows_of(FILES, [f"--device={device.type}", "--jobs=2", *cases])
+    assert status == 0 or any(row.status == "failed" for row in tried), "the suite itself failed"
+    return tried
 
 
 def test_sound_kernels_pass(rows: tuple[AccuracyRow, ...]) -> None:
