@@ -1,0 +1,80 @@
+"""Sound kernels that a rule once failed, and beside each a wrong one that must not pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from oracles.cases.names import case_named
+from oracles.reference.cases import case_of
+from suites.accuracy.run import Run
+from suites.accuracy.truth import Known
+from suites.sandbox.judge_side.workers import Workers
+from suites.sandbox.originals import Originals
+from tests import ROOT
+
+_CPU = torch.device("cpu")
+_FOLDER = ROOT / "tests/candidates/own_ops"
+# Of each file the kernels that are right, those that are wrong, and cases that show it.
+_FILES = {
+    "additions": (
+        ("pairs", "backwards", "signs"),
+        ("rounded",),
+        ("m12-n264-float32-contiguous", "m12-n264-float32-contiguous-mean100"),
+    ),
+    "group_norm": (
+        ("right",),
+        ("mean_of_magnitudes",),
+        ("b12-c16-s64-float32-contiguous", "b3-c40-s24-bfloat16-contiguous"),
+    ),
+    "tails": (("right",), ("squares",), ("m12-n264-float32-contiguous",)),
+    "cache_write": (
+        ("right",),
+        ("writes_padding",),
+        ("m12-n16-d64-float32-contiguous", "m12-n256-d24-bfloat16-contiguous"),
+    ),
+}
+
+
+@pytest.fixture(params=_FILES)
+def file(request: pytest.FixtureRequest) -> Iterator[tuple[str, Workers]]:
+    """A file of an op and its kernels, and what runs them."""
+    workers = Workers(_CPU, 90, files=(_FOLDER / f"{request.param}.py",))
+    yield request.param, workers
+    workers.close()
+
+
+def test_sound_kernel_passes_and_the_wrong_one_beside_it_fails(file: tuple[str, Workers]) -> None:
+    """On each of the cases, with the signs of several secrets."""
+    (name, workers), statuses = file, set()
+    right, wrong, ids = _FILES[name]
+    kernels = {each.name: each for each in workers.kernels() if name in each.path}
+    for secret in range(3):
+        for each in ids:
+            for kernel in (*right, *wrong):
+                op = kernels[kernel].op
+                case = case_named(op, f"{op.name}-{each}")
+                assert case is not None, each
+                run = Run(_CPU, 90, workers=workers, signs=secret)
+                row = run.try_pair(kernels[kernel], case)
+                statuses.add((kernel, row.status))
+                if kernel in right:
+                    assert row.status == "passed", (kernel, each, secret, row.reason)
+    assert all((kernel, "failed") in statuses for kernel in wrong)
+
+
+def test_signs_that_short_rows_alone_have_are_left_out() -> None:
+    """Of a long row the truth of the changed inputs isn't that of the inputs."""
+    workers = Workers(_CPU, 90, files=(_FOLDER / "tails.py",))
+    try:
+        kernel = next(each for each in workers.kernels() if each.name == "squares")
+    finally:
+        workers.close()
+    for n, holds in ((24, True), (264, False)):
+        case = case_of(kernel.op.name, {"m": 3, "n": n}, (torch.float32,) * 2, "ci")
+        known = Known.of(kernel.op, case, Originals(kernel.op, case, _CPU), 5)
+        assert known.flips.of_inputs
+        assert known.keep_true_signs(known.bounds_of(kernel)) == holds
+        assert bool(known.flips.of_inputs) == holds
