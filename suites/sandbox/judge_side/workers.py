@@ -106,7 +106,7 @@ def told_kernel(told: Told, *, user: bool) -> Kernel:
     return Kernel(
         op=OPS[told.op].part(told.returns),
         name=told.name,
-        domain=Domain(dtypes=()),  # asked of the worker, which has it
+        domain=Domain(dtypes=(torch.float32,)),  # never asked: the worker has the kernel's
         numerics=Numerics(**told.numerics),  # type: ignore[arg-type]
         priority=told.priority,
         function=_elsewhere,
