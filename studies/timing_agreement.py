@@ -43,9 +43,10 @@ from oracles.op import Case
 from reports.record import BenchRow
 from suites.accuracy.run import Run
 from suites.bench.devices import device_of
+from suites.bench.judged_pass import TASK
 from suites.bench.roofs import times_us
 from suites.bench.rotation import Rotation
-from suites.bench.rows import TASK, Bench
+from suites.bench.rows import Bench
 from suites.bench.survey import Ground, survey
 from suites.run.descriptions import describe_machine
 from suites.sandbox.judge_side.workers import Workers
@@ -225,7 +226,9 @@ def _time(calls: Sequence[Beside], device: torch.device, sm: int, on: Ground) ->
     """Each by the suite, in a worker made for it, then all the other way, in a process apart."""
     workers = Workers(device, sm, strict=False, tasks=(TASK,))
     run = Run(device, sm, workers=workers, two_calls_alone=True)
-    bench = Bench(run, workers, on.roofs, "cold", _ROW_S, on.default_clock_mhz, _LIMIT_S)
+    bench = Bench(
+        run, workers, on.roofs, "cold", _ROW_S, on.default_clock_mhz, _LIMIT_S, on.flush_us
+    )
     timed = list[Beside]()
     asked = list[tuple[int, float]]()
     try:

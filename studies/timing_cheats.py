@@ -25,7 +25,7 @@ from oracles import OPS
 from oracles.op import Case
 from reports.record import BenchRow
 from suites.accuracy.run import Run
-from suites.bench.judged_pass import TASK, JudgedPasses
+from suites.bench.judged_pass import TASK
 from suites.bench.rows import Bench
 from suites.bench.survey import survey
 from suites.run.descriptions import describe_machine
@@ -81,11 +81,15 @@ def _rows(device: torch.device, files: list[Path], honest: list[Kernel]) -> list
     for file in [*files, None]:
         workers = Workers(device, sm, strict=False, files=(file,) if file else (), tasks=(TASK,))
         run = Run(device, sm, workers=workers, two_calls_alone=True)
-        passes = JudgedPasses(
-            run, workers, "cold", ground.roofs.cache_bytes, ground.flush_us, 120.0
-        )
         bench = Bench(
-            run, workers, ground.roofs, "cold", 0.5, ground.default_clock_mhz, 120.0, passes
+            run,
+            workers,
+            ground.roofs,
+            "cold",
+            0.5,
+            ground.default_clock_mhz,
+            120.0,
+            ground.flush_us,
         )
         try:
             for kernel in workers.kernels() if file else honest:

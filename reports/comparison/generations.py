@@ -78,7 +78,7 @@ def generations_part(
     keys = dict.fromkeys(pair.key for pairs in paired for pair in pairs.pairs)
     tables = [
         _means(base, others, paired),
-        *(_fastest(base, each) for each in others),
+        *(_fastest(base, side) for side in others),
         *_rows(base, others, paired, keys),
     ]
     notes = [f"{named(each)}: {reason}" for each, reason in zip(others, reasons, strict=True)]
@@ -138,7 +138,7 @@ def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -
         means |= groups
         fastest = _fastest_rows(base, side)
         means[_fastest_named(base, side, fastest)] = [
-            (each.place.case, each.base.time_us / each.other.time_us) for each in fastest
+            (row.place.case, row.base.time_us / row.other.time_us) for row in fastest
         ]
         rows += [_MeanOf(side, of, _mean_of(ratios)) for of, ratios in means.items() if ratios]
     fields: list[Field[_MeanOf]] = [
@@ -259,7 +259,7 @@ def _fastest_named(base: Side, other: Side, rows: Sequence[_Fastest]) -> str:
     def kernels(side: Side, fastest: Iterable[Timed]) -> str:
         return f"{', '.join(dict.fromkeys(row.key.kernel for row in fastest))} of {side.letter}"
 
-    mine, its = kernels(base, (each.base for each in rows)), (each.other for each in rows)
+    mine, its = kernels(base, (row.base for row in rows)), (row.other for row in rows)
     return f"fastest that both have: {mine}, {kernels(other, its)}"
 
 

@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.gate and lost:
         print(f"the gate is shut: {count(len(lost), 'series')} got worse", file=sys.stderr)
         return ExitStatus.WRONG
-    gating = [each for each in series if each.gates] or series
-    if options.gate and all(each.is_short for each in gating):
+    gating = [one for one in series if one.gates] or series
+    if options.gate and all(one.is_short for one in gating):
         print(
             f"the gate can't tell: {too_short(gating)}; a change shows in {FEWEST_RUNS} runs or "
             "more",

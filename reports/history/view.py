@@ -52,7 +52,7 @@ def document_of(
         f"{count(len(items), 'change')} in {len(series):,} series of {count(len(runs), 'run')}, "
         f"{len(lost):,} of which got worse last"
     )
-    if all(each.is_short for each in series):
+    if all(one.is_short for one in series):
         sentence = f"{short}, of {count(len(runs), 'run')}"
     elif short:
         sentence += f"; {short}"
@@ -84,17 +84,17 @@ def document_of(
 
 def too_short(series: Sequence[Series]) -> str:
     """`too short to tell: 3 of 5 series`; empty where no series is too short."""
-    short = sum(each.is_short for each in series)
+    short = sum(one.is_short for one in series)
     return f"too short to tell: {short:,} of {len(series):,} series" if short else ""
 
 
 def _verdict(series: Sequence[Series]) -> tuple[str, Tone]:
     """The verdict and its tone: a series that is too short is no steady one."""
-    if all(each.is_short for each in series):
+    if all(one.is_short for one in series):
         return "TOO SHORT", "doubtful"
     if worse(series):
         return "WORSE", "bad"
-    changed = any(each.changes for each in series)
+    changed = any(one.changes for one in series)
     return "CHANGED" if changed else "STEADY", "good"
 
 

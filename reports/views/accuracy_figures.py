@@ -249,8 +249,7 @@ def failures(record: Record) -> tuple[RowGroup, ...]:
         passed[op, name] = [row for row in rows if row.status == "passed"]
         for row in rows:
             if row.status == "failed":
-                rule = row.rule or "no rule given"
-                key = (op, name, rule, _failing_name(row), row.gates)
+                key = (op, name, row.rule or "no rule given", _failing_name(row), row.gates)
                 groups.setdefault(key, []).append(row)
     result = []
     for (op, name, rule, output, _), rows in sorted(

@@ -59,38 +59,38 @@ def shared_facts(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> tu
 def _facts(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> dict[str, list[int]]:
     """By fact that every failing case has: the places of the passing cases that have it too."""
     first = failing[0]
-    found: dict[str, list[int]] = {}
+    shared: dict[str, list[int]] = {}
 
     def add(fact: str, holds: list[bool], among: list[bool]) -> None:
         if all(holds):
-            found[fact] = [place for place, has in enumerate(among) if has]
+            shared[fact] = [place for place, has in enumerate(among) if has]
 
     for option in first.options:
-        has = [[option in each.options for each in cases] for cases in (failing, passing)]
+        has = [[option in case.options for case in cases] for cases in (failing, passing)]
         add(option, *has)
     for what, name in (("dtype", ""), ("layout", "layout "), ("distribution", "values ")):
         value = getattr(first, what)
-        has = [[getattr(each, what) == value for each in cases] for cases in (failing, passing)]
+        has = [[getattr(case, what) == value for case in cases] for cases in (failing, passing)]
         add(f"{name}{value}", *has)
     add(
         "a layout that isn't contiguous",
-        [each.layout != "contiguous" for each in failing],
-        [each.layout != "contiguous" for each in passing],
+        [case.layout != "contiguous" for case in failing],
+        [case.layout != "contiguous" for case in passing],
     )
     for size in first.sizes:
-        if all(size in each.sizes for each in (*failing, *passing)):
-            mine = [each.sizes[size] for each in failing]
-            its = [each.sizes[size] for each in passing]
+        if all(size in case.sizes for case in (*failing, *passing)):
+            mine = [case.sizes[size] for case in failing]
+            its = [case.sizes[size] for case in passing]
             least, most = min(mine), max(mine)
             if least == most:
-                add(f"{size} of {least:,}", [True], [each == least for each in its])
+                add(f"{size} of {least:,}", [True], [value == least for value in its])
                 continue
-            add(f"{size} of {least:,} or more", [True], [each >= least for each in its])
-            add(f"{size} of {most:,} or less", [True], [each <= most for each in its])
+            add(f"{size} of {least:,} or more", [True], [value >= least for value in its])
+            add(f"{size} of {most:,} or less", [True], [value <= most for value in its])
             for divisor in _DIVISORS:
                 add(
                     f"{size} no multiple of {divisor}",
-                    [each % divisor != 0 for each in mine],
-                    [each % divisor != 0 for each in its],
+                    [value % divisor != 0 for value in mine],
+                    [value % divisor != 0 for value in its],
                 )
-    return found
+    return shared

@@ -99,6 +99,7 @@ class UnbelievedError(Exception):
 class Bench:
     """What the rows of a run share.
 
+    flush_us: what a flush of the cache takes on a GPU; None: it isn't known
     first_calls: seconds of each pair's first call, where it was made ahead of the run
     uncounted: calls in a row whose launches couldn't be counted
     """
@@ -110,10 +111,22 @@ class Bench:
     row_s: float
     default_clock_mhz: float | None
     limit_s: float
-    passes: JudgedPasses
+    flush_us: float | None
     first_calls: dict[tuple[str, str, str], float] = field(default_factory=dict)
     uncounted: int = 0
     neighbours: Neighbours = field(default_factory=Neighbours)
+    passes: JudgedPasses = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what holds figures against the judge's clock."""
+        self.passes = JudgedPasses(
+            self.run,
+            self.workers,
+            self.cache,
+            self.roofs.cache_bytes,
+            self.flush_us,
+            self.limit_s,
+        )
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> BenchRow:
         """The row of a pair that isn't timed."""

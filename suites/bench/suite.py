@@ -16,7 +16,7 @@ from oracles.op import Case
 from reports.record import BENCH_PROTOCOL, BenchRow
 from suites.accuracy.run import Run
 from suites.bench.first_calls import compile_ahead
-from suites.bench.judged_pass import TASK, JudgedPasses
+from suites.bench.judged_pass import TASK
 from suites.bench.neighbours import Neighbours
 from suites.bench.nsight_compute import NsightCompute
 from suites.bench.pairs import planned_pairs
@@ -111,14 +111,7 @@ class BenchSuite(Suite[BenchRow]):
             self._row_time(),
             ground.default_clock_mhz,
             options.time_limit,
-            JudgedPasses(
-                self.judge,
-                self.workers,
-                options.cache,
-                ground.roofs.cache_bytes,
-                ground.flush_us,
-                options.time_limit,
-            ),
+            ground.flush_us,
             neighbours=Neighbours.of(self.device),
         )
         return {

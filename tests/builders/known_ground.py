@@ -25,6 +25,6 @@ def pytest_configure() -> None:
     """Replace what the session measures of its device."""
 
     def survey(_device: torch.device, _machine: Environment) -> Ground:
-        return Ground(Roofs("cpu", 2**20, None, _MEASURED), _MEASURED, PROBE, 1.0, None)
+        return Ground(Roofs("cpu", 2**20, None, _MEASURED), _MEASURED, PROBE, 1.0, None, None)
 
     pytest.MonkeyPatch().setattr(suite, "survey", survey)

@@ -228,6 +228,35 @@ def test_annotations_tell_each_failure(folder: Path) -> None:
     assert "dweight[12952]" in line
 
 
+def test_annotation_tells_why_a_file_cant_be_imported(tmp_path: Path) -> None:
+    """The run leaves no record, so that the report isn't written and there is no junit.xml."""
+    (tmp_path / "mine.py").write_text("def mine(\n")
+    kernels, results = f"--kernels={tmp_path / 'mine.py'}", f"--results={tmp_path / 'results'}"
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", kernels, results],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode != 0
+    assert not list(tmp_path.glob("results/*.jsonl"))
+    (tmp_path / "accuracy.txt").write_text(f"nox > Running session accuracy\n{ran.stderr}nox > end")
+    workflow = _block(_HOW_TO / "own-repository.md", "yaml")
+    script = re.search(r"<<'PYTHON'\n(.*?)\n *PYTHON\n", workflow, re.DOTALL)
+    assert script is not None
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script[1])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("::error file=kernels/mine.py::ERROR: --kernels ")
+    assert "SyntaxError" in line
+
+
 def test_example_of_an_attention_kernel_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,10 @@ def _elsewhere(**_: object) -> object:
     raise RuntimeError("this kernel is called in a worker")
 
 
+# It refuses every case: the worker has the kernel's domain, and is asked.
+_ELSEWHERE = Domain(dtypes=(torch.float32,), also=lambda _: "its domain is in a worker")
+
+
 def told_kernel(told: Told, *, user: bool) -> Kernel:
     """The kernel as the judge knows it: its function and domain stay in the workers.
 
@@ -106,7 +110,7 @@ def told_kernel(told: Told, *, user: bool) -> Kernel:
     return Kernel(
         op=OPS[told.op].part(told.returns),
         name=told.name,
-        domain=Domain(dtypes=(torch.float32,)),  # never asked: the worker has the kernel's
+        domain=_ELSEWHERE,
         numerics=Numerics(**told.numerics),  # type: ignore[arg-type]
         priority=told.priority,
         function=_elsewhere,

@@ -42,7 +42,7 @@ class _Worker:
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
         """Open the judge's memory; why it can't be opened, or None."""
-        name = spec.get("name", spec["device"])
+        name: str = spec.get("name", spec["device"])
         earlier = self.arenas.pop(name, None)
         if earlier is not None:
             earlier.close()
@@ -187,7 +187,7 @@ class _Worker:
         except (KeyboardInterrupt, ClosedError):
             raise
         except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
-            reply = {"raised": told_of(error, kernel), "fatal": is_fatal(error)}
+            reply = {"raised": told_of(error, kernel), "fatal": is_fatal(str(error))}
             return reply | {"spent": changes.spent}
         finally:
             del sets

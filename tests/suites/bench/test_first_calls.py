@@ -19,7 +19,7 @@ from oracles.op import Case
 from oracles.reference import symmetries
 from oracles.reference.cases import case_of
 from suites.bench.first_calls import compile_ahead, compiles
-from suites.bench.rows import TASK
+from suites.bench.judged_pass import TASK
 from suites.sandbox.judge_side.workers import Workers
 from suites.sandbox.orphans import end_children
 from tests import ROOT

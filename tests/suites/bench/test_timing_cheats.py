@@ -16,7 +16,7 @@ from profiles.peaks import PEAKS
 from reports.record import BenchRow, Roof
 from suites.accuracy.run import Run
 from suites.bench.figures import Roofs, past_belief
-from suites.bench.judged_pass import TASK, JudgedPasses
+from suites.bench.judged_pass import TASK
 from suites.bench.rows import Bench
 from suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
@@ -39,8 +39,7 @@ def _bench(*files: str, roofs: Roofs = _NO_ROOFS) -> Iterator[Bench]:
     run = Run(_CPU, 90, workers=workers, two_calls_alone=True)
     try:
         # On a warm cache: no test needs a flush of 128 MiB before each sample.
-        passes = JudgedPasses(run, workers, "warm", 2**25, None, 60.0)
-        yield Bench(run, workers, roofs, "warm", 0.1, None, 60.0, passes)
+        yield Bench(run, workers, roofs, "warm", 0.1, None, 60.0, None)
     finally:
         workers.close()
 
