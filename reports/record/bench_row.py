@@ -120,7 +120,7 @@ class BenchRow(SchemaLine):
         "values; the median of the passes",
     )
     judged_slack_us: float | None = Field(
-        default=None, description="how far judged_us may be off, beside 15 % of it"
+        default=None, description="how far judged_us may be off, beside 25 % of it"
     )
     judged_sets: Whole | None = Field(default=None, description="calls of a pass")
     judged_passes: Whole | None = Field(

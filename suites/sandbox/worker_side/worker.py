@@ -42,7 +42,7 @@ class _Worker:
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
         """Open the judge's memory; why it can't be opened, or None."""
-        name: str = spec.get("name", spec["device"])
+        name = str(spec.get("name", spec["device"]))
         earlier = self.arenas.pop(name, None)
         if earlier is not None:
             earlier.close()
