@@ -1,4 +1,4 @@
-"""Scripts that check the workbench itself; nothing imports them, and no test asserts what they say.
+"""Scripts that check the workbench itself; nothing but tests imports them.
 
 Each is `python -m studies.NAME`:
 
@@ -10,6 +10,7 @@ Each is `python -m studies.NAME`:
     power_check        on a GPU: are the energies of `nox -s profile` to be believed here?
     search_of_mutants  which mutants a search finds from nothing, and how soon
     smallest_error     the smallest planted error that `nox -s accuracy` sees: docs/power.md
+    sound_kernels      the accuracy suite on right kernels of many designs, by seeds: which fail?
     speed              how long reports and commands take, beside what they should
     tiers_of_mutants   which tier's cases kill a mutant, without those that it names
     tile_times         on a GPU: does the model of attention's tiles order them as time does?
