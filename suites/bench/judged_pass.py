@@ -54,9 +54,9 @@ _secret = secrets.SystemRandom()
 
 _MOST_BYTES = {"cuda": 2**33, "cpu": 2**27}
 _MOST_SHARE = 4  # of a GPU's free memory that sets take
-_MOST_SETS, _FEWEST_SETS = 128, 2
+_MOST_SETS, _FEWEST_SETS = 64, 2
 _FEWEST_JUDGED = 8  # calls of a pass, where there is room: two of them are judged
-_PASS_S = {"cuda": 0.012, "cpu": 0.03}
+_PASS_S = {"cuda": 0.008, "cpu": 0.03}
 _FEWEST_PASSES, _MOST_PASSES = 3, {"cuda": 8, "cpu": 3}
 _PRECISION = 0.02  # of the mean of passes
 _JUDGED = 2  # sets of each pass
