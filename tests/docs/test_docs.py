@@ -26,7 +26,7 @@ from tests.docs import option_reference
 _HOW_TO = ROOT / "docs" / "how-to"
 _PAGES = (ROOT / "README.md", ROOT / "docs" / "first-hour.md", *sorted(_HOW_TO.glob("*.md")))
 _COMMAND = re.compile(
-    r"^ +(?:- )?(?:run: )?((?:PIP_\S+ )?(?:python3|\S*\bnox|\S+/python) -.*)$"
+    r"^ +(?:- )?(?:run: )?((?:PIP_\S+ )?(?:python3|\S*\bnox|\S+/python) -.*?)(?: \\)?$"
     r"|^\|.*\| `(nox .*)` \|$",
     re.MULTILINE,
 )
@@ -103,7 +103,10 @@ _NOT_RUN = {
 
 
 def _shown() -> set[str]:
-    """The commands of all pages that stand on a line of their own, or in a table's cell."""
+    """Read the commands of all pages that stand on a line of their own, or in a table's cell.
+
+    A command that goes on behind a backslash is read as far as that.
+    """
     found = (_COMMAND.findall(page.read_text(encoding="utf-8")) for page in _PAGES)
     return {line or cell for each in found for line, cell in each}
 
