@@ -22,6 +22,7 @@ Rule = Literal[
     "unwritten output",
     "changed input",
     "changed process state",
+    "replaced code",
     "not repeatable",
     "workspace",
     "wrong outputs",

@@ -20,6 +20,7 @@ from triton.runtime.errors import InterpreterError
 from kernels.declarations import wrong_strings
 from kernels.registry import Kernel
 from oracles.op import Case
+from reports.record import Rule
 
 Fill = Literal["nan", "sentinel"]
 """What fresh memory holds during a call."""
@@ -91,6 +92,8 @@ PLAIN = How()
 class Declared:
     """What a kernel says of a case before it runs; problem: a sentence where saying it failed.
 
+    rule: the rule that the problem breaks.
+
     configurations: those that it could take beside its own choice, `variant`. refusal: why its
     domain doesn't hold the case; nothing else is said then.
     """
@@ -101,6 +104,7 @@ class Declared:
     workspace_bytes: int | None = None
     configurations: tuple[str, ...] = ()
     problem: str | None = None
+    rule: Rule = "raised"
     refusal: str | None = None
 
 

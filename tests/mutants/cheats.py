@@ -40,6 +40,7 @@ _FOLDER = Path(__file__).resolve().parent.parent / "candidates" / "cheats"
 _ONE = ("m37-n760-float32-contiguous",)
 _THREE = ("m37-n64-float32-contiguous", "m3-n229-float32-contiguous", *_ONE)
 _STATE: tuple[Rule, ...] = ("changed process state",)
+_CODE: tuple[Rule, ...] = ("replaced code",)
 _UNREPEATED: tuple[Rule, ...] = ("not repeatable", *ERROR)
 
 
@@ -79,7 +80,7 @@ MUTANTS = (
     _cheat("lazy_subclass", (5,), ("wrong outputs",)),
     _cheat("lazy_negation", (5,), ("wrong outputs",)),
     _cheat("pads_its_outputs", (5,), ("wrong outputs",)),
-    _cheat("replaces_the_judge", (6,), ERROR),
+    _cheat("replaces_the_judge", (6,), _CODE),
     _cheat("cached_by_shape", (7,), _UNREPEATED),
     _cheat("cached_by_address", (7,), _UNREPEATED),
     _cheat("cached_by_magnitude", (7,), _UNREPEATED),
@@ -104,7 +105,7 @@ MUTANTS = (
     _cheat("calls_the_library", (14,), ("library call",)),
     _cheat("calls_autograd", (14,), ("library call",)),
     _cheat("calls_the_oracle", (9, 14), ("library call", "raised")),
-    _cheat("disarms_the_watch", (6, 14), ("library call", "raised")),
+    _cheat("disarms_the_watch", (6, 14), _CODE),
     _cheat("rewrites_the_record", (15,), ERROR),
     _cheat("rewrites_at_exit", (15,), ERROR),
     _cheat("rewrites_from_outside", (15,), ERROR),
@@ -126,6 +127,13 @@ MUTANTS = (
     _cheat("sets_matmul_precision", (), _STATE),
     _cheat("sets_environment", (), _STATE),
     _cheat("sets_signal_handler", (), _STATE),
+    _cheat("replaces_the_checks", (6,), _CODE),
+    _cheat("replaces_the_checks_at_import", (6,), _CODE),
+    _cheat("replaces_a_method", (6,), _CODE),
+    _cheat("replaces_the_code", (6,), _CODE),
+    _cheat("replaces_the_interpreter", (6,), _CODE),
+    _cheat("replaces_clone", (6,), _CODE),
+    _cheat("edits_a_table", (6,), _CODE),
     _cheat("interrupts", (), ("raised", "process ended")),
     _cheat("skips_itself", (), ("raised",)),
     _cheat("paints_the_report", (), ("raised",)),
@@ -140,7 +148,7 @@ MUTANTS = (
     _cheat("flex_outside_the_modes", (14,), ("library call",), (fp32(DENSE),), ATTENTION_FORWARD),
     _cheat("library_by_its_symbol", (14,), ("library call",), (fp32(DENSE),), ATTENTION_FORWARD),
     _cheat("library_by_its_kernel", (14,), ("library call",)),
-    _cheat("poses_as_a_baseline", (), ERROR),
+    _cheat("poses_as_a_baseline", (), _CODE),
     _cheat("bombs_the_unpickler", (), ("wrong outputs",)),
     _cheat("attention_by_the_library", (14,), ("library call",), (fp32(DENSE),), ATTENTION_FORWARD),
     _cheat(

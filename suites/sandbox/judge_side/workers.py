@@ -10,10 +10,11 @@ must have, copied out of memory that the judge owns.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -37,16 +38,23 @@ from suites.sandbox.wire import Message, spelled
 _ASK_S = 60.0
 _OTHER_OUTPUTS = "its process returned other outputs than the op's"
 _NO_WORKER = "its process sent what no worker sends"
+_MOST_RENEWED = 3  # workers, for one call
 _NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
 # Errors after which a worker isn't used again: what is out of memory may still hold it.
 SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _CALL, _DECLARED = TypeAdapter(Call), TypeAdapter(Declared)  # what a worker may say of them
 
 
 class _NoArenaError(Exception):
     """The worker can't open memory of the judge's GPU."""
+
+
+class _StaleError(Exception):
+    """The worker made no call: something that an earlier call left has replaced code in it."""
 
 
 class TaskError(RuntimeError):
@@ -175,12 +183,12 @@ class Workers:
         started = time.perf_counter()
         try:
             try:
-                call, arena = self._called(kernel, case, parcel, fill, how)
+                call, arena = self._renewed(self._called, kernel, case, parcel, fill, how)
             except _NoArenaError:
                 # The driver doesn't let two processes share memory: through the host, then.
                 self.arena_device = torch.device("cpu")
                 parcel = parcel.to(self.arena_device)
-                call, arena = self._called(kernel, case, parcel, fill, how)
+                call, arena = self._renewed(self._called, kernel, case, parcel, fill, how)
         except EndedError as ended:
             self.replaced += 1
             said = () if self._worker is None else self._worker.said
@@ -220,11 +228,11 @@ class Workers:
         """
         try:
             try:
-                return self._task(kernel, case, parcels, module, settings, limit_s)
+                return self._renewed(self._task, kernel, case, parcels, module, settings, limit_s)
             except _NoArenaError:
                 self.arena_device = torch.device("cpu")
                 moved = [each.to(self.arena_device) for each in parcels]
-                return self._task(kernel, case, moved, module, settings, limit_s)
+                return self._renewed(self._task, kernel, case, moved, module, settings, limit_s)
         except EndedError as ended:
             self.replaced += 1
             raise TaskError(ended.rule, str(ended)) from ended
@@ -266,13 +274,25 @@ class Workers:
         if key not in self._answers:
             question = {"do": "ask", "op": kernel.op.name, "kernel": kernel.name, "sm": self.sm}
             try:
-                said = self._exchange(question | {"case": spelled(case)}, _ASK_S)
-                self._answers[key] = _DECLARED.validate_python(said)
+                reply = self._renewed(self._exchange, question | {"case": spelled(case)}, _ASK_S)
+                self._answers[key] = _DECLARED.validate_python(reply)
+                if self._answers[key].rule == "replaced code":
+                    self._end()
             except EndedError as ended:
                 self._answers[key] = Declared(problem=f"asked about the case, {ended}")
             except ValidationError:
                 self._answers[key] = Declared(problem="what it says of the case is no answer")
         return self._answers[key]
+
+    def _renewed(self, do: Callable[_P, _T], /, *given: _P.args, **named: _P.kwargs) -> _T:
+        """Call `do`, once more in a new worker where an earlier call has replaced code in this one.
+
+        Raises EndedError where that goes on, as with a process that a kernel has left elsewhere.
+        """
+        for _ in range(_MOST_RENEWED):
+            with suppress(_StaleError):
+                return do(*given, **named)
+        raise EndedError("process ended", "code of its process was replaced before it was called")
 
     def _called(
         self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How
@@ -351,6 +371,7 @@ class Workers:
         message |= {
             "op": kernel.op.name,
             "kernel": kernel.name,
+            "is_baseline": kernel.origin == "baseline",
             "configuration": kernel.configuration,
             "case": spelled(case),
             "through": through,
@@ -384,7 +405,11 @@ class Workers:
     ) -> Message:
         worker = self._ready()
         assert self.memory_limit is not None
-        return worker.exchange(message, limit_s, self.memory_limit, descriptors)
+        reply = worker.exchange(message, limit_s, self.memory_limit, descriptors)
+        if reply.keys() == {"stale"}:
+            self._end()
+            raise _StaleError
+        return reply
 
     def _end(self) -> None:
         if self._worker is not None:

@@ -27,7 +27,7 @@ import torch
 from kernels.registry import all_kernels
 from suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
 from suites.sandbox.wire import SCRIPT, ClosedError, Line
-from suites.sandbox.worker_side import worker
+from suites.sandbox.worker_side import fingerprint, worker
 from suites.sandbox.worker_side.in_process import mend
 
 _FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
@@ -154,6 +154,7 @@ def main() -> None:
     all_kernels()
     for each in sys.argv[4:]:
         importlib.import_module(each)
+    fingerprint.prepare()
     try:
         judge.send({"ready": True})
         _Server(judge, device).serve()
