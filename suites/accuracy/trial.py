@@ -9,6 +9,8 @@ that is held to a configuration. Where both calls are right, and as long as noth
   that don't depend on the rows beside a row, or on the number of SMs.
 - With its Triton launches stubbed out it must be wrong: else something else computes its outputs.
   Tried once for each dtype with each option, and for each pair of options.
+- Most of its outputs' numbers must not be copies of what PyTorch's operations handed to its
+  launches. Tried once for each dtype.
 - Each configuration that an autotuned kernel may take must be right, not the fastest alone. In
   `full`, and with --every-configuration.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
@@ -57,7 +59,12 @@ _STUBBED: dict[Stub, str] = {
     "scrambled": "its outputs are right where each of its Triton launches read its numbers with "
     "random signs: they are computed elsewhere",
 }
+_COPIED = (
+    "PyTorch's operations compute {names}, and its Triton launches copy it: a tensor that a launch "
+    "was handed is right in its place"
+)
 _FEWEST_TO_TELL = 64  # elements, of which signs leave all right with a chance of 2^-64
+_SCRAMBLED_CALLS = 32  # one sign may decide all, and leave it right at every second call
 _BUSY_CALLS = {"ci": 4, "full": 10}
 _MORE_CALLS = 8  # to see whether what a call leaves goes on
 _SECRETS = 2**32
@@ -100,6 +107,7 @@ class Trial:
         related, properties = self._compared_with_itself()
         broken = (
             self._without_launches()
+            or self._copies()
             or related
             or properties
             or self._configurations()
@@ -196,8 +204,41 @@ class Trial:
                 return "stubbed", sentence
         return None
 
+    def _copies(self) -> Finding | None:
+        """Find outputs that launches only copy: most of the outputs' numbers have to be such.
+
+        An output that doesn't depend on signs tells nothing: a launch computes it rightly then.
+        """
+        kernel, outputs = self.kernel, self.first.outputs
+        if kernel.origin == "baseline" or kernel.wraps is not None or not self.first.launches:
+            return None
+        if ("handed", kernel.op.name, kernel.name, self.known.case.dtype_label) in self.run.asked:
+            return None
+        telling = {name for name, count in self._telling().items() if count}
+        if not telling:
+            return None
+        self.run.asked.add(("handed", kernel.op.name, kernel.name, self.known.case.dtype_label))
+        for _ in range(_SCRAMBLED_CALLS):
+            call = self._call(How(stub="handed"))
+            if call.rule is not None:
+                return None
+            telling &= {name for name in call.replaced if self._is_right_in(name, call)}
+            numbers = sum(outputs[name].numel() for name in telling)
+            if 2 * numbers <= sum(map(Tensor.numel, outputs.values())):
+                return None
+        return "stubbed", _COPIED.format(names=" and ".join(sorted(telling)))
+
+    def _is_right_in(self, name: str, call: Call) -> bool:
+        """Judge this call's output of that name in the place of the first call's."""
+        only = replace(self.first, outputs=self.first.outputs | {name: call.outputs[name]})
+        return self._judged(only, only).rule is None
+
     def _tells_signs(self) -> bool:
-        """Whether outputs of other numbers would be wrong: many are well beyond their bounds.
+        """Whether outputs of other numbers would be wrong: many are well beyond their bounds."""
+        return sum(self._telling().values()) >= _FEWEST_TO_TELL
+
+    def _telling(self) -> dict[str, int]:
+        """Count, by output, the elements that are well beyond their bounds and know signs.
 
         So are those of the truth of other signs: softmax of numbers near 0 doesn't know theirs.
 
@@ -207,7 +248,7 @@ class Trial:
         bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
         case, inputs = self.known.case, self._inputs
         turned = self.kernel.op.oracle(case, _with_signs(case, inputs))
-        telling = 0
+        telling = dict.fromkeys(self.first.outputs, 0)
         for name in self.first.outputs:
             exact = truth[name]
             if exact is None:
@@ -216,8 +257,8 @@ class Trial:
             made = exact if before is None else exact - before.to(exact)
             least, other = 4 * bounds[name].deterministic, optional(turned, name)
             assert other is not None
-            telling += int(((made.abs() > least) & ~((other - exact).abs() <= least)).sum())
-        return telling >= _FEWEST_TO_TELL
+            telling[name] = int(((made.abs() > least) & ~((other - exact).abs() <= least)).sum())
+        return telling
 
     def _configurations(self) -> Finding | None:
         count = self.first.configurations

@@ -24,8 +24,11 @@ from reports.record import Rule
 
 Fill = Literal["nan", "sentinel"]
 """What fresh memory holds during a call."""
-Stub = Literal["silent", "raising", "scrambled"]
-"""What becomes of Triton launches: nothing, an error, or work on other numbers."""
+Stub = Literal["silent", "raising", "scrambled", "handed"]
+"""What becomes of Triton launches: nothing, an error, or work on other numbers.
+
+"handed": they are scrambled, and outputs are replaced by what launches were handed.
+"""
 SENTINEL = -12345.0  # rounded to the dtype; far from any value of the cases
 
 
@@ -65,6 +68,7 @@ class Call:
     asked: bool = False
     printed: tuple[str, ...] = ()
     undefined: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from oracles import (
+    ATTENTION_FORWARD,
+    CROSS_ENTROPY_FORWARD,
+    LAYER_NORM_BACKWARD,
+    LAYER_NORM_FORWARD,
+    MATMUL_FORWARD,
+    SOFTMAX_FORWARD,
+)
 from oracles.op import Op
 from reports.record import Rule
 from tests.mutants.mutant import ACCESS, ERROR, NAN, Mutant
@@ -39,6 +46,10 @@ from tests.mutants.named_cases import DENSE, bf16, fp32
 _FOLDER = Path(__file__).resolve().parent.parent / "candidates" / "cheats"
 _ONE = ("m37-n760-float32-contiguous",)
 _THREE = ("m37-n64-float32-contiguous", "m3-n229-float32-contiguous", *_ONE)
+_SOFTMAXES = ("m12-n77-float32-contiguous-outliers",)
+_LOSSES = ("m33-n77-float32-contiguous-scaled_rows", "m12-n8193-float32-contiguous-negative_zero")
+_PRODUCTS = ("m64-n64-k64-float32-contiguous-times3",)
+_NORMS = ("m12-n264-float16-contiguous-times3",)
 _STATE: tuple[Rule, ...] = ("changed process state",)
 _CODE: tuple[Rule, ...] = ("replaced code",)
 _UNREPEATED: tuple[Rule, ...] = ("not repeatable", *ERROR)
@@ -52,6 +63,7 @@ def _cheat(
     op: Op = LAYER_NORM_BACKWARD,
     *,
     alone: bool = False,
+    sound: str = "",
 ) -> Mutant:
     file = _FOLDER / f"{name}.py"
     said = file.read_text().partition("\n")[0].strip('."')
@@ -65,7 +77,7 @@ def _cheat(
         rules=rules,
         why="it " + said[:1].lower() + said[1:],
         file=file,
-        sound="plain_ln_sound" if op is LAYER_NORM_BACKWARD else "plain_sound",
+        sound=sound or ("plain_ln_sound" if op is LAYER_NORM_BACKWARD else "plain_sound"),
         alone=alone,
     )
 
@@ -143,6 +155,16 @@ MUTANTS = (
     _cheat("cached_with_signs", (7,), ERROR),
     _cheat("first_seed_alone", (9,), ERROR),
     _cheat("honest_where_judged", (8,), ERROR),
+    *(
+        _cheat(name, (14,), ("stubbed",), cases, op, sound="rows")
+        for name, op, cases in (
+            ("copies_a_softmax", SOFTMAX_FORWARD, _SOFTMAXES),
+            ("copies_a_softmax_in_parts", SOFTMAX_FORWARD, _SOFTMAXES),
+            ("copies_a_cross_entropy", CROSS_ENTROPY_FORWARD, _LOSSES),
+            ("copies_a_product", MATMUL_FORWARD, _PRODUCTS),
+            ("copies_a_norm", LAYER_NORM_FORWARD, _NORMS),
+        )
+    ),
     _cheat("batch_norm_of_rows", (14,), ("library call",)),
     _cheat("group_norm_of_one", (14,), ("library call",)),
     _cheat("flex_outside_the_modes", (14,), ("library call",), (fp32(DENSE),), ATTENTION_FORWARD),

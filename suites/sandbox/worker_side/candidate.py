@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -28,6 +28,7 @@ from suites.sandbox.call import PLAIN, SENTINEL, Call, Fill, How, told_of
 from suites.sandbox.parcels import Unpacked
 from suites.sandbox.worker_side import process_state, watch
 from suites.sandbox.worker_side.allocations import Memory, fresh_memory
+from suites.sandbox.worker_side.handed_tensors import HandedTensors
 
 if TYPE_CHECKING:
     from kernels.device import Told
@@ -85,13 +86,16 @@ def _call(
     changes: process_state.Changes,
 ) -> Call:
     arguments, device = given.arguments, given.device
+    forms = kernel.op.forms(case).values()
+    sizes = ((form.nbytes // form.dtype.itemsize, form.nbytes) for form in forms)
+    handed = HandedTensors.of(sizes) if how.stub == "handed" else None
     started = time.perf_counter()
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
             strict.watched(arguments.values(), same_stores=kernel.same_stores) as violation,
             masked_lanes.noted(zeros=how.zeros) as loads,
-            watch.seen(how.stub, how.configuration) as seen,
+            watch.seen(how.stub, how.configuration, handed) as seen,
             watch.libraries_refused(kernel, device),
             fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),
@@ -117,11 +121,18 @@ def _call(
     problem, outputs = _form(kernel, case, given, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
+    replaced: dict[str, Tensor] = {}
+    if handed is not None:
+        parts: Any = kernel.op.as_tuple(returned)
+        named = dict(zip(kernel.op.outputs, parts, strict=True))
+        homes = {name: named[name].untyped_storage().data_ptr() for name in outputs}
+        inputs = [value for value in arguments.values() if isinstance(value, Tensor)]
+        replaced = handed.stand_ins(outputs, homes, inputs)
     given.restore()
     taken = _workspace(kernel, case, given, memory)
     del returned
     return Call(
-        outputs,
+        outputs | replaced,
         seconds,
         workspace_bytes=taken,
         kept_bytes=memory.kept_bytes(outputs.values()),
@@ -129,6 +140,7 @@ def _call(
         operations=seen.operations,
         configurations=seen.configurations,
         undefined=loads(),
+        replaced=tuple(replaced),
     )
 
 

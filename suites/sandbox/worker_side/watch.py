@@ -36,6 +36,7 @@ from torch.library import Library, _scoped_library
 from kernels.registry import Kernel, all_kernels
 from oracles import OPS
 from suites.sandbox.call import Stub
+from suites.sandbox.worker_side.handed_tensors import HandedTensors
 from suites.sandbox.worker_side.sign_scrambler import scrambled
 
 # Operations of PyTorch that compute an op of ours, by the beginnings of their names.
@@ -98,6 +99,7 @@ class _State:
     seen: Seen = field(default_factory=Seen)
     stub: Stub | None = None
     configuration: int | None = None
+    handed: HandedTensors | None = None
 
 
 _STATE = _State()
@@ -110,18 +112,25 @@ _LOOKS = 20
 
 
 @contextmanager
-def seen(stub: Stub | None = None, configuration: int | None = None) -> Iterator[Seen]:
+def seen(
+    stub: Stub | None = None,
+    configuration: int | None = None,
+    handed: HandedTensors | None = None,
+) -> Iterator[Seen]:
     """Watch what is called inside.
+
+    handed: keeps copies of what scrambled launches are handed.
 
     stub: what becomes of Triton launches. configuration: the number, from 0, of the configuration
     that autotuned kernels take, those with fewer the last; None: the one that they find fastest.
     """
     _STATE.seen, _STATE.stub, _STATE.configuration = Seen(), stub, configuration
+    _STATE.handed = handed
     before = set(_frames())
     try:
         yield _STATE.seen
     finally:
-        _STATE.stub = _STATE.configuration = None
+        _STATE.stub = _STATE.configuration = _STATE.handed = None
         _STATE.seen.left = [_named(each) for each in set(_frames()) - before if _own(each)]
 
 
@@ -318,8 +327,9 @@ def watch_launches(*, interpreted: bool) -> None:
             raise StubbedError("the launch was made to fail")
         if _STATE.stub == "silent":
             return None
-        if _STATE.stub == "scrambled":
-            with scrambled((*args, *kwargs.values())):
+        if _STATE.stub in ("scrambled", "handed"):
+            launched = id(getattr(self, "fn", None))
+            with scrambled((*args, *kwargs.values()), _STATE.handed, launched):
                 return launch(self, *args, **kwargs)
         return launch(self, *args, **kwargs)
 
