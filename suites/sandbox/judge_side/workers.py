@@ -207,9 +207,9 @@ class Workers:
     def call_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> Call:
         """Call the kernel as a user does, in a process without the suites: see plain_calls.py."""
         self._ready()
-        assert self.server is not None and self.memory_limit is not None
+        assert self.memory_limit is not None
         limits = self.time_limit_s, self.memory_limit
-        return self.script.call(self.server, kernel, case, inputs, *limits)
+        return self.script.call(kernel, case, inputs, *limits)
 
     def task(
         self,
