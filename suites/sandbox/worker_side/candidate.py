@@ -10,7 +10,7 @@ import importlib
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -32,6 +32,12 @@ from suites.sandbox.worker_side.handed_tensors import HandedTensors
 
 if TYPE_CHECKING:
     from kernels.device import Told
+
+# A candidate may put others in their places: these are taken before one is imported.
+_now: Callable[[], float] = time.perf_counter
+_synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
+_clone: Callable[[Tensor], Tensor] = Tensor.clone
+_detach: Callable[[Tensor], Tensor] = Tensor.detach
 
 _BUSY_EXTENT = 4096
 _BUSY_PRODUCTS = 10  # about 2 ms of an H200: longer than most calls
@@ -89,7 +95,7 @@ def _call(
     forms = kernel.op.forms(case).values()
     sizes = ((form.nbytes // form.dtype.itemsize, form.nbytes) for form in forms)
     handed = HandedTensors.of(sizes) if how.stub == "handed" else None
-    started = time.perf_counter()
+    started = _now()
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
@@ -103,16 +109,16 @@ def _call(
         ):
             returned = kernel.function(**arguments)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
+            _synchronize(device)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  (sys.exit and pytest.skip are no way to pass)
-        seconds = time.perf_counter() - started
+        seconds = _now() - started
         if violation() is not None:
             return Call({}, seconds, "illegal access", violation())
         rule, reason = _library_call(kernel, seen) or ("raised", told_of(error, kernel))
         return Call({}, seconds, rule, reason, is_fatal(error))
-    seconds = time.perf_counter() - started
+    seconds = _now() - started
     if violation() is not None:  # a candidate may have caught the error
         return Call({}, seconds, "illegal access", violation())
     broken = _conduct(kernel, seen, changes)
@@ -220,7 +226,7 @@ def _form(
         if name in given.updates and value.data_ptr() != given.updates[name][0].data_ptr():
             return f"{name} must be the tensor that was passed in, added to in place", {}
         # A clone: a candidate may keep its tensor, and write to it again at the next call.
-        outputs[name] = value.detach().clone()
+        outputs[name] = _clone(_detach(value))
     return None, outputs
 
 

@@ -307,9 +307,10 @@ class _Inventory:
         ours = _is_ours(str(value.__module__)) or hasattr(value, "__wrapped__")
         if not ours:
             return
-        for item in (*(value.__closure__ or ()), value.__kwdefaults__, value.__defaults__):
-            if item is not None:
-                self.value(item, f"what {name} refers to")
+        for item in (*(value.__closure__ or ()), *(value.__defaults__ or ())):
+            self.value(item, f"what {name} refers to")
+        if value.__kwdefaults__:
+            self.table(value.__kwdefaults__, f"the defaults of {name}")
 
     def _referents(self, value: object, name: str) -> None:
         def look() -> Mapping[Any, object]:

@@ -26,6 +26,8 @@ from suites.sandbox.wire import ClosedError, Line, Message, case_of
 from suites.sandbox.worker_side import fingerprint, process_state, watch
 from suites.sandbox.worker_side.candidate import call_candidate, is_fatal
 
+# A candidate may put another in its place: this is taken before one is imported.
+_synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
 _MOST_KEPT = 2**28
 _REPLACED: Literal["replaced code"] = "replaced code"
 
@@ -151,7 +153,7 @@ class _Worker:
             unpacked.send_back()
             lay_out(call.outputs, arena, message["outputs_at"])
             if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+                _synchronize(self.device)
                 self._give_back(unpacked)
         return asdict(replace(call, outputs={})) | {"outputs": list(call.outputs)}
 
@@ -190,7 +192,7 @@ class _Worker:
             return told | {"spent": changes.spent}
         lay_out(outputs, arena, message["outputs_at"])
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            _synchronize(self.device)
             for each in given:
                 self._give_back(each)
         return {"said": said, "outputs": list(outputs), "spent": changes.spent}

@@ -22,6 +22,7 @@ import torch
 
 from kernels.registry import Kernel
 from oracles import LAYER_NORM_BACKWARD
+from suites.interpreter import strict
 from suites.sandbox import call as calls
 from suites.sandbox.call import Call
 from suites.sandbox.judge_side.workers import TaskError, Workers
@@ -68,6 +69,10 @@ _REPLACED: dict[str, tuple[Callable[[], object], str]] = {
     "default": (
         lambda: setattr(inspect.unwrap(watch.seen), "__defaults__", (1, 2)),
         "it replaced __defaults__ of suites.sandbox.worker_side.watch.seen",
+    ),
+    "default of a keyword": (
+        lambda: _defaults_of(strict.watched).update(same_stores=True),
+        "it replaced entry 'same_stores' of the defaults of suites.interpreter.strict.watched",
     ),
     "name that hides a builtin": (
         lambda: setattr(candidate, "tuple", list),
@@ -118,6 +123,12 @@ _REPLACED: dict[str, tuple[Callable[[], object], str]] = {
         "it replaced json.encoder.JSONEncoder.encode",
     ),
 }
+
+
+def _defaults_of(function: object) -> dict[str, object]:
+    plain = inspect.unwrap(function) if callable(function) else function
+    assert isinstance(plain, FunctionType) and plain.__kwdefaults__
+    return plain.__kwdefaults__
 
 
 def _closure_of(function: object) -> tuple[CellType, ...]:
