@@ -32,6 +32,10 @@ _MOST_KEPT = 2**28
 _REPLACED: Literal["replaced code"] = "replaced code"
 
 
+class _StaleError(Exception):
+    """Something that an earlier call left has replaced code of this process."""
+
+
 class _Worker:
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -107,7 +111,12 @@ class _Worker:
         return {"raised": reason, "rule": _REPLACED, "spent": True}
 
     def settle(self) -> None:
-        """Undo what was changed since the last call: by a finaliser of its inputs, say."""
+        """Undo what was changed since the last call: by a finaliser of its inputs, say.
+
+        Raises _StaleError where that replaced code: another worker has to make this call.
+        """
+        if self.fingerprint.changed() is not None:
+            raise _StaleError
         if process_state.set_back(self.state, process_state.read()):
             raise RuntimeError("what an earlier kernel changed can't be set back")
 
@@ -253,12 +262,12 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
             message, descriptors = line.receive_with_descriptors(None, 1)
         except ClosedError:
             return
-        replaced = changed()
-        if replaced is not None:  # by what an earlier call left: another worker makes this one
-            line.send({"id": message["id"], "stale": replaced})
-            return
         problem = of.open(message["arena"], descriptors) if "arena" in message else None
-        reply = answer[message["do"]](message) if problem is None else {"no_arena": problem}
+        try:
+            reply = answer[message["do"]](message) if problem is None else {"no_arena": problem}
+        except _StaleError:
+            line.send({"id": message["id"], "stale": True})
+            return
         replaced = changed()
         if replaced is not None:
             reply = blamed(message, replaced, reply)

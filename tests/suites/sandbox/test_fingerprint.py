@@ -208,7 +208,7 @@ def test_what_libraries_change_is_no_alarm(name: str, noted: fingerprint.Fingerp
 def workers(device: torch.device) -> Iterator[Workers]:
     """Workers that know a file for each offender, and a sound kernel."""
     files = [_CANDIDATES / "cheats" / f"{each}.py" for each in _OFFENDERS]
-    files += [_CANDIDATES / "state_witness.py"]
+    files += [_CANDIDATES / "state_witness.py", _CANDIDATES / "leaking_kernels.py"]
     made = Workers(device, 90, files=tuple(files), tasks=(MODULE,))
     yield made
     made.close()
@@ -238,6 +238,12 @@ def test_kernel_beside_one_that_replaces_code_passes(offender: str, workers: Wor
     with pytest.raises(TaskError) as raised:
         workers.task(_named(workers, offender), CASE, [_parcel(workers)], MODULE, settings, 60.0)
     assert raised.value.rule == "replaced code"
+    assert _called(workers, "witness").reason is None
+
+
+def test_kernel_is_not_blamed_for_what_an_earlier_one_left(workers: Workers) -> None:
+    """What a finaliser replaces once the next call's inputs are there; another worker makes it."""
+    assert _called(workers, "replaces_clone_when_inputs_go").reason is None
     assert _called(workers, "witness").reason is None
 
 
