@@ -32,7 +32,7 @@ _MOST_KEPT = 2**28
 _REPLACED: Literal["replaced code"] = "replaced code"
 
 
-class _StaleError(Exception):
+class _LeftReplacedError(Exception):
     """Something that an earlier call left has replaced code of this process."""
 
 
@@ -113,10 +113,10 @@ class _Worker:
     def settle(self) -> None:
         """Undo what was changed since the last call: by a finaliser of its inputs, say.
 
-        Raises _StaleError where that replaced code: another worker has to make this call.
+        Raises _LeftReplacedError where that replaced code: another worker has to make this call.
         """
         if self.fingerprint.changed() is not None:
-            raise _StaleError
+            raise _LeftReplacedError
         if process_state.set_back(self.state, process_state.read()):
             raise RuntimeError("what an earlier kernel changed can't be set back")
 
@@ -265,7 +265,7 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
         problem = of.open(message["arena"], descriptors) if "arena" in message else None
         try:
             reply = answer[message["do"]](message) if problem is None else {"no_arena": problem}
-        except _StaleError:
+        except _LeftReplacedError:
             line.send({"id": message["id"], "stale": True})
             return
         replaced = changed()
