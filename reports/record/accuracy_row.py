@@ -23,6 +23,7 @@ Rule = Literal[
     "unwritten output",
     "changed input",
     "changed process state",
+    "replaced code",
     "not repeatable",
     "workspace",
     "wrong outputs",

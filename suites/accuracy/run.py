@@ -145,7 +145,7 @@ class Run:
         started = time.perf_counter()
         declared = self._declared(kernel, case)
         if declared.problem is not None:
-            verdict = Verdict("raised", declared.problem, ())
+            verdict = Verdict(declared.rule, declared.problem, ())
             return self._row(kernel, case, declared, verdict, started, ())
         known = self._known_of(kernel, case)
         known.judged = None  # which holds on to the truth

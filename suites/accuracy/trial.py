@@ -10,6 +10,8 @@ that is held to a configuration. Where both calls are right, and as long as noth
 - With its Triton launches stubbed out it must be wrong: else something else computes its outputs.
   Tried once for each dtype with each option, and for each pair of options. A kernel without such
   launches, in CUDA C++ or in C, isn't asked, and its row says so.
+- Most of its outputs' numbers must not be copies of what PyTorch's operations handed to its
+  launches. Tried once for each dtype.
 - Each configuration that an autotuned kernel may take must be right, not the fastest alone. In
   `full`, and with --every-configuration.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
@@ -62,6 +64,10 @@ _UNSTUBBED = (
     "wasn't tried with its launches stubbed: none of them is Triton's, and nobody asked whether "
     "they are what computes its outputs"
 )
+_COPIED = (
+    "PyTorch's operations compute {names}, and its Triton launches copy it: a tensor that a launch "
+    "was handed is right in its place"
+)
 _FEWEST_TO_TELL = 64  # elements that other signs make wrong
 # Few signs may leave all of them right: a row of zeros knows that of its loss alone. Where a draw
 # tells with probability p, a right kernel fails with p^8 (1 - p)^48: below 2e-10, whatever p is.
@@ -108,6 +114,7 @@ class Trial:
         related, properties = self._compared_with_itself()
         broken = (
             self._without_launches()
+            or self._copies()
             or related
             or properties
             or self._configurations()
@@ -223,8 +230,41 @@ class Trial:
                 return "stubbed", _STUBBED["scrambled"]
         return None
 
+    def _copies(self) -> Finding | None:
+        """Find outputs that launches only copy: most of the outputs' numbers have to be such.
+
+        An output that doesn't depend on signs tells nothing: a launch computes it rightly then.
+        """
+        kernel, outputs = self.kernel, self.first.outputs
+        if kernel.origin == "baseline" or kernel.wraps is not None or not self.first.launches:
+            return None
+        if ("handed", kernel.op.name, kernel.name, self.known.case.dtype_label) in self.run.asked:
+            return None
+        telling = {name for name, count in self._telling(0).items() if count}
+        if not telling:
+            return None
+        self.run.asked.add(("handed", kernel.op.name, kernel.name, self.known.case.dtype_label))
+        for _ in range(_SCRAMBLED_CALLS):
+            call = self._call(How(stub="handed"))
+            if call.rule is not None:
+                return None
+            telling &= {name for name in call.replaced if self._is_right_in(name, call)}
+            numbers = sum(outputs[name].numel() for name in telling)
+            if 2 * numbers <= sum(map(Tensor.numel, outputs.values())):
+                return None
+        return "stubbed", _COPIED.format(names=" and ".join(sorted(telling)))
+
+    def _is_right_in(self, name: str, call: Call) -> bool:
+        """Judge this call's output of that name in the place of the first call's."""
+        only = replace(self.first, outputs=self.first.outputs | {name: call.outputs[name]})
+        return self._judged(only, only).rule is None
+
     def _tells_signs(self, number: int) -> bool:
-        """Ask if outputs of other numbers would be wrong: many are well beyond their bounds.
+        """Ask if outputs of other numbers would be wrong: many are well beyond their bounds."""
+        return sum(self._telling(number).values()) >= _FEWEST_TO_TELL
+
+    def _telling(self, number: int) -> dict[str, int]:
+        """Count, by output, the elements that are well beyond their bounds and know signs.
 
         So are those of the truth of other signs, the draw of this number: softmax of numbers near 0
         doesn't know theirs.
@@ -235,7 +275,7 @@ class Trial:
         bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
         case, inputs = self.known.case, self._inputs
         turned = self.kernel.op.oracle(case, _with_signs(case, inputs, number))
-        telling = 0
+        telling = dict.fromkeys(self.first.outputs, 0)
         for name in self.first.outputs:
             exact = truth[name]
             if exact is None:
@@ -244,8 +284,8 @@ class Trial:
             made = exact if before is None else exact - before.to(exact)
             least, other = 4 * bounds[name].deterministic, optional(turned, name)
             assert other is not None
-            telling += int(((made.abs() > least) & ~((other - exact).abs() <= least)).sum())
-        return telling >= _FEWEST_TO_TELL
+            telling[name] = int(((made.abs() > least) & ~((other - exact).abs() <= least)).sum())
+        return telling
 
     def _configurations(self) -> Finding | None:
         count = self.first.configurations

@@ -20,11 +20,15 @@ from triton.runtime.errors import InterpreterError
 from kernels.declarations import wrong_strings
 from kernels.registry import Kernel
 from oracles.op import Case
+from reports.record import Rule
 
 Fill = Literal["nan", "sentinel"]
 """What fresh memory holds during a call."""
-Stub = Literal["silent", "raising", "scrambled"]
-"""What becomes of Triton launches: nothing, an error, or work on other numbers."""
+Stub = Literal["silent", "raising", "scrambled", "handed"]
+"""What becomes of Triton launches: nothing, an error, or work on other numbers.
+
+"handed": they are scrambled, and outputs are replaced by what launches were handed.
+"""
 SENTINEL = -12345.0  # rounded to the dtype; far from any value of the cases
 
 
@@ -79,6 +83,7 @@ class Call:
     asked: bool = False
     printed: tuple[str, ...] = ()
     undefined: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,8 @@ NOT_INTERPRETED = "not interpreted"  # no rule of a row: the call says that it c
 class Declared:
     """What a kernel says of a case before it runs; problem: a sentence where saying it failed.
 
+    rule: the rule that the problem breaks.
+
     configurations: those that it could take beside its own choice, `variant`. refusal: why its
     domain doesn't hold the case; nothing else is said then.
     """
@@ -117,6 +124,7 @@ class Declared:
     workspace_bytes: int | None = None
     configurations: tuple[str, ...] = ()
     problem: str | None = None
+    rule: Rule = "raised"
     refusal: str | None = None
 
 

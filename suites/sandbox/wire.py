@@ -23,8 +23,6 @@ _LONGEST_LINE = 2**26  # bytes; what refuses two hundred thousand pairs with a s
 _CHUNK = 2**16
 
 Message = dict[str, Any]
-SCRIPT: Message = {"script": True}
-"""What asks the fork server for `user_script.py`, in a worker's place."""
 
 
 class ClosedError(ConnectionError):

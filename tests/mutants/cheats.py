@@ -30,7 +30,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from oracles import (
+    ATTENTION_FORWARD,
+    CROSS_ENTROPY_FORWARD,
+    LAYER_NORM_BACKWARD,
+    LAYER_NORM_FORWARD,
+    MATMUL_FORWARD,
+    SOFTMAX_FORWARD,
+)
 from oracles.op import Op
 from reports.record import Rule
 from tests.mutants.mutant import ACCESS, ERROR, NAN, Mutant
@@ -39,7 +46,12 @@ from tests.mutants.named_cases import DENSE, bf16, fp32
 _FOLDER = Path(__file__).resolve().parent.parent / "candidates" / "cheats"
 _ONE = ("m37-n760-float32-contiguous",)
 _THREE = ("m37-n64-float32-contiguous", "m3-n229-float32-contiguous", *_ONE)
+_SOFTMAXES = ("m12-n77-float32-contiguous-outliers",)
+_LOSSES = ("m33-n77-float32-contiguous-scaled_rows", "m12-n8193-float32-contiguous-negative_zero")
+_PRODUCTS = ("m64-n64-k64-float32-contiguous-times3",)
+_NORMS = ("m12-n264-float16-contiguous-times3",)
 _STATE: tuple[Rule, ...] = ("changed process state",)
+_CODE: tuple[Rule, ...] = ("replaced code",)
 _UNREPEATED: tuple[Rule, ...] = ("not repeatable", *ERROR)
 
 
@@ -51,6 +63,7 @@ def _cheat(
     op: Op = LAYER_NORM_BACKWARD,
     *,
     alone: bool = False,
+    sound: str = "",
 ) -> Mutant:
     file = _FOLDER / f"{name}.py"
     said = file.read_text().partition("\n")[0].strip('."')
@@ -64,7 +77,7 @@ def _cheat(
         rules=rules,
         why="it " + said[:1].lower() + said[1:],
         file=file,
-        sound="plain_ln_sound" if op is LAYER_NORM_BACKWARD else "plain_sound",
+        sound=sound or ("plain_ln_sound" if op is LAYER_NORM_BACKWARD else "plain_sound"),
         alone=alone,
     )
 
@@ -81,7 +94,7 @@ MUTANTS = (
     _cheat("lazy_subclass", (5,), ("wrong outputs",)),
     _cheat("lazy_negation", (5,), ("wrong outputs",)),
     _cheat("pads_its_outputs", (5,), ("wrong outputs",)),
-    _cheat("replaces_the_judge", (6,), ERROR),
+    _cheat("replaces_the_judge", (6,), _CODE),
     _cheat("cached_by_shape", (7,), _UNREPEATED),
     _cheat("cached_by_address", (7,), _UNREPEATED),
     _cheat("cached_by_magnitude", (7,), _UNREPEATED),
@@ -107,7 +120,7 @@ MUTANTS = (
     _cheat("calls_the_library", (14,), ("library call",)),
     _cheat("calls_autograd", (14,), ("library call",)),
     _cheat("calls_the_oracle", (9, 14), ("library call", "raised")),
-    _cheat("disarms_the_watch", (6, 14), ("library call", "raised")),
+    _cheat("disarms_the_watch", (6, 14), _CODE),
     _cheat("rewrites_the_record", (15,), ERROR),
     _cheat("rewrites_at_exit", (15,), ERROR),
     _cheat("rewrites_from_outside", (15,), ERROR),
@@ -129,6 +142,13 @@ MUTANTS = (
     _cheat("sets_matmul_precision", (), _STATE),
     _cheat("sets_environment", (), _STATE),
     _cheat("sets_signal_handler", (), _STATE),
+    _cheat("replaces_the_checks", (6,), _CODE),
+    _cheat("replaces_the_checks_at_import", (6,), _CODE),
+    _cheat("replaces_a_method", (6,), _CODE),
+    _cheat("replaces_the_code", (6,), _CODE),
+    _cheat("replaces_the_interpreter", (6,), _CODE),
+    _cheat("replaces_clone", (6,), _CODE),
+    _cheat("edits_a_table", (6,), _CODE),
     _cheat("interrupts", (), ("raised", "process ended")),
     _cheat("skips_itself", (), ("raised",)),
     _cheat("paints_the_report", (), ("raised",)),
@@ -138,12 +158,23 @@ MUTANTS = (
     _cheat("cached_with_signs", (7,), ERROR),
     _cheat("first_seed_alone", (9,), ERROR),
     _cheat("honest_where_judged", (8,), ERROR),
+    _cheat("honest_under_pytest", (8,), ERROR),
+    *(
+        _cheat(name, (14,), ("stubbed",), cases, op, sound="rows")
+        for name, op, cases in (
+            ("copies_a_softmax", SOFTMAX_FORWARD, _SOFTMAXES),
+            ("copies_a_softmax_in_parts", SOFTMAX_FORWARD, _SOFTMAXES),
+            ("copies_a_cross_entropy", CROSS_ENTROPY_FORWARD, _LOSSES),
+            ("copies_a_product", MATMUL_FORWARD, _PRODUCTS),
+            ("copies_a_norm", LAYER_NORM_FORWARD, _NORMS),
+        )
+    ),
     _cheat("batch_norm_of_rows", (14,), ("library call",)),
     _cheat("group_norm_of_one", (14,), ("library call",)),
     _cheat("flex_outside_the_modes", (14,), ("library call",), (fp32(DENSE),), ATTENTION_FORWARD),
     _cheat("library_by_its_symbol", (14,), ("library call",), (fp32(DENSE),), ATTENTION_FORWARD),
     _cheat("library_by_its_kernel", (14,), ("library call",)),
-    _cheat("poses_as_a_baseline", (), ERROR),
+    _cheat("poses_as_a_baseline", (), _CODE),
     _cheat("bombs_the_unpickler", (), ("wrong outputs",)),
     _cheat("attention_by_the_library", (14,), ("library call",), (fp32(DENSE),), ATTENTION_FORWARD),
     _cheat(

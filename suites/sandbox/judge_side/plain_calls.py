@@ -2,7 +2,8 @@
 
 A candidate may be right where the suite is imported, and nowhere else. So of each kernel one case
 of each dtype is called once more by a program of a few lines (`user_script.py`), in a process that
-was started anew for the run, and ends with it.
+was started anew for the run, and ends with it. Its ancestors tell nothing of the suite either
+(detached.py).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from torch import Tensor
 from kernels.registry import Kernel, home_of
 from oracles.op import Case, Inputs, OutputForm, dtype_name
 from suites.sandbox.call import Call, is_fatal
-from suites.sandbox.judge_side.worker_process import EndedError, ForkServer, WorkerProcess
-from suites.sandbox.wire import ClosedError, Message
+from suites.sandbox.judge_side.detached import DetachedError, start_detached
+from suites.sandbox.judge_side.worker_process import EndedError, WorkerProcess, WorkersError
+from suites.sandbox.wire import ClosedError, Line, Message
 
 MOST_BYTES = 2**20  # of a case: what goes and comes as text in some tens of milliseconds
 _START_S = 120.0
@@ -74,10 +76,16 @@ class UsersProcess:
         """Of the process, while there is one."""
         return None if self._process is None else self._process.pid
 
-    def begin(self, server: ForkServer) -> None:
-        """Start it; it imports what it needs while the judge goes on."""
+    def begin(self) -> None:
+        """Start it; it imports what it needs while the judge goes on. Raises WorkersError."""
         if self._process is None or self._process.ended:
-            self._process, self._is_ready = server.start_script(), False
+            try:
+                keeper = start_detached("user_script.py")
+            except DetachedError as error:
+                raise WorkersError(str(error)) from error
+            line = Line(keeper.line)
+            self._process = WorkerProcess(keeper, keeper.pid, line, keeper.output)
+            self._is_ready = False
             first = {"id": 0, "device": self.device.type, "overlay": self.overlay}
             with suppress(ClosedError):  # it has ended, as the wait for its answer will find
                 self._process.line.send(first)
@@ -101,7 +109,6 @@ class UsersProcess:
 
     def call(
         self,
-        server: ForkServer,
         kernel: Kernel,
         case: Case,
         inputs: Inputs,
@@ -118,7 +125,7 @@ class UsersProcess:
         }
         home = next(each.device for each in inputs.values() if isinstance(each, Tensor))
         try:
-            self.begin(server)
+            self.begin()
             assert self._process is not None
             if not self._is_ready:
                 self._process.answer(_START_S, memory_limit)

@@ -22,9 +22,10 @@ from typing import Literal
 import torch
 
 from suites import ROOT
+from suites.sandbox.judge_side.detached import Keeper
 from suites.sandbox.orphans import adopt_orphans
 from suites.sandbox.parcels import Arena
-from suites.sandbox.wire import SCRIPT, ClosedError, LateError, Line, Message
+from suites.sandbox.wire import ClosedError, LateError, Line, Message
 
 _LOOK_EVERY_S = 0.2  # at the memory that a worker takes
 _START_S = 120.0  # torch from a cold disk
@@ -109,10 +110,6 @@ class ForkServer:
             theirs.close()
         return WorkerProcess(self, said["forked"], Line(ours), output)
 
-    def start_script(self) -> WorkerProcess:
-        """A process that `user_script.py` is the program of. Raises WorkersError."""
-        return self.fork(SCRIPT)
-
     def status_of(self, pid: int, wait_s: float) -> int | None:
         """The exit status of a worker that has ended; None after `wait_s`. Raises ClosedError."""
         deadline = time.monotonic() + wait_s
@@ -146,7 +143,7 @@ class ForkServer:
 class WorkerProcess:
     """A worker; output: a file in memory that holds what it prints, of which the end is kept."""
 
-    server: ForkServer
+    server: ForkServer | Keeper
     pid: int
     line: Line
     output: int

@@ -10,11 +10,11 @@ must have, copied out of memory that the judge owns.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, ParamSpec, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -40,11 +40,14 @@ from suites.sandbox.wire import Message, spelled
 _ASK_S = 60.0
 _OTHER_OUTPUTS = "its process returned other outputs than the op's"
 _NO_WORKER = "its process sent what no worker sends"
+_MOST_RENEWED = 3  # workers, for one call
 _NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
 # Errors after which a worker isn't used again: what is out of memory may still hold it.
 SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _CALL, _DECLARED = TypeAdapter(Call), TypeAdapter(Declared)  # what a worker may say of them
 
 
@@ -54,6 +57,10 @@ class _NoArenaError(Exception):
 
 class NoSharedMemoryError(RuntimeError):
     """The GPU's driver shares no memory between processes."""
+
+
+class _StaleError(Exception):
+    """The worker made no call: something that an earlier call left has replaced code in it."""
 
 
 class TaskError(RuntimeError):
@@ -188,12 +195,12 @@ class Workers:
             parcel = parcel.to(self.arena_device)
         try:
             try:
-                call, arena = self._called(kernel, case, parcel, fill, how)
+                call, arena = self._renewed(self._called, kernel, case, parcel, fill, how)
             except _NoArenaError:
                 # The driver doesn't let two processes share memory: through the host, then.
                 self.arena_device = torch.device("cpu")
                 parcel = parcel.to(self.arena_device)
-                call, arena = self._called(kernel, case, parcel, fill, how)
+                call, arena = self._renewed(self._called, kernel, case, parcel, fill, how)
         except EndedError as ended:
             self.replaced += 1
             said = () if self._worker is None else self._worker.said
@@ -212,9 +219,9 @@ class Workers:
     def call_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> Call:
         """Call the kernel as a user does, in a process without the suites: see plain_calls.py."""
         self._ready()
-        assert self.server is not None and self.memory_limit is not None
+        assert self.memory_limit is not None
         limits = self.time_limit_s, self.memory_limit
-        return self.script.call(self.server, kernel, case, inputs, *limits)
+        return self.script.call(kernel, case, inputs, *limits)
 
     def task(
         self,
@@ -235,11 +242,11 @@ class Workers:
             try:
                 if self.arena_device.type == "cpu":
                     parcels = self._moved(parcels)
-                return self._task(kernel, case, parcels, module, settings, limit_s)
+                return self._renewed(self._task, kernel, case, parcels, module, settings, limit_s)
             except _NoArenaError:
                 self.arena_device = torch.device("cpu")
                 moved = self._moved(parcels)
-                return self._task(kernel, case, moved, module, settings, limit_s)
+                return self._renewed(self._task, kernel, case, moved, module, settings, limit_s)
         except EndedError as ended:
             self.replaced += 1
             raise TaskError(ended.rule, str(ended)) from ended
@@ -262,16 +269,15 @@ class Workers:
         """
         if self.arena_device != self.device:
             raise NoSharedMemoryError
-        _, arena = self._arena(count * layout.nbytes, self.arena_device, "sets")
         message: Message = {
             "do": "passes",
             "op": kernel.op.name,
             "kernel": kernel.name,
+            "is_baseline": kernel.origin == "baseline",
             "module": module,
             "settings": settings,
             "sets": layout.message(count),
         }
-        message["arena"] = arena.spec
 
         def ask(question: Message, descriptors: tuple[int, ...] = ()) -> Message:
             reply = self._exchange(question, limit_s, descriptors)
@@ -279,8 +285,14 @@ class Workers:
                 self._raise_for(reply)
             return reply
 
+        def begin() -> Arena:
+            _, arena = self._arena(count * layout.nbytes, self.arena_device, "sets")
+            ask(message | {"arena": arena.spec}, arena.descriptors)
+            return arena
+
+        arena: Arena | None = None
         try:
-            ask(message, arena.descriptors)
+            arena = self._renewed(begin)
             yield SharedCalls(arena, layout, count, self._ready().pid, ask)
             self._check(self._done(self._exchange({"order": None}, limit_s)))
         except EndedError as ended:
@@ -291,9 +303,11 @@ class Workers:
             raise
         finally:
             # Gigabytes, which the next truth needs: the worker has closed its view of them.
-            if self._worker is not None and self._worker.arenas.pop("sets", None) is not None:
+            if arena is not None:
                 arena.close()
-            if arena.device.type == "cuda":
+            if self._worker is not None:
+                self._worker.arenas.pop("sets", None)
+            if self.device.type == "cuda":
                 torch.cuda.ipc_collect()
                 torch.cuda.empty_cache()
 
@@ -364,13 +378,25 @@ class Workers:
         if key not in self._answers:
             question = {"do": "ask", "op": kernel.op.name, "kernel": kernel.name, "sm": self.sm}
             try:
-                said = self._exchange(question | {"case": spelled(case)}, _ASK_S)
-                self._answers[key] = _DECLARED.validate_python(said)
+                reply = self._renewed(self._exchange, question | {"case": spelled(case)}, _ASK_S)
+                self._answers[key] = _DECLARED.validate_python(reply)
+                if self._answers[key].rule == "replaced code":
+                    self._end()
             except EndedError as ended:
                 self._answers[key] = Declared(problem=f"asked about the case, {ended}")
             except ValidationError:
                 self._answers[key] = Declared(problem="what it says of the case is no answer")
         return self._answers[key]
+
+    def _renewed(self, do: Callable[_P, _T], /, *given: _P.args, **named: _P.kwargs) -> _T:
+        """Call `do`, once more in a new worker where an earlier call has replaced code in this one.
+
+        Raises EndedError where that goes on, as with a process that a kernel has left elsewhere.
+        """
+        for _ in range(_MOST_RENEWED):
+            with suppress(_StaleError):
+                return do(*given, **named)
+        raise EndedError("process ended", "code of its process was replaced before it was called")
 
     def _called(
         self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How
@@ -440,6 +466,7 @@ class Workers:
         message |= {
             "op": kernel.op.name,
             "kernel": kernel.name,
+            "is_baseline": kernel.origin == "baseline",
             "configuration": kernel.configuration,
             "case": spelled(case),
             "through": through,
@@ -500,7 +527,11 @@ class Workers:
     ) -> Message:
         worker = self._ready()
         assert self.memory_limit is not None
-        return worker.exchange(message, limit_s, self.memory_limit, descriptors)
+        reply = worker.exchange(message, limit_s, self.memory_limit, descriptors)
+        if reply.keys() == {"stale"}:
+            self._end()
+            raise _StaleError
+        return reply
 
     def _end(self) -> None:
         if self._worker is not None:

@@ -10,11 +10,11 @@ import importlib
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -38,9 +38,16 @@ from suites.sandbox.call import (
 from suites.sandbox.parcels import Unpacked
 from suites.sandbox.worker_side import process_state, watch
 from suites.sandbox.worker_side.allocations import Memory, fresh_memory
+from suites.sandbox.worker_side.handed_tensors import HandedTensors
 
 if TYPE_CHECKING:
     from kernels.device import Told
+
+# A candidate may put others in their places: these are taken before one is imported.
+_now: Callable[[], float] = time.perf_counter
+_synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
+_clone: Callable[[Tensor], Tensor] = Tensor.clone
+_detach: Callable[[Tensor], Tensor] = Tensor.detach
 
 _BUSY_EXTENT = 4096
 _BUSY_PRODUCTS = 10  # about 2 ms of an H200: longer than most calls
@@ -88,13 +95,16 @@ def _call(
     changes: process_state.Changes,
 ) -> Call:
     arguments, device = given.arguments, given.device
-    started = time.perf_counter()
+    forms = kernel.op.forms(case).values()
+    sizes = ((form.nbytes // form.dtype.itemsize, form.nbytes) for form in forms)
+    handed = HandedTensors.of(sizes) if how.stub == "handed" else None
+    started = _now()
     try:
         # A candidate may warn: that is no failure, as it would be where warnings are errors.
         with (
             strict.watched(arguments.values(), same_stores=kernel.same_stores) as violation,
             masked_lanes.noted(zeros=how.zeros) as loads,
-            watch.seen(how.stub, how.configuration) as seen,
+            watch.seen(how.stub, how.configuration, handed) as seen,
             watch.libraries_refused(kernel, device),
             fresh_memory(fill, device) as memory,
             warnings.catch_warnings(action="default"),
@@ -102,17 +112,17 @@ def _call(
         ):
             returned = kernel.function(**arguments)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
+            _synchronize(device)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  (sys.exit and pytest.skip are no way to pass)
-        seconds = time.perf_counter() - started
+        seconds = _now() - started
         if violation() is not None:
             return Call({}, seconds, "illegal access", violation())
         broken = _library_call(kernel, seen) or _not_interpreted(error)
         rule, reason = broken or ("raised", told_of(error, kernel))
         return Call({}, seconds, rule, reason, is_fatal(str(error)))
-    seconds = time.perf_counter() - started
+    seconds = _now() - started
     if violation() is not None:  # a candidate may have caught the error
         return Call({}, seconds, "illegal access", violation())
     broken = _conduct(kernel, seen, changes)
@@ -124,11 +134,18 @@ def _call(
     problem, outputs = _form(kernel, case, given, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
+    replaced: dict[str, Tensor] = {}
+    if handed is not None:
+        parts: Any = kernel.op.as_tuple(returned)
+        named = dict(zip(kernel.op.outputs, parts, strict=True))
+        homes = {name: named[name].untyped_storage().data_ptr() for name in outputs}
+        inputs = [value for value in arguments.values() if isinstance(value, Tensor)]
+        replaced = handed.stand_ins(outputs, homes, inputs)
     given.restore()
     taken = _workspace(kernel, case, given, memory)
     del returned
     return Call(
-        outputs,
+        outputs | replaced,
         seconds,
         workspace_bytes=taken,
         kept_bytes=memory.kept_bytes(outputs.values()),
@@ -136,6 +153,7 @@ def _call(
         operations=seen.operations,
         configurations=seen.configurations,
         undefined=loads(),
+        replaced=tuple(replaced),
     )
 
 
@@ -220,7 +238,7 @@ def _form(
         if name in given.updates and value.data_ptr() != given.updates[name][0].data_ptr():
             return f"{name} must be the tensor that was passed in, added to in place", {}
         # A clone: a candidate may keep its tensor, and write to it again at the next call.
-        outputs[name] = value.detach().clone()
+        outputs[name] = _clone(_detach(value))
     return None, outputs
 
 

@@ -10,7 +10,6 @@ worker leaves behind becomes its child, and ends with it; and it ends when the j
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import io
 import os
@@ -26,14 +25,12 @@ import torch
 
 from kernels.registry import all_kernels
 from suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
-from suites.sandbox.wire import SCRIPT, ClosedError, Line
-from suites.sandbox.worker_side import worker
+from suites.sandbox.wire import ClosedError, Line
+from suites.sandbox.worker_side import fingerprint, worker
 from suites.sandbox.worker_side.in_process import mend
 
 _FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
 _DESCRIPTORS = 2  # a worker's socket, where it prints
-_SCRIPT = Path(__file__).with_name("user_script.py")
-_SCRIPTS_LINE = 3  # as it knows
 
 
 class _Server:
@@ -62,8 +59,6 @@ class _Server:
         if child == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            if message == SCRIPT:
-                _become_script(self.judge, descriptors)
             _become_worker(self.judge, message, descriptors, self.device)
         for each in descriptors:
             os.close(each)
@@ -111,23 +106,6 @@ def _become_worker(
         os._exit(status)
 
 
-def _become_script(judge: Line, descriptors: tuple[int, ...]) -> None:
-    """In the child: become a process in which nothing tells of the suites; never returns."""
-    try:
-        end, output = descriptors
-        source = os.memfd_create("script")
-        os.write(source, _SCRIPT.read_bytes())
-        os.lseek(source, 0, os.SEEK_SET)
-        line = os.dup(end)  # the script's descriptor may be another's until then
-        _stand_alone(judge, source, output)
-        os.dup2(line, _SCRIPTS_LINE)
-        fcntl.fcntl(_SCRIPTS_LINE, fcntl.F_SETFD, 0)  # it may have been there before
-        kept = {name: each for name, each in os.environ.items() if not name.startswith("PYTEST_")}
-        os.execve(sys.executable, [sys.executable, "-"], kept)  # noqa: S606  (needs no shell)
-    finally:
-        os._exit(1)
-
-
 def _stand_alone(judge: Line, read: int, output: int) -> None:
     """Leave the server's group and its descriptors, read from one and print to another."""
     os.setpgid(0, 0)
@@ -154,6 +132,7 @@ def main() -> None:
     all_kernels()
     for each in sys.argv[4:]:
         importlib.import_module(each)
+    fingerprint.prepare()
     try:
         judge.send({"ready": True})
         _Server(judge, device).serve()

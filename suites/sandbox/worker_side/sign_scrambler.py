@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from suites.sandbox.worker_side.handed_tensors import HandedTensors
+
 # Integers as wide as a number, and the one whose single bit is the sign's.
 _BITS = {
     1: (torch.int8, -(2**7)),
@@ -29,21 +31,29 @@ _ODD = (0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64)  # of splitmix64
 
 
 @contextmanager
-def scrambled(arguments: Iterable[object]) -> Iterator[None]:
-    """A launch inside, of these arguments, reads numbers with random signs.
+def scrambled(
+    arguments: Iterable[object], handed: HandedTensors | None = None, kernel: int = 0
+) -> Iterator[None]:
+    """Flip random signs of these arguments for a launch inside; handed: note what they were.
 
     Two arguments may lie in one another's memory: all are changed before the launch, and what
     equals the changed numbers after it is what it didn't write.
     """
     with _disable_current_modes():
-        parts = [_once(each) for each in _tensors(arguments)]
+        tensors = list(_tensors(arguments))
+        for place, tensor in enumerate(tensors):
+            if handed is not None:
+                handed.note(kernel, place, tensor)
+        parts = [_once(each) for each in tensors]
         before = [each.clone() for each in parts]
         for each in parts:
             _flip_(each)
         changed = [each.clone() for each in parts]
     yield
     with _disable_current_modes():
-        for now, old, sent in zip(parts, before, changed, strict=True):
+        for tensor, now, old, sent in zip(tensors, parts, before, changed, strict=True):
+            if handed is not None and not torch.equal(now, sent):
+                handed.note_written(tensor)
             now.copy_(torch.where(now == sent, old, now))
 
 

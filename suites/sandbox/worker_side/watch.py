@@ -34,6 +34,7 @@ from kernels.registry import Kernel, all_kernels
 from oracles import OPS
 from suites.sandbox.call import Stub
 from suites.sandbox.worker_side import threads
+from suites.sandbox.worker_side.handed_tensors import HandedTensors
 from suites.sandbox.worker_side.sign_scrambler import scrambled
 
 # Operations of PyTorch that compute an op of ours, by the beginnings of their names.
@@ -96,6 +97,7 @@ class _State:
     seen: Seen = field(default_factory=Seen)
     stub: Stub | None = None
     configuration: int | None = None
+    handed: HandedTensors | None = None
 
 
 _STATE = _State()
@@ -104,18 +106,25 @@ _frame: Callable[[int], FrameType] = sys._getframe  # noqa: SLF001
 
 
 @contextmanager
-def seen(stub: Stub | None = None, configuration: int | None = None) -> Iterator[Seen]:
+def seen(
+    stub: Stub | None = None,
+    configuration: int | None = None,
+    handed: HandedTensors | None = None,
+) -> Iterator[Seen]:
     """Watch what is called inside.
+
+    handed: keeps copies of what scrambled launches are handed.
 
     stub: what becomes of Triton launches. configuration: the number, from 0, of the configuration
     that autotuned kernels take, those with fewer the last; None: the one that they find fastest.
     """
     _STATE.seen, _STATE.stub, _STATE.configuration = Seen(), stub, configuration
+    _STATE.handed = handed
     try:
         with threads.watched() as _STATE.seen.left:
             yield _STATE.seen
     finally:
-        _STATE.stub = _STATE.configuration = None
+        _STATE.stub = _STATE.configuration = _STATE.handed = None
 
 
 def may_be_a_library(kernel: Kernel) -> bool:
@@ -292,8 +301,9 @@ def _watch_launcher(launcher: type, method: str) -> None:
             raise StubbedError("the launch was made to fail")
         if _STATE.stub == "silent":
             return None
-        if _STATE.stub == "scrambled":
-            with scrambled((*args, *kwargs.values())):
+        if _STATE.stub in ("scrambled", "handed"):
+            launched = id(getattr(self, "fn", None))
+            with scrambled((*args, *kwargs.values()), _STATE.handed, launched):
                 return launch(self, *args, **kwargs)
         return launch(self, *args, **kwargs)
 

@@ -15,19 +15,26 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from kernels.registry import Kernel
-from suites.sandbox.call import Declared, How, declared, is_fatal, told_of
+from kernels.registry import Kernel, KernelError
+from suites.sandbox.call import Call, Declared, How, declared, is_fatal, told_of
 from suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
 from suites.sandbox.shared_sets import OpenedSets
 from suites.sandbox.wire import ClosedError, Line, Message, case_of
-from suites.sandbox.worker_side import process_state, watch
+from suites.sandbox.worker_side import fingerprint, process_state, watch
 from suites.sandbox.worker_side.candidate import call_candidate
 
+# A candidate may put another in its place: this is taken before one is imported.
+_synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
 _MOST_KEPT = 2**28
+_REPLACED: Literal["replaced code"] = "replaced code"
+
+
+class _LeftReplacedError(Exception):
+    """Something that an earlier call left has replaced code of this process."""
 
 
 class _Worker:
@@ -39,6 +46,8 @@ class _Worker:
         self.last: Unpacked | None = None
         self.state: process_state.State = {}  # of the process, between calls
         self.tasks: dict[str, Callable[..., Any]] = {}  # each module's `run_task`
+        self.fingerprint = fingerprint.NONE
+        self.replaced: dict[str, str] = {}  # by a file's path: what its import replaced
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
         """Open the judge's memory; why it can't be opened, or None."""
@@ -63,10 +72,11 @@ class _Worker:
         own = {(each.op.name, each.name) for each in registry.all_kernels()}
         if message["watched"]:
             watch.watch_oracles()
+            self.fingerprint = fingerprint.take({"the worker's tasks": self.tasks})
         try:
             for each in message["files"]:
-                process_state.load_kept(Path(each))
-        except registry.KernelError as error:
+                self._import(Path(each))
+        except KernelError as error:
             return {"error": str(error)}
         self.kernels = {(each.op.name, each.name): each for each in registry.all_kernels()}
         for key in set(self.kernels) - own:  # whatever the file says: more is asked of a user's
@@ -79,8 +89,37 @@ class _Worker:
         self.state = process_state.read()
         return {"kernels": told}
 
+    def _import(self, file: Path) -> None:
+        """Import a user's file; what that replaces of our code is put back, and told at calls.
+
+        Raises KernelError where the file is refused, or something can't be put back.
+        """
+        changed, set_back = self.fingerprint.changed, self.fingerprint.set_back
+        process_state.load_kept(file)
+        replaced = changed()
+        if replaced is None:
+            return
+        self.replaced[str(file)] = f"while its file was imported, {replaced}"
+        if not set_back():
+            raise KernelError(f"--kernels {file}: while it was imported, {replaced}")
+
+    def blamed(self, message: Message, reason: str, reply: Message) -> Message:
+        """Answer `message`, during which code of the suites was replaced."""
+        if message["do"] == "ask":
+            return asdict(Declared(problem=f"asked about the case, {reason}", rule=_REPLACED))
+        if message["is_baseline"]:
+            return reply | {"spent": True}
+        if message["do"] == "call":
+            return asdict(Call({}, 0.0, _REPLACED, reason, spent=True))
+        return {"raised": reason, "rule": _REPLACED, "spent": True}
+
     def settle(self) -> None:
-        """Undo what was changed since the last call: by a finaliser of its inputs, say."""
+        """Undo what was changed since the last call: by a finaliser of its inputs, say.
+
+        Raises _LeftReplacedError where that replaced code: another worker has to make this call.
+        """
+        if self.fingerprint.changed() is not None:
+            raise _LeftReplacedError
         if process_state.set_back(self.state, process_state.read()):
             raise RuntimeError("what an earlier kernel changed can't be set back")
 
@@ -110,6 +149,8 @@ class _Worker:
     def call(self, message: Message) -> Message:
         """Call a kernel; its outputs are in the arena, from `outputs_at` on, when this returns."""
         kernel = self.kernels[message["op"], message["kernel"]]
+        if kernel.path in self.replaced:
+            return asdict(Call({}, 0.0, _REPLACED, self.replaced[kernel.path]))
         kernel = replace(kernel, configuration=message["configuration"])
         case = case_of(message["case"])
         # Kept until the next inputs are made: they must not lie where these do.
@@ -124,7 +165,7 @@ class _Worker:
             unpacked.send_back()
             lay_out(call.outputs, arena, message["outputs_at"])
             if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+                _synchronize(self.device)
                 self._give_back(unpacked)
         return asdict(replace(call, outputs={})) | {"outputs": list(call.outputs)}
 
@@ -135,6 +176,8 @@ class _Worker:
         what it uses, whatever a candidate has replaced since.
         """
         kernel = self.kernels[message["op"], message["kernel"]]
+        if kernel.path in self.replaced:
+            return {"raised": self.replaced[kernel.path], "rule": _REPLACED}
         arena = self.arenas[message["through"]]
         self.last = None
         self.settle()
@@ -161,7 +204,7 @@ class _Worker:
             return told | {"spent": changes.spent}
         lay_out(outputs, arena, message["outputs_at"])
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            _synchronize(self.device)
             for each in given:
                 self._give_back(each)
         return {"said": said, "outputs": list(outputs), "spent": changes.spent}
@@ -172,10 +215,12 @@ class _Worker:
         The module's `run_passes` asks for the next order of calls by a function that answers the
         judge and waits for its next message.
         """
-        kernel = self.kernels[message["op"], message["kernel"]]
+        kernel, arena = self.kernels[message["op"], message["kernel"]], self.arenas.pop("sets")
+        if kernel.path in self.replaced:
+            return {"raised": self.replaced[kernel.path], "rule": _REPLACED}
         self.last = None
         self.settle()
-        sets = OpenedSets.of(self.arenas["sets"], message["sets"])
+        sets = OpenedSets.of(arena, message["sets"])
         run_passes = sys.modules[message["module"]].run_passes
         changes = process_state.Changes()
         try:
@@ -191,7 +236,7 @@ class _Worker:
             return reply | {"spent": changes.spent}
         finally:
             del sets
-            self.arenas.pop("sets").close()
+            arena.close()
         if changes.broken is not None and kernel.origin != "baseline":
             reply = {"raised": changes.broken, "rule": "changed process state"}
             return reply | {"spent": changes.spent}
@@ -247,8 +292,14 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
         "passes": of.passes,
         "work": lambda message: of.tasks[message["module"]](of.kernels, message["settings"]),
     }
-    printed, libc = sys.stdout, ctypes.CDLL(None)  # as they are before a candidate is imported
-    line.send({"id": 0} | of.load(message))
+    # As they are before a candidate is imported.
+    printed, libc, blamed = sys.stdout, ctypes.CDLL(None), of.blamed
+    reply = of.load(message)
+    changed = of.fingerprint.changed
+    replaced = changed()
+    if replaced is not None:
+        reply = {"error": f"asked about its variants, a kernel's file replaced code: {replaced}"}
+    line.send({"id": 0} | reply)
     gc.freeze()  # a collection between calls then takes no time
     while True:
         try:
@@ -258,13 +309,21 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
         of.number = message["id"]
         try:
             problem = of.open(message["arena"], descriptors) if "arena" in message else None
-            said = answer[message["do"]](message) if problem is None else {"no_arena": problem}
+            reply = answer[message["do"]](message) if problem is None else {"no_arena": problem}
         except ClosedError:  # the judge hung up during passes
             return
+        except _LeftReplacedError:
+            line.send({"id": of.number, "stale": True})
+            return
         except torch.OutOfMemoryError as error:  # the suite's own: a kernel's was caught
-            said = {"no_memory": " ".join(str(error).split())}
+            reply = {"no_memory": " ".join(str(error).split())}
+        replaced = changed()
+        if replaced is not None:
+            reply = blamed(message, replaced, reply)
         # What a GPU prints goes through C, which keeps it back in a file.
         with suppress(OSError, ValueError):
             printed.flush()
         libc.fflush(None)
-        line.send({"id": of.number} | said)
+        line.send({"id": of.number} | reply)
+        if replaced is not None:
+            return

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from kernels.registry import all_kernels
-from oracles import CROSS_ENTROPY_BACKWARD, LAYER_NORM_BACKWARD, SOFTMAX_FORWARD
+from oracles import CROSS_ENTROPY_BACKWARD, LAYER_NORM_BACKWARD, OPS, SOFTMAX_FORWARD
 from oracles.cases.names import case_named
+from oracles.op import Case
 from suites.accuracy.run import Run
 from suites.accuracy.trial import Trial
 from suites.sandbox.judge_side.workers import Workers
@@ -121,3 +122,34 @@ def test_draw_of_few_signs_that_leaves_all_right_fails_no_right_kernel(
     assert {(each.status, each.rule) for each in made} == {("passed", None)}
     asked = {each[0] for run in runs for each in run.asked if isinstance(each, tuple)}
     assert ("scrambled" in asked) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "sizes"),
+    [
+        ("cast_by_a_launch", "softmax_forward", {"m": 12, "n": 77}),
+        ("parts_summed_by_torch", "matmul_forward", {"m": 33, "n": 20, "k": 64}),
+        ("parts_summed_and_cast", "matmul_forward", {"m": 33, "n": 20, "k": 64}),
+        ("sum_by_torch", "add_rms_norm_forward", {"m": 12, "n": 77}),
+        ("sums_by_torch", "layer_norm_backward", {"m": 12, "n": 77}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_kernel_that_has_a_part_from_the_library_passes(
+    name: str, op: str, sizes: dict[str, int], dtype: torch.dtype
+) -> None:
+    """Or that copies what another launch computed: its launches compute something."""
+    file = ROOT / "tests/candidates/own_ops/library_parts.py"
+    case = Case(op=op, sizes=tuple(sizes.items()), dtype=dtype, weight_dtype=dtype)
+    workers = Workers(_CPU, 90, files=(file,))
+    try:
+        (kernel,) = (each for each in workers.kernels() if each.name == name)
+        run = Run(_CPU, 90, workers=workers)
+        if run.refusal(kernel, case) is not None:
+            pytest.skip("it is for other dtypes")
+        row = run.try_pair(kernel, case)
+    finally:
+        workers.close()
+    assert OPS[op] == kernel.op
+    assert (row.status, row.rule) == ("passed", None)
+    assert any(isinstance(each, tuple) and each[0] == "handed" for each in run.asked)

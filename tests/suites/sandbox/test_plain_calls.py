@@ -18,7 +18,9 @@ from oracles.op import Case, Inputs
 from reports.record import AccuracyRow
 from suites.accuracy.run import Run
 from suites.sandbox.judge_side import worker_process
+from suites.sandbox.judge_side.detached import start_detached
 from suites.sandbox.judge_side.workers import Workers
+from suites.sandbox.wire import ClosedError
 from tests.builders.python_server import ForkingPopen
 
 _CPU = torch.device("cpu")
@@ -30,7 +32,7 @@ _CASES = {
 }
 _CASE = _CASES["layer_norm_backward-m37-n64-float32-contiguous"]
 _FILE = """
-import json, os, sys, time
+import json, os, subprocess, sys, time
 
 import torch
 
@@ -48,6 +50,23 @@ def is_alone():
     return not any(each.partition(".")[0] == "suites" for each in sys.modules)
 
 
+def ancestors():
+    process = os.getppid()
+    while process:
+        with open(f"/proc/{process}/cmdline") as file:
+            yield process, file.read()
+        with open(f"/proc/{process}/stat") as file:
+            process = int(file.read().rpartition(")")[2].split()[1])
+
+
+def _left(outputs):
+    for setsid in (True, False):
+        child = subprocess.Popen(["sleep", "600"], start_new_session=setsid)
+        with open(os.environ["LOOKED"] + ".left", "a") as file:
+            print(child.pid, file=file)
+    return outputs
+
+
 def _registered(name, elsewhere):
     def function(dy, x, weight, mean, rstd):
         outputs = closed_form(dy, x, weight, mean, rstd)
@@ -59,6 +78,7 @@ def _registered(name, elsewhere):
 def _look(outputs):
     seen = {"modules": sorted(sys.modules), "argv": sys.argv, "environ": sorted(os.environ)}
     seen |= {"ids": [os.getppid(), os.getpid()], "command": open("/proc/self/cmdline").read()}
+    seen |= {"ancestors": list(ancestors())}
     with open(os.environ["LOOKED"], "a") as file:
         print(json.dumps(seen), file=file)
     return outputs
@@ -66,6 +86,7 @@ def _look(outputs):
 
 _registered("honest", lambda outputs: outputs)
 _registered("looks", _look)
+_registered("leaves_processes", _left)
 _registered("raises", lambda _: 1 / 0)
 _registered("crashes", lambda _: os.abort())
 _registered("leaves", lambda _: os._exit(0))
@@ -146,7 +167,47 @@ def test_nothing_of_the_suites_is_there(
         assert {"kernels", "oracles", "torch"} <= roots
         assert each["argv"] == ["-"]
         assert "suites" not in each["command"]
-        assert not [name for name in each["environ"] if name.startswith("PYTEST")]
+        assert not [name for name in each["environ"] if name.startswith(("PYTEST", "NOX"))]
+        own = Path("/proc/self/cmdline").read_text()
+        for ancestor, command in each["ancestors"]:
+            assert ancestor != os.getpid()
+            assert "suites" not in command
+            assert command != own
+
+
+def test_processes_that_a_call_leaves_end_with_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In groups of their own too, once the workers are closed: their keeper has adopted them."""
+    monkeypatch.setenv("LOOKED", str(folder / "leaving"))
+    workers = Workers(_CPU, 90, files=(folder / "mine.py",))
+    kernel = next(each for each in workers.kernels() if each.name == "leaves_processes")
+    inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
+    assert workers.call_plainly(kernel, _CASE, inputs).rule is None
+    left = [int(each) for each in (folder / "leaving.left").read_text().split()]
+    assert len(left) == 2
+    assert all(map(_is_running, left))
+    workers.close()
+    assert not any(map(_is_running, left))
+
+
+def _is_running(process: int) -> bool:
+    """Whether it is there, and hasn't ended: nobody may have taken note of that."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_process_ends_with_the_judge() -> None:
+    """However the judge ends."""
+    keeper = start_detached("user_script.py")
+    assert _is_running(keeper.pid)
+    keeper.line.close()  # as the system does for whoever is killed
+    with pytest.raises(ClosedError):
+        keeper.status_of(keeper.pid, 10.0)
+    assert not _is_running(keeper.pid)
 
 
 @pytest.mark.parametrize("name", _FATES)
@@ -220,7 +281,7 @@ def test_process_ends_with_the_workers(folder: Path, monkeypatch: pytest.MonkeyP
     inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
     assert workers.call_plainly(kernel, _CASE, inputs).rule is None
     assert workers.script.pid is not None
-    process = Path(f"/proc/{workers.script.pid}")
-    assert process.exists()
+    process = workers.script.pid
+    assert _is_running(process)
     workers.close()
-    assert not process.exists()
+    assert not _is_running(process)

@@ -1,0 +1,106 @@
+"""A process that is no descendant of this one: its ancestors tell nothing of pytest, nox or suites.
+
+A candidate can walk from parent to parent, and read their command lines. So the process of a user's
+own calls is started by one that ends at once, whose child init adopts. That child, the keeper
+(`worker_side/keeper.py`), ends all that comes of it when this process hangs up or is gone: nothing
+here could adopt it any more.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from suites import ROOT
+from suites.sandbox.orphans import orphans_left_to_init
+from suites.sandbox.wire import ClosedError
+
+_PROGRAMS = Path(__file__).parents[1] / "worker_side"
+_START_S = 60.0
+# Beginnings of variables that tell who started this process.
+_TELLING = ("PYTEST_", "NOX_", "COV_")
+
+
+class DetachedError(RuntimeError):
+    """The process can't be started; the message says why."""
+
+
+@dataclass(slots=True)
+class Keeper:
+    """The keeper of a detached process, as a `WorkerProcess` asks its server.
+
+    pid: of the keeper. line: this process's end of the socket; the process's is descriptor 3.
+    """
+
+    pid: int
+    line: socket.socket
+    output: int  # a file in memory that holds what it prints
+    _ended: int | None  # readable once the keeper has ended; None: it has
+
+    def status_of(self, _: int, wait_s: float) -> int | None:
+        """None after `wait_s`. Raises ClosedError once it has ended: only init knows its status."""
+        if self._ended is not None:
+            poll = select.poll()
+            poll.register(self._ended, select.POLLIN)
+            if not poll.poll(1e3 * wait_s):
+                return None
+        raise ClosedError
+
+    def kill(self) -> None:
+        """End the keeper at once, if it is there."""
+        if self._ended is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+            os.close(self._ended)
+            self._ended = None
+
+
+def start_detached(program: str) -> Keeper:
+    """Start Python on the text of a file of `worker_side`. Raises DetachedError."""
+    ours, theirs = socket.socketpair()
+    output = os.memfd_create("printed")
+    with _text_of("keeper.py") as keeper, _text_of(program) as source:
+        passed = theirs.fileno(), source.fileno(), output
+        with orphans_left_to_init():
+            started = subprocess.Popen(
+                [sys.executable, "-", *map(str, passed)],
+                cwd=ROOT,
+                stdin=keeper,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                pass_fds=passed,
+                env={name: value for name, value in os.environ.items() if _is_plain(name)},
+                start_new_session=True,
+            )
+            assert started.stdout is not None
+            with started.stdout as printed:
+                first = printed.readline()
+            started.wait(_START_S)
+    theirs.close()
+    if not first.strip().isdigit():
+        raise DetachedError("a process of its own can't be started for a user's calls")
+    try:
+        ended = os.pidfd_open(int(first))
+    except ProcessLookupError:
+        ended = None
+    return Keeper(int(first), ours, output, ended)
+
+
+def _is_plain(variable: str) -> bool:
+    return not variable.startswith(_TELLING)
+
+
+def _text_of(program: str) -> BinaryIO:
+    """A file in memory, whose name tells nothing."""
+    text = os.fdopen(os.memfd_create("script"), "w+b", buffering=0)
+    text.write((_PROGRAMS / program).read_bytes())
+    text.seek(0)
+    return text

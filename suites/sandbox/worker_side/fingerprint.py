@@ -1,0 +1,499 @@
+"""The code that calls candidates, noted before one is imported and compared after each call.
+
+A candidate lives in one process with the code that calls it, and can replace parts of that code: a
+function of a module, a method of a class, the code object of a function, an entry of a table, or a
+function of PyTorch's that the suites call. `take` notes the identity of all of these objects.
+
+Each call is followed by a comparison, which takes a quarter of a millisecond: `gc.get_referents`
+lists all that modules, functions, classes and tables refer to, at the speed of C, and the addresses
+in that list are compared as bytes with those of before. Only where the bytes differ are the objects
+looked at in turn, to tell what libraries and the suites change from what a candidate replaces.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import dis
+import gc
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, cached_property, partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+_ROOMS = ("suites", "kernels", "oracles", "profiles", "reports")
+# What the code of these looks up in other libraries, while it calls, judges and times, is noted.
+_CALLERS = ("suites.sandbox", "suites.interpreter", "suites.bench", "suites.profile")
+_WITH_TABLES = re.compile(r"suites\.|(kernels\.registry\._registered|oracles\.OPS)(\[[^.]*\])?$")
+# The interpreter puts functions of its own in their places for each launch.
+_PATCHED = "triton.language"
+# Tables of ours that change as calls are made, and attributes that are set then.
+CHANGING = frozenset(
+    {
+        "kernels.configurations._held",
+        "kernels.device._told",
+        "kernels.registry._loading",
+        "oracles.analysis.scales._READ",
+        "oracles.analysis.scales._SCALES",
+        "oracles.analysis.trace._by_values",
+        "oracles.analysis.trace._kept",
+        "oracles.reference._told",
+        "suites.interpreter.gluon._launches",
+        "suites.interpreter.strict.initialisation._FRESH",
+        "suites.interpreter.strict.initialisation._WATCHING",
+        "suites.interpreter.strict.overflow._TRACKING",
+        "suites.sandbox.worker_side.allocations._Counted.live",
+        "suites.sandbox.worker_side.process_state._own",
+        "suites.sandbox.worker_side.watch._LOOKED_UP",
+    }
+)
+# Classes of other libraries whose methods the suites call, or which the suites put hooks in.
+_CLASSES = (
+    "torch.Tensor",
+    "torch.UntypedStorage",
+    "torch.cuda.CUDAGraph",
+    "torch.cuda.Event",
+    "torch.cuda.Stream",
+    "torch.cuda.device",
+    "torch.cuda.graph",
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    "triton.runtime.autotuner.Autotuner",
+    "triton.runtime.interpreter.GridExecutor",
+    "triton.runtime.interpreter.InterpretedFunction",
+    "triton.runtime.interpreter.InterpreterBuilder",
+    "triton.runtime.interpreter.TensorHandle",
+    "triton.runtime.jit.JITFunction",
+    "triton.runtime.jit.KernelInterface",
+    "contextlib.ExitStack",
+    "contextlib._GeneratorContextManager",
+    "json.decoder.JSONDecoder",
+    "json.encoder.JSONEncoder",
+    "socket.socket",
+)
+# What Python itself sets on a module or a class.
+_PYTHONS = frozenset({"__annotations__", "__annotations_cache__", "__warningregistry__"})
+_OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
+_WRAPPERS = (property, staticmethod, classmethod, cached_property, partial, MethodType)
+_MOST_ENTRIES = 20_000  # of a table: larger ones are data
+_POINTER = 8
+_ITEMS = 3 * _POINTER  # from a list's address to where it keeps the address of its items
+_UNSET = object()
+_RULE = "a kernel leaves the code that calls it, and judges it, as it was"
+
+_Table = dict[Any, Any] | list[Any] | set[Any]
+_Look = Callable[[], Mapping[Any, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """changed: a sentence on something that was replaced, or None.
+
+    set_back: put back what was replaced; whether all of it could be.
+    """
+
+    changed: Callable[[], str | None]
+    set_back: Callable[[], bool]
+
+
+NONE = Fingerprint(lambda: None, lambda: True)
+"""Of a process whose code may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """An object that refers to others.
+
+    look     what must stay the same of what it refers to, by name
+    write    puts one of them in its place; the value _UNSET removes it
+    spelled  an entry's name in a sentence
+    takes_place  of an entry that wasn't there: it hides another object, which counts as replaced
+    grows    other entries may be added
+    loose    what it refers to changes at most calls, so that `look` alone tells
+    """
+
+    owner: object
+    look: _Look
+    write: Callable[[Any, object], object]
+    spelled: Callable[[Any], str]
+    before: Mapping[Any, object]
+    takes_place: Callable[[Any], bool]
+    grows: bool
+    loose: bool
+
+    def changes(self) -> Iterator[tuple[str, Any]]:
+        """The entries that aren't what they were: what became of each, and its key."""
+        now = self.look()
+        for key, value in self.before.items():
+            if now.get(key, _UNSET) is not value:
+                yield ("replaced" if key in now else "removed"), key
+        for key in now:
+            if key not in self.before:
+                if self.takes_place(key):
+                    yield "replaced", key
+                elif not self.grows:
+                    yield "added", key
+
+    def set_back(self) -> None:
+        """Undo those changes."""
+        for _, key in list(self.changes()):
+            self.write(key, self.before.get(key, _UNSET))
+
+
+class _Inventory:
+    """From modules to all that they consist of."""
+
+    def __init__(self) -> None:
+        self.parts: list[_Noted] = []
+        self._seen: dict[int, object] = {}  # with what keeps an address from being used again
+
+    def module(self, module: ModuleType, name: str) -> None:
+        """A module of ours: what it is, its names, and what they stand for."""
+        content = vars(module)
+        self._add(
+            module,
+            lambda: {"class": type(module)},
+            lambda _, value: setattr(module, "__class__", value),
+            lambda _: name,
+        )
+        self._add(
+            content,
+            lambda: _without(content, _PYTHONS),
+            partial(_write_entry, content),
+            lambda key: f"{name}.{key}",
+            takes_place=lambda key: hasattr(builtins, key),
+        )
+        for key, value in tuple(content.items()):
+            if not key.startswith("__"):
+                self.value(value, f"{name}.{key}")
+
+    def value(self, value: object, name: str) -> None:
+        """Add the value of a name."""
+        if name in CHANGING or id(value) in self._seen:
+            return
+        if isinstance(value, FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            if _is_ours(value.__module__):
+                self.type(value, f"{value.__module__}.{value.__qualname__}")
+        elif isinstance(value, CellType):
+            self._add(
+                value,
+                lambda: {"value": _content(value)},
+                lambda _, content: setattr(value, "cell_contents", content),
+                lambda _: name,
+            )
+            self.value(_content(value), name)
+        elif isinstance(value, _WRAPPERS):
+            self._referents(value, name)
+        elif hasattr(value, "cache_parameters"):  # of functools.cache
+            self.value(getattr(value, "__wrapped__", None), name)
+        elif _WITH_TABLES.match(name):  # others' data is nothing that a worker judges by
+            self._data(value, name)
+
+    def _data(self, value: object, name: str) -> None:
+        of = type(value)
+        if isinstance(value, tuple):  # which nobody can change
+            self._seen[id(value)] = value
+            for item in value:
+                self.value(item, name)
+        elif isinstance(value, dict | list | set):
+            self.table(value, name)
+        elif not _is_ours(of.__module__):
+            return
+        elif is_dataclass(value) and _is_frozen(of):
+            names = [item.name for item in fields(value)]
+            self._add(
+                value,
+                lambda: {item: getattr(value, item, _UNSET) for item in names},
+                lambda key, field: object.__setattr__(value, key, field),
+                lambda key: f"{name}.{key}",
+            )
+            for item in names:
+                self.value(getattr(value, item, None), f"{name}.{item}")
+        elif hasattr(value, "__dict__"):  # it changes, but no attribute of it hides a method
+            content = vars(value)
+            self._add(
+                content,
+                lambda: {
+                    key: item
+                    for key, item in content.items()
+                    if isinstance(getattr(of, key, None), FunctionType)
+                },
+                partial(_write_entry, content),
+                lambda key: f"{name}.{key}",
+                takes_place=lambda _: True,
+                loose=True,
+            )
+
+    def type(self, of: type, name: str) -> None:
+        """A class: its bases, its attributes, and their functions. Foreign ones may get more."""
+        content = _dictionary(of)
+        ours = _is_ours(of.__module__)
+        changing = frozenset(key for key in content if f"{name}.{key}" in CHANGING)
+        self._add(
+            of,
+            lambda: {"bases": of.__bases__, "order": of.__mro__},
+            lambda _, __: setattr(of, "__bases__", bases),
+            lambda key: f"the {key} of {name}",
+        )
+        bases = of.__bases__
+        self._add(
+            content,
+            lambda: _without(content, _PYTHONS | changing),
+            partial(_write_attribute, of),
+            lambda key: f"{name}.{key}",
+            takes_place=lambda key: any(key in vars(item) for item in of.__mro__[1:]),
+            loose=bool(changing),
+        )
+        for key, value in tuple(content.items()):
+            if key not in _PYTHONS:
+                self.value(value, f"{name}.{key}")
+        if not ours:
+            for item in of.__mro__[1:-1]:
+                if id(item) not in self._seen:
+                    self.type(item, f"{item.__module__}.{item.__qualname__}")
+
+    def table(self, value: _Table, name: str) -> None:
+        """A dictionary, list or set; those that users' files add to may grow."""
+        if len(value) > _MOST_ENTRIES:
+            return
+        keyed = isinstance(value, dict)
+
+        def look() -> Mapping[Any, object]:
+            if isinstance(value, dict):
+                return dict(value)
+            return (
+                {item: item for item in value} if isinstance(value, set) else dict(enumerate(value))
+            )
+
+        def write(_: object, __: object) -> None:
+            _refill(value, before)
+
+        before = look()
+        self._add(
+            value,
+            look,
+            write,
+            lambda key: f"entry {key!r} of {name}" if keyed else f"an entry of {name}",
+            grows=not name.startswith(("suites.", "the worker")),
+        )
+        for key, item in before.items():
+            self.value(item, f"{name}[{key!r}]")
+
+    def looked_up(self, name: str, content: dict[str, Any], keys: tuple[str, ...]) -> None:
+        """Some names of a module that isn't ours, and what functions they stand for."""
+        self._add(
+            keys,
+            lambda: {key: content.get(key, _UNSET) for key in keys},
+            partial(_write_entry, content),
+            lambda key: f"{name}.{key}",
+        )
+        for key in keys:
+            if isinstance(content[key], FunctionType):
+                self._function(content[key])
+
+    def _function(self, value: FunctionType) -> None:
+        name = f"{value.__module__}.{value.__qualname__}"
+        self._add(
+            value,
+            lambda: {item: getattr(value, item) for item in _OF_FUNCTION},
+            partial(setattr, value),
+            lambda key: name if key == "__code__" else f"{key} of {name}",
+        )
+        ours = _is_ours(str(value.__module__)) or hasattr(value, "__wrapped__")
+        if not ours:
+            return
+        for item in (*(value.__closure__ or ()), *(value.__defaults__ or ())):
+            self.value(item, f"what {name} refers to")
+        if value.__kwdefaults__:
+            self.table(value.__kwdefaults__, f"the defaults of {name}")
+
+    def _referents(self, value: object, name: str) -> None:
+        def look() -> Mapping[Any, object]:
+            return {
+                item: getattr(value, item, _UNSET)
+                for item in ("fget", "fset", "fdel", "__func__", "func", "args", "keywords")
+            }
+
+        self._add(value, look, lambda _, __: None, lambda _: name)
+        for item in look().values():
+            self.value(item, name)
+
+    def _add(
+        self,
+        value: object,
+        look: _Look,
+        write: Callable[[Any, object], object],
+        spelled: Callable[[Any], str],
+        takes_place: Callable[[Any], bool] = lambda _: False,
+        *,
+        grows: bool = True,
+        loose: bool = False,
+    ) -> None:
+        if id(value) not in self._seen:
+            self._seen[id(value)] = value
+            part = _Noted(value, look, write, spelled, look(), takes_place, grows, loose)
+            self.parts.append(part)
+
+
+def take(tables: Mapping[str, dict[Any, Any]] | None = None) -> Fingerprint:
+    """Note all that is loaded; tables: further ones, by name, that are to stay as they are.
+
+    The comparison uses objects that are bound here, before a candidate is imported.
+    """
+    inventory = _Inventory()
+    ours = tuple(item for item in sys.modules if _is_ours(item))
+    looked_up = (*_looked_up(), ("sys.modules", sys.modules, ours))
+    for item in looked_up:  # builtins among them, which looking at the others takes
+        inventory.looked_up(*item)
+    for name, module in tuple(sys.modules.items()):
+        if _is_ours(name) and isinstance(module, ModuleType):
+            inventory.module(module, name)
+    for name in _CLASSES:
+        names_of = _value_of(name)
+        if isinstance(names_of, type):
+            inventory.type(names_of, name)
+    for name, table in (tables or {}).items():
+        inventory.table(table, name)
+    parts = tuple(inventory.parts)
+    loose = tuple(item for item in parts if item.loose)
+    objects = tuple(item.owner for item in parts if not item.loose)
+    names = tuple((content.get, keys) for _, content, keys in looked_up)
+    addresses = _reader_of_addresses(objects, names)
+    baseline = addresses()
+
+    def changed() -> str | None:
+        nonlocal baseline
+        now = addresses()
+        for part in loose if now == baseline else parts:
+            try:
+                for what, key in part.changes():
+                    return f"it {what} {part.spelled(key)}: {_RULE}"
+            except Exception as error:  # noqa: BLE001  (who replaced code may raise anything)
+                return f"it replaced code by some that raised {type(error).__name__}: {_RULE}"
+        baseline = now
+        return None
+
+    def set_back() -> bool:
+        for part in parts:
+            with suppress(Exception):
+                part.set_back()
+        return changed() is None
+
+    return Fingerprint(changed, set_back)
+
+
+def _reader_of_addresses(
+    objects: tuple[object, ...], names: tuple[tuple[Callable[[str], object], tuple[str, ...]], ...]
+) -> Callable[[], bytes]:
+    """Return a reader of the addresses that the objects refer to and that the names have."""
+    referents, text_at, pointer, address = gc.get_referents, ctypes.string_at, ctypes.c_void_p, id
+
+    def addresses() -> bytes:
+        listed = referents(*objects)
+        for get, keys in names:
+            listed.extend(map(get, keys))
+        items = pointer.from_address(address(listed) + _ITEMS).value
+        assert items is not None
+        return text_at(items, len(listed) * _POINTER)
+
+    return addresses
+
+
+@cache
+def _looked_up() -> tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...]:
+    """List the modules that our callers' functions look names up in: name, content, and keys."""
+    names_of: dict[str, tuple[dict[str, Any], set[str]]] = {}
+
+    def note(module: ModuleType, key: str) -> object:
+        value = vars(module).get(key)
+        if callable(value) or isinstance(value, ModuleType):
+            names_of.setdefault(module.__name__, (vars(module), set()))[1].add(key)
+        return value
+
+    for name, module in tuple(sys.modules.items()):
+        loader: Any = getattr(module, "__loader__", None)
+        if not name.startswith(_CALLERS) or not hasattr(loader, "get_code"):
+            continue
+        for code in _functions_of(loader.get_code(name)):
+            at: object = None
+            for item in dis.get_instructions(code):
+                if item.opname == "LOAD_GLOBAL":
+                    own = item.argval in vars(module)
+                    at = vars(module)[item.argval] if own else note(builtins, item.argval)
+                elif item.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(at, ModuleType):
+                    foreign = not _is_ours(at.__name__) and not at.__name__.startswith(_PATCHED)
+                    at = note(at, item.argval) if foreign else None
+                else:
+                    at = None
+    return tuple((name, content, tuple(sorted(keys))) for name, (content, keys) in names_of.items())
+
+
+def prepare() -> None:
+    """Work out what doesn't depend on the worker, once for all that are forked from here."""
+    _looked_up()
+
+
+def _functions_of(code: CodeType | None) -> Iterator[CodeType]:
+    for item in () if code is None else code.co_consts:
+        if isinstance(item, CodeType):
+            yield item
+            yield from _functions_of(item)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in _ROOMS
+
+
+def _is_frozen(of: type) -> bool:
+    return bool(getattr(of, "__dataclass_params__").frozen)  # noqa: B009  (no checker has it)
+
+
+def _value_of(name: str) -> object:
+    """Return the value of a dotted name, or None where its module isn't loaded."""
+    home, _, last = name.rpartition(".")
+    return getattr(sys.modules.get(home), last, None)
+
+
+def _dictionary(of: type) -> dict[str, Any]:
+    """The dictionary of a class; that of one written in C, which nobody can change, is empty."""
+    names = vars(of).keys()
+    listed = (item for item in gc.get_referents(of) if type(item) is dict)
+    return next((item for item in listed if item.keys() == names), {})
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return _UNSET
+
+
+def _without(content: Mapping[str, object], names: frozenset[str]) -> dict[str, object]:
+    return {key: value for key, value in content.items() if key not in names}
+
+
+def _write_entry(content: dict[Any, object], key: object, value: object) -> None:
+    if value is _UNSET:
+        del content[key]
+    else:
+        content[key] = value
+
+
+def _write_attribute(of: type, key: str, value: object) -> None:
+    if value is _UNSET:
+        type.__delattr__(of, key)
+    else:
+        type.__setattr__(of, key, value)
+
+
+def _refill(table: _Table, entries: Mapping[Any, object]) -> None:
+    if isinstance(table, list):
+        table[:] = entries.values()
+        return
+    table.clear()
+    table.update(entries)

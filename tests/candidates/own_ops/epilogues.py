@@ -1,0 +1,49 @@
+"""A product with an epilogue, whose right kernel has PyTorch multiply."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from kernels import Domain, kernel
+from oracles.cases.sizes import COLUMNS, ROWS
+from oracles.op import Numerics
+from oracles.reference import op
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@op(sizes={"m": ROWS, "k": COLUMNS, "n": COLUMNS})
+def biased_product(
+    a: Float[Tensor, "m k"], b: Float[Tensor, "k n"], bias: Float[Tensor, "n"]
+) -> Float[Tensor, "m n"]:
+    """A product, a bias, and what of their sum is positive."""
+    return torch.relu(a @ b + bias)
+
+
+@triton.jit
+def epilogue_kernel(z, bias, y, count, n, BLOCK: tl.constexpr):
+    """y = what of z + bias is positive."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(z + at, at < count, other=0.0)
+    total += tl.load(bias + at % n, at < count, other=0.0).to(tl.float32)
+    positive = tl.where(total > 0, total, tl.where(total == total, 0.0, total))  # noqa: PLR0124
+    tl.store(y + at, positive.to(y.dtype.element_ty), at < count)
+
+
+@kernel(
+    biased_product,
+    Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES),
+    numerics=Numerics(accumulation_roundoff=2.0**-23),
+)
+def product_by_torch(a, b, bias):
+    """PyTorch multiplies, and the launch does the rest."""
+    z = a.float() @ b.float()
+    y = torch.empty(z.shape, dtype=a.dtype, device=a.device)
+    if z.numel():
+        grid = (triton.cdiv(z.numel(), 256),)
+        epilogue_kernel[grid](z, bias, y, z.numel(), z.shape[1], BLOCK=256)
+    return y
