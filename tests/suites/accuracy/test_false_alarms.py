@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from oracles import SOFTMAX_FORWARD
 from oracles.cases.names import case_named
 from oracles.reference.cases import case_of
 from suites.accuracy.run import Run
@@ -78,3 +79,17 @@ def test_signs_that_short_rows_alone_have_are_left_out() -> None:
         assert known.flips.of_inputs
         assert known.keep_true_signs(known.bounds_of(kernel)) == holds
         assert bool(known.flips.of_inputs) == holds
+
+
+def test_sum_that_meets_its_largest_number_first_passes() -> None:
+    """Later numbers are lost below half an ulp of it, which is an order like any other."""
+    workers = Workers(_CPU, 90, files=(ROOT / "tests/candidates/sound/in_cpp.py",))
+    try:
+        kernels = [each for each in workers.kernels() if each.name == "backwards_by_fma"]
+        kernel = next(each for each in kernels if each.op == SOFTMAX_FORWARD)
+        case = case_named(SOFTMAX_FORWARD, "softmax_forward-m12-n8193-float32-contiguous-outliers")
+        assert case is not None
+        row = Run(_CPU, 90, workers=workers).try_pair(kernel, case)
+    finally:
+        workers.close()
+    assert row.status == "passed", row.reason
