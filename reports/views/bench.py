@@ -112,6 +112,7 @@ def _notes(record: Record) -> Iterator[str]:
             f"{count(queued, 'row')} whose calls took longer to queue than the device could be "
             "held: host time may be in their samples"
         )
+    yield from _unconfirmed(timed)
     yield from _other_work(timed)
     uncounted = Counter(row.counters_reason for row in timed if row.counters_reason)
     for reason, times_said in uncounted.items():
@@ -125,6 +126,17 @@ def _notes(record: Record) -> Iterator[str]:
     if header.roofs and all(roof.measured for roof in header.roofs):
         what = "CPU" if header.environment.device == "cpu" else "GPU"
         yield f"no datasheet of this {what} is known, so shares are of what was measured here"
+
+
+def _unconfirmed(timed: Sequence[BenchRow]) -> Iterator[str]:
+    """Say which figures the judge's clock doesn't confirm, and why."""
+    rows = [row for row in timed if row.unconfirmed]
+    if rows:
+        shortest = min(rows, key=lambda row: row.median_us or 0.0)
+        yield (
+            f"the judge's clock doesn't confirm {count(len(rows), 'row')}, whose times are the word "
+            f"of the kernel's own process; {shown(shortest.kernel)}: {shortest.unconfirmed}"
+        )
 
 
 def _other_work(timed: Sequence[BenchRow]) -> Iterator[str]:

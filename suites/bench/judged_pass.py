@@ -16,9 +16,10 @@ sample alone whose outputs are judged, or change the clock. So the judge refutes
 A candidate that computes only what it expects to be judged, that computes later, that keeps outputs
 by address, or that works on another stream has wrong outputs or takes its time here.
 
-A user's kernel meets values that are drawn anew for each set. Kernels of the workbench and its
-peers, which nobody is rewarded for, meet the case's values with signs drawn anew, whose truth the
-run has already; without a symmetry of signs they meet the case's own.
+A user's kernel meets values that are drawn anew for each set, and two outputs of every pass are
+judged. Kernels of the workbench and its peers, which nobody is rewarded for, meet the case's values
+with signs drawn anew, whose truth the run has already, and two outputs of the first pass of a try
+are judged; without a symmetry of signs these kernels meet the case's own values.
 
 A call is so short that its host time hides it, or the inputs so large that two sets don't fit:
 then the row says that its figure is the worker's word.
@@ -104,7 +105,12 @@ class Judged:
 
 
 class _Values(Protocol):
-    """Where a pass's inputs come from, and what is known of their outputs."""
+    """Where a pass's inputs come from, and what is known of their outputs.
+
+    every_pass: outputs of every pass are judged, and not of one alone.
+    """
+
+    every_pass: bool
 
     def fill(self, calls: SharedCalls, number: int) -> None:
         """Fill a set with other values than it had."""
@@ -122,6 +128,7 @@ class _ChangedSigns:
     case: Case
     parcel: Parcel
     seeds: dict[int, int]
+    every_pass: bool = False  # the judge takes seconds for an output of gigabytes
 
     def fill(self, calls: SharedCalls, number: int) -> None:
         """Draw signs."""
@@ -145,6 +152,7 @@ class _FreshValues:
     kernel: Kernel
     case: Case
     seeds: dict[int, int]
+    every_pass: bool = True
 
     def fill(self, calls: SharedCalls, number: int) -> None:
         """Draw a seed."""
@@ -327,7 +335,7 @@ class JudgedPasses:
             for number in order:
                 values.fill(calls, number)
             seconds = calls.run(order, flushes)
-            drawn = _secret.sample(order, _JUDGED)
+            drawn = _secret.sample(order, _JUDGED) if values.every_pass or not figures else []
             outputs = {number: calls.read(number) for number in drawn}
             for number in drawn:
                 problem = values.problem(number, outputs[number])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import shutil
 import subprocess
@@ -77,9 +78,9 @@ def _written(made: Tensor, place: int, nbytes: int = 1) -> Tensor:
     """The tensor, after a write to bytes counted from its end, as compiled code writes."""
     end = made.data_ptr() + made.nbytes
     if made.is_cuda:
-        storage = made.untyped_storage()
-        memory = torch.empty(0, dtype=torch.uint8, device=made.device).set_(storage)
-        memory.as_strided((nbytes,), (1,), made.nbytes + place).fill_(7)
+        torch.cuda.synchronize(made.device)
+        driver, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64(end + place)
+        assert not driver.cuMemsetD8_v2(address, ctypes.c_ubyte(7), ctypes.c_size_t(nbytes))
     else:
         ctypes.memset(end + place, 7, nbytes)
     return made
@@ -168,6 +169,7 @@ def test_nothing_is_guarded_where_nothing_is_allocated(device: torch.device) -> 
 
 def test_guards_are_counted_while_their_tensors_live(device: torch.device) -> None:
     """So that a GPU's counts of requests can leave them out: now, and at the peak."""
+    gc.collect()  # what other tests left would be freed meanwhile
     before = Guards.every
     with fresh_memory(0.0, device) as memory:
         first = torch.empty(3, device=device)
