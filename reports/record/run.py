@@ -16,7 +16,7 @@ from reports.record.line import SchemaLine, Whole
 
 SCHEMA_VERSION = 1
 PROTOCOL = 2
-ACCURACY_PROTOCOL = 5  # of `nox -s accuracy`: what is asked of a kernel
+ACCURACY_PROTOCOL = 6  # of `nox -s accuracy`: what is asked of a kernel
 BENCH_PROTOCOL = 3  # of `nox -s bench`: what it is to time a call
 
 
