@@ -15,6 +15,7 @@ Each is `python -m studies.NAME`:
     tiers_of_mutants   which tier's cases kill a mutant, without those that it names
     tile_times         on a GPU: does the model of attention's tiles order them as time does?
     timing_agreement   on a GPU: do other ways of timing agree with `nox -s bench`?
+    timing_cheats      do kernels that only look fast lose their figures, and honest ones not?
     triton_versions    is the interpreter right, and strict, on other versions of Triton?
     vector_widths      how wide a compiled load is, by what the compiler knows of its address
 """

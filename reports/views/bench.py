@@ -134,8 +134,8 @@ def _unconfirmed(timed: Sequence[BenchRow]) -> Iterator[str]:
     if rows:
         shortest = min(rows, key=lambda row: row.median_us or 0.0)
         yield (
-            f"the judge's clock doesn't confirm {count(len(rows), 'row')}, whose times are the word "
-            f"of the kernel's own process; {shown(shortest.kernel)}: {shortest.unconfirmed}"
+            f"the judge's clock doesn't confirm {count(len(rows), 'row')}: their times are the "
+            f"word of the kernel's own process; {shown(shortest.kernel)}: {shortest.unconfirmed}"
         )
 
 

@@ -119,5 +119,5 @@ def test_sum_in_turn_is_allowed_and_an_error_of_every_number_is_not() -> None:
     """A row of which every other number is the same is off to one side in a loop over it."""
     assert _judged(_softmax_in_turn, others=False).rule == "emulation"
     assert _judged(_softmax_in_turn, others=True).rule is None
-    wrong = _judged(lambda x: _softmax_in_turn(x) * (1 + 2.0**-16), others=True)
+    wrong = _judged(lambda x: _softmax_in_turn(x) * (1 + 2.0**-15), others=True)
     assert wrong.rule == "emulation"

@@ -97,7 +97,7 @@ def test_command_line_honours_no_color_and_columns(tmp_path: Path) -> None:
     _, narrow, _ = run(str(record), COLUMNS="70")
     commands = ("nox -s ", "record: ")
     tables = [line for line in narrow.splitlines() if not any(each in line for each in commands)]
-    assert max(map(len, tables)) == 70
+    assert 60 < max(map(len, tables)) <= 70
 
 
 def test_command_line_shows_several_records_and_makes_one_page(

@@ -97,7 +97,7 @@ def test_calls_are_timed_by_the_suite_and_then_in_a_process_apart(
     case = Case(op=op.name, sizes=sizes, dtype=torch.float32, weight_dtype=torch.float32)
     named = {each.name: each for each in all_kernels() if each.op.name == op.name}
     calls = [Beside(3, named["row_persistent"], case), Beside(5, named["torch_eager"], case)]
-    ground = Mock(roofs=Roofs("cpu", 2**25, None, ()), default_clock_mhz=None)
+    ground = Mock(roofs=Roofs("cpu", 2**25, None, ()), default_clock_mhz=None, flush_us=None)
     assert list(timing_agreement._time(calls, torch.device("cpu"), 90, ground)) == calls
     refused, timed = calls
     assert (refused.suite_us, refused.others, refused.goes_on) == (None, [], False)

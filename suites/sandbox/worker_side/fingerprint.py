@@ -47,6 +47,7 @@ CHANGING = frozenset(
         "suites.interpreter.strict.initialisation._WATCHING",
         "suites.interpreter.strict.overflow._TRACKING",
         "suites.sandbox.worker_side.allocations._Counted.live",
+        "suites.sandbox.worker_side.red_zones.Guards.every",
         "suites.sandbox.worker_side.process_state._own",
         "suites.sandbox.worker_side.watch._LOOKED_UP",
     }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from suites.bench import devices
-from suites.bench.devices import CudaDevice, cpu_cache_bytes
+from suites.bench.devices import CacheSetAsideError, CudaDevice, cpu_cache_bytes
 
 
 class _Gpu:
@@ -20,6 +20,7 @@ class _Gpu:
         self.asked: list[str] = []
         self.spins_us: list[float] = []
         self.enqueue_us = iter([100.0] * 1000)
+        self.set_aside = 0  # bytes of the cache
         self._now_s = 0.0
 
         def spin(cycles: int) -> None:
@@ -30,6 +31,12 @@ class _Gpu:
             return self._now_s
 
         properties = SimpleNamespace(L2_cache_size=60 * 2**20, multi_processor_count=2)
+        driver = SimpleNamespace(
+            cuCtxSetLimit=lambda *_: 0,
+            cuCtxGetLimit=lambda size, _: setattr(size._obj, "value", self.set_aside),
+            cuCtxResetPersistingL2Cache=lambda: self.asked.append("reset"),
+        )
+        monkeypatch.setattr(devices, "_library", lambda _: driver)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
         monkeypatch.setattr(torch.cuda, "Event", lambda **_: object())
         monkeypatch.setattr(devices, "driver_clock_mhz", lambda: 2000.0)
@@ -71,7 +78,7 @@ def test_gpu_is_flushed_and_held_while_the_call_is_enqueued(
     gpu.asked.clear()
     sample = device.sample(gpu.prepare)
     assert gpu.asked == [
-        *("prepare", "flush", "stamp 0", "hold"),
+        *("prepare", "reset", "flush", "stamp 0", "hold"),
         *("event", "call", "event", "stamp 1", "wait"),
     ]
     assert (sample.time_us, sample.clock_mhz, sample.held) == (20.0, 1900.0, True)
@@ -84,8 +91,17 @@ def test_gpu_is_warmed_by_a_call_on_other_values(monkeypatch: pytest.MonkeyPatch
     device.cache = "warm"
     gpu.asked.clear()
     device.sample(gpu.prepare)
-    assert gpu.asked[:5] == ["prepare", "call", "prepare", "stamp 0", "hold"]
+    assert gpu.asked[:6] == ["prepare", "call", "prepare", "reset", "stamp 0", "hold"]
     assert "flush" not in gpu.asked
+
+
+def test_kernel_that_sets_cache_aside_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is set aside survives the flush, so that the next sample would be warm."""
+    gpu = _Gpu(monkeypatch)
+    device = CudaDevice(torch.device("cuda"))
+    gpu.set_aside = 2**20
+    with pytest.raises(CacheSetAsideError, match="1,048,576 bytes of the L2 cache"):
+        device.sample(gpu.prepare)
 
 
 def test_gpu_is_held_for_longer_where_the_host_was_slow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ _BENCH = ("--device", "cpu", "--op", "layer_norm_backward", "--kernel", "torch_e
 # Warm: with three runs on two cores the probe of the flush may fail, and the run with it.
 _FOUR = (*_BENCH, "--row-time", "0.1", "--cache", "warm")
 # Rows of accuracy are the same wherever they are made, their durations aside.
-_ACCURACY = ("--device", "cpu", "--op", "attention_delta", "--dtype", "float32", "--signs", "7")
+_ACCURACY = ("--device", "cpu", "--op", "attention_delta", "--dtype", "float32")
 _WAITING = (*_ACCURACY, "--kernel", "waiting", "--in-process", "-k", "s_q37")
 _WAITS = "--kernels=tests/candidates/waiting_kernel.py"
 _IN_PROCESS = (*_ACCURACY, "--kernel", "delta", "--in-process", "-k", "s_q37")

@@ -190,6 +190,7 @@ _SOUND: dict[str, tuple[Any, str]] = {
     "masked lanes": (stock.InterpreterBuilder, "create_masked_load"),
     "unwritten memory": (stock.InterpreterBuilder, "create_masked_load"),
     "reader and writer": (stock.InterpreterBuilder, "create_masked_load"),
+    "promises": (stock.TensorHandle, "set_attr"),
 }
 
 

@@ -134,28 +134,28 @@ from kernels import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @triton.jit
-def _copy_kernel(x, out, n, BLOCK: tl.constexpr):
+def _double_kernel(x, out, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + offs, tl.load(x + offs, mask=offs < n), mask=offs < n)
+    tl.store(out + offs, 2 * tl.load(x + offs, mask=offs < n), mask=offs < n)
 
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
-def copies(dy, x, weight, mean, rstd):
+def doubles(dy, x, weight, mean, rstd):
     gain, n = dy * weight, x.shape[1]
     x_hat = (x - mean[:, None]) * rstd[:, None]
     sums = gain.sum(1, keepdim=True) / n, (gain * x_hat).sum(1, keepdim=True) / n
-    dx, out = (gain - sums[0] - x_hat * sums[1]) * rstd[:, None], torch.empty_like(x)
-    _copy_kernel[(triton.cdiv(x.numel(), 16),)](dx, out, x.numel(), BLOCK=16)
+    dx, out = (gain - sums[0] - x_hat * sums[1]) * rstd[:, None] / 2, torch.empty_like(x)
+    _double_kernel[(triton.cdiv(x.numel(), 16),)](dx, out, x.numel(), BLOCK=16)
     return out, (dy * x_hat).sum(0), dy.sum(0)
 """
 
 
 def test_run_that_is_not_strict_reports_what_it_let_pass(tmp_path: Path) -> None:
     """How many cases, and the line; a strict run of the same kernel reports none."""
-    file = tmp_path / "copies.py"
+    file = tmp_path / "doubles.py"
     file.write_text(_USERS_FILE)
     command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", "--jobs=1", "-k=m5-n5"]
-    command += [f"--results={tmp_path}", f"--kernels={file}", "--kernel=copies", "--dtype=float32"]
+    command += [f"--results={tmp_path}", f"--kernels={file}", "--kernel=doubles", "--dtype=float32"]
     found = {}
     for option in ("--no-strict", "--seed=0"):
         ran = run_python(*command, option)
@@ -163,10 +163,10 @@ def test_run_that_is_not_strict_reports_what_it_let_pass(tmp_path: Path) -> None
         found[option] = headline(read(latest(tmp_path))).notes
     (told,) = (each for each in found["--no-strict"] if "undefined" in each)
     line = 1 + _USERS_FILE.splitlines().index(
-        "    tl.store(out + offs, tl.load(x + offs, mask=offs < n), mask=offs < n)"
+        "    tl.store(out + offs, 2 * tl.load(x + offs, mask=offs < n), mask=offs < n)"
     )
     assert told.startswith(
-        "copies reads zeros in lanes that a load without `other` leaves undefined"
+        "doubles reads zeros in lanes that a load without `other` leaves undefined"
     )
     assert f", at line {line} of {file} (on " in told
     assert not any("undefined" in each for each in found["--seed=0"])
