@@ -35,7 +35,7 @@ _FOUR = (*_BENCH, "--row-time", "0.1", "--cache", "warm")
 _ACCURACY = ("--device", "cpu", "--op", "attention_delta", "--dtype", "float32")
 _WAITING = (*_ACCURACY, "--kernel", "waiting", "--in-process", "-k", "s_q37")
 _WAITS = "--kernels=tests/candidates/waiting_kernel.py"
-_IN_PROCESS = (*_ACCURACY, "--kernel", "delta", "--in-process", "-k", "s_q37")
+_DRAWN = (*_ACCURACY, "--kernel", "delta", "--signs", "7", "-k", "s_q37")
 _BURNS = "while True: pass"
 _BURNERS = -(-(os.cpu_count() or 1) // 4)  # of a tenth of the cores on a row is marked
 _TIMES = {"duration_s", "call_s"}
@@ -187,13 +187,13 @@ def test_three_types_make_the_records_of_one_machine(
 ) -> None:
     """Same header and rows as where nothing is shipped; an edit takes effect and shows."""
     alone = tmp_path / "alone"
-    command = ("-m", "pytest", "suites/accuracy", *_IN_PROCESS, f"--results={alone}")
+    command = ("-m", "pytest", "suites/accuracy", *_DRAWN, f"--results={alone}")
     ran = run_python(*command, started=True)  # what it would be forked from takes 300 MB
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (expected,) = (read(each) for each in alone.glob("*.jsonl"))
     results = tmp_path / "fleet"
     on = [word for kind in _KINDS for word in ("--on", kind)]
-    ended = _fleet(nodes, results, *on, "--", "accuracy", *_IN_PROCESS, folder=edited).ended()
+    ended = _fleet(nodes, results, *on, "--", "accuracy", *_DRAWN, folder=edited).ended()
     assert ended.returncode == 0, ended.stderr
     records = _records(results)
     assert sorted(records) == sorted(_KINDS)
@@ -205,7 +205,7 @@ def test_three_types_make_the_records_of_one_machine(
         assert made.protocol == 100 + expected.header.protocol
         assert (made.environment.git_dirty, made.environment.tree) == (True, tree)
         assert made.environment.git_commit is not None
-        assert made.command.endswith(f"-s accuracy -- {' '.join(_IN_PROCESS)}")
+        assert made.command.endswith(f"-s accuracy -- {' '.join(_DRAWN)}")
         same = {"kernels", "planned_rows", "gate_baselines", "default_numerics", "absent"}
         assert made.model_dump(include=same) == expected.header.model_dump(include=same)
         assert len(record.rows) > 1
