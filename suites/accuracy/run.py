@@ -229,9 +229,7 @@ class Run:
 
     def values_of_seed(self, kernel: Kernel, case: Case, seed: int) -> Known:
         """Draw other values of the case, by another seed."""
-        other = replace(case, seed=seed)
-        originals = Originals(kernel.op, other, self._judged_on(kernel, case))
-        return Known.of(kernel.op, other, originals, seed)
+        return self._known_of(kernel, case).of_seed(seed)
 
     def problem_of(self, kernel: Kernel, values: Known, outputs: dict[str, Tensor]) -> str | None:
         """Say why these outputs of a call on the values aren't right; None where they are."""

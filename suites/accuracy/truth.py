@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -132,17 +133,18 @@ class Known:
         what becomes of outputs then. One of the two, by the secret, unless `both`.
         """
         if self.others is None:
-            kinds = [self._of_other_seed]
+            kinds: list[Callable[[], Known]] = [partial(self.of_seed, self.secret)]
             if self.case.distribution == _PLAIN:
                 kinds.append(self._of_other_signs)
             chosen = kinds if both else [kinds[self.secret % len(kinds)]]
             self.others = tuple(each() for each in chosen)
         return self.others
 
-    def _of_other_seed(self) -> Known:
-        case = replace(self.case, seed=self.secret)
+    def of_seed(self, seed: int) -> Known:
+        """Draw other values of the case, by another seed."""
+        case = replace(self.case, seed=seed)
         originals = Originals(self.op, case, self.originals.device)
-        return Known.of(self.op, case, originals, self.secret)
+        return Known.of(self.op, case, originals, seed)
 
     def _of_other_signs(self) -> Known:
         drawn = self.op.inputs(self.case, self.originals.device)
