@@ -271,11 +271,11 @@ def accuracy(session: nox.Session) -> None:
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         note = Path(folder) / "record"
         variables = {"PYTEST_ADDOPTS": _QUIET, "WORKBENCH_RECORD_NOTE": str(note)}
-        command = ("suites.run", "accuracy", *_arguments(session))
+        command = ("kernel_workbench.suites.run", "accuracy", *_arguments(session))
         _run(session, "run", *command, variables=variables)
         # A kernel that ends the process with status 0 leaves an unfinished record, or none.
         if note.is_file():
-            _run(session, "run", "reports", note.read_text(), "--check")
+            _run(session, "run", "kernel_workbench.reports", note.read_text(), "--check")
         elif _RUNS_NOTHING.isdisjoint(session.posargs):
             message = "the run ended before it began a record: a file of --kernels ended it"
             _fail(session, _INCOMPLETE, message)
@@ -284,49 +284,49 @@ def accuracy(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def search(session: nox.Session) -> None:
     """Draw cases until one breaks a kernel, and shrink it: `-- --kernel NAME --minutes M`."""
-    _run_suite(session, "suites.run", "search")
+    _run_suite(session, "kernel_workbench.suites.run", "search")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def profile(session: nox.Session) -> None:
     """Measure energy, power and clocks of kernels on a GPU: `-- --op OP --window S --trials N`."""
-    _run_suite(session, "suites.run", "profile")
+    _run_suite(session, "kernel_workbench.suites.run", "profile")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def bench(session: nox.Session) -> None:
     """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
-    _run_suite(session, "suites.run", "bench")
+    _run_suite(session, "kernel_workbench.suites.run", "bench")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def fleet(session: nox.Session) -> None:
     """Run a suite on nodes of a cluster: `-- --on H200 --on A100 -- bench --op OP`."""
-    _run_suite(session, "suites.fleet")
+    _run_suite(session, "kernel_workbench.suites.fleet")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
 def report(session: nox.Session) -> None:
     """Show records, by default the latest: `-- [FILE ...] --html PATH --markdown PATH`."""
-    _run(session, "report", "reports", *_arguments(session))
+    _run(session, "report", "kernel_workbench.reports", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"])
 def compare(session: nox.Session) -> None:
     """Lay records beside one another: `-- A B [C ...] --gate --markdown PATH --html PATH`."""
-    _run(session, "report", "reports.comparison", *_arguments(session))
+    _run(session, "report", "kernel_workbench.reports.comparison", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def history(session: nox.Session) -> None:
     """Follow the figures of a folder's records over time: `-- FOLDER --gate --html PATH`."""
-    _run(session, "report", "reports.history", *_arguments(session))
+    _run(session, "report", "kernel_workbench.reports.history", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def compile(session: nox.Session) -> None:  # noqa: A001 (the name that a user types)
     """Compile every kernel for every GPU generation, with no GPU: `-- --all --against FILE`."""
-    _run(session, "run", "suites.compile", *_arguments(session))
+    _run(session, "run", "kernel_workbench.suites.compile", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -344,7 +344,7 @@ def triton_versions(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def sanitize(session: nox.Session) -> None:
     """Run a few cases under NVIDIA's compute-sanitizer: `-- --kernel NAME -k WORDS`."""
-    _run_suite(session, "suites.accuracy.sanitizer")
+    _run_suite(session, "kernel_workbench.suites.accuracy.sanitizer")
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -1,9 +1,20 @@
 """The kernels under verification, and what a file needs to register one of its own."""
 
-import oracles
-from kernels.configurations import configuration
-from kernels.registry import Domain, Kernel, KernelError, NoKernelError, all_kernels, choose, kernel
-from oracles import *  # noqa: F403 (an op is named there, and nowhere else)
+from kernel_workbench import oracles
+from kernel_workbench.bare_names import check_name
+from kernel_workbench.kernels.configurations import configuration
+from kernel_workbench.kernels.registry import (
+    Domain,
+    Kernel,
+    KernelError,
+    NoKernelError,
+    all_kernels,
+    choose,
+    kernel,
+)
+from kernel_workbench.oracles import *  # noqa: F403 (an op is named there, and nowhere else)
+
+check_name(__name__)
 
 __all__ = [
     "Domain",

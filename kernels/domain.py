@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import torch
 
-from kernels.declarations import (
+from kernel_workbench.kernels.declarations import (
     KernelError,
     wrong_alignment,
     wrong_choice,
@@ -24,9 +24,9 @@ from kernels.declarations import (
     wrong_sm,
     wrong_strings,
 )
-from kernels.size_relations import parsed
-from oracles import OPS
-from oracles.op import Case, Geometry, dtype_name
+from kernel_workbench.kernels.size_relations import parsed
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Geometry, dtype_name
 
 Strides = Literal["any", "rows", "contiguous"]
 _DEVICES = ("cpu", "cuda")

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.domain import Domain
-from oracles import (
+from kernel_workbench.kernels.domain import Domain
+from kernel_workbench.oracles import (
     ATTENTION_BACKWARD,
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
     LAYER_NORM_BACKWARD,
 )
-from oracles.op import Case, Op
+from kernel_workbench.oracles.op import Case, Op
 
 _HALVES = (torch.float16, torch.bfloat16)
 _DTYPES = (torch.float32, *_HALVES)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from kernels.declarations import (
+from kernel_workbench.kernels.declarations import (
     KernelError,
     hint,
     is_int,
@@ -28,12 +28,12 @@ from kernels.declarations import (
     wrong_kind,
     wrong_outputs,
 )
-from kernels.domain import Domain
-from kernels.size_relations import parsed
-from oracles import OPS
-from oracles.op import Case, Numerics, Op
-from oracles.reference import OpError, ReferenceOp
-from oracles.reference.definitions import read_definition, unsaid
+from kernel_workbench.kernels.domain import Domain
+from kernel_workbench.kernels.size_relations import parsed
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Numerics, Op
+from kernel_workbench.oracles.reference import OpError, ReferenceOp
+from kernel_workbench.oracles.reference.definitions import read_definition, unsaid
 
 __all__ = [
     "Absent",
@@ -72,7 +72,7 @@ class Kernel:
                names with spaces between where a kernel runs several passes
     variants   (sm) -> the names of all variants that there are on that sm
     configurations  (case, sm) -> the names of the ways in which a call could be cut for the case;
-               the function asks `kernels.configuration()` which one to take
+               the function asks `kernel_workbench.kernels.configuration()` which one to take
     configuration  the one that calls are held to; None: its own choice
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
     wraps      the library that it is a way of calling
@@ -325,8 +325,8 @@ def all_kernels() -> tuple[Kernel, ...]:
 
     Kernels of equal priority are in the order of their names, so the order is the same everywhere.
     """
-    package = importlib.import_module("kernels")
-    for module in pkgutil.walk_packages(package.__path__, "kernels."):
+    package = importlib.import_module("kernel_workbench.kernels")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         try:
             importlib.import_module(module.name)
         except KernelError as error:
@@ -385,7 +385,7 @@ def load_ops(path: Path, option: str = "--ops") -> tuple[Op, ...]:
     if not found:
         raise KernelError(
             f"{option} {path}: it defines no op; decorate a function with @op(sizes=...) from "
-            "`oracles.reference`"
+            "`kernel_workbench.oracles.reference`"
         )
     for each in found:
         if isinstance(each, ReferenceOp):

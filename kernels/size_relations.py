@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from kernels.declarations import KernelError, quoted
+from kernel_workbench.kernels.declarations import KernelError, quoted
 
 _COMPARED: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,

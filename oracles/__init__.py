@@ -1,31 +1,39 @@
 """Truth: what each op computes, in float64, and how far a correct kernel may be from it."""
 
-from oracles.attention import (
+from kernel_workbench.bare_names import check_name
+from kernel_workbench.oracles.attention import (
     ATTENTION_BACKWARD,
     ATTENTION_DELTA,
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
 )
-from oracles.cross_entropy import (
+from kernel_workbench.oracles.cross_entropy import (
     CROSS_ENTROPY_BACKWARD,
     CROSS_ENTROPY_FORWARD,
     SMOOTHED_CROSS_ENTROPY_BACKWARD,
     SMOOTHED_CROSS_ENTROPY_FORWARD,
 )
-from oracles.gated_units import GEGLU_BACKWARD, GEGLU_FORWARD, SWIGLU_BACKWARD, SWIGLU_FORWARD
-from oracles.layer_norm import LAYER_NORM_BACKWARD
-from oracles.layer_norm_forward import LAYER_NORM_FORWARD
-from oracles.matrix_product import MATMUL_FORWARD
-from oracles.op import Bound, Case, Layout, Numerics, Op, OutputForm, TensorLayout
-from oracles.quantisation import QUANTISE_BLOCKS, QUANTISE_ROWS
-from oracles.rms_norm import (
+from kernel_workbench.oracles.gated_units import (
+    GEGLU_BACKWARD,
+    GEGLU_FORWARD,
+    SWIGLU_BACKWARD,
+    SWIGLU_FORWARD,
+)
+from kernel_workbench.oracles.layer_norm import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.layer_norm_forward import LAYER_NORM_FORWARD
+from kernel_workbench.oracles.matrix_product import MATMUL_FORWARD
+from kernel_workbench.oracles.op import Bound, Case, Layout, Numerics, Op, OutputForm, TensorLayout
+from kernel_workbench.oracles.quantisation import QUANTISE_BLOCKS, QUANTISE_ROWS
+from kernel_workbench.oracles.rms_norm import (
     ADD_RMS_NORM_BACKWARD,
     ADD_RMS_NORM_FORWARD,
     RMS_NORM_BACKWARD,
     RMS_NORM_FORWARD,
 )
-from oracles.rope import ROPE_BACKWARD, ROPE_FORWARD
-from oracles.softmax import SOFTMAX_BACKWARD, SOFTMAX_FORWARD
+from kernel_workbench.oracles.rope import ROPE_BACKWARD, ROPE_FORWARD
+from kernel_workbench.oracles.softmax import SOFTMAX_BACKWARD, SOFTMAX_FORWARD
+
+check_name(__name__)
 
 OPS: dict[str, Op] = {
     op.name: op

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
-from oracles.analysis import rounds
-from oracles.cases.sizes import ROWS, WIDTHS
-from oracles.reference import op
+from kernel_workbench.oracles.analysis import rounds
+from kernel_workbench.oracles.cases.sizes import ROWS, WIDTHS
+from kernel_workbench.oracles.reference import op
 
 
 @op(sizes={"m": ROWS, "n": WIDTHS}, outputs=("loss",), labels={"target": "n"}, without=("inf",))

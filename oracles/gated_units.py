@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.analysis import rounds
-from oracles.cases.sizes import ROWS, WIDTHS
-from oracles.reference import op
+from kernel_workbench.oracles.analysis import rounds
+from kernel_workbench.oracles.cases.sizes import ROWS, WIDTHS
+from kernel_workbench.oracles.reference import op
 
 
 @op(sizes={"m": ROWS, "n": WIDTHS})

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oracles.cases.sizes import ROWS, WIDTHS
-from oracles.reference import op
+from kernel_workbench.oracles.cases.sizes import ROWS, WIDTHS
+from kernel_workbench.oracles.reference import op
 
 
 @op(sizes={"m": ROWS, "n": WIDTHS})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from oracles.cases.sizes import Sizes
-from oracles.reference import op
+from kernel_workbench.oracles.cases.sizes import Sizes
+from kernel_workbench.oracles.reference import op
 
 
 def _level(size: int) -> str:

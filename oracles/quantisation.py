@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Float8e4m3fn, Float32
 from torch import Tensor
 
-from oracles.cases.sizes import ROWS, WIDTHS, Sizes
-from oracles.reference import op
+from kernel_workbench.oracles.cases.sizes import ROWS, WIDTHS, Sizes
+from kernel_workbench.oracles.reference import op
 
 BLOCK = 128
 _LARGEST = torch.finfo(torch.float8_e4m3fn).max

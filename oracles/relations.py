@@ -8,9 +8,9 @@ from collections.abc import Container, Mapping
 import torch
 from torch import Tensor
 
-from oracles.cases.layouts import place_vector
-from oracles.op import Argument, Case, Inputs, Relation, TensorLayout
-from oracles.rounding import HALF_SUBNORMAL_SPACING
+from kernel_workbench.oracles.cases.layouts import place_vector
+from kernel_workbench.oracles.op import Argument, Case, Inputs, Relation, TensorLayout
+from kernel_workbench.oracles.rounding import HALF_SUBNORMAL_SPACING
 
 FACTOR = 8.0  # exact, but where what was subnormal isn't any more
 

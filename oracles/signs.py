@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracles.cases.distributions import generator
-from oracles.op import Case, Flips, Inputs, Op
+from kernel_workbench.oracles.cases.distributions import generator
+from kernel_workbench.oracles.op import Case, Flips, Inputs, Op
 
 
 class Signs:

@@ -15,11 +15,11 @@ from typing import Any
 
 import pynvml
 
-from profiles.nvml import NvmlGpu, driver, open_gpu
-from profiles.traces import Missing
+from kernel_workbench.profiles.nvml import NvmlGpu, driver, open_gpu
+from kernel_workbench.profiles.traces import Missing
 
 _PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvidia-ml-py")
-_ROOMS = ("oracles", "kernels", "profiles", "reports", "suites")
+_ROOMS = ("kernel_workbench", "oracles", "kernels", "profiles", "reports", "suites")
 # Of a copy of the checkout: its commit, and "clean" or "edited" after a space.
 CHECKOUT = "WORKBENCH_CHECKOUT"
 _ROOT = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pynvml
 
-from profiles.traces import ENERGY, POWER, Missing
+from kernel_workbench.profiles.traces import ENERGY, POWER, Missing
 
 _FIELD_IDS = {
     POWER: 186,  # averaged over about 25 ms, where PowerUsage averages over a second

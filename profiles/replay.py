@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from profiles.nvml import Reading
-from profiles.traces import FATAL, FIELDS, Missing, Trace
+from kernel_workbench.profiles.nvml import Reading
+from kernel_workbench.profiles.traces import FATAL, FIELDS, Missing, Trace
 
 _WENT_BACK = "went back"
 _CODES = frozenset({"not supported", "no permission", "no data", _WENT_BACK}) | FATAL

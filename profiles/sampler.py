@@ -1,6 +1,6 @@
 """Samples a GPU through NVML, as a process of its own, until its standard input closes.
 
-    python -m profiles.sampler --uuid GPU-... --period-ms 20 --out FILE
+    python -m kernel_workbench.profiles.sampler --uuid GPU-... --period-ms 20 --out FILE
 
 A process apart, so that neither the lock of the measured program's Python nor its garbage
 collector makes gaps. It says "ready" on standard output once it has its GPU, or can't have it; why
@@ -21,9 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profiles.nvml import Meter, NvmlGpu, open_gpu
-from profiles.replay import Fault, Replay
-from profiles.traces import (
+from kernel_workbench.profiles.nvml import Meter, NvmlGpu, open_gpu
+from kernel_workbench.profiles.replay import Fault, Replay
+from kernel_workbench.profiles.traces import (
     ENERGY,
     FATAL,
     FIELDS,
@@ -184,7 +184,9 @@ def _fault(text: str) -> Fault:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m profiles.sampler", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m kernel_workbench.profiles.sampler", description=__doc__
+    )
     parser.add_argument("--uuid", required=True, help="of the GPU")
     parser.add_argument("--pci", help="its PCI address, where NVML may not know the UUID")
     parser.add_argument("--period-ms", type=float, default=20.0)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
-from profiles.traces import ENERGY, FIELDS, POWER, REASONS, Missing, Sample, Trace
+from kernel_workbench.profiles.traces import ENERGY, FIELDS, POWER, REASONS, Missing, Sample, Trace
 
 NS = 1e-9
 LARGEST_GAP_S = 0.25  # past it sampled power says nothing of what was drawn meanwhile

@@ -1,6 +1,6 @@
 """`python -m reports [FILE ...]`: show records, by default the latest, and write their other forms.
 
-A record of any suite: `reports.report` has the view of each. Several are shown one
+A record of any suite: `kernel_workbench.reports.report` has the view of each. Several are shown one
 after another, and `--html` makes one page of them.
 
 Exit status: 0 for the record of a run that finished, whatever its verdict; 4 for one that is
@@ -13,21 +13,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports.arguments import CommandLine, add_forms, named_forms
-from reports.document.model import Document
-from reports.exit_status import ExitStatus
-from reports.junit import render_junit
-from reports.output import refuse_to_overwrite, run_alone, save, write_document
-from reports.phrases import shown
-from reports.record import RecordError, latest, read
-from reports.report import part_of, picture_of, roofline_svg
-from reports.views.profile_pictures import Thinning
+from kernel_workbench.reports.arguments import CommandLine, add_forms, named_forms
+from kernel_workbench.reports.document.model import Document
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.junit import render_junit
+from kernel_workbench.reports.output import refuse_to_overwrite, run_alone, save, write_document
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import RecordError, latest, read
+from kernel_workbench.reports.report import part_of, picture_of, roofline_svg
+from kernel_workbench.reports.views.profile_pictures import Thinning
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from reports.record import Record
+    from kernel_workbench.reports.record import Record
 
 
 _RESULTS = Path("results")

@@ -12,15 +12,15 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from reports.phrases import shown
-from reports.views.accuracy_figures import failing_output, held_case
-from reports.views.accuracy_verdict import headline
-from reports.views.run import environment_lines
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.views.accuracy_figures import failing_output, held_case
+from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.run import environment_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reports.record import AccuracyRow, Record
+    from kernel_workbench.reports.record import AccuracyRow, Record
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, 2.2
 

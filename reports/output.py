@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from rich.console import Console
 
-from reports.arguments import NARROWEST, WIDEST
-from reports.document.html import render_html
-from reports.document.markdown import render_markdown
-from reports.document.terminal import print_document
-from reports.exit_status import status_of
-from reports.phrases import shown
-from reports.record import RecordError
+from kernel_workbench.reports.arguments import NARROWEST, WIDEST
+from kernel_workbench.reports.document.html import render_html
+from kernel_workbench.reports.document.markdown import render_markdown
+from kernel_workbench.reports.document.terminal import print_document
+from kernel_workbench.reports.exit_status import status_of
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import RecordError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-    from reports.document.model import Document
+    from kernel_workbench.reports.document.model import Document
 
 _WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
 _LOOKED_AT = 4096  # bytes: a form is told by its head

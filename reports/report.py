@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reports.document.model import Document
-from reports.document.svg import standing_alone, terminal_picture
-from reports.document.terminal import print_document
-from reports.phrases import shown
-from reports.record import RecordError
-from reports.views.accuracy import accuracy_part
-from reports.views.bench import bench_part
-from reports.views.bench_pictures import roofline
-from reports.views.compile import compile_part
-from reports.views.profile import profile_part
-from reports.views.search import search_part
+from kernel_workbench.reports.document.model import Document
+from kernel_workbench.reports.document.svg import standing_alone, terminal_picture
+from kernel_workbench.reports.document.terminal import print_document
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import RecordError
+from kernel_workbench.reports.views.accuracy import accuracy_part
+from kernel_workbench.reports.views.bench import bench_part
+from kernel_workbench.reports.views.bench_pictures import roofline
+from kernel_workbench.reports.views.compile import compile_part
+from kernel_workbench.reports.views.profile import profile_part
+from kernel_workbench.reports.views.search import search_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from reports.document.model import Part
-    from reports.record import Record
+    from kernel_workbench.reports.document.model import Part
+    from kernel_workbench.reports.record import Record
 
 
 def part_of(

@@ -25,16 +25,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
-from oracles.analysis import Reference, bounds, rounds
-from oracles.attention.probes import NEEDLES
-from oracles.cases.distributions import INTEGERS
-from oracles.op import Case, Inputs, Numerics, Op
-from oracles.reference import ReferenceOp
-from oracles.reference.cases import case_of
-from oracles.reference.counts import Counter
-from suites.accuracy.pages import keep_freed_pages
-from suites.sandbox.worker_side.allocations import fresh_memory
+from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.oracles.analysis import Reference, bounds, rounds
+from kernel_workbench.oracles.attention.probes import NEEDLES
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.op import Case, Inputs, Numerics, Op
+from kernel_workbench.oracles.reference import ReferenceOp
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.oracles.reference.counts import Counter
+from kernel_workbench.suites.accuracy.pages import keep_freed_pages
+from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 
 CPU = torch.device("cpu")
 _NUMERICS = Numerics(casts="p")

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Iterator
 
-from reports.history.change_points import FEWEST, change_points
+from kernel_workbench.reports.history.change_points import FEWEST, change_points
 
 _STEPS = (0.0, 0.02, 0.05, 0.10)
 

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import torch
 
-from kernels.domain import Domain
-from kernels.feature_sets import feature_sets
-from kernels.registry import Kernel, all_kernels
-from oracles import OPS
-from oracles.cases import COVERINGS, GENERATED, TIERS
-from oracles.cases.covering import cover_pairs, cover_triples
-from oracles.op import Case, Op, Tier
-from suites.accuracy.own_cases import is_small
+from kernel_workbench.kernels.domain import Domain
+from kernel_workbench.kernels.feature_sets import feature_sets
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases import COVERINGS, GENERATED, TIERS
+from kernel_workbench.oracles.cases.covering import cover_pairs, cover_triples
+from kernel_workbench.oracles.op import Case, Op, Tier
+from kernel_workbench.suites.accuracy.own_cases import is_small
 
 _SM = 90
 _MOST_FLOPS = 5e6  # of a quick case

@@ -31,9 +31,9 @@ from typing import Any, BinaryIO
 
 from ray.cluster_utils import Cluster
 
-from reports.arguments import CommandLine, whole_number
-from reports.record import read
-from suites import ROOT
+from kernel_workbench.reports.arguments import CommandLine, whole_number
+from kernel_workbench.reports.record import read
+from kernel_workbench.suites import ROOT
 
 _KIND = "H200"
 _SUITE = ("accuracy", "--device", "cpu", "--op", "attention_delta", "--kernel", "delta")
@@ -77,7 +77,13 @@ class _Run:
         self.said = self.folder / "said"
         self.nodes: list[_Tail] = []
         self.kept = _Tail(self.folder, f"fleet-*/{_KIND}/*.jsonl")
-        self._command = [sys.executable, "-m", "suites.fleet", "--address", cluster.address]
+        self._command = [
+            sys.executable,
+            "-m",
+            "kernel_workbench.suites.fleet",
+            "--address",
+            cluster.address,
+        ]
         self._command += ["--on", _KIND, "--results", folder]
         self.start()
 
@@ -251,7 +257,8 @@ def _suites() -> list[int]:
     return [
         process
         for process, (_, words) in _processes().items()
-        if any(each.startswith(ours) for each in words) and b"suites.fleet.guard" not in words
+        if any(each.startswith(ours) for each in words)
+        and b"kernel_workbench.suites.fleet.guard" not in words
     ]
 
 

@@ -19,13 +19,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from kernels.attention.backward import two_pass
-from kernels.attention.forward import flash
-from kernels.device import SIMULATED_SM_VARIABLE
-from kernels.layer_norm.row_persistent import row_persistent
-from suites import ROOT
-from suites.interpreter import repairs, strict
-from suites.sandbox.worker_side.allocations import fresh_memory
+from kernel_workbench.kernels.attention.backward import two_pass
+from kernel_workbench.kernels.attention.forward import flash
+from kernel_workbench.kernels.device import SIMULATED_SM_VARIABLE
+from kernel_workbench.kernels.layer_norm.row_persistent import row_persistent
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.interpreter import repairs, strict
+from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 
 _MODES = ("stock", "mended", "strict")
 _CALLS, _ROUNDS = 5, 3

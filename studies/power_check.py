@@ -29,12 +29,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from profiles import environment
-from profiles.traces import Missing, Trace, save
-from profiles.windows import NS, Figures, measure
-from reports.arguments import CommandLine, number
-from reports.record import Window
-from suites.profile.figures import (
+from kernel_workbench.profiles import environment
+from kernel_workbench.profiles.traces import Missing, Trace, save
+from kernel_workbench.profiles.windows import NS, Figures, measure
+from kernel_workbench.reports.arguments import CommandLine, number
+from kernel_workbench.reports.record import Window
+from kernel_workbench.suites.profile.figures import (
     MOST_DISAGREEMENT,
     MOST_SLOWDOWN,
     Reply,
@@ -43,10 +43,10 @@ from suites.profile.figures import (
     window_in_record,
     window_of,
 )
-from suites.profile.loop import loop
-from suites.profile.sampler_process import Sampling
-from suites.profile.trials import ALTERNATE_S
-from suites.run.descriptions import pci_bus_id
+from kernel_workbench.suites.profile.loop import loop
+from kernel_workbench.suites.profile.sampler_process import Sampling
+from kernel_workbench.suites.profile.trials import ALTERNATE_S
+from kernel_workbench.suites.run.descriptions import pci_bus_id
 
 _SIZE = 8192
 _IDLE_S = 3.0

@@ -23,17 +23,17 @@ from pathlib import Path
 
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles import OPS
-from oracles.cases.names import case_named
-from reports.arguments import number, whole_number
-from reports.record import FindRow
-from suites.accuracy.run import Run
-from suites.run.option_table import DEFAULT_SM
-from suites.run.options import SuiteOptions
-from suites.run.progress import Progress
-from suites.sandbox.judge_side.workers import Workers
-from suites.search.suite import Search
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.reports.arguments import number, whole_number
+from kernel_workbench.reports.record import FindRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.run.options import SuiteOptions
+from kernel_workbench.suites.run.progress import Progress
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.search.suite import Search
 from tests.mutants.mutant import Mutant
 from tests.mutants.pairs import chosen, command_line, each_known
 

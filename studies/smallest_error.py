@@ -24,14 +24,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
-from oracles.attention.probes import NEEDLES
-from oracles.cases.distributions import INTEGERS
-from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs, dtype_name
-from reports.record import Rule
-from suites.accuracy.verdict import judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
+from kernel_workbench.oracles.attention.probes import NEEDLES
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs, dtype_name
+from kernel_workbench.reports.record import Rule
+from kernel_workbench.suites.accuracy.verdict import judge
+from kernel_workbench.suites.sandbox.call import Call
 from tests.builders.plain_attention import Attention, Given, Part
 
 CPU = torch.device("cpu")

@@ -21,8 +21,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Column, Table
 
-from reports.arguments import CommandLine
-from reports.record import AccuracyRow, latest, read
+from kernel_workbench.reports.arguments import CommandLine
+from kernel_workbench.reports.record import AccuracyRow, latest, read
 from tests import ROOT
 
 FILES = tuple(sorted((ROOT / "tests" / "candidates" / "sound").glob("[!_]*.py")))
@@ -32,7 +32,13 @@ _FAILED, _SUITE_FAILED = 1, 3
 def rows_of(files: Sequence[Path], typed: Sequence[str]) -> tuple[int, tuple[AccuracyRow, ...]]:
     """Run the accuracy suite on the files' kernels: its exit status, and the rows that it wrote."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pytest", "suites/accuracy", f"--results={folder}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "kernel_workbench/suites/accuracy",
+            f"--results={folder}",
+        ]
         kernels = [f"--kernels={file.resolve()}" for file in files]
         quiet = ["--no-header", "--no-summary", "--tb=no", "-qq"]
         status = subprocess.run(

@@ -27,11 +27,19 @@ def _commands(folder: Path) -> Iterator[tuple[str, float, list[str | Path]]]:
     for suite in SUITES:
         path = large(suite, folder / f"{suite}.jsonl")
         page = folder / "page.html"
-        yield f"report and page of {suite}", _REPORT_S, ["reports", path, "--html", page]
+        yield (
+            f"report and page of {suite}",
+            _REPORT_S,
+            ["kernel_workbench.reports", path, "--html", page],
+        )
     others = ("--markdown", folder / "report.md", "--junit", folder / "report.xml")
     path = folder / "accuracy.jsonl"
-    yield "Markdown and JUnit of accuracy", _REPORT_S, ["reports", path, *others]
-    yield "comparison of five", _COMPARISON_S, ["reports.comparison", *five_alike(folder)]
+    yield "Markdown and JUnit of accuracy", _REPORT_S, ["kernel_workbench.reports", path, *others]
+    yield (
+        "comparison of five",
+        _COMPARISON_S,
+        ["kernel_workbench.reports.comparison", *five_alike(folder)],
+    )
 
 
 def main() -> None:

@@ -21,15 +21,15 @@ from pathlib import Path
 
 import torch
 
-from oracles import OPS
-from oracles.cases import GENERATED, TIERS
-from oracles.op import Case
-from reports.arguments import whole_number
-from reports.record import AccuracyRow
-from suites.accuracy.run import Run
-from suites.accuracy.suite import FURTHER
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases import GENERATED, TIERS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.arguments import whole_number
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.accuracy.suite import FURTHER
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests.mutants.mutant import Mutant
 from tests.mutants.pairs import (
     changed_kernels,

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import torch
 
-from kernels.attention.backward import _Backward
-from kernels.attention.forward import launch
-from kernels.attention.launch import Launcher
-from kernels.attention.problem import Options, Problem
-from kernels.attention.tile_model import (
+from kernel_workbench.kernels.attention.backward import _Backward
+from kernel_workbench.kernels.attention.forward import launch
+from kernel_workbench.kernels.attention.launch import Launcher
+from kernel_workbench.kernels.attention.problem import Options, Problem
+from kernel_workbench.kernels.attention.tile_model import (
     WIDEST_RF,
     Pass,
     Tile,
@@ -27,8 +27,8 @@ from kernels.attention.tile_model import (
     generation_of,
     ranked,
 )
-from kernels.attention.variants import MEASURED, Variant, all_variants
-from kernels.device import sm_of
+from kernel_workbench.kernels.attention.variants import MEASURED, Variant, all_variants
+from kernel_workbench.kernels.device import sm_of
 
 _WARM, _CALLS = 3, 10
 _PASSES: tuple[Pass, ...] = ("fwd", "dq", "dkdv", "dk", "dv")

@@ -37,19 +37,19 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from kernels.registry import Kernel, all_kernels, choose
-from oracles import OPS
-from oracles.op import Case
-from reports.record import BenchRow
-from suites.accuracy.run import Run
-from suites.bench.devices import device_of
-from suites.bench.judged_pass import TASK
-from suites.bench.roofs import times_us
-from suites.bench.rotation import Rotation
-from suites.bench.rows import Bench
-from suites.bench.survey import Ground, survey
-from suites.run.descriptions import describe_machine
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.kernels.registry import Kernel, all_kernels, choose
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import BenchRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.bench.devices import device_of
+from kernel_workbench.suites.bench.judged_pass import TASK
+from kernel_workbench.suites.bench.roofs import times_us
+from kernel_workbench.suites.bench.rotation import Rotation
+from kernel_workbench.suites.bench.rows import Bench
+from kernel_workbench.suites.bench.survey import Ground, survey
+from kernel_workbench.suites.run.descriptions import describe_machine
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 
 _ROW_S, _LIMIT_S = 1.0, 300.0
 _LONG_US = 1_000.0

@@ -20,16 +20,16 @@ from pathlib import Path
 
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles import OPS
-from oracles.op import Case
-from reports.record import BenchRow
-from suites.accuracy.run import Run
-from suites.bench.judged_pass import TASK
-from suites.bench.rows import Bench
-from suites.bench.survey import survey
-from suites.run.descriptions import describe_machine
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import BenchRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.bench.judged_pass import TASK
+from kernel_workbench.suites.bench.rows import Bench
+from kernel_workbench.suites.bench.survey import survey
+from kernel_workbench.suites.run.descriptions import describe_machine
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 
 CHEATS = Path(__file__).parents[1] / "tests" / "candidates" / "timing_cheats"
 _INTERPRETER = "TRITON_INTERPRET"

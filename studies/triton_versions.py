@@ -20,17 +20,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from oracles import OPS
-from reports.arguments import CommandLine, quoted
-from reports.record import read
-from suites import ROOT
+from kernel_workbench.oracles import OPS
+from kernel_workbench.reports.arguments import CommandLine, quoted
+from kernel_workbench.reports.record import read
+from kernel_workbench.suites import ROOT
 
 VERSIONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 _CASES_OF_EACH = 6
 _KERNELS = ("row_persistent", "row_sharing", "column_owning", "flash", "flash_fp32", "split_keys")
 _CHECKS = (
     "import triton; print(triton.__version__); "
-    "from suites.interpreter import repairs, strict; repairs.install(); "
+    "from kernel_workbench.suites.interpreter import repairs, strict; repairs.install(); "
     "print(', '.join(strict.install()))"
 )
 
@@ -97,7 +97,14 @@ def _cases(where: Path | None) -> tuple[str, bool]:
         wanted += (each.id() for each in cases[step // 2 :: step][:_CASES_OF_EACH])
     options = [*(f"--case={each}" for each in wanted), *(f"--kernel={each}" for each in _KERNELS)]
     with tempfile.TemporaryDirectory() as results:
-        suite = ("-m", "pytest", "suites/accuracy", "--device=cpu", "--jobs=1", "-q")
+        suite = (
+            "-m",
+            "pytest",
+            "kernel_workbench/suites/accuracy",
+            "--device=cpu",
+            "--jobs=1",
+            "-q",
+        )
         done = _run(where, *suite, "-p", "no:cacheprovider", f"--results={results}", *options)
         records = list(Path(results).glob("*.jsonl"))
         if not records:

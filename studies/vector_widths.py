@@ -16,8 +16,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from suites.compile.capture import Launch
-from suites.compile.compiler import Compiler
+from kernel_workbench.suites.compile.capture import Launch
+from kernel_workbench.suites.compile.compiler import Compiler
 
 SMS = (80, 90, 100, 120)
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from suites.interpreter import repairs, strict
-from suites.run.options import DEVICE
-from suites.sandbox.judge_side import worker_process
+from kernel_workbench.suites.interpreter import repairs, strict
+from kernel_workbench.suites.run.options import DEVICE
+from kernel_workbench.suites.sandbox.judge_side import worker_process
 from tests.builders.python_server import ForkingPopen
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-import kernels
-import oracles
-from oracles import OPS
-from oracles.op import Op
+import kernel_workbench
+from kernel_workbench import bare_names, oracles
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Op
 from tests import ROOT
 
 ROOMS = ("oracles", "kernels", "profiles", "reports", "studies", "suites", "tests")
@@ -54,20 +55,43 @@ def _requirements() -> list[str]:
     return [each for group in groups.values() for each in group if isinstance(each, str)]
 
 
-def test_kernels_package_is_the_checkouts() -> None:
-    """`import kernels` finds this checkout, and not the package of that name on PyPI."""
-    assert Path(kernels.__file__).resolve() == ROOT / "kernels" / "__init__.py"
+@pytest.mark.parametrize("room", bare_names.ROOMS)
+def test_bare_name_of_a_room_is_refused(room: str) -> None:
+    """The sentence says the name that the room has, before and after the package is imported."""
+    for first in ("", "import kernel_workbench; "):
+        command = [sys.executable, "-c", f"{first}import {room}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert f"`kernel_workbench.{room}`" in done.stderr
+        assert "`from kernel_workbench import ...`" in done.stderr
 
 
-def test_kernels_package_has_no_version() -> None:
-    """`kernels` can't be taken for the PyPI package, which transformers knows by its version."""
-    assert not hasattr(kernels, "__version__")
+def test_package_of_another_with_a_rooms_name_is_imported(tmp_path: Path) -> None:
+    """Hugging Face's `kernels`, say, beside ours, in the checkout's root."""
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").write_text("def get_kernel(name):\n    return name\n")
+    program = (
+        "from kernel_workbench import Domain, kernel; from kernels import get_kernel; "
+        "import kernel_workbench.kernels; print(get_kernel('theirs'), kernel.__module__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["theirs", "kernel_workbench.kernels.registry"]
 
 
-def test_workbench_is_not_installed() -> None:
-    """Nothing of the workbench lies in site-packages, where `kernels` would collide."""
-    with pytest.raises(importlib.metadata.PackageNotFoundError):
-        importlib.metadata.distribution("kernel-workbench")
+def test_package_gives_what_it_lists() -> None:
+    """Each public name can be imported, and is of the room that has it."""
+    names = dir(kernel_workbench)
+    assert {"Domain", "kernel", "op", "ROWS", "LAYER_NORM_BACKWARD", "layer_norm"} <= set(names)
+    assert [name for name in names if not hasattr(kernel_workbench, name)] == []
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        kernel_workbench.nothing  # noqa: B018
 
 
 # Readings of a clock, by the names under which a module is asked for them.
@@ -183,9 +207,9 @@ def _named_ops(file: Path, words: frozenset[str]) -> list[str]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            ("oracles", "kernels")
+            ("kernel_workbench.oracles", "kernel_workbench.kernels")
         ):
-            _, _, inner = str(node.module).partition(".")
+            inner = ".".join(str(node.module).split(".")[2:])
             found += [inner] if inner.startswith(tuple(packages)) else []
             found += [each.name for each in node.names if each.name in constants]
         elif (

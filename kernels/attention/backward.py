@@ -13,25 +13,34 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from kernels.attention.backward_kernels import key_gradients_kernel, query_gradients_kernel
-from kernels.attention.delta import launch_delta
-from kernels.attention.launch import Launcher
-from kernels.attention.option_gradients import bias_gradient_kernel, sink_gradient_kernel
-from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.registration import (
+from kernel_workbench.kernels.attention.backward_kernels import (
+    key_gradients_kernel,
+    query_gradients_kernel,
+)
+from kernel_workbench.kernels.attention.delta import launch_delta
+from kernel_workbench.kernels.attention.launch import Launcher
+from kernel_workbench.kernels.attention.option_gradients import (
+    bias_gradient_kernel,
+    sink_gradient_kernel,
+)
+from kernel_workbench.kernels.attention.problem import Given, Options, Problem
+from kernel_workbench.kernels.attention.registration import (
     configurations_of_case,
     elements,
     gathered_elements,
     ours,
     variants_of_case,
 )
-from kernels.attention.tile_model import Pass, Tile
-from kernels.attention.variants import Variant, key_passes, names, pick
-from kernels.attention.wide_kernels import key_gradients_wide_kernel, query_gradients_wide_kernel
-from kernels.device import multiprocessors, on_device_of
-from kernels.integers import cdiv
-from oracles import ATTENTION_BACKWARD
-from oracles.op import Case
+from kernel_workbench.kernels.attention.tile_model import Pass, Tile
+from kernel_workbench.kernels.attention.variants import Variant, key_passes, names, pick
+from kernel_workbench.kernels.attention.wide_kernels import (
+    key_gradients_wide_kernel,
+    query_gradients_wide_kernel,
+)
+from kernel_workbench.kernels.device import multiprocessors, on_device_of
+from kernel_workbench.kernels.integers import cdiv
+from kernel_workbench.oracles import ATTENTION_BACKWARD
+from kernel_workbench.oracles.op import Case
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 

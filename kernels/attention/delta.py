@@ -11,16 +11,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.attention.backward_kernels import delta_kernel
-from kernels.attention.launch import arguments_of
-from kernels.attention.problem import AttentionError, adjacent, is_wide, vector_elements
-from kernels.attention.registration import DTYPES, SM, load_bytes_of
-from kernels.attention.variants import dtype_key
-from kernels.device import on_device_of
-from kernels.integers import cdiv, next_power_of_2
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_DELTA, OPS
-from oracles.op import Case, Numerics, dtype_name
+from kernel_workbench.kernels.attention.backward_kernels import delta_kernel
+from kernel_workbench.kernels.attention.launch import arguments_of
+from kernel_workbench.kernels.attention.problem import (
+    AttentionError,
+    adjacent,
+    is_wide,
+    vector_elements,
+)
+from kernel_workbench.kernels.attention.registration import DTYPES, SM, load_bytes_of
+from kernel_workbench.kernels.attention.variants import dtype_key
+from kernel_workbench.kernels.device import on_device_of
+from kernel_workbench.kernels.integers import cdiv, next_power_of_2
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_DELTA, OPS
+from kernel_workbench.oracles.op import Case, Numerics, dtype_name
 
 _WIDTHS = (16, 8, 4, 2)  # bytes of a load
 _TILE = 4096  # elements of a program's tile

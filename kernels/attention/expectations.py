@@ -8,7 +8,7 @@ where products are unrolled over FMA units; so is fp32 everywhere.
 
 from __future__ import annotations
 
-from kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Uses
+from kernel_workbench.kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Uses
 
 _NONE: frozenset[str] = frozenset()
 _HALVES = ("bfloat16", "float16")

@@ -12,22 +12,22 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from kernels.attention import launch_plan
-from kernels.attention.forward_kernel import forward_kernel
-from kernels.attention.launch import Launcher
-from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.registration import (
+from kernel_workbench.kernels.attention import launch_plan
+from kernel_workbench.kernels.attention.forward_kernel import forward_kernel
+from kernel_workbench.kernels.attention.launch import Launcher
+from kernel_workbench.kernels.attention.problem import Given, Options, Problem
+from kernel_workbench.kernels.attention.registration import (
     configurations_of_case,
     elements,
     ours,
     variants_of_case,
 )
-from kernels.attention.tile_model import WIDEST_RF
-from kernels.attention.variants import Variant, names, pick
-from kernels.attention.wide_kernels import forward_wide_kernel
-from kernels.integers import cdiv
-from oracles import ATTENTION_FORWARD
-from oracles.op import Case
+from kernel_workbench.kernels.attention.tile_model import WIDEST_RF
+from kernel_workbench.kernels.attention.variants import Variant, names, pick
+from kernel_workbench.kernels.attention.wide_kernels import forward_wide_kernel
+from kernel_workbench.kernels.integers import cdiv
+from kernel_workbench.oracles import ATTENTION_FORWARD
+from kernel_workbench.oracles.op import Case
 
 Forward = tuple[Tensor, Tensor]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.attention.launch import compiled_twice
-from kernels.attention.scores import (
+from kernel_workbench.kernels.attention.launch import compiled_twice
+from kernel_workbench.kernels.attention.scores import (
     LN2,
     LOG2E,
     Options,

@@ -16,10 +16,10 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from kernels.attention import hopper, hopper_backward, launch_plan
-from kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward
-from kernels.attention.forward import Forward, flash_forward
-from kernels.attention.problem import (
+from kernel_workbench.kernels.attention import hopper, hopper_backward, launch_plan
+from kernel_workbench.kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward
+from kernel_workbench.kernels.attention.forward import Forward, flash_forward
+from kernel_workbench.kernels.attention.problem import (
     AttentionError,
     Given,
     Options,
@@ -27,18 +27,23 @@ from kernels.attention.problem import (
     check_options,
     check_shapes,
 )
-from kernels.attention.registration import elements, gathered_elements, ours, variants_of_case
-from kernels.attention.split_keys import (
+from kernel_workbench.kernels.attention.registration import (
+    elements,
+    gathered_elements,
+    ours,
+    variants_of_case,
+)
+from kernel_workbench.kernels.attention.split_keys import (
     serves,
     serves_case,
     split_forward,
     split_workspace,
     tile_of_case,
 )
-from kernels.attention.tile_model import WIDEST_RF
-from kernels.device import unlaunchable
-from oracles import ATTENTION_GRADIENTS
-from oracles.op import Case
+from kernel_workbench.kernels.attention.tile_model import WIDEST_RF
+from kernel_workbench.kernels.device import unlaunchable
+from kernel_workbench.oracles import ATTENTION_GRADIENTS
+from kernel_workbench.oracles.op import Case
 
 Precision = Literal["ieee", "tf32"]
 

@@ -18,27 +18,27 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.attention import launch_plan
-from kernels.attention.hopper_kernel import hopper_kernel
-from kernels.attention.problem import (
+from kernel_workbench.kernels.attention import launch_plan
+from kernel_workbench.kernels.attention.hopper_kernel import hopper_kernel
+from kernel_workbench.kernels.attention.problem import (
     AttentionError,
     Given,
     Options,
     Problem,
     vector_elements,
 )
-from kernels.attention.registration import load_bytes_of
-from kernels.device import (
+from kernel_workbench.kernels.attention.registration import load_bytes_of
+from kernel_workbench.kernels.device import (
     FIXED_MULTIPROCESSORS,
     multiprocessors,
     on_device_of,
     sm_of,
     unlaunchable,
 )
-from kernels.integers import cdiv
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_FORWARD, OPS
-from oracles.op import Case, Numerics
+from kernel_workbench.kernels.integers import cdiv
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_FORWARD, OPS
+from kernel_workbench.oracles.op import Case, Numerics
 
 Forward = tuple[Tensor, Tensor]
 

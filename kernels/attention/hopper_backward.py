@@ -17,10 +17,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from kernels.attention import hopper
-from kernels.attention.backward import Gradients, sink_gradient
-from kernels.attention.delta import launch_delta
-from kernels.attention.hopper import (
+from kernel_workbench.kernels.attention import hopper
+from kernel_workbench.kernels.attention.backward import Gradients, sink_gradient
+from kernel_workbench.kernels.attention.delta import launch_delta
+from kernel_workbench.kernels.attention.hopper import (
     DTYPES,
     FEATURES,
     NOT_SERVED,
@@ -32,13 +32,17 @@ from kernels.attention.hopper import (
     scale_and_cap,
     terms_of,
 )
-from kernels.attention.hopper_backward_kernel import gradients_kernel, rounding_kernel, rows_kernel
-from kernels.attention.problem import AttentionError, Given, Options, Problem
-from kernels.device import FIXED_MULTIPROCESSORS, multiprocessors, on_device_of
-from kernels.integers import cdiv
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_BACKWARD, ATTENTION_GRADIENTS
-from oracles.op import Case, Numerics
+from kernel_workbench.kernels.attention.hopper_backward_kernel import (
+    gradients_kernel,
+    rounding_kernel,
+    rows_kernel,
+)
+from kernel_workbench.kernels.attention.problem import AttentionError, Given, Options, Problem
+from kernel_workbench.kernels.device import FIXED_MULTIPROCESSORS, multiprocessors, on_device_of
+from kernel_workbench.kernels.integers import cdiv
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_GRADIENTS
+from kernel_workbench.oracles.op import Case, Numerics
 
 _WARPS = 8  # that compute
 

@@ -42,7 +42,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper_kernel import (
+from kernel_workbench.kernels.attention.hopper_kernel import (
     Terms,
     as_numbers,
     has,
@@ -51,7 +51,7 @@ from kernels.attention.hopper_kernel import (
     store_box,
     tanh,
 )
-from kernels.attention.scores import LOG2E
+from kernel_workbench.kernels.attention.scores import LOG2E
 
 
 class Descriptors(NamedTuple):

@@ -21,7 +21,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
-from kernels.attention.scores import LN2, LOG2E
+from kernel_workbench.kernels.attention.scores import LN2, LOG2E
 
 # Triton 3.6's names, which 3.9 hasn't any more, and 3.9's.
 load_box = getattr(hopper.tma, "async_load", hopper.tma.async_copy_global_to_shared)

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import triton
 from torch import Tensor
 
-from kernels.attention.problem import Problem, adjacent, is_wide, vector_elements
-from kernels.attention.registration import need_of_call
-from kernels.attention.tile_model import WIDE_CHUNK
-from kernels.attention.variants import Need, Variant
-from kernels.device import on_device_of, sm_of
+from kernel_workbench.kernels.attention.problem import Problem, adjacent, is_wide, vector_elements
+from kernel_workbench.kernels.attention.registration import need_of_call
+from kernel_workbench.kernels.attention.tile_model import WIDE_CHUNK
+from kernel_workbench.kernels.attention.variants import Need, Variant
+from kernel_workbench.kernels.device import on_device_of, sm_of
 
 # One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
 _SPECIALISED = {"group", "stride_bn"}

@@ -35,8 +35,8 @@ from triton.compiler import CompiledKernel
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver, jit
 
-from kernels.configurations import configuration
-from kernels.device import is_told, on_device_of
+from kernel_workbench.kernels.configurations import configuration
+from kernel_workbench.kernels.device import is_told, on_device_of
 
 Forward = tuple[Tensor, Tensor]
 Key = tuple[object, ...]

@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from kernels.attention.backward_kernels import gradient_tile, row_statistics
-from kernels.attention.launch import compiled, compiled_twice
-from kernels.attention.scores import LOG2E, Options, Scores, head_of, mask_of, terms_of
-from kernels.attention.wide_kernels import chunked_product
+from kernel_workbench.kernels.attention.backward_kernels import gradient_tile, row_statistics
+from kernel_workbench.kernels.attention.launch import compiled, compiled_twice
+from kernel_workbench.kernels.attention.scores import (
+    LOG2E,
+    Options,
+    Scores,
+    head_of,
+    mask_of,
+    terms_of,
+)
+from kernel_workbench.kernels.attention.wide_kernels import chunked_product
 
 
 def _bias_gradient(

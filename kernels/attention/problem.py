@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from kernels.attention.scores import UNLIMITED
-from kernels.integers import next_power_of_2
-from oracles.op import dtype_name
+from kernel_workbench.kernels.attention.scores import UNLIMITED
+from kernel_workbench.kernels.integers import next_power_of_2
+from kernel_workbench.oracles.op import dtype_name
 
 Corner = Literal["top_left", "bottom_right"]
 Window = tuple[int | None, int | None]

@@ -9,12 +9,12 @@ from functools import partial
 
 import torch
 
-from kernels.attention.problem import Problem, load_bytes
-from kernels.attention.tile_model import GENERATIONS, Pass
-from kernels.attention.variants import Need, dtype_key, key_passes, pick, serving
-from kernels.registry import Domain, Function, kernel
-from oracles import OPS
-from oracles.op import Case, Geometry, Numerics, Op
+from kernel_workbench.kernels.attention.problem import Problem, load_bytes
+from kernel_workbench.kernels.attention.tile_model import GENERATIONS, Pass
+from kernel_workbench.kernels.attention.variants import Need, dtype_key, key_passes, pick, serving
+from kernel_workbench.kernels.registry import Domain, Function, kernel
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Geometry, Numerics, Op
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _HALVES = (torch.float16, torch.bfloat16)

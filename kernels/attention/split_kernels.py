@@ -10,9 +10,17 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from kernels.attention.forward_kernel import forward_walk
-from kernels.attention.launch import compiled, compiled_twice
-from kernels.attention.scores import Options, Scores, Tiles, head_of, key_tiles, mask_of, terms_of
+from kernel_workbench.kernels.attention.forward_kernel import forward_walk
+from kernel_workbench.kernels.attention.launch import compiled, compiled_twice
+from kernel_workbench.kernels.attention.scores import (
+    Options,
+    Scores,
+    Tiles,
+    head_of,
+    key_tiles,
+    mask_of,
+    terms_of,
+)
 
 
 def _split(

@@ -12,21 +12,21 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from kernels.attention.launch import Launcher
-from kernels.attention.problem import Given, Options, Problem
-from kernels.attention.registration import (
+from kernel_workbench.kernels.attention.launch import Launcher
+from kernel_workbench.kernels.attention.problem import Given, Options, Problem
+from kernel_workbench.kernels.attention.registration import (
     FEATURES,
     configurations_of_case,
     ours,
     variants_of_case,
 )
-from kernels.attention.split_kernels import combine_kernel, split_kernel
-from kernels.attention.tile_model import WIDEST_RF, Pass
-from kernels.attention.variants import Variant, names, pick
-from kernels.device import on_device_of
-from kernels.integers import cdiv, next_power_of_2
-from oracles import ATTENTION_FORWARD
-from oracles.op import Case
+from kernel_workbench.kernels.attention.split_kernels import combine_kernel, split_kernel
+from kernel_workbench.kernels.attention.tile_model import WIDEST_RF, Pass
+from kernel_workbench.kernels.attention.variants import Variant, names, pick
+from kernel_workbench.kernels.device import on_device_of
+from kernel_workbench.kernels.integers import cdiv, next_power_of_2
+from kernel_workbench.oracles import ATTENTION_FORWARD
+from kernel_workbench.oracles.op import Case
 
 # Chosen on an H200 (docs/measured.md). Programs are to be about two for each of its 132 SMs where a
 # model has 32 query heads, or 16 with a key head each. The batch and the heads of a call aren't

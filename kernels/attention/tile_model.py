@@ -25,7 +25,7 @@ from functools import cache
 from itertools import product
 from typing import Literal
 
-from kernels.integers import next_power_of_2
+from kernel_workbench.kernels.integers import next_power_of_2
 
 Pass = Literal["fwd", "split16", "split64", "dkdv", "dk", "dv", "dq"]
 Unit = Literal["fma", "mma", "wgmma", "tcgen05"]

@@ -20,8 +20,8 @@ from typing import Literal
 
 import torch
 
-from kernels.attention.problem import LARGEST_HEAD
-from kernels.attention.tile_model import (
+from kernel_workbench.kernels.attention.problem import LARGEST_HEAD
+from kernel_workbench.kernels.attention.tile_model import (
     GENERATIONS,
     WIDEST_RF,
     Pass,
@@ -30,7 +30,7 @@ from kernels.attention.tile_model import (
     generation_of,
     ranked,
 )
-from kernels.configurations import configuration
+from kernel_workbench.kernels.configurations import configuration
 
 Accumulator = Literal["rf", "gmem"]
 

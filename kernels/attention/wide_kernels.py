@@ -11,10 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.attention.backward_kernels import gradient_tile, row_statistics
-from kernels.attention.forward_kernel import finish, softmax_step
-from kernels.attention.launch import compiled_twice
-from kernels.attention.scores import (
+from kernel_workbench.kernels.attention.backward_kernels import gradient_tile, row_statistics
+from kernel_workbench.kernels.attention.forward_kernel import finish, softmax_step
+from kernel_workbench.kernels.attention.launch import compiled_twice
+from kernel_workbench.kernels.attention.scores import (
     Options,
     Scores,
     batch_in_memory,

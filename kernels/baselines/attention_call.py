@@ -15,10 +15,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from kernels.attention import problem
-from kernels.attention.problem import Window
-from oracles.attention.geometry import AXES, geometry
-from oracles.op import Case
+from kernel_workbench.kernels.attention import problem
+from kernel_workbench.kernels.attention.problem import Window
+from kernel_workbench.oracles.attention.geometry import AXES, geometry
+from kernel_workbench.oracles.op import Case
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 

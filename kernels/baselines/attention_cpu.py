@@ -11,9 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.baselines.attention_call import BROADCAST_BIAS, Gradients, reject_bottom_right
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from kernel_workbench.kernels.baselines.attention_call import (
+    BROADCAST_BIAS,
+    Gradients,
+    reject_bottom_right,
+)
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
 
 _ATEN = torch.ops.aten
 _FORWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001  (has no public name)

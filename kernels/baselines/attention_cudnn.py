@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.baselines.attention_call import (
+from kernel_workbench.kernels.baselines.attention_call import (
     BROADCAST_BIAS,
     Gradients,
     packed,
@@ -22,11 +22,11 @@ from kernels.baselines.attention_call import (
     reject_reach,
     undrawn,
 )
-from kernels.baselines.attention_efficient import reject_bias
-from kernels.baselines.attention_flash import HALVES, SIZES
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from oracles.op import Case, Numerics
+from kernel_workbench.kernels.baselines.attention_efficient import reject_bias
+from kernel_workbench.kernels.baselines.attention_flash import HALVES, SIZES
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from kernel_workbench.oracles.op import Case, Numerics
 
 _ATEN = torch.ops.aten
 _FORWARD = _ATEN._scaled_dot_product_cudnn_attention  # noqa: SLF001  (has no public name)

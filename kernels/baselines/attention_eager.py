@@ -19,11 +19,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.baselines.attention_call import Gradients, Options, reduced_like, spans
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_BACKWARD, ATTENTION_DELTA, ATTENTION_FORWARD, ATTENTION_GRADIENTS
-from oracles.attention.dropout import keep_mask
-from oracles.op import Case
+from kernel_workbench.kernels.baselines.attention_call import (
+    Gradients,
+    Options,
+    reduced_like,
+    spans,
+)
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import (
+    ATTENTION_BACKWARD,
+    ATTENTION_DELTA,
+    ATTENTION_FORWARD,
+    ATTENTION_GRADIENTS,
+)
+from kernel_workbench.oracles.attention.dropout import keep_mask
+from kernel_workbench.oracles.op import Case
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _FEATURES = frozenset(ATTENTION_FORWARD.options) - {"torch_dropout"}

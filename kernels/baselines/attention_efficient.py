@@ -21,7 +21,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from kernels.baselines.attention_call import (
+from kernel_workbench.kernels.baselines.attention_call import (
     BROADCAST_BIAS,
     Gradients,
     Mask,
@@ -32,11 +32,11 @@ from kernels.baselines.attention_call import (
     reject_reach,
     spans,
 )
-from kernels.baselines.attention_flash import SIZES, SM
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from oracles.attention.geometry import geometry
-from oracles.op import Case, Numerics
+from kernel_workbench.kernels.baselines.attention_flash import SIZES, SM
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from kernel_workbench.oracles.attention.geometry import geometry
+from kernel_workbench.oracles.op import Case, Numerics
 
 _ATEN = torch.ops.aten
 _FORWARD = _ATEN._efficient_attention_forward  # noqa: SLF001  (has no public name)

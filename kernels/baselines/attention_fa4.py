@@ -16,11 +16,11 @@ from typing import Any
 
 from torch import Tensor
 
-from kernels.baselines.attention_call import Gradients, Options, reject_corner
-from kernels.baselines.attention_flash import HALVES, SIZES
-from kernels.registry import Domain, absent, kernel
-from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from oracles.op import Numerics
+from kernel_workbench.kernels.baselines.attention_call import Gradients, Options, reject_corner
+from kernel_workbench.kernels.baselines.attention_flash import HALVES, SIZES
+from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from kernel_workbench.oracles.op import Numerics
 
 _FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=16)
 _BACKWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=16, bitwise_repeatable=False)

@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.baselines.attention_call import (
+from kernel_workbench.kernels.baselines.attention_call import (
     Gradients,
     Options,
     may_lack_keys,
@@ -27,9 +27,9 @@ from kernels.baselines.attention_call import (
     reject_corner,
     undrawn,
 )
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
-from oracles.op import Numerics
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
+from kernel_workbench.oracles.op import Numerics
 
 _ATEN = torch.ops.aten
 _FORWARD = _ATEN._flash_attention_forward  # noqa: SLF001  (has no public name)

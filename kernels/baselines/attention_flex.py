@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kernels.baselines.attention_call import Gradients, Mask, Options
-from kernels.baselines.attention_flash import HALVES, SM
-from kernels.baselines.attention_sdpa import differentiate
-from kernels.baselines.compilation import compiled, unwatched
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_FORWARD, ATTENTION_GRADIENTS
-from oracles.op import Case, Numerics
+from kernel_workbench.kernels.baselines.attention_call import Gradients, Mask, Options
+from kernel_workbench.kernels.baselines.attention_flash import HALVES, SM
+from kernel_workbench.kernels.baselines.attention_sdpa import differentiate
+from kernel_workbench.kernels.baselines.compilation import compiled, unwatched
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_FORWARD, ATTENTION_GRADIENTS
+from kernel_workbench.oracles.op import Case, Numerics
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

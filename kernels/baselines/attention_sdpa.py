@@ -14,8 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels.baselines import attention_cpu, attention_cudnn, attention_efficient, attention_flash
-from kernels.baselines.attention_call import (
+from kernel_workbench.kernels.baselines import (
+    attention_cpu,
+    attention_cudnn,
+    attention_efficient,
+    attention_flash,
+)
+from kernel_workbench.kernels.baselines.attention_call import (
     BROADCAST_BIAS,
     Gradients,
     Options,
@@ -23,9 +28,9 @@ from kernels.baselines.attention_call import (
     reject_bottom_right,
     reject_reach,
 )
-from kernels.registry import Domain, kernel
-from oracles import ATTENTION_GRADIENTS
-from oracles.op import Case
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ATTENTION_GRADIENTS
+from kernel_workbench.oracles.op import Case
 
 _MATH = torch.ops.aten._scaled_dot_product_attention_math  # noqa: SLF001  (has no public name)
 

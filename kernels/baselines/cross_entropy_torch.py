@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.baselines.autograd_torch import DTYPES, gradients
-from kernels.registry import Domain, kernel
-from oracles import (
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES, gradients
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import (
     CROSS_ENTROPY_BACKWARD,
     CROSS_ENTROPY_FORWARD,
     SMOOTHED_CROSS_ENTROPY_BACKWARD,

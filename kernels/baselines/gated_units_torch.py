@@ -7,10 +7,10 @@ from functools import partial
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.baselines.autograd_torch import DTYPES, gradients
-from kernels.registry import Domain, kernel
-from oracles import GEGLU_BACKWARD, GEGLU_FORWARD, SWIGLU_BACKWARD, SWIGLU_FORWARD
-from oracles.op import Numerics
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES, gradients
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import GEGLU_BACKWARD, GEGLU_FORWARD, SWIGLU_BACKWARD, SWIGLU_FORWARD
+from kernel_workbench.oracles.op import Numerics
 
 _gelu = partial(functional.gelu, approximate="tanh")
 _CASTS = Numerics(casts="activation")  # before its product with `up`

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.baselines.autograd_torch import DTYPES
-from kernels.registry import Domain, kernel
-from oracles import LAYER_NORM_FORWARD
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import LAYER_NORM_FORWARD
 
 
 @kernel(LAYER_NORM_FORWARD, Domain(dtypes=DTYPES), priority=-10)

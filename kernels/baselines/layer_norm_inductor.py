@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.baselines.compilation import compiled, reject_elements, unwatched
-from kernels.baselines.layer_norm_torch import DTYPES, Gradients, torch_eager
-from kernels.registry import Domain, kernel
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
+from kernel_workbench.kernels.baselines.compilation import compiled, reject_elements, unwatched
+from kernel_workbench.kernels.baselines.layer_norm_torch import DTYPES, Gradients, torch_eager
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
 
 _LEAST = 2**23  # elements of 128 x 65536, the smallest of the shapes that peers are compared on
 

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 
 from torch import Tensor
 
-from kernels.baselines.layer_norm_torch import DTYPES, Gradients
-from kernels.registry import Domain, absent, kernel
-from oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.kernels.baselines.layer_norm_torch import DTYPES, Gradients
+from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 
 _DOMAIN = Domain(
     dtypes=DTYPES,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.registry import Domain, kernel
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Numerics
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Numerics
 
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 

@@ -29,9 +29,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.baselines.autograd_torch import DTYPES
-from kernels.registry import Domain, absent, kernel
-from oracles import (
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES
+from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.oracles import (
     ADD_RMS_NORM_BACKWARD,
     ADD_RMS_NORM_FORWARD,
     CROSS_ENTROPY_BACKWARD,
@@ -50,7 +50,7 @@ from oracles import (
     SWIGLU_BACKWARD,
     SWIGLU_FORWARD,
 )
-from oracles.op import Case, Numerics, Op
+from kernel_workbench.oracles.op import Case, Numerics, Op
 
 Function = Callable[..., Any]
 _IN_PLACE = False  # where a gradient is written

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.baselines.autograd_torch import DTYPES
-from kernels.registry import Domain, kernel
-from oracles import MATMUL_FORWARD
-from oracles.op import Numerics
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import MATMUL_FORWARD
+from kernel_workbench.oracles.op import Numerics
 
 # Tensor cores don't round a sum to nearest.
 _ACCUMULATION = Numerics(accumulation_roundoff=2.0**-23)

@@ -15,9 +15,13 @@ from typing import Any
 
 from torch import Tensor
 
-from kernels.baselines.layer_norm_torch import DTYPES, Gradients, rms_norm_without_bias
-from kernels.registry import Domain, absent, kernel
-from oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD
+from kernel_workbench.kernels.baselines.layer_norm_torch import (
+    DTYPES,
+    Gradients,
+    rms_norm_without_bias,
+)
+from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD
 
 _WIDEST = 65536
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels.baselines.autograd_torch import DTYPES
-from kernels.baselines.compilation import compiled, reject_elements, unwatched
-from kernels.registry import Domain, kernel
-from oracles import QUANTISE_BLOCKS, QUANTISE_ROWS
-from oracles.op import Case
-from oracles.quantisation import BLOCK
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES
+from kernel_workbench.kernels.baselines.compilation import compiled, reject_elements, unwatched
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import QUANTISE_BLOCKS, QUANTISE_ROWS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.quantisation import BLOCK
 
 _CODES = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_CODES).max

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.baselines.autograd_torch import DTYPES, gradients
-from kernels.registry import Domain, kernel
-from oracles import (
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES, gradients
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import (
     ADD_RMS_NORM_BACKWARD,
     ADD_RMS_NORM_FORWARD,
     RMS_NORM_BACKWARD,
     RMS_NORM_FORWARD,
 )
-from oracles.op import Numerics
+from kernel_workbench.oracles.op import Numerics
 
 
 @kernel(RMS_NORM_FORWARD, Domain(dtypes=DTYPES), priority=-10)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.baselines.autograd_torch import DTYPES
-from kernels.registry import Domain, kernel
-from oracles import ROPE_BACKWARD, ROPE_FORWARD
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import ROPE_BACKWARD, ROPE_FORWARD
 
 
 @kernel(ROPE_FORWARD, Domain(dtypes=DTYPES), priority=-10)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.baselines.autograd_torch import DTYPES, gradients
-from kernels.registry import Domain, kernel
-from oracles import SOFTMAX_BACKWARD, SOFTMAX_FORWARD
+from kernel_workbench.kernels.baselines.autograd_torch import DTYPES, gradients
+from kernel_workbench.kernels.registry import Domain, kernel
+from kernel_workbench.oracles import SOFTMAX_BACKWARD, SOFTMAX_FORWARD
 
 
 @kernel(SOFTMAX_FORWARD, Domain(dtypes=DTYPES), priority=-10)

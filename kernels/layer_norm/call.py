@@ -14,10 +14,10 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.device import on_device_of
-from kernels.layer_norm.finalize import finalize
-from kernels.registry import Domain
-from oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.kernels.device import on_device_of
+from kernel_workbench.kernels.layer_norm.finalize import finalize
+from kernel_workbench.kernels.registry import Domain
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

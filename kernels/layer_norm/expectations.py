@@ -6,7 +6,7 @@ compile`, 2026-11-21). Loads that aren't wide are rows' statistics, a number for
 
 from __future__ import annotations
 
-from kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Unfit
+from kernel_workbench.kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Unfit
 
 _NONE: frozenset[str] = frozenset()
 

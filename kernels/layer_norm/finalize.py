@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.integers import cdiv, next_power_of_2
+from kernel_workbench.kernels.integers import cdiv, next_power_of_2
 
 
 def _finalize(

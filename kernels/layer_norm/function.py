@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.device import sm_of, unlaunchable
-from kernels.layer_norm.call import DTYPES, Gradients, as_matrix
-from kernels.layer_norm.column_owning import column_owning
-from kernels.layer_norm.row_persistent import WIDEST as WIDEST_PERSISTENT
-from kernels.layer_norm.row_persistent import row_persistent
-from kernels.layer_norm.row_sharing import SM, row_sharing
-from kernels.layer_norm.row_sharing import WIDEST as WIDEST_SHARED
-from oracles.op import dtype_name
+from kernel_workbench.kernels.device import sm_of, unlaunchable
+from kernel_workbench.kernels.layer_norm.call import DTYPES, Gradients, as_matrix
+from kernel_workbench.kernels.layer_norm.column_owning import column_owning
+from kernel_workbench.kernels.layer_norm.row_persistent import WIDEST as WIDEST_PERSISTENT
+from kernel_workbench.kernels.layer_norm.row_persistent import row_persistent
+from kernel_workbench.kernels.layer_norm.row_sharing import SM, row_sharing
+from kernel_workbench.kernels.layer_norm.row_sharing import WIDEST as WIDEST_SHARED
+from kernel_workbench.oracles.op import dtype_name
 
 _aten = torch.ops.aten
 

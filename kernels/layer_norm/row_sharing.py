@@ -29,13 +29,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.device import multiprocessors, real_multiprocessors
-from kernels.integers import cdiv, next_power_of_2
-from kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
-from kernels.layer_norm.tiles import held, leave_partials, named, offsets, weight_of
-from kernels.registry import kernel
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Numerics
+from kernel_workbench.kernels.device import multiprocessors, real_multiprocessors
+from kernel_workbench.kernels.integers import cdiv, next_power_of_2
+from kernel_workbench.kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
+from kernel_workbench.kernels.layer_norm.tiles import (
+    held,
+    leave_partials,
+    named,
+    offsets,
+    weight_of,
+)
+from kernel_workbench.kernels.registry import kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Numerics
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import triton
 import triton.language as tl
 
-from kernels.configurations import configuration
+from kernel_workbench.kernels.configurations import configuration
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

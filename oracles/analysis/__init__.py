@@ -14,7 +14,7 @@ docs/derivations/analysis.md has the rules, and how near derivations by hand com
 
 from __future__ import annotations
 
-from oracles.analysis.bounds import bounds, emulate, truth
-from oracles.analysis.trace import NoRuleError, Precision, Reference, rounds
+from kernel_workbench.oracles.analysis.bounds import bounds, emulate, truth
+from kernel_workbench.oracles.analysis.trace import NoRuleError, Precision, Reference, rounds
 
 __all__ = ["NoRuleError", "Precision", "Reference", "bounds", "emulate", "rounds", "truth"]

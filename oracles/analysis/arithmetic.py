@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oracles.analysis.quantities import Combination, Known, scalar
-from oracles.op import Numerics
-from oracles.rounding import (
+from kernel_workbench.oracles.analysis.quantities import Combination, Known, scalar
+from kernel_workbench.oracles.op import Numerics
+from kernel_workbench.oracles.rounding import (
     FLUSHED,
     GRADUAL,
     HALF_SUBNORMAL_SPACING,

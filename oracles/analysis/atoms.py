@@ -28,11 +28,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.quantities import Coefficient, Combination, Known, largest, magnitude, scalar
-from oracles.analysis.rules import EPS_DIVISION, apart, grow, multiple, multiplied, product, rule
-from oracles.analysis.sums import axes_of, sum_error
-from oracles.rounding import EPS_EXP, EPS_LOG
+from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
+from kernel_workbench.oracles.analysis.quantities import (
+    Coefficient,
+    Combination,
+    Known,
+    largest,
+    magnitude,
+    scalar,
+)
+from kernel_workbench.oracles.analysis.rules import (
+    EPS_DIVISION,
+    apart,
+    grow,
+    multiple,
+    multiplied,
+    product,
+    rule,
+)
+from kernel_workbench.oracles.analysis.sums import axes_of, sum_error
+from kernel_workbench.oracles.rounding import EPS_EXP, EPS_LOG
 
 _HIDDEN = -1e30  # what masks add: fp32's lowest number, or -inf
 _SMALL = 2.0**-7  # of P+: what stands for both sides is then wider by less than that

@@ -12,12 +12,24 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.propagation import Pair, Propagation, count_sums, output_nodes, range_of
-from oracles.analysis.quantities import Combination, Known, added_up, largest, number
-from oracles.analysis.replay import addends, largest_ratio, spread
-from oracles.analysis.scales import scale_of_rows, scales, taken
-from oracles.analysis.trace import (
+from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
+from kernel_workbench.oracles.analysis.propagation import (
+    Pair,
+    Propagation,
+    count_sums,
+    output_nodes,
+    range_of,
+)
+from kernel_workbench.oracles.analysis.quantities import (
+    Combination,
+    Known,
+    added_up,
+    largest,
+    number,
+)
+from kernel_workbench.oracles.analysis.replay import addends, largest_ratio, spread
+from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, taken
+from kernel_workbench.oracles.analysis.trace import (
     ROUNDS,
     NoRuleError,
     Reference,
@@ -28,8 +40,8 @@ from oracles.analysis.trace import (
     told,
     trace,
 )
-from oracles.op import Bound, Numerics
-from oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
+from kernel_workbench.oracles.op import Bound, Numerics
+from kernel_workbench.oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
 _BLOCK = 64  # rows that stay in a cache

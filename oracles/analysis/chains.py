@@ -21,15 +21,21 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.places import MOVES
-from oracles.analysis.quantities import Combination, Known, constant_error, magnitude, number
-from oracles.analysis.rules import SUMS, added, is_power_of_two
-from oracles.analysis.sums import axes_of, is_flat
-from oracles.rounding import NEAREST
+from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
+from kernel_workbench.oracles.analysis.places import MOVES
+from kernel_workbench.oracles.analysis.quantities import (
+    Combination,
+    Known,
+    constant_error,
+    magnitude,
+    number,
+)
+from kernel_workbench.oracles.analysis.rules import SUMS, added, is_power_of_two
+from kernel_workbench.oracles.analysis.sums import axes_of, is_flat
+from kernel_workbench.oracles.rounding import NEAREST
 
 if TYPE_CHECKING:
-    from oracles.analysis.propagation import Pair
+    from kernel_workbench.oracles.analysis.propagation import Pair
 
 _aten = torch.ops.aten
 _MOST_LEAVES = 16  # that are looked at for equal numbers

@@ -11,10 +11,16 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.quantities import Combination, Known, constant_error, magnitude, scalar
-from oracles.analysis.rules import product, rule
-from oracles.rounding import EPS_TANH
+from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
+from kernel_workbench.oracles.analysis.quantities import (
+    Combination,
+    Known,
+    constant_error,
+    magnitude,
+    scalar,
+)
+from kernel_workbench.oracles.analysis.rules import product, rule
+from kernel_workbench.oracles.rounding import EPS_TANH
 
 BETA, KAPPA = math.sqrt(2 / math.pi), 0.044715
 _LARGEST = 2.0**42  # its cube is below fp32's largest number

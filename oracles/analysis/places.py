@@ -8,10 +8,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.quantities import Combination, Known, constant_error, magnitude, number
-from oracles.analysis.rules import EPS_DIVISION, SUMS, UnknownError, rule, times_number
-from oracles.rounding import UNIT_ROUNDOFF
+from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
+from kernel_workbench.oracles.analysis.quantities import (
+    Combination,
+    Known,
+    constant_error,
+    magnitude,
+    number,
+)
+from kernel_workbench.oracles.analysis.rules import (
+    EPS_DIVISION,
+    SUMS,
+    UnknownError,
+    rule,
+    times_number,
+)
+from kernel_workbench.oracles.rounding import UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
 _HALF = 0.5

@@ -14,14 +14,14 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map
 
-from oracles.analysis import atoms, gelu, sums  # noqa: F401  # they register rules
-from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.chains import Terms, terms_of, trees
-from oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
-from oracles.analysis.quantities import Combination, Known, added_up
-from oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
-from oracles.analysis.trace import CODES, ROUNDS, NoRuleError
-from oracles.rounding import FLUSHED, UNIT_ROUNDOFF
+from kernel_workbench.oracles.analysis import atoms, gelu, sums  # noqa: F401  # they register rules
+from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
+from kernel_workbench.oracles.analysis.chains import Terms, terms_of, trees
+from kernel_workbench.oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
+from kernel_workbench.oracles.analysis.quantities import Combination, Known, added_up
+from kernel_workbench.oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
+from kernel_workbench.oracles.analysis.trace import CODES, ROUNDS, NoRuleError
+from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
 SOURCES = {"placeholder", "get_attr"}  # operations of nodes that aren't computed

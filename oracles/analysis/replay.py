@@ -24,11 +24,16 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from oracles.analysis.chains import Terms
-from oracles.analysis.places import MADE, MOVES
-from oracles.analysis.propagation import SOURCES, Propagation, last_uses, output_nodes
-from oracles.analysis.rules import SUMS
-from oracles.analysis.trace import ROUNDS
+from kernel_workbench.oracles.analysis.chains import Terms
+from kernel_workbench.oracles.analysis.places import MADE, MOVES
+from kernel_workbench.oracles.analysis.propagation import (
+    SOURCES,
+    Propagation,
+    last_uses,
+    output_nodes,
+)
+from kernel_workbench.oracles.analysis.rules import SUMS
+from kernel_workbench.oracles.analysis.trace import ROUNDS
 
 _REPLAYS = 4
 _PLACES = 4096  # that a tensor's random numbers may begin at

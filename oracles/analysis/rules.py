@@ -29,8 +29,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.quantities import (
+from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
+from kernel_workbench.oracles.analysis.quantities import (
     Coefficient,
     Combination,
     Known,
@@ -42,7 +42,7 @@ from oracles.analysis.quantities import (
     number,
     scalar,
 )
-from oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
+from kernel_workbench.oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
 
 _aten = torch.ops.aten
 EPS_DIVISION = 2.0**-22  # relative: div.full, sqrt.approx and rsqrt.approx of PTX are within it

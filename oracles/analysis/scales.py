@@ -18,10 +18,10 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map
 
-from oracles.analysis.gelu import BETA, KAPPA, cumulative
-from oracles.analysis.places import MOVES
-from oracles.analysis.propagation import SOURCES, last_uses
-from oracles.analysis.trace import ROUNDS
+from kernel_workbench.oracles.analysis.gelu import BETA, KAPPA, cumulative
+from kernel_workbench.oracles.analysis.places import MOVES
+from kernel_workbench.oracles.analysis.propagation import SOURCES, last_uses
+from kernel_workbench.oracles.analysis.trace import ROUNDS
 
 _aten = torch.ops.aten
 Scale = Callable[..., Tensor]

@@ -19,9 +19,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from oracles.analysis.arithmetic import LARGEST, Arithmetic
-from oracles.analysis.quantities import Combination, Known, number
-from oracles.analysis.rules import UnknownError, added, product, rule, square_root
+from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
+from kernel_workbench.oracles.analysis.quantities import Combination, Known, number
+from kernel_workbench.oracles.analysis.rules import UnknownError, added, product, rule, square_root
 
 _FIRST = 8  # numbers that are looked at first
 _EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are taken for equal

@@ -60,17 +60,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from oracles.attention.bounds_backward import bound_backward, bound_gradients
-from oracles.attention.bounds_forward import bound_delta, bound_forward
-from oracles.attention.cases import allowed, cases
-from oracles.attention.closed_form import OPTIONS, backward, delta, forward, gradients
-from oracles.attention.emulation import (
+from kernel_workbench.oracles.attention.bounds_backward import bound_backward, bound_gradients
+from kernel_workbench.oracles.attention.bounds_forward import bound_delta, bound_forward
+from kernel_workbench.oracles.attention.cases import allowed, cases
+from kernel_workbench.oracles.attention.closed_form import (
+    OPTIONS,
+    backward,
+    delta,
+    forward,
+    gradients,
+)
+from kernel_workbench.oracles.attention.emulation import (
     emulate_backward,
     emulate_delta,
     emulate_forward,
     emulate_gradients,
 )
-from oracles.attention.geometry import (
+from kernel_workbench.oracles.attention.geometry import (
     ARGUMENTS,
     BACKWARD,
     DELTA,
@@ -82,13 +88,13 @@ from oracles.attention.geometry import (
     least_bytes,
     sequences,
 )
-from oracles.attention.probes import probe_bound
-from oracles.attention.relations import relations
-from oracles.attention.signs import flips
-from oracles.attention.values import inputs
-from oracles.attention.workloads import WORKLOADS
-from oracles.cases import with_coverings
-from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs, Workloads
+from kernel_workbench.oracles.attention.probes import probe_bound
+from kernel_workbench.oracles.attention.relations import relations
+from kernel_workbench.oracles.attention.signs import flips
+from kernel_workbench.oracles.attention.values import inputs
+from kernel_workbench.oracles.attention.workloads import WORKLOADS
+from kernel_workbench.oracles.cases import with_coverings
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs, Workloads
 
 
 def _bound(

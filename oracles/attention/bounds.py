@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oracles.attention.scores import Piece, Scores
-from oracles.attention.values import addends_vary
-from oracles.op import Bound, Case, Numerics
-from oracles.rounding import (
+from kernel_workbench.oracles.attention.scores import Piece, Scores
+from kernel_workbench.oracles.attention.values import addends_vary
+from kernel_workbench.oracles.op import Bound, Case, Numerics
+from kernel_workbench.oracles.rounding import (
     EPS_TANH,
     FLUSHED,
     GRADUAL,

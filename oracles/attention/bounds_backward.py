@@ -44,7 +44,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracles.attention.bounds import (
+from kernel_workbench.oracles.attention.bounds import (
     SINGLE_LARGEST,
     ScoreError,
     Terms,
@@ -52,8 +52,8 @@ from oracles.attention.bounds import (
     chunks,
     terms_of,
 )
-from oracles.attention.bounds_forward import delta_error, forward_errors
-from oracles.attention.closed_form import (
+from kernel_workbench.oracles.attention.bounds_forward import delta_error, forward_errors
+from kernel_workbench.oracles.attention.closed_form import (
     backward,
     forward,
     probabilities,
@@ -61,11 +61,11 @@ from oracles.attention.closed_form import (
     sink_probabilities,
     weights_of,
 )
-from oracles.attention.non_finite import Unjudged, finite_part, unjudged
-from oracles.attention.power import unknown_shares
-from oracles.attention.scores import Piece, Problem
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
-from oracles.rounding import EPS_EXP
+from kernel_workbench.oracles.attention.non_finite import Unjudged, finite_part, unjudged
+from kernel_workbench.oracles.attention.power import unknown_shares
+from kernel_workbench.oracles.attention.scores import Piece, Problem
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
+from kernel_workbench.oracles.rounding import EPS_EXP
 
 _LARGEST_EXPONENT = 88.0  # exp of it is finite in fp32
 

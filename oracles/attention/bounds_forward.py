@@ -25,18 +25,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracles.attention.bounds import (
+from kernel_workbench.oracles.attention.bounds import (
     ScoreError,
     Terms,
     bound_of,
     terms_of,
 )
-from oracles.attention.closed_form import row_products, softmax, weights_of
-from oracles.attention.non_finite import finite_part, unjudged
-from oracles.attention.power import SAYS_NOTHING, UNKNOWN
-from oracles.attention.scores import Piece, Problem
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
-from oracles.rounding import EPS_EXP, EPS_LOG
+from kernel_workbench.oracles.attention.closed_form import row_products, softmax, weights_of
+from kernel_workbench.oracles.attention.non_finite import finite_part, unjudged
+from kernel_workbench.oracles.attention.power import SAYS_NOTHING, UNKNOWN
+from kernel_workbench.oracles.attention.scores import Piece, Problem
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
+from kernel_workbench.oracles.rounding import EPS_EXP, EPS_LOG
 
 _LARGEST_EXPONENT = 600.0  # exp of it, squared and times a value's square, is finite in float64
 

@@ -15,9 +15,16 @@ from functools import cache, partial
 
 import torch
 
-from oracles.attention.factors import factors_of, layouts_of
-from oracles.attention.geometry import ARGUMENTS, BACKWARD, DELTA, FORWARD, GRADIENTS, shapes
-from oracles.attention.layouts import (
+from kernel_workbench.oracles.attention.factors import factors_of, layouts_of
+from kernel_workbench.oracles.attention.geometry import (
+    ARGUMENTS,
+    BACKWARD,
+    DELTA,
+    FORWARD,
+    GRADIENTS,
+    shapes,
+)
+from kernel_workbench.oracles.attention.layouts import (
     BIAS_STRIDES,
     FAR_BATCHES,
     FAR_HEADS,
@@ -27,11 +34,11 @@ from oracles.attention.layouts import (
     STRIDES,
     moves,
 )
-from oracles.attention.probes import NEEDLES
-from oracles.attention.values import DISTRIBUTIONS
-from oracles.cases import DTYPES, collect
-from oracles.cases.distributions import COARSE, INTEGERS, objection
-from oracles.op import CONTIGUOUS, Allowed, Case, Layout, Tier
+from kernel_workbench.oracles.attention.probes import NEEDLES
+from kernel_workbench.oracles.attention.values import DISTRIBUTIONS
+from kernel_workbench.oracles.cases import DTYPES, collect
+from kernel_workbench.oracles.cases.distributions import COARSE, INTEGERS, objection
+from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Layout, Tier
 
 OPS = (FORWARD, DELTA, BACKWARD, GRADIENTS)
 SIZES = ("b", "h_q", "h_kv", "s_q", "s_kv", "d", "d_v")

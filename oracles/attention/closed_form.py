@@ -21,8 +21,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from oracles.attention.scores import Piece, Problem, Scores, attended_sum
-from oracles.op import Case, Inputs, Outputs, optional, required
+from kernel_workbench.oracles.attention.scores import Piece, Problem, Scores, attended_sum
+from kernel_workbench.oracles.op import Case, Inputs, Outputs, optional, required
 
 OPTIONS = MappingProxyType(
     {

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.attention.non_finite import finite_part
-from oracles.attention.probes import NEEDLES
-from oracles.attention.scores import Piece, Problem
-from oracles.attention.values import addends_vary
-from oracles.cases.distributions import INTEGERS
-from oracles.op import Case, Inputs, Numerics, Outputs, optional, required
-from oracles.rounding import FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
+from kernel_workbench.oracles.attention.non_finite import finite_part
+from kernel_workbench.oracles.attention.probes import NEEDLES
+from kernel_workbench.oracles.attention.scores import Piece, Problem
+from kernel_workbench.oracles.attention.values import addends_vary
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.op import Case, Inputs, Numerics, Outputs, optional, required
+from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 # There errors come from underflow, or from the rounding of scores of thousands, which is as large
 # as the halves' casts: few in a block, of very different sizes, and not the same from one order of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from oracles.attention.geometry import ARGUMENTS, DELTA, FORWARD
-from oracles.attention.layouts import BIAS_STRIDES, OFFSETS, STRIDES, moves
-from oracles.attention.values import DISTRIBUTIONS
-from oracles.cases import DTYPES, factors
-from oracles.op import Case, Factor, Layout, Part
+from kernel_workbench.oracles.attention.geometry import ARGUMENTS, DELTA, FORWARD
+from kernel_workbench.oracles.attention.layouts import BIAS_STRIDES, OFFSETS, STRIDES, moves
+from kernel_workbench.oracles.attention.values import DISTRIBUTIONS
+from kernel_workbench.oracles.cases import DTYPES, factors
+from kernel_workbench.oracles.op import Case, Factor, Layout, Part
 
 _BIAS = Part(options=frozenset({"bias"}))
 _SINK = Part(options=frozenset({"sink"}))

@@ -13,8 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from oracles.cases.layouts import strides_of
-from oracles.op import Case, Geometry, OutputForm
+from kernel_workbench.oracles.cases.layouts import strides_of
+from kernel_workbench.oracles.op import Case, Geometry, OutputForm
 
 FORWARD, DELTA = "attention_forward", "attention_delta"
 BACKWARD, GRADIENTS = "attention_backward", "attention_gradients"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
-from oracles.op import Layout, TensorLayout
+from kernel_workbench.oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
+from kernel_workbench.oracles.op import Layout, TensorLayout
 
 OPERANDS = ("q", "k", "v", "do", "out")
 OFFSETS = offsets((*OPERANDS, "bias"), (*OPERANDS, "bias"))

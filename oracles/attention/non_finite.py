@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.attention.scores import Piece, Problem
-from oracles.op import Case, Inputs, optional
+from kernel_workbench.oracles.attention.scores import Piece, Problem
+from kernel_workbench.oracles.op import Case, Inputs, optional
 
 _ONCE_MASKED = ("bias", "lse")  # in which -inf has a meaning
 _TENSORS = ("q", "k", "v", "do", "out", "bias", "lse", "sink", "alibi_slopes")

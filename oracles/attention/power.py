@@ -21,11 +21,11 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.attention.bounds import ScoreError, Terms, chunks
-from oracles.attention.closed_form import row_products, sink_probabilities
-from oracles.attention.scores import Piece, Problem
-from oracles.op import optional, required
-from oracles.rounding import EPS_EXP
+from kernel_workbench.oracles.attention.bounds import ScoreError, Terms, chunks
+from kernel_workbench.oracles.attention.closed_form import row_products, sink_probabilities
+from kernel_workbench.oracles.attention.scores import Piece, Problem
+from kernel_workbench.oracles.op import optional, required
+from kernel_workbench.oracles.rounding import EPS_EXP
 
 SAYS_NOTHING = 0.3  # of the logarithm of a weight
 UNKNOWN = math.expm1(SAYS_NOTHING)  # of the weight

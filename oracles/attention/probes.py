@@ -33,10 +33,17 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS, key_ranges, spans
-from oracles.cases.distributions import INTEGERS, Values
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs, required
-from oracles.rounding import EPS_EXP, EPS_LOG, FLUSHED, TF32, UNIT_ROUNDOFF
+from kernel_workbench.oracles.attention.geometry import (
+    BACKWARD,
+    DELTA,
+    FORWARD,
+    GRADIENTS,
+    key_ranges,
+    spans,
+)
+from kernel_workbench.oracles.cases.distributions import INTEGERS, Values
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, required
+from kernel_workbench.oracles.rounding import EPS_EXP, EPS_LOG, FLUSHED, TF32, UNIT_ROUNDOFF
 
 NEEDLES = "needles"
 EDGE_TILES = (256, 128, 64, 32, 16)  # of queries and of keys, the largest first

@@ -25,11 +25,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from oracles.attention.geometry import DELTA, FORWARD, GRADIENTS, key_ranges, spans
-from oracles.attention.scores import Problem
-from oracles.cases.distributions import COARSE, generator
-from oracles.op import CONTIGUOUS, Balance, Case, Inputs, Relation, Relations, optional, required
-from oracles.relations import FACTOR, Tensors, copied, is_sampled, scaled
+from kernel_workbench.oracles.attention.geometry import DELTA, FORWARD, GRADIENTS, key_ranges, spans
+from kernel_workbench.oracles.attention.scores import Problem
+from kernel_workbench.oracles.cases.distributions import COARSE, generator
+from kernel_workbench.oracles.op import (
+    CONTIGUOUS,
+    Balance,
+    Case,
+    Inputs,
+    Relation,
+    Relations,
+    optional,
+    required,
+)
+from kernel_workbench.oracles.relations import FACTOR, Tensors, copied, is_sampled, scaled
 
 # Letters of axes: batch, query, its head, key, its head, column of q and k, column of v.
 _AXES = {

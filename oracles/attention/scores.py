@@ -16,8 +16,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from oracles.attention.dropout import keep_mask, torch_keep_mask
-from oracles.op import Case, Inputs, optional, required
+from kernel_workbench.oracles.attention.dropout import keep_mask, torch_keep_mask
+from kernel_workbench.oracles.op import Case, Inputs, optional, required
 
 # Elements of a piece's scores: each float64 temporary is 8 MiB, or 64 MiB where launches cost.
 _PIECE_ELEMENTS = {"cpu": 2**20, "cuda": 2**23}

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from oracles.attention.geometry import AXES, DELTA, shapes
-from oracles.op import Case, Flips
-from oracles.signs import Signs, expanded
+from kernel_workbench.oracles.attention.geometry import AXES, DELTA, shapes
+from kernel_workbench.oracles.op import Case, Flips
+from kernel_workbench.oracles.signs import Signs, expanded
 
 _DRAWS = 64
 

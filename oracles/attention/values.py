@@ -14,13 +14,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from oracles.attention.closed_form import forward
-from oracles.attention.geometry import AXES, BACKWARD, key_ranges, lengths, shapes, spans
-from oracles.attention.probes import NEEDLES, integers, needles, shifted_out
-from oracles.cases import distributions
-from oracles.cases.distributions import COARSE, INTEGERS, Distribution, Values, generator
-from oracles.cases.layouts import place_tensor, place_vector
-from oracles.op import Case, Inputs, required
+from kernel_workbench.oracles.attention.closed_form import forward
+from kernel_workbench.oracles.attention.geometry import (
+    AXES,
+    BACKWARD,
+    key_ranges,
+    lengths,
+    shapes,
+    spans,
+)
+from kernel_workbench.oracles.attention.probes import NEEDLES, integers, needles, shifted_out
+from kernel_workbench.oracles.cases import distributions
+from kernel_workbench.oracles.cases.distributions import (
+    COARSE,
+    INTEGERS,
+    Distribution,
+    Values,
+    generator,
+)
+from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector
+from kernel_workbench.oracles.op import Case, Inputs, required
 
 SOFTCAPS = (1.5, 5.0, 30.0)
 SCALES = (0.05, 0.3, 1.0)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
-from oracles.op import Case, Workloads
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from kernel_workbench.oracles.op import Case, Workloads
 
 _TOKENS, _COLUMNS = 16384, 2048
 _LENGTHS, _HEADS = (1024, 4096, 16384), (64, 128, 256)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from oracles.cases.names import case_named
-from oracles.op import Case, Op, Tier
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.op import Case, Op, Tier
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

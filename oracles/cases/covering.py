@@ -21,10 +21,10 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from oracles.cases import GENERATED
-from oracles.cases.factors import as_part, assembled, levels_of
-from oracles.cases.names import objection
-from oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
+from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.oracles.cases.factors import as_part, assembled, levels_of
+from kernel_workbench.oracles.cases.names import objection
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
 
 _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.op import Case
+from kernel_workbench.oracles.op import Case
 
 # Multiples of 1/8, to which a number can be added without a rounding: what relations are tried on.
 COARSE = "coarse"

@@ -11,7 +11,17 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from oracles.op import CONTIGUOUS, Case, Factor, Layout, Op, Part, TensorLayout, Tier, dtype_name
+from kernel_workbench.oracles.op import (
+    CONTIGUOUS,
+    Case,
+    Factor,
+    Layout,
+    Op,
+    Part,
+    TensorLayout,
+    Tier,
+    dtype_name,
+)
 
 FAR = "far strides"
 

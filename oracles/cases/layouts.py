@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from oracles.op import Layout, TensorLayout
+from kernel_workbench.oracles.op import Layout, TensorLayout
 
 _GUARD = 256  # poisoned elements before the first and after the last one that a view reaches
 _ALIGNMENT = 256  # bytes; an element offset of 0 means an address that is a multiple of it

@@ -11,7 +11,7 @@ from dataclasses import fields
 
 import torch
 
-from oracles.op import CONTIGUOUS, Case, Layout, Op, TensorLayout, dtype_name
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, Op, TensorLayout, dtype_name
 
 _SIZE = re.compile(r"(.*?)(\d{1,10})")
 _SEED = re.compile(r"seed(-?\d{1,10})")

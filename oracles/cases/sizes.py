@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from oracles.op import Case, Factor, Part
+from kernel_workbench.oracles.op import Case, Factor, Part
 
 
 @dataclass(frozen=True, slots=True)

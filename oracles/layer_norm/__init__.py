@@ -6,10 +6,10 @@ Outputs dx like x; dweight, dbias [n] in the weight's dtype (dgamma and dbeta in
 
 from __future__ import annotations
 
-from oracles.cases import with_coverings
-from oracles.layer_norm.bounds import bound
-from oracles.layer_norm.cases import ALLOWED, cases
-from oracles.layer_norm.closed_form import (
+from kernel_workbench.oracles.cases import with_coverings
+from kernel_workbench.oracles.layer_norm.bounds import bound
+from kernel_workbench.oracles.layer_norm.cases import ALLOWED, cases
+from kernel_workbench.oracles.layer_norm.closed_form import (
     OPTIONS,
     flops,
     forms,
@@ -17,12 +17,12 @@ from oracles.layer_norm.closed_form import (
     layer_norm_backward,
     least_bytes,
 )
-from oracles.layer_norm.emulation import emulate
-from oracles.layer_norm.relations import relations
-from oracles.layer_norm.signs import flips
-from oracles.layer_norm.values import inputs
-from oracles.layer_norm.workloads import WORKLOADS
-from oracles.op import Op
+from kernel_workbench.oracles.layer_norm.emulation import emulate
+from kernel_workbench.oracles.layer_norm.relations import relations
+from kernel_workbench.oracles.layer_norm.signs import flips
+from kernel_workbench.oracles.layer_norm.values import inputs
+from kernel_workbench.oracles.layer_norm.workloads import WORKLOADS
+from kernel_workbench.oracles.op import Op
 
 LAYER_NORM_BACKWARD: Op = Op(
     name="layer_norm_backward",

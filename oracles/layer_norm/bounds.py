@@ -56,12 +56,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.layer_norm.casts import Casts
-from oracles.layer_norm.closed_form import Rows, chunks
-from oracles.layer_norm.probes import probe_bound
-from oracles.layer_norm.values import addends_vary
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
-from oracles.rounding import FLUSHED, GRADUAL, HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF, Gamma
+from kernel_workbench.oracles.layer_norm.casts import Casts
+from kernel_workbench.oracles.layer_norm.closed_form import Rows, chunks
+from kernel_workbench.oracles.layer_norm.probes import probe_bound
+from kernel_workbench.oracles.layer_norm.values import addends_vary
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
+from kernel_workbench.oracles.rounding import (
+    FLUSHED,
+    GRADUAL,
+    HALF_SUBNORMAL_SPACING,
+    UNIT_ROUNDOFF,
+    Gamma,
+)
 
 
 @dataclass(frozen=True, slots=True)

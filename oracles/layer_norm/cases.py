@@ -11,12 +11,12 @@ from functools import cache
 
 import torch
 
-from oracles.cases import DTYPES, collect
-from oracles.cases.distributions import COARSE, INTEGERS, objection
-from oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
-from oracles.layer_norm.factors import factors_of
-from oracles.layer_norm.values import DISTRIBUTIONS
-from oracles.op import CONTIGUOUS, Allowed, Case, Layout, TensorLayout, Tier
+from kernel_workbench.oracles.cases import DTYPES, collect
+from kernel_workbench.oracles.cases.distributions import COARSE, INTEGERS, objection
+from kernel_workbench.oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
+from kernel_workbench.oracles.layer_norm.factors import factors_of
+from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS
+from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Layout, TensorLayout, Tier
 
 _NAME = "layer_norm_backward"
 Dtypes = tuple[torch.dtype, torch.dtype]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.op import Case, Numerics
-from oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
+from kernel_workbench.oracles.op import Case, Numerics
+from kernel_workbench.oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
 
 _LARGEST_EXPONENT = 600.0  # exp of it is finite in float64, and more than any fp32 sum is off by
 

@@ -19,8 +19,16 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from oracles.cases.layouts import strides_of
-from oracles.op import Case, Geometry, Inputs, OutputForm, Outputs, optional, required
+from kernel_workbench.oracles.cases.layouts import strides_of
+from kernel_workbench.oracles.op import (
+    Case,
+    Geometry,
+    Inputs,
+    OutputForm,
+    Outputs,
+    optional,
+    required,
+)
 
 OPTIONS = MappingProxyType(
     {

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.cases.distributions import INTEGERS
-from oracles.layer_norm.casts import Casts
-from oracles.layer_norm.closed_form import forms
-from oracles.layer_norm.values import addends_vary
-from oracles.op import Case, Inputs, Numerics, Outputs, optional, required
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.layer_norm.casts import Casts
+from kernel_workbench.oracles.layer_norm.closed_form import forms
+from kernel_workbench.oracles.layer_norm.values import addends_vary
+from kernel_workbench.oracles.op import Case, Inputs, Numerics, Outputs, optional, required
 
 # There errors come from underflow, few in a block and not the same from one order of operations to
 # another; and of probes nothing is rounded.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from oracles.cases import factors
-from oracles.cases.sizes import COLUMNS, ROWS
-from oracles.op import Factor, Layout, Part
+from kernel_workbench.oracles.cases import factors
+from kernel_workbench.oracles.cases.sizes import COLUMNS, ROWS
+from kernel_workbench.oracles.op import Factor, Layout, Part
 
 _OPTION = "residual", "accumulate", "device_independent", "rms_norm", "zero_centred"
 

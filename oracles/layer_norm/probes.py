@@ -21,11 +21,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracles.cases.distributions import INTEGERS, Values
-from oracles.layer_norm.casts import Casts
-from oracles.layer_norm.closed_form import chunks
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
-from oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
+from kernel_workbench.oracles.cases.distributions import INTEGERS, Values
+from kernel_workbench.oracles.layer_norm.casts import Casts
+from kernel_workbench.oracles.layer_norm.closed_form import chunks
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
+from kernel_workbench.oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
 
 
 def _is_power_of_two(n: int) -> bool:

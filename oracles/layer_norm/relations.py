@@ -24,10 +24,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from oracles.cases.distributions import COARSE, generator
-from oracles.layer_norm.closed_form import chunks
-from oracles.op import CONTIGUOUS, Balance, Case, Inputs, Relation, Relations, optional
-from oracles.relations import FACTOR, Tensors, copied, is_sampled, scaled
+from kernel_workbench.oracles.cases.distributions import COARSE, generator
+from kernel_workbench.oracles.layer_norm.closed_form import chunks
+from kernel_workbench.oracles.op import (
+    CONTIGUOUS,
+    Balance,
+    Case,
+    Inputs,
+    Relation,
+    Relations,
+    optional,
+)
+from kernel_workbench.oracles.relations import FACTOR, Tensors, copied, is_sampled, scaled
 
 _ROWS = ("dy", "x", "mean", "rstd", "dresidual", "dx")  # the first axis is the rows'
 _COLUMNS = ("dy", "x", "dresidual", "dx", "weight", "dweight", "dbias")  # the last is the columns'

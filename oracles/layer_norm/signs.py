@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import torch
 
-from oracles.op import Case, Flips
-from oracles.signs import Signs, expanded
+from kernel_workbench.oracles.op import Case, Flips
+from kernel_workbench.oracles.signs import Signs, expanded
 
 
 def flips(case: Case, seed: int) -> Flips:

@@ -11,12 +11,18 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.cases import distributions
-from oracles.cases.distributions import COARSE, INTEGERS, Distribution, Values, generator
-from oracles.cases.layouts import place_tensor, place_vector
-from oracles.layer_norm.closed_form import axes_of, rows_of
-from oracles.layer_norm.probes import integers
-from oracles.op import Case, Inputs
+from kernel_workbench.oracles.cases import distributions
+from kernel_workbench.oracles.cases.distributions import (
+    COARSE,
+    INTEGERS,
+    Distribution,
+    Values,
+    generator,
+)
+from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector
+from kernel_workbench.oracles.layer_norm.closed_form import axes_of, rows_of
+from kernel_workbench.oracles.layer_norm.probes import integers
+from kernel_workbench.oracles.op import Case, Inputs
 
 EPS = 1e-5
 _STATISTICS_CHUNK = 2**24

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from oracles.layer_norm.cases import layer_norm_case
-from oracles.op import CONTIGUOUS, Case, Layout, TensorLayout, Workloads
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, TensorLayout, Workloads
 
 _HALF, _SINGLE = torch.bfloat16, torch.float32
 _OFF = Layout("offset1", tuple((name, TensorLayout(offset=1)) for name in ("dy", "x", "weight")))

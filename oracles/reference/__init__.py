@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles import analysis
-from oracles.cases.distributions import Values, generator
-from oracles.cases.layouts import place_tensor, place_vector, strides_of
-from oracles.cases.sizes import Sizes
-from oracles.op import (
+from kernel_workbench.oracles import analysis
+from kernel_workbench.oracles.cases.distributions import Values, generator
+from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector, strides_of
+from kernel_workbench.oracles.cases.sizes import Sizes
+from kernel_workbench.oracles.op import (
     Bound,
     Case,
     Flips,
@@ -41,8 +41,8 @@ from oracles.op import (
     Outputs,
     required,
 )
-from oracles.reference import batches, symmetries
-from oracles.reference.cases import (
+from kernel_workbench.oracles.reference import batches, symmetries
+from kernel_workbench.oracles.reference.cases import (
     EQUAL,
     allowed_of,
     case_of,
@@ -51,9 +51,9 @@ from oracles.reference.cases import (
     distributions_of,
     workloads_of,
 )
-from oracles.reference.checks import check, one_sentence
-from oracles.reference.counts import Counter, meta
-from oracles.reference.signature import (
+from kernel_workbench.oracles.reference.checks import check, one_sentence
+from kernel_workbench.oracles.reference.counts import Counter, meta
+from kernel_workbench.oracles.reference.signature import (
     Array,
     Axis,
     Function,
@@ -615,7 +615,7 @@ def _compare(
         if not isinstance(size, Sizes):
             raise OpError(
                 f"{where}: sizes has {size!r} for {name}; write ROWS, COLUMNS or a Sizes(...) of "
-                "oracles.cases.sizes"
+                "kernel_workbench.oracles.cases.sizes"
             )
     arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
     used = {axis for each in arrays for axis in each.axes if isinstance(axis, str)}

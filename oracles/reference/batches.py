@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from oracles.op import CONTIGUOUS, Case, Inputs, Relation, Relations, required
-from oracles.reference.cases import case_of
-from oracles.reference.signature import Array, Axis, Extent
-from oracles.relations import Tensors, copied, is_sampled
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Relation, Relations, required
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.oracles.reference.signature import Array, Axis, Extent
+from kernel_workbench.oracles.relations import Tensors, copied, is_sampled
 
 if TYPE_CHECKING:
-    from oracles.reference import Reference
+    from kernel_workbench.oracles.reference import Reference
 
 _SINGLE = (torch.float32, torch.float32)
 _FEWEST = 3  # rows, so that a part of them is neither all nor one

@@ -15,13 +15,13 @@ from itertools import chain
 import numpy as np
 import torch
 
-from oracles.cases import DTYPES, collect, factors
-from oracles.cases import distributions as known
-from oracles.cases.covering import Coverage
-from oracles.cases.distributions import Distribution
-from oracles.cases.layouts import alike, apart, offsets
-from oracles.cases.sizes import Sizes
-from oracles.op import (
+from kernel_workbench.oracles.cases import DTYPES, collect, factors
+from kernel_workbench.oracles.cases import distributions as known
+from kernel_workbench.oracles.cases.covering import Coverage
+from kernel_workbench.oracles.cases.distributions import Distribution
+from kernel_workbench.oracles.cases.layouts import alike, apart, offsets
+from kernel_workbench.oracles.cases.sizes import Sizes
+from kernel_workbench.oracles.op import (
     CONTIGUOUS,
     Allowed,
     Case,
@@ -33,7 +33,7 @@ from oracles.op import (
     Tier,
     Workloads,
 )
-from oracles.reference.signature import Signature
+from kernel_workbench.oracles.reference.signature import Signature
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 _SAME: tuple[Dtypes, ...] = tuple((each, each) for each in DTYPES)

@@ -20,10 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from oracles.analysis import NoRuleError, bounds, truth
-from oracles.analysis.trace import attention_by_operations
-from oracles.op import Argument, Numerics
-from oracles.reference.signature import Function, OpError, Signature, place_of
+from kernel_workbench.oracles.analysis import NoRuleError, bounds, truth
+from kernel_workbench.oracles.analysis.trace import attention_by_operations
+from kernel_workbench.oracles.op import Argument, Numerics
+from kernel_workbench.oracles.reference.signature import Function, OpError, Signature, place_of
 
 # Of these, bits mean nothing once an error is added; a code of 8 bits may be read as it is.
 _NUMBERS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}

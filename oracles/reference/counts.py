@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-# A marked cast (oracles.analysis.rounds) is none of the work that is asked for.
+# A marked cast (kernel_workbench.oracles.analysis.rounds) is none of the work that is asked for.
 _COPIES = frozenset({"_to_copy", "clone", "copy_", "contiguous", "cat", "stack", "rounds"})
 _LOGARITHMS = frozenset({"logsumexp", "_log_softmax", "log", "log2"})
 

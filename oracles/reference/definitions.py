@@ -34,12 +34,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from oracles.analysis import Precision, truth
-from oracles.cases.sizes import Sizes
-from oracles.op import Case, Workloads, required
-from oracles.reference import Draw, Reference, ReferenceOp, op_of
-from oracles.reference.cases import case_of, cases_of
-from oracles.reference.signature import (
+from kernel_workbench.oracles.analysis import Precision, truth
+from kernel_workbench.oracles.cases.sizes import Sizes
+from kernel_workbench.oracles.op import Case, Workloads, required
+from kernel_workbench.oracles.reference import Draw, Reference, ReferenceOp, op_of
+from kernel_workbench.oracles.reference.cases import case_of, cases_of
+from kernel_workbench.oracles.reference.signature import (
     Array,
     Axis,
     Extent,

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from oracles.op import Case
+from kernel_workbench.oracles.op import Case
 
 Kind = Literal["activation", "weight"]
 _FIXED = {

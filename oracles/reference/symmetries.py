@@ -16,9 +16,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from oracles.op import Case, Flips
-from oracles.reference.signature import Array, Signature
-from oracles.signs import Signs
+from kernel_workbench.oracles.op import Case, Flips
+from kernel_workbench.oracles.reference.signature import Array, Signature
+from kernel_workbench.oracles.signs import Signs
 
 _DRAWS = 2
 _ATTEMPTS = 64  # each leaves an output of one element as it is with a probability of a half

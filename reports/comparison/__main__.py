@@ -1,4 +1,6 @@
-"""`python -m reports.comparison A B [C ...]`: lay records beside one another, A the base.
+"""`python -m kernel_workbench.reports.comparison A B [C ...]`: compare records.
+
+Record A is the base that the others are compared with.
 
 Exit status: 0 where they could be compared, whatever came of it; under --gate 1 where a row of one
 model is slower or less accurate, and 4 where no row was compared; 2 where there is nothing to
@@ -11,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports.arguments import CommandLine, add_forms, named_forms
-from reports.comparison.report import Comparison, compare
-from reports.comparison.side import read_sides
-from reports.exit_status import ExitStatus
-from reports.output import refuse_to_overwrite, run_alone, write_document
-from reports.phrases import shown
-from reports.record import RecordError
+from kernel_workbench.reports.arguments import CommandLine, add_forms, named_forms
+from kernel_workbench.reports.comparison.report import Comparison, compare
+from kernel_workbench.reports.comparison.side import read_sides
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.output import refuse_to_overwrite, run_alone, write_document
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import RecordError
 
 if TYPE_CHECKING:
     import argparse

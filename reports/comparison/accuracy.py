@@ -11,15 +11,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from reports.comparison.tables import name_fields
-from reports.document.fields import table_of, text
-from reports.document.model import Cell, Part
-from reports.phrases import count, number, ratio
+from kernel_workbench.reports.comparison.tables import name_fields
+from kernel_workbench.reports.document.fields import table_of, text
+from kernel_workbench.reports.document.model import Cell, Part
+from kernel_workbench.reports.phrases import count, number, ratio
 
 if TYPE_CHECKING:
-    from reports.comparison.side import Judged, Key, Side
-    from reports.document.fields import Field
-    from reports.document.model import Tone
+    from kernel_workbench.reports.comparison.side import Judged, Key, Side
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Tone
 
 GROWTH = 1.1
 Kind = Literal["LESS ACCURATE", "MORE ACCURATE", "OTHER STATUS"]

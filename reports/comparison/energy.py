@@ -11,25 +11,25 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.comparison.pairs import Pairs, pair_energies
-from reports.comparison.tables import (
+from kernel_workbench.reports.comparison.pairs import Pairs, pair_energies
+from kernel_workbench.reports.comparison.tables import (
     dropped_tables,
     name_fields,
     named,
     weighted_total,
 )
-from reports.document.fields import table_of
-from reports.document.model import Cell, Column, Part
-from reports.phrases import count, times
+from kernel_workbench.reports.document.fields import table_of
+from kernel_workbench.reports.document.model import Cell, Column, Part
+from kernel_workbench.reports.phrases import count, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reports.comparison.pairs import Pair
-    from reports.comparison.side import Powered, Side
-    from reports.comparison.tables import Weighed
-    from reports.document.fields import Field
-    from reports.document.model import Table
+    from kernel_workbench.reports.comparison.pairs import Pair
+    from kernel_workbench.reports.comparison.side import Powered, Side
+    from kernel_workbench.reports.comparison.tables import Weighed
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Table
 
 BOARDS = 0.07
 

@@ -13,8 +13,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from reports.comparison.pairs import Pairs, pair_speeds
-from reports.comparison.tables import (
+from kernel_workbench.reports.comparison.pairs import Pairs, pair_speeds
+from kernel_workbench.reports.comparison.tables import (
     case_text,
     dropped_tables,
     name_fields,
@@ -22,16 +22,16 @@ from reports.comparison.tables import (
     rate_text,
     renamed_notes,
 )
-from reports.document.fields import number, table_of, text
-from reports.document.model import Cell, Column, Part
-from reports.phrases import count, figure, microseconds, times
+from kernel_workbench.reports.document.fields import number, table_of, text
+from kernel_workbench.reports.document.model import Cell, Column, Part
+from kernel_workbench.reports.phrases import count, figure, microseconds, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from reports.comparison.side import Key, Side, Timed
-    from reports.document.fields import Field
-    from reports.document.model import Table
+    from kernel_workbench.reports.comparison.side import Key, Side, Timed
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Table
 
 _OfCase = tuple[str, float]  # a case, and the ratio of a row of it
 _LEVEL = 0.95

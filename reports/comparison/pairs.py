@@ -6,13 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from reports.comparison.side import Key, Powered, Timed
+from kernel_workbench.reports.comparison.side import Key, Powered, Timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from reports.comparison.side import Side
-    from reports.record import CaseInfo
+    from kernel_workbench.reports.comparison.side import Side
+    from kernel_workbench.reports.record import CaseInfo
 
 _Row = TypeVar("_Row", bound="Timed | Powered")
 

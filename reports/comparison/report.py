@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from reports.comparison.accuracy import AccuracyChange, accuracy_part
-from reports.comparison.energy import energy_part
-from reports.comparison.generations import generations_part
-from reports.comparison.rule import Verdict
-from reports.comparison.speed import Held, hold, speed_part
-from reports.comparison.tables import named
-from reports.document.model import Document, Part
-from reports.phrases import count, shown
-from reports.record import RecordError
-from reports.views.run import commit_text, part_notes
+from kernel_workbench.reports.comparison.accuracy import AccuracyChange, accuracy_part
+from kernel_workbench.reports.comparison.energy import energy_part
+from kernel_workbench.reports.comparison.generations import generations_part
+from kernel_workbench.reports.comparison.rule import Verdict
+from kernel_workbench.reports.comparison.speed import Held, hold, speed_part
+from kernel_workbench.reports.comparison.tables import named
+from kernel_workbench.reports.document.model import Document, Part
+from kernel_workbench.reports.phrases import count, shown
+from kernel_workbench.reports.record import RecordError
+from kernel_workbench.reports.views.run import commit_text, part_notes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reports.comparison.side import Side
+    from kernel_workbench.reports.comparison.side import Side
 
 # Of the parts' verdicts the first of these heads the report.
 _WORST = (

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from reports.comparison.rule import (
+from kernel_workbench.reports.comparison.rule import (
     LEAST_PLACEMENTS,
     Evidence,
     Interval,
@@ -23,8 +23,8 @@ from reports.comparison.rule import (
     median_of,
     timer_step_us,
 )
-from reports.phrases import shown
-from reports.record import (
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import (
     BUSY_HOST,
     AccuracyRow,
     BenchRow,
@@ -33,14 +33,14 @@ from reports.record import (
     RecordError,
     read,
 )
-from reports.record.pytest_benchmark import read_import
-from reports.views.accuracy_figures import held_case
+from kernel_workbench.reports.record.pytest_benchmark import read_import
+from kernel_workbench.reports.views.accuracy_figures import held_case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from reports.record import Environment, Record, Row, RunHeader, TimedProcess
+    from kernel_workbench.reports.record import Environment, Record, Row, RunHeader, TimedProcess
 
 # What a damaged record may hold and no call takes: a nanosecond, and a week.
 _SHORTEST_US, _LONGEST_US = 1e-3, 6e11

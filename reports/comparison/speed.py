@@ -9,31 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.comparison.pairs import Pairs, pair_speeds
-from reports.comparison.rule import (
+from kernel_workbench.reports.comparison.pairs import Pairs, pair_speeds
+from kernel_workbench.reports.comparison.rule import (
     EMPTY_CALLS_US,
     Judgement,
     Verdict,
     empty_calls_apart_us,
     judge,
 )
-from reports.comparison.tables import (
+from kernel_workbench.reports.comparison.tables import (
     change_text,
     dropped_tables,
     name_fields,
     renamed_notes,
     weighted_total,
 )
-from reports.document.fields import number, table_of, text
-from reports.document.model import Cell, Column, Part
-from reports.phrases import count, figure, microseconds
+from kernel_workbench.reports.document.fields import number, table_of, text
+from kernel_workbench.reports.document.model import Cell, Column, Part
+from kernel_workbench.reports.phrases import count, figure, microseconds
 
 if TYPE_CHECKING:
-    from reports.comparison.pairs import Pair
-    from reports.comparison.side import Side, Timed
-    from reports.comparison.tables import Weighed
-    from reports.document.fields import Field
-    from reports.document.model import Table, Tone
+    from kernel_workbench.reports.comparison.pairs import Pair
+    from kernel_workbench.reports.comparison.side import Side, Timed
+    from kernel_workbench.reports.comparison.tables import Weighed
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Table, Tone
 
 _TONES: dict[Verdict, Tone] = {
     Verdict.SLOWER: "bad",

@@ -6,15 +6,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports.document.fields import number, table_of, text
+from kernel_workbench.reports.document.fields import number, table_of, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from reports.comparison.pairs import Dropped, Pairs
-    from reports.comparison.side import Key, Side
-    from reports.document.fields import Field
-    from reports.document.model import Table
+    from kernel_workbench.reports.comparison.pairs import Dropped, Pairs
+    from kernel_workbench.reports.comparison.side import Key, Side
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Table
 
 # Op, kernel, its weight in either record, and what a call takes of either side.
 Weighed = tuple[str, str, float | None, float | None, float, float]

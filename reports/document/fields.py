@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from reports.document.model import Cell, Column, Kind, Level, Table, Tone
+from kernel_workbench.reports.document.model import Cell, Column, Kind, Level, Table, Tone
 
 Item = TypeVar("Item")
 Whole = TypeVar("Whole")

@@ -15,13 +15,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports.document.model import Figure, Table
-from reports.phrases import LONGEST, count, cut
+from kernel_workbench.reports.document.model import Figure, Table
+from kernel_workbench.reports.phrases import LONGEST, count, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reports.document.model import Cell, Document, Kind, Part
+    from kernel_workbench.reports.document.model import Cell, Document, Kind, Part
 
 _STYLE = Path(__file__).with_name("page.css")
 _SCRIPT = Path(__file__).with_name("page.js")

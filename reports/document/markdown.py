@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reports.document.model import Cell, Table
-from reports.phrases import cut, shown
+from kernel_workbench.reports.document.model import Cell, Table
+from kernel_workbench.reports.phrases import cut, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reports.document.model import Document, Part
+    from kernel_workbench.reports.document.model import Document, Part
 
 # An underscore inside a word, as in row_persistent, means nothing to GitHub and stays readable.
 _SPECIAL = re.compile(r"[\\`*{}\[\]<>#|~@&$!]|:(?=//)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")

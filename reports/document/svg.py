@@ -18,7 +18,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from reports.phrases import shown
+from kernel_workbench.reports.phrases import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from reports.document.model import Cell, Table
-from reports.phrases import count, cut, shown
+from kernel_workbench.reports.document.model import Cell, Table
+from kernel_workbench.reports.phrases import count, cut, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
-    from reports.document.model import Column, Document, Part, Tone
+    from kernel_workbench.reports.document.model import Column, Document, Part, Tone
 
 _STYLES: dict[Tone, str] = {
     "": "",

@@ -1,4 +1,6 @@
-"""`python -m reports.history FOLDER [...]`: the records of folders over time, and their changes.
+"""`python -m kernel_workbench.reports.history FOLDER [...]`: show records over time.
+
+Figures are shown by date, with the points at which they change.
 
 Exit status: 0, whatever was found; 1 under --gate where the last change of a series is for the
 worse; 2 where there is nothing to follow, with the reason; 4 under --gate where every series that
@@ -12,20 +14,20 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports.arguments import CommandLine, add_forms, named_forms
-from reports.exit_status import ExitStatus
-from reports.history.branch import copy_records
-from reports.history.change_points import FEWEST_RUNS
-from reports.history.series import read_runs, records_in, series_of
-from reports.history.view import document_of, told_left_out, too_short, worse
-from reports.output import refuse_to_overwrite, run_alone, write_document
-from reports.phrases import count, shown
-from reports.record import RecordError
+from kernel_workbench.reports.arguments import CommandLine, add_forms, named_forms
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.history.branch import copy_records
+from kernel_workbench.reports.history.change_points import FEWEST_RUNS
+from kernel_workbench.reports.history.series import read_runs, records_in, series_of
+from kernel_workbench.reports.history.view import document_of, told_left_out, too_short, worse
+from kernel_workbench.reports.output import refuse_to_overwrite, run_alone, write_document
+from kernel_workbench.reports.phrases import count, shown
+from kernel_workbench.reports.record import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reports.comparison.side import Side
+    from kernel_workbench.reports.comparison.side import Side
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

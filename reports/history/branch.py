@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path, PurePosixPath
 
-from reports.phrases import shown
-from reports.record import RecordError
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import RecordError
 
 KINDS = (".jsonl", ".jsonl.gz")
 

@@ -8,20 +8,20 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from reports.comparison.accuracy import accuracy_changes
-from reports.comparison.energy import energy_ratio
-from reports.comparison.side import read_sides
-from reports.comparison.speed import hold
-from reports.history.branch import KINDS
-from reports.history.change_points import FEWEST_RUNS, change_points
-from reports.phrases import shown
-from reports.record import RecordError
+from kernel_workbench.reports.comparison.accuracy import accuracy_changes
+from kernel_workbench.reports.comparison.energy import energy_ratio
+from kernel_workbench.reports.comparison.side import read_sides
+from kernel_workbench.reports.comparison.speed import hold
+from kernel_workbench.reports.history.branch import KINDS
+from kernel_workbench.reports.history.change_points import FEWEST_RUNS, change_points
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from reports.comparison.side import Key, Side
+    from kernel_workbench.reports.comparison.side import Key, Side
 
 # What is followed of each suite: the figure's name and unit. More of each is worse.
 FIGURES = {"bench": "time, us", "profile": "energy, J", "accuracy": "error / bound"}

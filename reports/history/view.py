@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.comparison.tables import case_text, change_text
-from reports.document.fields import number, of_part, table_of, text
-from reports.document.model import Cell, Column, Document, Part
-from reports.history.change_points import FEWEST_RUNS
-from reports.history.series import FIGURES
-from reports.phrases import count, figure
-from reports.views.run import commit_text
+from kernel_workbench.reports.comparison.tables import case_text, change_text
+from kernel_workbench.reports.document.fields import number, of_part, table_of, text
+from kernel_workbench.reports.document.model import Cell, Column, Document, Part
+from kernel_workbench.reports.history.change_points import FEWEST_RUNS
+from kernel_workbench.reports.history.series import FIGURES
+from kernel_workbench.reports.phrases import count, figure
+from kernel_workbench.reports.views.run import commit_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reports.comparison.side import Side
-    from reports.document.fields import Field
-    from reports.document.model import Tone
-    from reports.history.series import Change, Series
+    from kernel_workbench.reports.comparison.side import Side
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Tone
+    from kernel_workbench.reports.history.series import Change, Series
 
 _Item = tuple["Series", "Change"]
 _TELLING = 6  # characters at the end of a board's id

@@ -1,7 +1,13 @@
 """What a run leaves: a header, a row for each thing tried, an end; JSON lines, written and read."""
 
-from reports.record.accuracy_row import ULP_EDGES, AccuracyRow, OutputError, Rule, Tried
-from reports.record.bench_row import (
+from kernel_workbench.reports.record.accuracy_row import (
+    ULP_EDGES,
+    AccuracyRow,
+    OutputError,
+    Rule,
+    Tried,
+)
+from kernel_workbench.reports.record.bench_row import (
     BUSY_HOST,
     SHARED_GPU,
     BenchRow,
@@ -10,17 +16,17 @@ from reports.record.bench_row import (
     Stop,
     TimedProcess,
 )
-from reports.record.compile_row import (
+from kernel_workbench.reports.record.compile_row import (
     BrokenExpectation,
     CodeMix,
     CompileRow,
     LoopMix,
     PredictionRow,
 )
-from reports.record.line import CaseInfo, SchemaLine, Status
-from reports.record.profile_row import ProfileRow, Series, Spread, Validity, Window
-from reports.record.reader import Line, Record, RecordError, Row, latest, read
-from reports.record.run import (
+from kernel_workbench.reports.record.line import CaseInfo, SchemaLine, Status
+from kernel_workbench.reports.record.profile_row import ProfileRow, Series, Spread, Validity, Window
+from kernel_workbench.reports.record.reader import Line, Record, RecordError, Row, latest, read
+from kernel_workbench.reports.record.run import (
     ACCURACY_PROTOCOL,
     BENCH_PROTOCOL,
     PROTOCOL,
@@ -33,8 +39,13 @@ from reports.record.run import (
     RunEnd,
     RunHeader,
 )
-from reports.record.search_row import CoverageRow, FindRow
-from reports.record.writer import RecordContinuation, RecordWriter, new_path, new_record
+from kernel_workbench.reports.record.search_row import CoverageRow, FindRow
+from kernel_workbench.reports.record.writer import (
+    RecordContinuation,
+    RecordWriter,
+    new_path,
+    new_record,
+)
 
 __all__ = [
     "ACCURACY_PROTOCOL",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from reports.record.line import CaseInfo, SchemaLine, Status, Whole
+from kernel_workbench.reports.record.line import CaseInfo, SchemaLine, Status, Whole
 
 # Upper edges of an output's histogram, in units of the last place; what is past them counts last.
 ULP_EDGES: tuple[float, ...] = (0.0, *(2.0**power for power in range(-1, 17)))

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from reports.record.line import CaseInfo, SchemaLine, Status, Whole
+from kernel_workbench.reports.record.line import CaseInfo, SchemaLine, Status, Whole
 
 Cache = Literal["cold", "warm"]
 Stop = Literal["steady", "noise plateau", "time limit", "sample limit"]

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from reports.record.line import CaseInfo, SchemaLine, Whole
+from kernel_workbench.reports.record.line import CaseInfo, SchemaLine, Whole
 
 
 class LoopMix(SchemaLine):

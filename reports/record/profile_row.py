@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from reports.record.line import CLOSED, CaseInfo, SchemaLine, Status, Whole
+from kernel_workbench.reports.record.line import CLOSED, CaseInfo, SchemaLine, Status, Whole
 
 Validity = Literal["valid", "transient", "invalid"]
 

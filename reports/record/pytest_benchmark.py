@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from reports.phrases import shown
-from reports.record import (
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import (
     BENCH_PROTOCOL,
     BenchRow,
     CaseInfo,

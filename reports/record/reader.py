@@ -15,13 +15,13 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from reports.phrases import shown
-from reports.record.accuracy_row import AccuracyRow
-from reports.record.bench_row import BenchRow
-from reports.record.compile_row import CompileRow, PredictionRow
-from reports.record.profile_row import ProfileRow
-from reports.record.run import SCHEMA_VERSION, RunEnd, RunHeader
-from reports.record.search_row import CoverageRow, FindRow
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record.accuracy_row import AccuracyRow
+from kernel_workbench.reports.record.bench_row import BenchRow
+from kernel_workbench.reports.record.compile_row import CompileRow, PredictionRow
+from kernel_workbench.reports.record.profile_row import ProfileRow
+from kernel_workbench.reports.record.run import SCHEMA_VERSION, RunEnd, RunHeader
+from kernel_workbench.reports.record.search_row import CoverageRow, FindRow
 
 Row = AccuracyRow | CompileRow | PredictionRow | BenchRow | ProfileRow | FindRow | CoverageRow
 Line = Annotated[

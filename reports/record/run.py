@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from reports.record.line import SchemaLine, Whole
+from kernel_workbench.reports.record.line import SchemaLine, Whole
 
 SCHEMA_VERSION = 1
 PROTOCOL = 2

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from reports.record.accuracy_row import Rule
-from reports.record.line import CaseInfo, SchemaLine, Whole
+from kernel_workbench.reports.record.accuracy_row import Rule
+from kernel_workbench.reports.record.line import CaseInfo, SchemaLine, Whole
 
 
 class FindRow(SchemaLine):

@@ -14,8 +14,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
-from reports.phrases import shown
-from reports.record.reader import STAMP, RecordError, chunks_of, why
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record.reader import STAMP, RecordError, chunks_of, why
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from reports.record.reader import Record, Row
-    from reports.record.run import RunEnd, RunHeader
+    from kernel_workbench.reports.record.reader import Record, Row
+    from kernel_workbench.reports.record.run import RunEnd, RunHeader
 
 
 class _TakenError(RecordError):

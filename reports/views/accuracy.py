@@ -11,10 +11,10 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from reports.document.fields import command, number, table_of, text
-from reports.document.model import Cell, Column
-from reports.phrases import count, duration, memory, ratio, share
-from reports.views.accuracy_figures import (
+from kernel_workbench.reports.document.fields import command, number, table_of, text
+from kernel_workbench.reports.document.model import Cell, Column
+from kernel_workbench.reports.phrases import count, duration, memory, ratio, share
+from kernel_workbench.reports.views.accuracy_figures import (
     MEASURED_RULES,
     PROPERTIES,
     ULP_TITLES,
@@ -39,17 +39,17 @@ from reports.views.accuracy_figures import (
     workspaces,
     worst,
 )
-from reports.views.accuracy_verdict import headline
-from reports.views.coverage import share_met, unmet_pairs
-from reports.views.run import environment_lines, record_part, total_duration
+from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.coverage import share_met, unmet_pairs
+from kernel_workbench.reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reports.document.fields import Field
-    from reports.document.model import Level, Part, Table, Tone
-    from reports.record import AccuracyRow, CoverageRow, Record
-    from reports.views.accuracy_figures import (
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Level, Part, Table, Tone
+    from kernel_workbench.reports.record import AccuracyRow, CoverageRow, Record
+    from kernel_workbench.reports.views.accuracy_figures import (
         KernelProperties,
         KernelSummary,
         KernelVariants,

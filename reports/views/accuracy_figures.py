@@ -10,15 +10,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from reports.phrases import count, number, numerics_value, ratio
-from reports.record import ULP_EDGES
-from reports.views.failing_cases import plainness, shared_facts
-from reports.views.run import joint_reason, parts_of, reason_key
+from kernel_workbench.reports.phrases import count, number, numerics_value, ratio
+from kernel_workbench.reports.record import ULP_EDGES
+from kernel_workbench.reports.views.failing_cases import plainness, shared_facts
+from kernel_workbench.reports.views.run import joint_reason, parts_of, reason_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from reports.record import AccuracyRow, OutputError, Record, Rule, Status
+    from kernel_workbench.reports.record import AccuracyRow, OutputError, Record, Rule, Status
 
 Key = tuple[str, str]  # op, kernel: two ops may have kernels of one name
 NO_OPTION = "no option"

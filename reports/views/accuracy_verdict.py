@@ -13,20 +13,20 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from reports.phrases import count, shown
-from reports.views.accuracy_figures import (
+from kernel_workbench.reports.phrases import count, shown
+from kernel_workbench.reports.views.accuracy_figures import (
     BOUND_RULES,
     configurations_counted,
     refusals,
     short_case,
     variants_counted,
 )
-from reports.views.run import baselines_of, part_notes, total_duration
+from kernel_workbench.reports.views.run import baselines_of, part_notes, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reports.record import AccuracyRow, KernelInfo, Record
+    from kernel_workbench.reports.record import AccuracyRow, KernelInfo, Record
 
 Verdict = Literal["PASSED", "FAILED", "INCOMPLETE", "NOT GATED"]
 FEW = 20  # cases, below which a pass says little of shapes and layouts

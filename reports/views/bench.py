@@ -11,9 +11,9 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from reports.document.fields import meanings, number, only, table_of, text
-from reports.document.model import Cell, Column
-from reports.phrases import (
+from kernel_workbench.reports.document.fields import meanings, number, only, table_of, text
+from kernel_workbench.reports.document.model import Cell, Column
+from kernel_workbench.reports.phrases import (
     count,
     duration,
     figure,
@@ -24,10 +24,16 @@ from reports.phrases import (
     shown,
     times,
 )
-from reports.record import BUSY_HOST, SHARED_GPU, RecordError
-from reports.views.bench_cases import cases_of, kernels_of, roof_of, share_of, short_case
-from reports.views.bench_pictures import roofline, shares
-from reports.views.performance import (
+from kernel_workbench.reports.record import BUSY_HOST, SHARED_GPU, RecordError
+from kernel_workbench.reports.views.bench_cases import (
+    cases_of,
+    kernels_of,
+    roof_of,
+    share_of,
+    short_case,
+)
+from kernel_workbench.reports.views.bench_pictures import roofline, shares
+from kernel_workbench.reports.views.performance import (
     STATUSES,
     part_of,
     problems_of,
@@ -36,15 +42,15 @@ from reports.views.performance import (
     statuses_of,
     verdict_of,
 )
-from reports.views.run import total_duration
+from kernel_workbench.reports.views.run import total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reports.document.fields import Field
-    from reports.document.model import Figure, Part, Table, Tone
-    from reports.record import BenchRow, Record, Roof, TimedProcess
-    from reports.views.bench_cases import CaseRows, KernelRows, Timed
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Figure, Part, Table, Tone
+    from kernel_workbench.reports.record import BenchRow, Record, Roof, TimedProcess
+    from kernel_workbench.reports.views.bench_cases import CaseRows, KernelRows, Timed
 
 _CEILING = "of what this device was measured to do, which a kernel may pass"
 _MEANS = "ratios are geometric means over a kernel's cases, shares medians"

@@ -12,13 +12,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.views.performance import in_common
-from reports.views.run import name_of, parts_of
+from kernel_workbench.reports.views.performance import in_common
+from kernel_workbench.reports.views.run import name_of, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reports.record import BenchRow, Record
+    from kernel_workbench.reports.record import BenchRow, Record
 
 
 @dataclass(frozen=True, slots=True)

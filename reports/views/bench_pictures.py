@@ -12,10 +12,19 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from reports.document.model import Figure
-from reports.document.svg import COLOURS, INK, MARKS, drawable, drawn, label, legend, placed
-from reports.views.bench_cases import roof_of, share_of, time_us
-from reports.views.run import own_of
+from kernel_workbench.reports.document.model import Figure
+from kernel_workbench.reports.document.svg import (
+    COLOURS,
+    INK,
+    MARKS,
+    drawable,
+    drawn,
+    label,
+    legend,
+    placed,
+)
+from kernel_workbench.reports.views.bench_cases import roof_of, share_of, time_us
+from kernel_workbench.reports.views.run import own_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -23,8 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-    from reports.record import Record, Roof
-    from reports.views.bench_cases import CaseRows, Timed
+    from kernel_workbench.reports.record import Record, Roof
+    from kernel_workbench.reports.views.bench_cases import CaseRows, Timed
 
 MOST_POINTS = 1500  # a picture of more is slow to show, and no clearer
 MOST_CASES = 40

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from reports.document.fields import number, of_part, table_of, text
-from reports.document.model import Cell, Column
-from reports.phrases import count, duration, memory, microseconds
-from reports.views.compile_changes import KINDS, WORSE, changes_between, tools_of
-from reports.views.compile_figures import (
+from kernel_workbench.reports.document.fields import number, of_part, table_of, text
+from kernel_workbench.reports.document.model import Cell, Column
+from kernel_workbench.reports.phrases import count, duration, memory, microseconds
+from kernel_workbench.reports.views.compile_changes import KINDS, WORSE, changes_between, tools_of
+from kernel_workbench.reports.views.compile_figures import (
     code_text,
     in_order,
     loads_are_narrow,
@@ -20,16 +20,16 @@ from reports.views.compile_figures import (
     short_label,
     variant_of,
 )
-from reports.views.run import environment_lines, record_part, total_duration
+from kernel_workbench.reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reports.document.fields import Field
-    from reports.document.model import Level, Part, Table, Tone
-    from reports.record import CompileRow, PredictionRow, Record
-    from reports.views.compile_changes import Change, Changes
-    from reports.views.compile_figures import Variant
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Level, Part, Table, Tone
+    from kernel_workbench.reports.record import CompileRow, PredictionRow, Record
+    from kernel_workbench.reports.views.compile_changes import Change, Changes
+    from kernel_workbench.reports.views.compile_figures import Variant
 
 _Item = TypeVar("_Item")
 _TONES: dict[str, Tone] = {"PASSED": "good", "FAILED": "bad", "INCOMPLETE": "doubtful"}

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.phrases import memory
-from reports.views.compile_figures import (
+from kernel_workbench.reports.phrases import memory
+from kernel_workbench.reports.views.compile_figures import (
     WHOLE,
     Variant,
     matrix_families,
@@ -19,7 +19,7 @@ from reports.views.compile_figures import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from reports.record import CompileRow, Record
+    from kernel_workbench.reports.record import CompileRow, Record
 
 # The gravest first: what is worse, and the same the other way round.
 _PAIRS = (

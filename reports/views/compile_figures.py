@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reports.record import CodeMix, CompileRow, Record
+    from kernel_workbench.reports.record import CodeMix, CompileRow, Record
 
 WHOLE = 16  # bytes of the widest load of a thread before Blackwell's
 Variant = tuple[str, str, str, str]  # op, kernel, label, function

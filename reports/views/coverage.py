@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from reports.document.fields import number, table_of, text
+from kernel_workbench.reports.document.fields import number, table_of, text
 
 if TYPE_CHECKING:
-    from reports.document.model import Table
-    from reports.record import CoverageRow
+    from kernel_workbench.reports.document.model import Table
+    from kernel_workbench.reports.record import CoverageRow
 
 
 def share_met(rows: Iterable[CoverageRow]) -> float | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reports.record import CaseInfo
+    from kernel_workbench.reports.record import CaseInfo
 
 _PLAIN_DTYPES = ("float32", "bfloat16", "float16")
 _DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256)

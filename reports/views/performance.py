@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from reports.document.fields import command, number, table_of, text
-from reports.document.model import Cell
-from reports.phrases import figure
-from reports.views.run import environment_lines, joint_reason, part_notes, reason_key, record_part
+from kernel_workbench.reports.document.fields import command, number, table_of, text
+from kernel_workbench.reports.document.model import Cell
+from kernel_workbench.reports.phrases import figure
+from kernel_workbench.reports.views.run import (
+    environment_lines,
+    joint_reason,
+    part_notes,
+    reason_key,
+    record_part,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from reports.document.fields import Field
-    from reports.document.model import Figure, Part, Table, Tone
-    from reports.record import BenchRow, ProfileRow, Record, Roof
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Figure, Part, Table, Tone
+    from kernel_workbench.reports.record import BenchRow, ProfileRow, Record, Roof
 
 Value = TypeVar("Value")
 TimedOrMeasured = TypeVar("TimedOrMeasured", "BenchRow", "ProfileRow")

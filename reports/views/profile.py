@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reports.document.fields import meanings, number, only, table_of, text, whole
-from reports.document.model import Cell, Column
-from reports.phrases import count, duration, figure, microseconds, milliseconds, share, times
-from reports.views.performance import (
+from kernel_workbench.reports.document.fields import meanings, number, only, table_of, text, whole
+from kernel_workbench.reports.document.model import Cell, Column
+from kernel_workbench.reports.phrases import (
+    count,
+    duration,
+    figure,
+    microseconds,
+    milliseconds,
+    share,
+    times,
+)
+from kernel_workbench.reports.views.performance import (
     STATUSES,
     part_of,
     problems_of,
@@ -21,8 +29,8 @@ from reports.views.performance import (
     statuses_of,
     verdict_of,
 )
-from reports.views.profile_codes import meaning
-from reports.views.profile_energies import (
+from kernel_workbench.reports.views.profile_codes import meaning
+from kernel_workbench.reports.views.profile_energies import (
     Held,
     Missing,
     Total,
@@ -39,15 +47,20 @@ from reports.views.profile_energies import (
     short_case,
     totals_of,
 )
-from reports.views.profile_pictures import QUANTITIES, drawn_rows, timeline_of, timelines
-from reports.views.run import name_of, own_of, parts_of, total_duration
+from kernel_workbench.reports.views.profile_pictures import (
+    QUANTITIES,
+    drawn_rows,
+    timeline_of,
+    timelines,
+)
+from kernel_workbench.reports.views.run import name_of, own_of, parts_of, total_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reports.document.fields import Field
-    from reports.document.model import Figure, Part, Table, Tone
-    from reports.record import ProfileRow, Record, Spread, Window
+    from kernel_workbench.reports.document.fields import Field
+    from kernel_workbench.reports.document.model import Figure, Part, Table, Tone
+    from kernel_workbench.reports.record import ProfileRow, Record, Spread, Window
 
 
 MOST_WINDOWS = 2000  # of 500 rows with four trials: more is slow to make and to open

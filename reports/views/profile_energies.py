@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from reports.views.performance import in_common
-from reports.views.run import parts_of
+from kernel_workbench.reports.views.performance import in_common
+from kernel_workbench.reports.views.run import parts_of
 
 if TYPE_CHECKING:
-    from reports.record import ProfileRow, Record, Validity
+    from kernel_workbench.reports.record import ProfileRow, Record, Validity
 
 _WORSE: tuple[Validity, ...] = ("valid", "transient", "invalid")  # in this order
 _MOST_OF_WINDOW = 1.01  # that a time within it can come to

@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reports.document.model import Figure
-from reports.document.svg import COLOURS, drawable, drawn, label, legend, placed
-from reports.record import ProfileRow, Series
-from reports.views.profile_energies import cases_of
-from reports.views.run import own_of
+from kernel_workbench.reports.document.model import Figure
+from kernel_workbench.reports.document.svg import COLOURS, drawable, drawn, label, legend, placed
+from kernel_workbench.reports.record import ProfileRow, Series
+from kernel_workbench.reports.views.profile_energies import cases_of
+from kernel_workbench.reports.views.run import own_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from matplotlib.figure import Figure as Drawing
 
-    from reports.record import Record, Row
+    from kernel_workbench.reports.record import Record, Row
 
 MOST_CASES = 6
 MOST_LINES = 12

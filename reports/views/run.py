@@ -6,14 +6,14 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from reports.document.model import Part
-from reports.phrases import count, duration
+from kernel_workbench.reports.document.model import Part
+from kernel_workbench.reports.phrases import count, duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from reports.document.model import Figure, Table, Tone
-    from reports.record import Environment, Record, RunHeader
+    from kernel_workbench.reports.document.model import Figure, Table, Tone
+    from kernel_workbench.reports.record import Environment, Record, RunHeader
 
 _NUMBER = re.compile(
     r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)"

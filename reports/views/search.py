@@ -11,16 +11,21 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.document.fields import command, number, table_of, text
-from reports.phrases import count, duration, ratio, share
-from reports.views.coverage import share_met, unmet_pairs
-from reports.views.run import environment_lines, nox_of, record_part, total_duration
+from kernel_workbench.reports.document.fields import command, number, table_of, text
+from kernel_workbench.reports.phrases import count, duration, ratio, share
+from kernel_workbench.reports.views.coverage import share_met, unmet_pairs
+from kernel_workbench.reports.views.run import (
+    environment_lines,
+    nox_of,
+    record_part,
+    total_duration,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reports.document.model import Part, Table, Tone
-    from reports.record import AccuracyRow, CoverageRow, FindRow, Record
+    from kernel_workbench.reports.document.model import Part, Table, Tone
+    from kernel_workbench.reports.record import AccuracyRow, CoverageRow, FindRow, Record
 
 _TONES: dict[str, Tone] = {"FOUND": "bad", "NOTHING FOUND": "good", "NOTHING RAN": "doubtful"}
 

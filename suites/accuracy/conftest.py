@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from suites.accuracy.suite import Accuracy
-from suites.run.session import start
+from kernel_workbench.suites.accuracy.suite import Accuracy
+from kernel_workbench.suites.run.session import start
 
 
 def pytest_configure(config: pytest.Config) -> None:

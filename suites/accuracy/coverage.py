@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from kernels.registry import Kernel
-from oracles.cases.covering import Coverage
-from oracles.cases.names import case_named
-from oracles.op import Case, Op
-from reports.record import AccuracyRow, CoverageRow
-from suites.run.user_cases import too_large
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.cases.covering import Coverage
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.op import Case, Op
+from kernel_workbench.reports.record import AccuracyRow, CoverageRow
+from kernel_workbench.suites.run.user_cases import too_large
 
 # Of a case, so that it is judged in about a second: by an interpreter, and on a GPU.
 _MOST_FLOPS = {"cpu": 3e7, "cuda": 3e11}

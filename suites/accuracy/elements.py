@@ -20,10 +20,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oracles.op import Bound
-from reports.record import ULP_EDGES
-from suites.accuracy.blocks import Block, Tiles, block_of, compare
-from suites.sandbox.call import SENTINEL, held
+from kernel_workbench.oracles.op import Bound
+from kernel_workbench.reports.record import ULP_EDGES
+from kernel_workbench.suites.accuracy.blocks import Block, Tiles, block_of, compare
+from kernel_workbench.suites.sandbox.call import SENTINEL, held
 
 _CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary, of which there are about ten
 _KINDS = 5

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.cases.distributions import COARSE
-from oracles.op import Case, Inputs, Property, Relation
-from reports.record import Tried
-from suites.accuracy.relations import CallOn, beyond
-from suites.sandbox.call import PLAIN, Call, How
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.cases.distributions import COARSE
+from kernel_workbench.oracles.op import Case, Inputs, Property, Relation
+from kernel_workbench.reports.record import Tried
+from kernel_workbench.suites.accuracy.relations import CallOn, beyond
+from kernel_workbench.suites.sandbox.call import PLAIN, Call, How
 
 # SMs that a kernel is told of, beside those that it finds: not a power of two, and a prime.
 TOLD_MULTIPROCESSORS = 5

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from kernels.registry import Kernel
-from oracles.cases import GENERATED
-from oracles.cases.covering import cover_pairs
-from oracles.op import Case, Op, Tier
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.oracles.cases.covering import cover_pairs
+from kernel_workbench.oracles.op import Case, Op, Tier
 
 FEWEST = 60
 _WHY = "covering of the kernel's own domain"

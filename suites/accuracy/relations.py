@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.op import Balance, Bound, Case, Inputs, Relation
-from oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
-from reports.record import Tried
-from suites.sandbox.call import PLAIN, Call, How
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Balance, Bound, Case, Inputs, Relation
+from kernel_workbench.oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
+from kernel_workbench.reports.record import Tried
+from kernel_workbench.suites.sandbox.call import PLAIN, Call, How
 
 _FAILURE_PROBABILITY = 1e-6  # of any sum of an output
 

@@ -15,22 +15,30 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.cases import GENERATED
-from oracles.op import Case, Inputs, Outputs
-from reports.record import AccuracyRow
-from suites.accuracy.trial import Trial
-from suites.accuracy.truth import Known
-from suites.accuracy.verdict import Verdict, judge
-from suites.interpreter.strict.masked_lanes import let_pass
-from suites.run.descriptions import case_info
-from suites.run.reproduce import command_of
-from suites.run.suite import DeviceLostError, NoMemoryError, told_of_memory
-from suites.sandbox.call import NOT_INTERPRETED, PLAIN, Call, Declared, Fill, How, printed_by
-from suites.sandbox.judge_side.workers import SPENT, Workers
-from suites.sandbox.originals import Originals
-from suites.sandbox.parcels import Parcel
-from suites.sandbox.worker_side.in_process import InProcess
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.oracles.op import Case, Inputs, Outputs
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.accuracy.trial import Trial
+from kernel_workbench.suites.accuracy.truth import Known
+from kernel_workbench.suites.accuracy.verdict import Verdict, judge
+from kernel_workbench.suites.interpreter.strict.masked_lanes import let_pass
+from kernel_workbench.suites.run.descriptions import case_info
+from kernel_workbench.suites.run.reproduce import command_of
+from kernel_workbench.suites.run.suite import DeviceLostError, NoMemoryError, told_of_memory
+from kernel_workbench.suites.sandbox.call import (
+    NOT_INTERPRETED,
+    PLAIN,
+    Call,
+    Declared,
+    Fill,
+    How,
+    printed_by,
+)
+from kernel_workbench.suites.sandbox.judge_side.workers import SPENT, Workers
+from kernel_workbench.suites.sandbox.originals import Originals
+from kernel_workbench.suites.sandbox.parcels import Parcel
+from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess
 
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30

@@ -1,6 +1,6 @@
 """The suite under NVIDIA's compute-sanitizer, where that is installed.
 
-    python -m suites.accuracy.sanitizer --kernel flash -k "s_q129 and float16"
+    python -m kernel_workbench.suites.accuracy.sanitizer --kernel flash -k "s_q129 and float16"
 
 runs the cases that the options select once under each of its tools: memcheck (accesses out of
 bounds), racecheck (shared memory that threads of a program race for), initcheck (reads of memory
@@ -24,11 +24,11 @@ from dataclasses import dataclass
 import pytest
 from rich.table import Table
 
-from reports.exit_status import ExitStatus
-from reports.output import outlast_readers, report_console
-from suites.run.cuda_programs import cuda_program
-from suites.run.exit_status import of_pytest
-from suites.run.options import check
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.output import outlast_readers, report_console
+from kernel_workbench.suites.run.cuda_programs import cuda_program
+from kernel_workbench.suites.run.exit_status import of_pytest
+from kernel_workbench.suites.run.options import check
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 _FOUND = 86  # the exit status asked of it where it found something
@@ -59,7 +59,14 @@ class Found:
 
 def run(program: str, tool: str, options: Sequence[str]) -> Found:
     """Run the suite under one tool."""
-    suite = [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cuda", "--in-process"]
+    suite = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "--device=cuda",
+        "--in-process",
+    ]
     watched = [program, "--tool", tool, "--error-exitcode", str(_FOUND), "--target-processes=all"]
     ran = subprocess.run(
         [*watched, "--print-limit=0", *suite, *options],

@@ -13,33 +13,43 @@ from typing import Any
 
 import torch
 
-from kernels.device import SIMULATED_SM_VARIABLE
-from kernels.registry import Kernel
-from oracles.cases import GENERATED
-from oracles.op import Case, dtype_name
-from reports.record import ACCURACY_PROTOCOL, AccuracyRow, CoverageRow, KernelInfo, Row
-from reports.views.accuracy_verdict import served
-from suites.accuracy.coverage import MOST_BYTES_IN_REACH, coverage_rows, is_in_reach
-from suites.accuracy.own_cases import own_cases
-from suites.accuracy.pages import keep_freed_pages
-from suites.accuracy.run import Run
-from suites.interpreter import repairs
-from suites.run import shards
-from suites.run.reproduce import deciding_options
-from suites.run.selection import (
+from kernel_workbench.kernels.device import SIMULATED_SM_VARIABLE
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.oracles.op import Case, dtype_name
+from kernel_workbench.reports.record import (
+    ACCURACY_PROTOCOL,
+    AccuracyRow,
+    CoverageRow,
+    KernelInfo,
+    Row,
+)
+from kernel_workbench.reports.views.accuracy_verdict import served
+from kernel_workbench.suites.accuracy.coverage import (
+    MOST_BYTES_IN_REACH,
+    coverage_rows,
+    is_in_reach,
+)
+from kernel_workbench.suites.accuracy.own_cases import own_cases
+from kernel_workbench.suites.accuracy.pages import keep_freed_pages
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.interpreter import repairs
+from kernel_workbench.suites.run import shards
+from kernel_workbench.suites.run.reproduce import deciding_options
+from kernel_workbench.suites.run.selection import (
     alike_together,
     kernel_files,
     refusing,
     selected_cases,
     selected_kernels,
 )
-from suites.run.suite import DeviceLostError, NoMemoryError, Pair, Suite
-from suites.run.user_cases import TIMES_ITS_BYTES
-from suites.sandbox.judge_side.worker_process import WorkersError
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.orphans import end_children
-from suites.sandbox.wire import case_of, spelled
-from suites.sandbox.worker_side.in_process import InProcess, mend
+from kernel_workbench.suites.run.suite import DeviceLostError, NoMemoryError, Pair, Suite
+from kernel_workbench.suites.run.user_cases import TIMES_ITS_BYTES
+from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.orphans import end_children
+from kernel_workbench.suites.sandbox.wire import case_of, spelled
+from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess, mend
 
 # Cases on which kernels are asked for values drawn from a secret: a share, and so many of few.
 FURTHER, _FURTHER_CASES = 0.2, 40

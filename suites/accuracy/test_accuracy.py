@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reports.record import AccuracyRow
-from suites.run.session import Session
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.run.session import Session
 
 
 def test_kernel_is_within_its_bound_of_the_truth(

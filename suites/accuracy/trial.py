@@ -37,19 +37,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.cases.distributions import generator
-from oracles.op import CONTIGUOUS, Bound, Case, Inputs, optional
-from reports.record import Rule, Tried
-from suites.accuracy import invariance, relations
-from suites.accuracy.truth import Known
-from suites.accuracy.verdict import Verdict, explained, judge
-from suites.sandbox.call import PLAIN, Call, Declared, How, Stub
-from suites.sandbox.judge_side.plain_calls import MOST_BYTES as MOST_BYTES_AS_TEXT
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.cases.distributions import generator
+from kernel_workbench.oracles.op import CONTIGUOUS, Bound, Case, Inputs, optional
+from kernel_workbench.reports.record import Rule, Tried
+from kernel_workbench.suites.accuracy import invariance, relations
+from kernel_workbench.suites.accuracy.truth import Known
+from kernel_workbench.suites.accuracy.verdict import Verdict, explained, judge
+from kernel_workbench.suites.sandbox.call import PLAIN, Call, Declared, How, Stub
+from kernel_workbench.suites.sandbox.judge_side.plain_calls import MOST_BYTES as MOST_BYTES_AS_TEXT
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 
 if TYPE_CHECKING:
-    from suites.accuracy.run import Run
+    from kernel_workbench.suites.accuracy.run import Run
 
 _HALF = 0.5  # of the signs
 _STUBBED: dict[Stub, str] = {

@@ -10,14 +10,14 @@ from functools import partial
 
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.op import Bound, Case, Flips, Numerics, Op, Outputs
-from oracles.orders import LANES, summed_in
-from oracles.signs import linear_flips
-from suites.accuracy.verdict import Verdict
-from suites.sandbox.call import Call
-from suites.sandbox.originals import Originals
-from suites.sandbox.parcels import Parcel
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Bound, Case, Flips, Numerics, Op, Outputs
+from kernel_workbench.oracles.orders import LANES, summed_in
+from kernel_workbench.oracles.signs import linear_flips
+from kernel_workbench.suites.accuracy.verdict import Verdict
+from kernel_workbench.suites.sandbox.call import Call
+from kernel_workbench.suites.sandbox.originals import Originals
+from kernel_workbench.suites.sandbox.parcels import Parcel
 
 # Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25

@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from oracles.op import Bound, Numerics, Outputs
-from reports.record import OutputError, Rule
-from suites.accuracy.elements import Element, Findings, Output, extent
-from suites.interpreter.strict import masked_lanes
-from suites.sandbox.call import Call
+from kernel_workbench.oracles.op import Bound, Numerics, Outputs
+from kernel_workbench.reports.record import OutputError, Rule
+from kernel_workbench.suites.accuracy.elements import Element, Findings, Output, extent
+from kernel_workbench.suites.interpreter.strict import masked_lanes
+from kernel_workbench.suites.sandbox.call import Call
 
 if TYPE_CHECKING:
-    from suites.accuracy.blocks import Block
+    from kernel_workbench.suites.accuracy.blocks import Block
 
 _OF_VALUES: tuple[Rule, ...] = (
     "non-finite values",

@@ -16,21 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from reports.comparison.__main__ import main as compare
-from reports.exit_status import ExitStatus
-from reports.record import RecordError
-from suites import ROOT
-from suites.bench.processes import given
-from suites.bench.rounds import Side, Timed, time_in_turn
-from suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
-from suites.run.exit_status import in_pytest
-from suites.run.nox_command import nox_command, with_values, without
-from suites.run.option_table import OF_FILES
-from suites.run.options import DEVICE
-from suites.run.session import typed
+from kernel_workbench.reports.comparison.__main__ import main as compare
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import RecordError
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.bench.processes import given
+from kernel_workbench.suites.bench.rounds import Side, Timed, time_in_turn
+from kernel_workbench.suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
+from kernel_workbench.suites.run.exit_status import in_pytest
+from kernel_workbench.suites.run.nox_command import nox_command, with_values, without
+from kernel_workbench.suites.run.option_table import OF_FILES
+from kernel_workbench.suites.run.options import DEVICE
+from kernel_workbench.suites.run.session import typed
 
-_SUITE = "suites/bench"
-_EARLIER = "suites/throughput"  # the name that it had in commits of before 2026-11-22
+_SUITE = "kernel_workbench/suites/bench"
+_EARLIER = ("suites/bench", "suites/throughput")  # the names that it had in earlier commits
 _ORDER = "ABBA"
 _ROUNDS = 2  # the fewest whose processes, four a side, tell 2 %
 _OWN = {"--against": True, "--rounds": True, "--results": True, "--gate": False}
@@ -116,7 +116,8 @@ def two_sides(
     with tree_of(root, commit) as tree:
         suite = _checked_suite(tree, root, f"--against {against}: commit {commit[:12]}")
         moved = tuple(
-            suite if each == _SUITE else _moved(each, tree, root, against) for each in arguments
+            suite if root / each == root / _SUITE else _moved(each, tree, root, against)
+            for each in arguments
         )
         yield (
             Side("A", f"{against}, {commit[:12]}", tree, moved),
@@ -126,7 +127,7 @@ def two_sides(
 
 def _checked_suite(tree: Path, root: Path, named: str) -> str:
     """The suite's folder there. Raises TreeError where it can't time, or times by other rules."""
-    suites = [each for each in (_SUITE, _EARLIER) if (tree / each / "conftest.py").is_file()]
+    suites = [each for each in (_SUITE, *_EARLIER) if (tree / each / "conftest.py").is_file()]
     if not suites:
         raise TreeError(f"{named} is older than the suite that times; name a later one")
     theirs, ours = (_protocol(each) for each in (tree, root))

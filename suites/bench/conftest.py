@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from suites.bench.against import run_against
-from suites.bench.gpus import run_on_gpus
-from suites.bench.pytest_benchmark import (
+from kernel_workbench.suites.bench.against import run_against
+from kernel_workbench.suites.bench.gpus import run_on_gpus
+from kernel_workbench.suites.bench.pytest_benchmark import (
     check_saved_runs,
     save_nothing,
     show_tables,
     tell_of_another_machine,
 )
-from suites.bench.rounds import run_rounds
-from suites.bench.suite import BenchSuite
-from suites.run.exit_status import keep_what_ran
-from suites.run.options import DEVICE
-from suites.run.session import SESSION, start
+from kernel_workbench.suites.bench.rounds import run_rounds
+from kernel_workbench.suites.bench.suite import BenchSuite
+from kernel_workbench.suites.run.exit_status import keep_what_ran
+from kernel_workbench.suites.run.options import DEVICE
+from kernel_workbench.suites.run.session import SESSION, start
 
 # With one of these pytest-benchmark's own table was asked for.
 _TABLE = re.compile(r"--benchmark-(columns|sort|group-by|name|verbose|histogram|compare)")

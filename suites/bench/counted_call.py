@@ -1,6 +1,6 @@
 """A process that calls a kernel on a case, for Nsight Compute: one call is in the profiled range.
 
-    python -m suites.bench.counted_call REQUEST
+    python -m kernel_workbench.suites.bench.counted_call REQUEST
 
 REQUEST: JSON with the device, the op, the kernel, the case as it is spelled for workers, and a
 user's files. What compiles, tunes and fills caches of the host comes before the range.
@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from kernels.registry import all_kernels, load_file
-from suites.sandbox.orphans import die_with_parent
-from suites.sandbox.wire import case_of
+from kernel_workbench.kernels.registry import all_kernels, load_file
+from kernel_workbench.suites.sandbox.orphans import die_with_parent
+from kernel_workbench.suites.sandbox.wire import case_of
 
 _WARM_UP = 3
 FAILED = "the call that is counted failed:"

@@ -24,8 +24,8 @@ from typing import Literal, Protocol
 import torch
 import triton
 
-from suites.bench.protocol import REST, Hold, Sample
-from suites.bench.stamps import Stamper
+from kernel_workbench.suites.bench.protocol import REST, Hold, Sample
+from kernel_workbench.suites.bench.stamps import Stamper
 
 Cache = Literal["cold", "warm"]
 Call = Callable[[], object]

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.registry import Kernel
-from oracles import OPS
-from oracles.op import Case, dtype_name
-from profiles.peaks import Peak
-from reports.record import Roof
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, dtype_name
+from kernel_workbench.profiles.peaks import Peak
+from kernel_workbench.reports.record import Roof
 
 Limit = Literal["memory", "matrix", "arithmetic"]
 

@@ -17,12 +17,12 @@ from queue import Empty, SimpleQueue
 
 import torch
 
-from kernels.registry import Kernel, KernelError
-from oracles.op import Case
-from suites.bench.judged_pass import TASK
-from suites.sandbox.judge_side.worker_process import WorkersError
-from suites.sandbox.judge_side.workers import TaskError, Workers
-from suites.sandbox.parcels import Parcel
+from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.bench.judged_pass import TASK
+from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
+from kernel_workbench.suites.sandbox.parcels import Parcel
 
 # What a peer's name says of it: nothing else tells that it compiles.
 _COMPILING = ("flex", "inductor", "compile", "liger")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from suites.bench.processes import Process, given, run_in_turn
-from suites.run.nox_command import without
+from kernel_workbench.suites.bench.processes import Process, given, run_in_turn
+from kernel_workbench.suites.run.nox_command import without
 
 _LIST = (
     "import torch\n"

@@ -38,17 +38,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles import OPS
-from oracles.op import Case
-from suites.accuracy.run import Run
-from suites.bench.devices import Cache
-from suites.sandbox.judge_side.shared_calls import SharedCalls
-from suites.sandbox.judge_side.workers import NoSharedMemoryError, Workers
-from suites.sandbox.parcels import Parcel
-from suites.sandbox.shared_sets import SetLayout
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.bench.devices import Cache
+from kernel_workbench.suites.sandbox.judge_side.shared_calls import SharedCalls
+from kernel_workbench.suites.sandbox.judge_side.workers import NoSharedMemoryError, Workers
+from kernel_workbench.suites.sandbox.parcels import Parcel
+from kernel_workbench.suites.sandbox.shared_sets import SetLayout
 
-TASK = "suites.bench.task"
+TASK = "kernel_workbench.suites.bench.task"
 
 _now: Callable[[], float] = time.perf_counter
 _secret = secrets.SystemRandom()

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from profiles.nvml import NvmlGpu, open_gpu
-from profiles.processor_time import HostTime, TreeTime, host_time, tree_time
-from profiles.traces import Missing
-from reports.record import BUSY_HOST, SHARED_GPU
-from suites.run.descriptions import pci_bus_id
+from kernel_workbench.profiles.nvml import NvmlGpu, open_gpu
+from kernel_workbench.profiles.processor_time import HostTime, TreeTime, host_time, tree_time
+from kernel_workbench.profiles.traces import Missing
+from kernel_workbench.reports.record import BUSY_HOST, SHARED_GPU
+from kernel_workbench.suites.run.descriptions import pci_bus_id
 
 MOST_LOAD = 0.1
 _LEAST_TICKS = 5  # of others: less is the error of two ways to count them, and told as none

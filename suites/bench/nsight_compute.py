@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from reports.record import CountedLaunch
-from suites import ROOT
-from suites.bench.counted_call import FAILED
-from suites.bench.devices import Cache
-from suites.sandbox.wire import spelled
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import CountedLaunch
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.bench.counted_call import FAILED
+from kernel_workbench.suites.bench.devices import Cache
+from kernel_workbench.suites.sandbox.wire import spelled
 
 _LIMIT_S = 900.0  # of a row: some forty replays of each launch, and what is started for them
 _PERMISSION = "ERR_NVGPUCTRPERM"
@@ -120,7 +120,12 @@ class NsightCompute:
             f"--cache-control={'all' if self.cache == 'cold' else 'none'}",
             *("--target-processes=application-only", "--force-overwrite"),
             *("--export", str(report).replace("%", "%%")),  # it reads %p and others in a name
-            *(sys.executable, "-m", "suites.bench.counted_call", json.dumps(request)),
+            *(
+                sys.executable,
+                "-m",
+                "kernel_workbench.suites.bench.counted_call",
+                json.dumps(request),
+            ),
         )
         if not report.is_file():
             raise _NothingCountedError(f"Nsight Compute left no report: {_last_line(printed)}")

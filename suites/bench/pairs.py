@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from kernels.registry import Kernel, NoKernelError, choose
-from oracles import OPS
-from oracles.op import Case
-from suites.run.selection import (
+from kernel_workbench.kernels.registry import Kernel, NoKernelError, choose
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.run.selection import (
     alike_together,
     listed_as_served,
     of_ops_of_ours,
     selected_cases,
 )
-from suites.run.suite import Pair
+from kernel_workbench.suites.run.suite import Pair
 
 
 def planned_pairs(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from suites.run.exit_status import of_pytest
+from kernel_workbench.suites.run.exit_status import of_pytest
 
 _PATIENCE_S = 60.0  # of processes that were interrupted, to close their records
 

@@ -19,11 +19,11 @@ from functools import partial
 
 import torch
 
-from oracles.op import dtype_name
-from profiles.peaks import Peak
-from reports.record import FlushProbe, Roof
-from suites.bench.devices import Cache, Device
-from suites.bench.protocol import Rule, Sample, collect
+from kernel_workbench.oracles.op import dtype_name
+from kernel_workbench.profiles.peaks import Peak
+from kernel_workbench.reports.record import FlushProbe, Roof
+from kernel_workbench.suites.bench.devices import Cache, Device
+from kernel_workbench.suites.bench.protocol import Rule, Sample, collect
 
 _ROOF_S = 0.25  # of sampling for each
 _GPU_SIDE = 8192

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.op import Case, Inputs
-from suites.sandbox.parcels import bits_of
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Inputs
+from kernel_workbench.suites.sandbox.parcels import bits_of
 
 CHANGES = 12
 # Larger inputs stay where they are: they reach every part of memory alike, and moving them is slow.

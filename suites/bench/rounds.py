@@ -22,13 +22,18 @@ from pathlib import Path
 
 import pytest
 
-from reports.exit_status import ExitStatus
-from reports.output import report_console
-from reports.record import BenchRow, Record, RecordError, RunEnd, new_record, read
-from reports.report import print_report
-from suites.bench.processes import Process, given, interrupts_held_back, run_in_turn
-from suites.run.nox_command import nox_command, without
-from suites.run.session import typed
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.output import report_console
+from kernel_workbench.reports.record import BenchRow, Record, RecordError, RunEnd, new_record, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.suites.bench.processes import (
+    Process,
+    given,
+    interrupts_held_back,
+    run_in_turn,
+)
+from kernel_workbench.suites.run.nox_command import nox_command, without
+from kernel_workbench.suites.run.session import typed
 
 _OWN = {"--rounds": True, "--results": True}
 _FIGURES = (

@@ -23,28 +23,28 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles import OPS
-from oracles.op import Case
-from reports.record import AccuracyRow, BenchRow, Stop, TimedProcess
-from suites.accuracy.run import Run
-from suites.bench.devices import Cache
-from suites.bench.figures import Roofs, Spread, past_belief, quartiles, rates
-from suites.bench.judged_pass import (
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import AccuracyRow, BenchRow, Stop, TimedProcess
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.bench.devices import Cache
+from kernel_workbench.suites.bench.figures import Roofs, Spread, past_belief, quartiles, rates
+from kernel_workbench.suites.bench.judged_pass import (
     TASK,
     DisagreementError,
     Judged,
     JudgedPasses,
     WrongOutputsError,
 )
-from suites.bench.neighbours import Neighbours
-from suites.bench.rotation import changes_in
-from suites.bench.task import kept_of
-from suites.run.descriptions import case_info
-from suites.run.suite import DeviceLostError
-from suites.sandbox.judge_side.workers import TaskError, Workers
-from suites.sandbox.parcels import Parcel
-from suites.sandbox.wire import Message
+from kernel_workbench.suites.bench.neighbours import Neighbours
+from kernel_workbench.suites.bench.rotation import changes_in
+from kernel_workbench.suites.bench.task import kept_of
+from kernel_workbench.suites.run.descriptions import case_info
+from kernel_workbench.suites.run.suite import DeviceLostError
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
+from kernel_workbench.suites.sandbox.parcels import Parcel
+from kernel_workbench.suites.sandbox.wire import Message
 
 INTERPRETED = "interpreted: its time says nothing"
 

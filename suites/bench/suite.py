@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from reports.record import BENCH_PROTOCOL, BenchRow
-from suites.accuracy.run import Run
-from suites.bench.first_calls import compile_ahead
-from suites.bench.judged_pass import TASK
-from suites.bench.neighbours import Neighbours
-from suites.bench.nsight_compute import NsightCompute
-from suites.bench.pairs import planned_pairs
-from suites.bench.rows import INTERPRETED, Bench
-from suites.bench.survey import survey
-from suites.run.cuda_programs import cuda_program
-from suites.run.reproduce import deciding_options
-from suites.run.selection import kernel_files, refusing, selected_kernels
-from suites.run.suite import Pair, Suite
-from suites.sandbox.judge_side.worker_process import WorkersError
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.orphans import end_children
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import BENCH_PROTOCOL, BenchRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.bench.first_calls import compile_ahead
+from kernel_workbench.suites.bench.judged_pass import TASK
+from kernel_workbench.suites.bench.neighbours import Neighbours
+from kernel_workbench.suites.bench.nsight_compute import NsightCompute
+from kernel_workbench.suites.bench.pairs import planned_pairs
+from kernel_workbench.suites.bench.rows import INTERPRETED, Bench
+from kernel_workbench.suites.bench.survey import survey
+from kernel_workbench.suites.run.cuda_programs import cuda_program
+from kernel_workbench.suites.run.reproduce import deciding_options
+from kernel_workbench.suites.run.selection import kernel_files, refusing, selected_kernels
+from kernel_workbench.suites.run.suite import Pair, Suite
+from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.orphans import end_children
 
 _QUICK = 0.2  # of a row's time
 

@@ -7,11 +7,17 @@ from typing import Literal
 
 import torch
 
-from profiles.peaks import Peak, peak_of
-from reports.record import Environment, FlushProbe, Roof
-from suites.bench.devices import device_of, driver_clock_mhz, forget_device
-from suites.bench.figures import Roofs
-from suites.bench.roofs import datasheet_roofs, empty_call_us, flush_probe, flush_us, measured_roofs
+from kernel_workbench.profiles.peaks import Peak, peak_of
+from kernel_workbench.reports.record import Environment, FlushProbe, Roof
+from kernel_workbench.suites.bench.devices import device_of, driver_clock_mhz, forget_device
+from kernel_workbench.suites.bench.figures import Roofs
+from kernel_workbench.suites.bench.roofs import (
+    datasheet_roofs,
+    empty_call_us,
+    flush_probe,
+    flush_us,
+    measured_roofs,
+)
 
 
 @dataclass(frozen=True, slots=True)

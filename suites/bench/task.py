@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.op import Case, Inputs
-from suites.bench.devices import Device, device_of
-from suites.bench.protocol import Rule, Sample, collect
-from suites.bench.rotation import Rotation
-from suites.sandbox.shared_sets import OpenedSets
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case, Inputs
+from kernel_workbench.suites.bench.devices import Device, device_of
+from kernel_workbench.suites.bench.protocol import Rule, Sample, collect
+from kernel_workbench.suites.bench.rotation import Rotation
+from kernel_workbench.suites.sandbox.shared_sets import OpenedSets
 
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from reports.record import BenchRow
-from suites.bench.pytest_benchmark import CLOCK
-from suites.run.session import Session
+from kernel_workbench.reports.record import BenchRow
+from kernel_workbench.suites.bench.pytest_benchmark import CLOCK
+from kernel_workbench.suites.run.session import Session
 
 pytestmark = pytest.mark.benchmark(timer=CLOCK, warmup=False)
 

@@ -1,4 +1,6 @@
-"""`python -m suites.compile`: compile every kernel for every GPU generation, with no GPU.
+"""`python -m kernel_workbench.suites.compile`: compile for every GPU generation.
+
+No GPU is needed.
 
 A command line of its own and no pytest (docs/decisions/0028): nothing here is a test of a pair, and
 what is compiled is found out by calling kernels.
@@ -14,17 +16,17 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from suites.run.exit_status import end_at_interrupt
+from kernel_workbench.suites.run.exit_status import end_at_interrupt
 
 if __name__ == "__main__":
     end_at_interrupt()  # importing what follows takes time
 
 import pytest
 
-from reports.exit_status import ExitStatus, status_of
-from reports.output import outlast_readers
-from suites.run.nox_command import nox_command
-from suites.run.options import SuiteOptions
+from kernel_workbench.reports.exit_status import ExitStatus, status_of
+from kernel_workbench.reports.output import outlast_readers
+from kernel_workbench.suites.run.nox_command import nox_command
+from kernel_workbench.suites.run.options import SuiteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser = SuiteOptions("compile")
         options = parser.read(typed)
         parser.hold(options)
-        from suites.compile.session import run  # noqa: PLC0415  (imports triton)
+        from kernel_workbench.suites.compile.session import run  # noqa: PLC0415  (imports triton)
 
         return run(options, nox_command("compile", ["--", *typed] if typed else []))
     except pytest.UsageError as error:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from suites.compile.compiler import ANALYSIS, Measured
+from kernel_workbench.suites.compile.compiler import ANALYSIS, Measured
 
 _FOLDER = "kernel-workbench"
 

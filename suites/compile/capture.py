@@ -27,9 +27,9 @@ from typing import Any, Protocol
 
 import torch
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from suites.compile.stand_in import Placing, on_paper
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.compile.stand_in import Placing, on_paper
 
 # Of a jit function's constants those that say how it is cut, shown beside its name.
 _TILE_WORDS = ("BLOCK", "TILE", "STAGES", "SPLIT", "CHUNK", "GROUP")

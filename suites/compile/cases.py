@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernels.registry import Kernel, KernelError
-from oracles import OPS
-from oracles.op import Case, Geometry
+from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Geometry
 
 GENERATIONS = (75, 80, 86, 89, 90, 100, 120)
 _LARGEST = 2**28  # bytes from a tensor's first element to its last that a process is given

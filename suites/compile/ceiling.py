@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kernels.registry import Kernel, NoKernelError, choose
-from oracles import OPS
-from oracles.op import Case
-from profiles.peaks import LIMITS, PEAKS, Peak
-from reports.record import CompileRow, LoopMix, PredictionRow
-from suites.compile.cases import alignment_bytes, width_class
-from suites.run.descriptions import case_info
+from kernel_workbench.kernels.registry import Kernel, NoKernelError, choose
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles.peaks import LIMITS, PEAKS, Peak
+from kernel_workbench.reports.record import CompileRow, LoopMix, PredictionRow
+from kernel_workbench.suites.compile.cases import alignment_bytes, width_class
+from kernel_workbench.suites.run.descriptions import case_info
 
 _LANES = 32
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suites.compile.capture import Launch
-from suites.compile.sass import Instruction, code_sections, mix_of, parsed
+from kernel_workbench.suites.compile.capture import Launch
+from kernel_workbench.suites.compile.sass import Instruction, code_sections, mix_of, parsed
 
 KNOWN_TRITON = ("3.6", "3.7")
 # Raised when what is measured changes its meaning: what was kept of an earlier one isn't read.

@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from reports.record import CompileRow
-from reports.views.compile_figures import short_label
-from suites.compile.capture import Launch, Source
-from suites.compile.plan import Planned
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import CompileRow
+from kernel_workbench.reports.views.compile_figures import short_label
+from kernel_workbench.suites.compile.capture import Launch, Source
+from kernel_workbench.suites.compile.plan import Planned
 
 _WORD = 4  # bytes of a register
 

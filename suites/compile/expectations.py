@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType
 
-import kernels
-from kernels.expectation import (
+from kernel_workbench import kernels
+from kernel_workbench.kernels.expectation import (
     Claim,
     Expectation,
     Fits,
@@ -22,10 +22,10 @@ from kernels.expectation import (
     Uses,
     kind_of,
 )
-from kernels.registry import Kernel, KernelError
-from reports.record import CodeMix, CompileRow
-from reports.views.compile_figures import share_of_width
-from suites.compile.sass import Instruction
+from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.reports.record import CodeMix, CompileRow
+from kernel_workbench.reports.views.compile_figures import share_of_width
+from kernel_workbench.suites.compile.sass import Instruction
 
 _WHOLE = 16
 _KIB = 1024
@@ -41,7 +41,7 @@ def _modules(path: Path) -> Iterable[ModuleType]:
     if not path.is_relative_to(_HOME):
         return [module for module in list(sys.modules.values()) if _file_of(module) == path]
     folder = path.parent
-    package = ".".join(["kernels", *folder.relative_to(_HOME).parts])
+    package = ".".join(["kernel_workbench.kernels", *folder.relative_to(_HOME).parts])
     names = [each.name for each in pkgutil.iter_modules([str(folder)])]
     return [
         importlib.import_module(f"{package}.{name}")
@@ -61,7 +61,7 @@ def _held(module: ModuleType) -> tuple[Expectation, ...]:
         isinstance(each, Expectation) for each in held
     ):
         raise KernelError(
-            f"EXPECTATIONS in {module.__file__} must be a tuple of kernels.expectation.Expectation"
+            f"EXPECTATIONS in {module.__file__} must be a tuple of kernel_workbench.Expectation"
         )
     return tuple(held)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from suites.compile.cases import Standing
-from suites.compile.workers import Call, Noted, Take, Workers
-from suites.run.progress import Progress
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.compile.cases import Standing
+from kernel_workbench.suites.compile.workers import Call, Noted, Take, Workers
+from kernel_workbench.suites.run.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

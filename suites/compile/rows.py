@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from profiles.peaks import LIMITS, Limits
-from reports.record import CompileRow
-from suites.compile.cases import Standing, alignment_bytes
-from suites.compile.compiler import Measured
-from suites.compile.plan import Planned
-from suites.run.descriptions import case_info
+from kernel_workbench.profiles.peaks import LIMITS, Limits
+from kernel_workbench.reports.record import CompileRow
+from kernel_workbench.suites.compile.cases import Standing, alignment_bytes
+from kernel_workbench.suites.compile.compiler import Measured
+from kernel_workbench.suites.compile.plan import Planned
+from kernel_workbench.suites.run.descriptions import case_info
 
 _TENSOR_COLUMNS = 512  # of the tensor memory of an SM that has one
 _LANES = 32

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from reports.record import CodeMix, LoopMix
+from kernel_workbench.reports.record import CodeMix, LoopMix
 
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _PLACE = re.compile(r'//## File "([^"]+)", line (\d+)')

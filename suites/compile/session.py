@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.expectation import Claim
-from kernels.registry import Kernel, KernelError, all_kernels, load_file
-from profiles.peaks import LIMITS, peaks_of_sm
-from reports.exit_status import ExitStatus
-from reports.output import report_console
-from reports.phrases import count
-from reports.record import (
+from kernel_workbench.kernels.expectation import Claim
+from kernel_workbench.kernels.registry import Kernel, KernelError, all_kernels, load_file
+from kernel_workbench.profiles.peaks import LIMITS, peaks_of_sm
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.output import report_console
+from kernel_workbench.reports.phrases import count
+from kernel_workbench.reports.record import (
     BrokenExpectation,
     CompileRow,
     PredictionRow,
@@ -30,21 +30,31 @@ from reports.record import (
     RecordError,
     read,
 )
-from reports.report import print_report
-from suites.compile.cache import Cache, default_folder
-from suites.compile.cases import GENERATIONS, Standing, standing
-from suites.compile.ceiling import bench_cases, predictions
-from suites.compile.compiler import Measured, tool_versions, unknown_version
-from suites.compile.expectations import broken, counting, expectations_of, is_about
-from suites.compile.plan import Plan, Planned, plan
-from suites.compile.rows import failed_row, row_of
-from suites.compile.workers import Compile, Locate, Workers
-from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
-from suites.run.exit_status import keep_what_ran
-from suites.run.progress import Progress
-from suites.run.record import RunRecord
-from suites.run.selection import kernel_files, known_ops, refusing, selected_kernels
-from suites.sandbox.judge_side.worker_process import WorkersError
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.suites.compile.cache import Cache, default_folder
+from kernel_workbench.suites.compile.cases import GENERATIONS, Standing, standing
+from kernel_workbench.suites.compile.ceiling import bench_cases, predictions
+from kernel_workbench.suites.compile.compiler import Measured, tool_versions, unknown_version
+from kernel_workbench.suites.compile.expectations import broken, counting, expectations_of, is_about
+from kernel_workbench.suites.compile.plan import Plan, Planned, plan
+from kernel_workbench.suites.compile.rows import failed_row, row_of
+from kernel_workbench.suites.compile.workers import Compile, Locate, Workers
+from kernel_workbench.suites.run.descriptions import (
+    describe_machine,
+    edited,
+    hashes_of,
+    kernel_info,
+)
+from kernel_workbench.suites.run.exit_status import keep_what_ran
+from kernel_workbench.suites.run.progress import Progress
+from kernel_workbench.suites.run.record import RunRecord
+from kernel_workbench.suites.run.selection import (
+    kernel_files,
+    known_ops,
+    refusing,
+    selected_kernels,
+)
+from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
 
 _BATCH = 6  # kernels whose code is disassembled at one time
 _LARGE_TILE = 2**15  # elements along one axis, of which a compiler takes minutes
@@ -76,7 +86,7 @@ def run(options: Namespace, command: str) -> int:
     console = report_console()
     console.print()
     if options.check_driver:
-        from suites.compile.driver_check import differences  # noqa: PLC0415  (replaces compile)
+        from kernel_workbench.suites.compile.driver_check import differences  # noqa: PLC0415  (replaces compile)
 
         return differences(planned.launches, session.rows, console)
     notes = session.notes(planned)

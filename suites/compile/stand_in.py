@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from profiles.peaks import LIMITS, peaks_of_sm
+from kernel_workbench.profiles.peaks import LIMITS, peaks_of_sm
 
 _CPU = torch.device("cpu")
 _DEVICE = torch.device("cuda", 0)

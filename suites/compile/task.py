@@ -12,14 +12,14 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from kernels import expectation
-from kernels.registry import Kernel
-from suites import ROOT
-from suites.compile.capture import CaptureError, Launch, NoteTaker
-from suites.compile.compiler import Compiler, Measured
-from suites.compile.expectations import offender
-from suites.compile.stand_in import install
-from suites.sandbox.wire import Message, case_of
+from kernel_workbench.kernels import expectation
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.compile.capture import CaptureError, Launch, NoteTaker
+from kernel_workbench.suites.compile.compiler import Compiler, Measured
+from kernel_workbench.suites.compile.expectations import offender
+from kernel_workbench.suites.compile.stand_in import install
+from kernel_workbench.suites.sandbox.wire import Message, case_of
 
 _Kernels = Mapping[tuple[str, str], Kernel]
 _LOST = "taken down again, its launch isn't what it was: the host code isn't repeatable"

@@ -16,19 +16,19 @@ from pathlib import Path
 import torch
 from pydantic import TypeAdapter
 
-from kernels.expectation import Claim
-from kernels.registry import KernelError
-from oracles.op import Case
-from suites.compile.compiler import Measured
-from suites.sandbox.judge_side.worker_process import (
+from kernel_workbench.kernels.expectation import Claim
+from kernel_workbench.kernels.registry import KernelError
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.compile.compiler import Measured
+from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     EndedError,
     ForkServer,
     WorkerProcess,
     free_memory,
 )
-from suites.sandbox.wire import Message, spelled
+from kernel_workbench.suites.sandbox.wire import Message, spelled
 
-_TASK = "suites.compile.task"
+_TASK = "kernel_workbench.suites.compile.task"
 _START_S = 120.0
 _CALL_S = 120.0  # a call, which computes nothing
 _COMPILE_S = 600.0  # a launch

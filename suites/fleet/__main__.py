@@ -1,4 +1,6 @@
-"""`python -m suites.fleet --on TYPE ... -- SUITE OPTIONS`: run a suite on nodes of a cluster.
+"""`python -m kernel_workbench.suites.fleet --on TYPE ... -- SUITE OPTIONS`.
+
+Run a suite on the nodes of a cluster.
 
 The process on a node is the very one that a single machine runs. Exit status: 0 where every run is
 complete and no row is wrong; 1 where a row is wrong; 2 where an option is wrong or a node can't be
@@ -18,21 +20,21 @@ from pathlib import Path
 
 import pytest
 
-from profiles.environment import tree_hash
-from reports.arguments import CommandLine, not_empty
-from reports.exit_status import ExitStatus, status_of
-from reports.output import outlast_readers
-from reports.phrases import shown
-from reports.record import RecordError
-from suites import ROOT
-from suites.fleet.attempts import Attempts
-from suites.fleet.checkout import packages, too_large, variables
-from suites.fleet.driver import Fleet, Lane, records_of, tell
-from suites.fleet.engine import Engine, FleetError, Order
-from suites.fleet.shelf import Shelf
-from suites.run import nox_command
-from suites.run.option_table import OF_FILES
-from suites.run.options import FOLDERS, check
+from kernel_workbench.profiles.environment import tree_hash
+from kernel_workbench.reports.arguments import CommandLine, not_empty
+from kernel_workbench.reports.exit_status import ExitStatus, status_of
+from kernel_workbench.reports.output import outlast_readers
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import RecordError
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.fleet.attempts import Attempts
+from kernel_workbench.suites.fleet.checkout import packages, too_large, variables
+from kernel_workbench.suites.fleet.driver import Fleet, Lane, records_of, tell
+from kernel_workbench.suites.fleet.engine import Engine, FleetError, Order
+from kernel_workbench.suites.fleet.shelf import Shelf
+from kernel_workbench.suites.run import nox_command
+from kernel_workbench.suites.run.option_table import OF_FILES
+from kernel_workbench.suites.run.options import FOLDERS, check
 
 # Options of a suite that mean something else here, or nothing, and why.
 _OF_ONE_MACHINE = {
@@ -137,7 +139,7 @@ def _engine(options: Namespace, folder: Path) -> Engine:
     try:
         if options.engine == "slurm":
             return _slurm_engine(options, folder)
-        from suites.fleet.ray_engine import RayEngine  # noqa: PLC0415 (optional)
+        from kernel_workbench.suites.fleet.ray_engine import RayEngine  # noqa: PLC0415 (optional)
     except ImportError as error:
         raise FleetError(
             f"--engine {options.engine}: this Python has no {error.name}; install the dependency "
@@ -152,7 +154,7 @@ def _engine(options: Namespace, folder: Path) -> Engine:
 
 
 def _slurm_engine(options: Namespace, folder: Path) -> Engine:
-    from suites.fleet.slurm_engine import SlurmEngine  # noqa: PLC0415 (optional)
+    from kernel_workbench.suites.fleet.slurm_engine import SlurmEngine  # noqa: PLC0415 (optional)
 
     pairs = [each.partition("=") for each in options.slurm]
     wrong = next(("".join(each) for each in pairs if not all(each)), None)

@@ -11,9 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.record import AccuracyRow, ProfileRow, RecordError, Row, RunEnd, RunHeader
-from reports.record.reader import header_of, line_of
-from suites.fleet.engine import Beat, Ended, Event, Lost, Pair, Started, Text
+from kernel_workbench.reports.record import (
+    AccuracyRow,
+    ProfileRow,
+    RecordError,
+    Row,
+    RunEnd,
+    RunHeader,
+)
+from kernel_workbench.reports.record.reader import header_of, line_of
+from kernel_workbench.suites.fleet.engine import Beat, Ended, Event, Lost, Pair, Started, Text
 
 SILENT_S = 15.0  # a node tells something every second
 MOST_LOSSES = 2  # after which a run is tried again

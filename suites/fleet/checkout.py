@@ -7,8 +7,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from profiles.environment import CHECKOUT, git_state
-from suites import ROOT
+from kernel_workbench.profiles.environment import CHECKOUT, git_state
+from kernel_workbench.suites import ROOT
 
 # Folders of the checkout that no run needs: Ray packs the rest. Records come back by themselves.
 LEFT_OUT = (

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reports.exit_status import ExitStatus
-from reports.phrases import count
-from reports.record import RecordError, RunHeader
-from suites.fleet.attempts import SILENT_S, Attempts
-from suites.fleet.engine import Engine, Event, Lost, NoNodeError, Order
-from suites.fleet.shelf import Shelf
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.phrases import count
+from kernel_workbench.reports.record import RecordError, RunHeader
+from kernel_workbench.suites.fleet.attempts import SILENT_S, Attempts
+from kernel_workbench.suites.fleet.engine import Engine, Event, Lost, NoNodeError, Order
+from kernel_workbench.suites.fleet.shelf import Shelf
 
 _WAIT_S = 0.5
 _TOLD_EVERY_S = 5.0

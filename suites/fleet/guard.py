@@ -1,8 +1,8 @@
-"""`python -m suites.fleet.guard BEAT COMMAND ...`: a command that doesn't outlive who started it.
+"""`python -m kernel_workbench.suites.fleet.guard BEAT COMMAND ...`.
 
-Who started this process holds the other end of its stdin. When that closes, by whatever death, the
-command and all that it started are killed. Each second in which the command lives and isn't stopped
-the file BEAT gets a byte more. Exit status: the command's; of a signal 128 and its number.
+The process that started this one holds the other end of stdin. When that end closes, the command
+and all that it started are killed. The file BEAT grows by a byte in each second in which the
+command lives and isn't stopped. Exit status: the command's, or 128 and the number of the signal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
+from kernel_workbench.suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
 
 _BEAT_S = 1.0
 _POLL_S = 0.1

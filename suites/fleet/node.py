@@ -18,9 +18,9 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from suites import ROOT
-from suites.fleet.engine import Beat, Ended, Event, Order, Pair, Started, Text
-from suites.run.attempt import PAIR_NOTE
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.fleet.engine import Beat, Ended, Event, Order, Pair, Started, Text
+from kernel_workbench.suites.run.attempt import PAIR_NOTE
 
 _PREFIX = "kernel-workbench-fleet-"
 _DEAD_S = 3600.0  # of a run that beats each second
@@ -75,8 +75,8 @@ def _start(
     ]
     known += [{"kernel": kernel, "case": case, "crashed": True} for kernel, case in order.crashed]
     (folder / "done").write_text("".join(f"{json.dumps(each)}\n" for each in known))
-    command = [sys.executable, "-m", "suites.fleet.guard", str(beat)]
-    command += [sys.executable, "-m", "suites.run", order.suite, *order.arguments]
+    command = [sys.executable, "-m", "kernel_workbench.suites.fleet.guard", str(beat)]
+    command += [sys.executable, "-m", "kernel_workbench.suites.run", order.suite, *order.arguments]
     command += [f"--results={results}"] + [f"--done={folder / 'done'}"] * bool(known)
     with output.open("wb") as file:
         return subprocess.Popen(

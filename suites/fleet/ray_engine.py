@@ -19,11 +19,11 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from suites import ROOT
-from suites.fleet import node
-from suites.fleet.checkout import LEFT_OUT
-from suites.fleet.driver import tell
-from suites.fleet.engine import Ended, Event, FleetError, Lost, NoNodeError, Order
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.fleet import node
+from kernel_workbench.suites.fleet.checkout import LEFT_OUT
+from kernel_workbench.suites.fleet.driver import tell
+from kernel_workbench.suites.fleet.engine import Ended, Event, FleetError, Lost, NoNodeError, Order
 
 _PREFIX = "accelerator_type:"
 _REACH_S = 5.0
@@ -45,7 +45,7 @@ class RayEngine:
             raise FleetError(
                 f"--address {address}: rows can't be streamed over ray://; start the driver in the "
                 "cluster: ray job submit --address http://HEAD:8265 --working-dir . -- python -m "
-                "suites.fleet --on TYPE -- bench"
+                "kernel_workbench.suites.fleet --on TYPE -- bench"
             )
         shipped = {"working_dir": str(ROOT), "excludes": [f"/{each}" for each in LEFT_OUT]}
         try:

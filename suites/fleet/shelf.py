@@ -10,8 +10,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from reports.phrases import shown
-from reports.record import (
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import (
     Record,
     RecordContinuation,
     RecordWriter,
@@ -21,8 +21,8 @@ from reports.record import (
     new_record,
     read,
 )
-from suites.fleet.attempts import Attempts
-from suites.fleet.engine import FleetError
+from kernel_workbench.suites.fleet.attempts import Attempts
+from kernel_workbench.suites.fleet.engine import FleetError
 
 
 class Shelf:

@@ -19,8 +19,8 @@ from typing import Any
 
 import submitit
 
-from suites.fleet import node
-from suites.fleet.engine import (
+from kernel_workbench.suites.fleet import node
+from kernel_workbench.suites.fleet.engine import (
     Beat,
     Ended,
     Event,

@@ -27,7 +27,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from suites.interpreter import gluon
+from kernel_workbench.suites.interpreter import gluon
 
 
 class NotInterpretedError(AttributeError, NotImplementedError):

@@ -23,7 +23,7 @@ from typing import Any
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
 
-from suites.interpreter.operations import GIVEN
+from kernel_workbench.suites.interpreter.operations import GIVEN
 
 _OPERATORS = (
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod neg invert and rand "

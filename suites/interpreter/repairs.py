@@ -30,9 +30,9 @@ import triton
 import triton.language as tl
 from triton.runtime import jit
 
-from suites.interpreter import arguments, loops, operations, overhead, plans
-from suites.interpreter.strict import masked_lanes
-from suites.interpreter.strict.launch import line
+from kernel_workbench.suites.interpreter import arguments, loops, operations, overhead, plans
+from kernel_workbench.suites.interpreter.strict import masked_lanes
+from kernel_workbench.suites.interpreter.strict.launch import line
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)

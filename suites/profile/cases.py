@@ -9,10 +9,10 @@ from typing import Literal
 import pytest
 import torch
 
-from kernels.registry import Kernel
-from oracles import OPS
-from oracles.op import Case
-from suites.run.selection import listed_as_served, of_ops_of_ours, selected_cases
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.run.selection import listed_as_served, of_ops_of_ours, selected_cases
 
 Distribution = Literal["normal", "zeros"]
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "zeros")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from suites.profile.suite import Profile
-from suites.run.session import start
+from kernel_workbench.suites.profile.suite import Profile
+from kernel_workbench.suites.run.session import start
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from profiles.traces import Missing, Trace
-from profiles.windows import NS, Figures, measure
-from reports.record import Validity, Window
+from kernel_workbench.profiles.traces import Missing, Trace
+from kernel_workbench.profiles.windows import NS, Figures, measure
+from kernel_workbench.reports.record import Validity, Window
 
 CONFIDENCE = 0.95
 MOST_SLOWDOWN = 0.005  # past it the sampler is part of what it measures

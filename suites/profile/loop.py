@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.op import Case, Inputs
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case, Inputs
 
 # A candidate may put others in their places: these are taken before one is imported.
 _Event = torch.cuda.Event

@@ -10,19 +10,19 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from kernels.registry import Kernel
-from oracles import OPS
-from oracles.op import Case, Inputs, Op
-from suites.accuracy.run import Run
-from suites.profile.figures import Reply
-from suites.profile.sampler_process import Sampling
-from suites.profile.trials import Entry
-from suites.run.descriptions import pci_bus_id
-from suites.sandbox.judge_side.workers import TaskError, Workers
-from suites.sandbox.parcels import Parcel
-from suites.sandbox.wire import Message
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Inputs, Op
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.profile.figures import Reply
+from kernel_workbench.suites.profile.sampler_process import Sampling
+from kernel_workbench.suites.profile.trials import Entry
+from kernel_workbench.suites.run.descriptions import pci_bus_id
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
+from kernel_workbench.suites.sandbox.parcels import Parcel
+from kernel_workbench.suites.sandbox.wire import Message
 
-LOOP = "suites.profile.loop"
+LOOP = "kernel_workbench.suites.profile.loop"
 _BATCH_S = 0.05  # of calls: short against a window, long against what a replay costs the host
 _SETTLING_S = 120.0  # of a worker, for compiling and tuning before it loops
 _CONFIRMED_S = 0.1

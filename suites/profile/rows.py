@@ -7,11 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from profiles.traces import Missing
-from reports.record import ProfileRow, Window
-from suites.profile.figures import MOST_SLOWDOWN, counted_windows, energy_per_call, mean_power_w
-from suites.profile.trials import Entry
-from suites.run.descriptions import case_info
+from kernel_workbench.profiles.traces import Missing
+from kernel_workbench.reports.record import ProfileRow, Window
+from kernel_workbench.suites.profile.figures import (
+    MOST_SLOWDOWN,
+    counted_windows,
+    energy_per_call,
+    mean_power_w,
+)
+from kernel_workbench.suites.profile.trials import Entry
+from kernel_workbench.suites.run.descriptions import case_info
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.traces import FIELDS, Missing, Trace, TraceError, load
-from suites import ROOT
+from kernel_workbench.profiles.traces import FIELDS, Missing, Trace, TraceError, load
+from kernel_workbench.suites import ROOT
 
 _START_S = 30.0
 _END_S = 10.0
@@ -48,7 +48,7 @@ class Sampling:
         """
         self.taken += 1
         path = self.folder / f"trace-{self.taken}.jsonl"
-        command = [sys.executable, "-m", "profiles.sampler", "--uuid", self.uuid]
+        command = [sys.executable, "-m", "kernel_workbench.profiles.sampler", "--uuid", self.uuid]
         command += [f"--period-ms={self.period_ms}", f"--alternate-s={alternate_s}"]
         command += [] if self.pci_bus_id is None else ["--pci", self.pci_bus_id]
         process = subprocess.Popen(

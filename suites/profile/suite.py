@@ -12,23 +12,28 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from profiles.traces import Missing
-from reports.record import AccuracyRow, ProfileRow
-from suites.accuracy.run import Run
-from suites.profile.cases import Distribution, distributions_of, profiled_cases, profiled_kernels
-from suites.profile.loop_request import LOOP, Card, Looping, card_of
-from suites.profile.rows import Board, row_of
-from suites.profile.trials import Entry, Trials
-from suites.run.descriptions import case_info
-from suites.run.progress import Progress
-from suites.run.reproduce import command_of, deciding_options
-from suites.run.selection import kernel_files, refusing, selected_kernels
-from suites.run.suite import DeviceLostError, Pair, Suite
-from suites.sandbox.judge_side.worker_process import WorkersError
-from suites.sandbox.judge_side.workers import TaskError, Workers
-from suites.sandbox.orphans import end_children
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles.traces import Missing
+from kernel_workbench.reports.record import AccuracyRow, ProfileRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.profile.cases import (
+    Distribution,
+    distributions_of,
+    profiled_cases,
+    profiled_kernels,
+)
+from kernel_workbench.suites.profile.loop_request import LOOP, Card, Looping, card_of
+from kernel_workbench.suites.profile.rows import Board, row_of
+from kernel_workbench.suites.profile.trials import Entry, Trials
+from kernel_workbench.suites.run.descriptions import case_info
+from kernel_workbench.suites.run.progress import Progress
+from kernel_workbench.suites.run.reproduce import command_of, deciding_options
+from kernel_workbench.suites.run.selection import kernel_files, refusing, selected_kernels
+from kernel_workbench.suites.run.suite import DeviceLostError, Pair, Suite
+from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
+from kernel_workbench.suites.sandbox.orphans import end_children
 
 _DROPPED_S = 1.0  # of a trial: clocks and power settle
 

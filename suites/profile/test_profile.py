@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reports.record import ProfileRow
-from suites.run.session import Session
+from kernel_workbench.reports.record import ProfileRow
+from kernel_workbench.suites.run.session import Session
 
 
 def test_kernel_is_right_before_its_energy_is_measured(

@@ -12,15 +12,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from profiles.traces import Missing
-from profiles.windows import NS, measure
-from reports.record import AccuracyRow, Window
-from suites.profile.cases import Distribution
-from suites.profile.figures import Reply, mean_power_w, slowdown, window_in_record, window_of
-from suites.profile.sampler_process import Sampling
-from suites.sandbox.judge_side.workers import TaskError
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles.traces import Missing
+from kernel_workbench.profiles.windows import NS, measure
+from kernel_workbench.reports.record import AccuracyRow, Window
+from kernel_workbench.suites.profile.cases import Distribution
+from kernel_workbench.suites.profile.figures import (
+    Reply,
+    mean_power_w,
+    slowdown,
+    window_in_record,
+    window_of,
+)
+from kernel_workbench.suites.profile.sampler_process import Sampling
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError
 
 ALTERNATE_S = 0.25  # a few batches to a stretch
 _ALTERNATE_SHARE = 0.8  # of a trial's seconds

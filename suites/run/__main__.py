@@ -1,13 +1,16 @@
-"""`python -m suites.run SUITE [OPTION ...]`: a suite in pytest, with our exit statuses."""
+"""`python -m kernel_workbench.suites.run SUITE [OPTION ...]`: run a suite in pytest.
+
+The process ends with an exit status of ours.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from reports.exit_status import ExitStatus, status_of
-from reports.output import outlast_readers
-from suites import SUITES
-from suites.run.exit_status import end_at_interrupt, of_pytest
+from kernel_workbench.reports.exit_status import ExitStatus, status_of
+from kernel_workbench.reports.output import outlast_readers
+from kernel_workbench.suites import PACKAGE, SUITES
+from kernel_workbench.suites.run.exit_status import end_at_interrupt, of_pytest
 
 if __name__ == "__main__":
     end_at_interrupt()
@@ -18,4 +21,4 @@ if __name__ == "__main__":
         print(f"name one of the suites {', '.join(SUITES)} first", file=sys.stderr)
         sys.exit(ExitStatus.USAGE)
     outlast_readers()
-    sys.exit(status_of(lambda: of_pytest(pytest.main([f"suites/{suite}", *options]))))
+    sys.exit(status_of(lambda: of_pytest(pytest.main([str(PACKAGE / "suites" / suite), *options]))))

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import triton
 
-from kernels.registry import Kernel, KernelError
-from oracles.op import Case
-from profiles import environment
-from profiles.traces import Missing
-from reports.record import CaseInfo, Environment, KernelInfo
-from suites import ROOT
+from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles import environment
+from kernel_workbench.profiles.traces import Missing
+from kernel_workbench.reports.record import CaseInfo, Environment, KernelInfo
+from kernel_workbench.suites import ROOT
 
 # What the driver's library tells: fields of the environment that are named so there.
 _OF_NVML = tuple(

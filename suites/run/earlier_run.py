@@ -14,9 +14,16 @@ from typing import Any
 
 import pytest
 
-from reports.phrases import shown
-from reports.record import AccuracyRow, Record, RecordError, RunHeader, latest, read
-from suites.run.suite import Pair, PairRow, Suite
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import (
+    AccuracyRow,
+    Record,
+    RecordError,
+    RunHeader,
+    latest,
+    read,
+)
+from kernel_workbench.suites.run.suite import Pair, PairRow, Suite
 
 
 @dataclass(frozen=True, slots=True)

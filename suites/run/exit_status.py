@@ -1,7 +1,7 @@
 """The exit statuses of a suite, and those by which pytest says the same.
 
 pytest has statuses of its own: 2 is an interrupted run and 4 a wrong option. A suite runs in pytest
-and ends by pytest's; `python -m suites.run` ends by ours.
+and ends by pytest's; `python -m kernel_workbench.suites.run` ends by ours.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import signal
 from types import FrameType
 
-from reports.exit_status import ExitStatus
+from kernel_workbench.reports.exit_status import ExitStatus
 
 _OF_PYTEST = {
     0: ExitStatus.RIGHT,

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from suites import ROOT
+from kernel_workbench.suites import ROOT
 
 # Set by noxfile.py: the words before `-s`, quoted for a shell, as `.venv/bin/nox`.
 VARIABLE = "WORKBENCH_NOX"

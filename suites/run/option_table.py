@@ -11,8 +11,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from reports.arguments import not_empty, number, whole_number
-from suites import MOST_JOBS, ROOT
+from kernel_workbench.reports.arguments import not_empty, number, whole_number
+from kernel_workbench.suites import MOST_JOBS, ROOT
 
 DEFAULT_SM = 90  # Hopper, which the kernels are tuned for
 _WEEK_S = 604_800

@@ -1,6 +1,6 @@
 """The options of a command line: held to those of the suite, told to pytest; and the device.
 
-A plugin, loaded by `-p suites.run.options` for every pytest of this checkout, rather than a
+A plugin (`-p kernel_workbench.suites.run.options`) for every pytest of this checkout, rather than a
 conftest, so that the options are known wherever pytest is started from. It decides between GPU and
 interpreter before triton is imported: one process can't do both.
 """
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from reports.arguments import CommandLine, quoted, sentence
-from reports.output import refuse_to_overwrite
-from reports.record import RecordError
-from reports.record.reader import header_at
-from suites import ROOT, SUITES
-from suites.run.option_table import OPTIONS
+from kernel_workbench.reports.arguments import CommandLine, quoted, sentence
+from kernel_workbench.reports.output import refuse_to_overwrite
+from kernel_workbench.reports.record import RecordError
+from kernel_workbench.reports.record.reader import header_at
+from kernel_workbench.suites import PACKAGE, SUITES
+from kernel_workbench.suites.run.option_table import OPTIONS
 
 if TYPE_CHECKING:
     import torch
 
-FOLDERS = {suite: f"suites/{suite}" for suite in SUITES}
+FOLDERS = {suite: PACKAGE / "suites" / suite for suite in SUITES}
 DEVICE: pytest.StashKey[torch.device] = pytest.StashKey()
 # What is meant for another option only: without that one it would do nothing.
 _NEEDS = {
@@ -136,7 +136,7 @@ def suite_of(arguments: Sequence[str], directory: Path) -> tuple[str, str] | Non
     for each in arguments:
         path = directory / each.partition("::")[0]
         for suite, folder in FOLDERS.items():
-            if not each.startswith("-") and path.is_relative_to(ROOT / folder):
+            if not each.startswith("-") and path.is_relative_to(folder):
                 return each, suite
     return None
 

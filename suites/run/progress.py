@@ -10,7 +10,7 @@ from typing import Self
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from reports.output import console, lasting
+from kernel_workbench.reports.output import console, lasting
 
 _LINE_EVERY_S = 15.0
 _REDRAW_EVERY_S = 0.1

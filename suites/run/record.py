@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from reports.record import Row, RunEnd, RunHeader, new_record
+from kernel_workbench.reports.record import Row, RunEnd, RunHeader, new_record
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 

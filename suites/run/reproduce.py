@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from kernels.registry import Kernel, home_of
-from oracles.op import Case
-from suites.run.nox_command import nox_command, path_in_command
-from suites.run.option_table import OPTIONS
+from kernel_workbench.kernels.registry import Kernel, home_of
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.run.nox_command import nox_command, path_in_command
+from kernel_workbench.suites.run.option_table import OPTIONS
 
 # In the order in which a command has them; files first.
 FILES = ("--definition", "--workloads", "--ops", "--cases")

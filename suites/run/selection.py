@@ -15,15 +15,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import Kernel, KernelError, all_kernels
-from kernels.declarations import hint
-from kernels.registry import all_absent, home_of, load_definition, load_ops, resolved
-from oracles import OPS
-from oracles.cases.names import case_named, objection
-from oracles.op import Case, Numerics, dtype_name
-from reports.arguments import quoted
-from reports.record import AbsentKernel
-from suites.run.user_cases import DTYPES, user_cases
+from kernel_workbench.kernels import Kernel, KernelError, all_kernels
+from kernel_workbench.kernels.declarations import hint
+from kernel_workbench.kernels.registry import (
+    all_absent,
+    home_of,
+    load_definition,
+    load_ops,
+    resolved,
+)
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases.names import case_named, objection
+from kernel_workbench.oracles.op import Case, Numerics, dtype_name
+from kernel_workbench.reports.arguments import quoted
+from kernel_workbench.reports.record import AbsentKernel
+from kernel_workbench.suites.run.user_cases import DTYPES, user_cases
 
 _MOST_ROWS = 500_000  # that one run plans; a run of all kernels on every case has a fifth of them
 _SEED = re.compile(r"-seed(-?\d{1,10})$")

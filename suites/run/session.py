@@ -20,25 +20,30 @@ from typing import Any, Generic, NoReturn
 import pytest
 import torch
 
-from kernels.registry import Kernel, KernelError
-from oracles.op import Case, Numerics
-from oracles.reference import OpError
-from reports.arguments import quoted
-from reports.exit_status import ExitStatus
-from reports.output import lasting, report_console
-from reports.phrases import count, shown
-from reports.record import AccuracyRow, FindRow, RecordError, RunHeader, read
-from reports.report import print_report
-from suites.run import earlier_run, shards
-from suites.run.attempt import CRASHED, known_pairs, note_pair
-from suites.run.descriptions import describe_machine, edited, hashes_of, kernel_info
-from suites.run.exit_status import in_pytest, keep_what_ran
-from suites.run.nox_command import nox_command, path_in_command, without
-from suites.run.options import DEVICE
-from suites.run.progress import Progress
-from suites.run.record import RunRecord
-from suites.run.selection import absent_kernels, kernel_files, refusing
-from suites.run.suite import (
+from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.oracles.op import Case, Numerics
+from kernel_workbench.oracles.reference import OpError
+from kernel_workbench.reports.arguments import quoted
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.output import lasting, report_console
+from kernel_workbench.reports.phrases import count, shown
+from kernel_workbench.reports.record import AccuracyRow, FindRow, RecordError, RunHeader, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.suites.run import earlier_run, shards
+from kernel_workbench.suites.run.attempt import CRASHED, known_pairs, note_pair
+from kernel_workbench.suites.run.descriptions import (
+    describe_machine,
+    edited,
+    hashes_of,
+    kernel_info,
+)
+from kernel_workbench.suites.run.exit_status import in_pytest, keep_what_ran
+from kernel_workbench.suites.run.nox_command import nox_command, path_in_command, without
+from kernel_workbench.suites.run.options import DEVICE, FOLDERS
+from kernel_workbench.suites.run.progress import Progress
+from kernel_workbench.suites.run.record import RunRecord
+from kernel_workbench.suites.run.selection import absent_kernels, kernel_files, refusing
+from kernel_workbench.suites.run.suite import (
     DeviceLostError,
     NoMemoryError,
     Pair,
@@ -479,9 +484,7 @@ def start(config: pytest.Config, make: Callable[..., Suite[Any]]) -> None:
 
 def typed(config: pytest.Config, suite: str) -> list[str]:
     """What the user typed after nox's `--`, with it: pytest's arguments less the suite's folder."""
-    own = [
-        str(each)
-        for each in config.invocation_params.args
-        if str(each).rstrip("/") != f"suites/{suite}"
-    ]
+    folder = FOLDERS[suite]
+    start = config.invocation_params.dir
+    own = [str(each) for each in config.invocation_params.args if start / str(each) != folder]
     return ["--", *own] if own else []

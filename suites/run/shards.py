@@ -22,11 +22,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from oracles import OPS
-from oracles.op import Case
-from oracles.reference import ReferenceOp
-from reports.record import AccuracyRow, FindRow, Line, RunEnd
-from suites.run.user_cases import TIMES_ITS_BYTES
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.reference import ReferenceOp
+from kernel_workbench.reports.record import AccuracyRow, FindRow, Line, RunEnd
+from kernel_workbench.suites.run.user_cases import TIMES_ITS_BYTES
 
 # Names a file that is to hold the record's path: who started the run can then see that it ended,
 # which a status of 0 doesn't show where a candidate ends the process itself.

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import pytest
 import torch
 
-from kernels.registry import Kernel
-from oracles.op import Case
-from reports.record import (
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import (
     AccuracyRow,
     BenchRow,
     Environment,
@@ -22,9 +22,9 @@ from reports.record import (
     Record,
     Row,
 )
-from suites.run.option_table import DEFAULT_SM
-from suites.run.progress import Progress
-from suites.run.selection import known_ops
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.run.progress import Progress
+from kernel_workbench.suites.run.selection import known_ops
 
 Pair = tuple[Kernel, Case]
 PairRow = TypeVar("PairRow", bound=AccuracyRow | BenchRow | ProfileRow)

@@ -23,12 +23,12 @@ import pytest
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kernels.declarations import hint
-from oracles import OPS
-from oracles.cases.names import case_named, layout_named, objection
-from oracles.op import CONTIGUOUS, Allowed, Case, Op
-from reports.phrases import shown
-from reports.record import RecordError, read
+from kernel_workbench.kernels.declarations import hint
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases.names import case_named, layout_named, objection
+from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Op
+from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.record import RecordError, read
 
 DTYPES = ("float32", "float16", "bfloat16")
 _MOST_BYTES_OF_A_LINE = 2**16

@@ -17,10 +17,10 @@ from pydantic import ConfigDict
 from torch import Tensor
 from triton.runtime.errors import InterpreterError
 
-from kernels.declarations import wrong_strings
-from kernels.registry import Kernel
-from oracles.op import Case
-from reports.record import Rule
+from kernel_workbench.kernels.declarations import wrong_strings
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import Rule
 
 Fill = Literal["nan", "sentinel"]
 """What fresh memory holds during a call."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracles.cases.layouts import LARGEST_POISONED_BUFFER
-from oracles.op import Case, Inputs, Op
+from kernel_workbench.oracles.cases.layouts import LARGEST_POISONED_BUFFER
+from kernel_workbench.oracles.op import Case, Inputs, Op
 
 
 class Originals:

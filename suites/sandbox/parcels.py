@@ -30,8 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles.cases.layouts import LARGEST_POISONED_BUFFER
-from oracles.op import Inputs, Op, dtype_name
+from kernel_workbench.oracles.cases.layouts import LARGEST_POISONED_BUFFER
+from kernel_workbench.oracles.op import Inputs, Op, dtype_name
 
 _ALIGNMENT = 256  # bytes; what a layout's element offset is counted from
 _POISON = 255  # a byte of which NaN is made in every floating-point type

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles.op import Inputs, OutputForm, dtype_name
-from suites.sandbox.parcels import Arena, Parcel, Place, aligned
+from kernel_workbench.oracles.op import Inputs, OutputForm, dtype_name
+from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, Place, aligned
 
 
 @dataclass(frozen=True, slots=True)

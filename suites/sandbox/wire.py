@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from oracles.op import Case, Layout, TensorLayout, dtype_name
+from kernel_workbench.oracles.op import Case, Layout, TensorLayout, dtype_name
 
 _LONGEST_LINE = 2**26  # bytes; what refuses two hundred thousand pairs with a sentence each
 _CHUNK = 2**16

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from suites.run.session import start
-from suites.search.suite import Search
+from kernel_workbench.suites.run.session import start
+from kernel_workbench.suites.search.suite import Search
 
 
 def pytest_configure(config: pytest.Config) -> None:

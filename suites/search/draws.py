@@ -14,10 +14,10 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from oracles.cases.covering import Coverage
-from oracles.cases.factors import as_part, assembled
-from oracles.cases.names import joined
-from oracles.op import Case, Op, Part
+from kernel_workbench.oracles.cases.covering import Coverage
+from kernel_workbench.oracles.cases.factors import as_part, assembled
+from kernel_workbench.oracles.cases.names import joined
+from kernel_workbench.oracles.op import Case, Op, Part
 
 _TRIES = 200  # of one way to draw, until a case is served
 _NEAR_BOUND = 0.5  # of its bound, from which an error is worth a look nearby

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from oracles.cases.names import joined, layout_named, objection
-from oracles.op import CONTIGUOUS, Case, Op, dtype_name
+from kernel_workbench.oracles.cases.names import joined, layout_named, objection
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Op, dtype_name
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LARGE_BYTES = 2**20

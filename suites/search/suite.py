@@ -13,23 +13,23 @@ from typing import Any
 
 import torch
 
-from kernels.registry import Kernel
-from oracles.cases.names import objection
-from oracles.op import Case, Op, dtype_name
-from oracles.reference import OpError
-from reports.record import AccuracyRow, CoverageRow, FindRow, Row
-from suites.accuracy.suite import FURTHER, Accuracy
-from suites.run import shards
-from suites.run.descriptions import case_info
-from suites.run.nox_command import nox_command, path_in_command
-from suites.run.progress import Progress
-from suites.run.reproduce import deciding_options
-from suites.run.selection import alike_together, check_dtypes
-from suites.run.suite import NoMemoryError, Pair
-from suites.run.user_cases import user_cases
-from suites.sandbox.judge_side.workers import SPENT
-from suites.search.draws import Draws
-from suites.search.shrinking import Shrunk, changes, shrink
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.cases.names import objection
+from kernel_workbench.oracles.op import Case, Op, dtype_name
+from kernel_workbench.oracles.reference import OpError
+from kernel_workbench.reports.record import AccuracyRow, CoverageRow, FindRow, Row
+from kernel_workbench.suites.accuracy.suite import FURTHER, Accuracy
+from kernel_workbench.suites.run import shards
+from kernel_workbench.suites.run.descriptions import case_info
+from kernel_workbench.suites.run.nox_command import nox_command, path_in_command
+from kernel_workbench.suites.run.progress import Progress
+from kernel_workbench.suites.run.reproduce import deciding_options
+from kernel_workbench.suites.run.selection import alike_together, check_dtypes
+from kernel_workbench.suites.run.suite import NoMemoryError, Pair
+from kernel_workbench.suites.run.user_cases import user_cases
+from kernel_workbench.suites.sandbox.judge_side.workers import SPENT
+from kernel_workbench.suites.search.draws import Draws
+from kernel_workbench.suites.search.shrinking import Shrunk, changes, shrink
 
 # Of a find: to shrink it, and until no more is asked about it.
 _SHRINK_S, _FIND_S = 40.0, 50.0

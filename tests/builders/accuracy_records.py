@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.record import (
+from kernel_workbench.reports.record import (
     AccuracyRow,
     CaseInfo,
     Environment,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from reports.record import Rule
+    from kernel_workbench.reports.record import Rule
 
 Numerics = dict[str, bool | int | float | str | None]
 

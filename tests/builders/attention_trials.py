@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention.cases import Window, attention_case
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
-from oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import Window, attention_case
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs
 from tests.builders.emulated_attention import Emulation, Way
 
 CPU = torch.device("cpu")

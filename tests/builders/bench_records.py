@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from reports.record import (
+from kernel_workbench.reports.record import (
     BENCH_PROTOCOL,
     BenchRow,
     CaseInfo,

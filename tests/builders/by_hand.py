@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from kernels.registry import Domain, Kernel
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Numerics, Op
-from suites.accuracy.run import Run
+from kernel_workbench.kernels.registry import Domain, Kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Numerics, Op
+from kernel_workbench.suites.accuracy.run import Run
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.op import Bound, Case, Inputs
-from reports.record import Tried
-from suites.accuracy import invariance, relations
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox.call import PLAIN, Call, How
-from suites.sandbox.parcels import Parcel
-from suites.sandbox.worker_side.in_process import InProcess
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Bound, Case, Inputs
+from kernel_workbench.reports.record import Tried
+from kernel_workbench.suites.accuracy import invariance, relations
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox.call import PLAIN, Call, How
+from kernel_workbench.suites.sandbox.parcels import Parcel
+from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess
 
 
 @dataclass(slots=True)

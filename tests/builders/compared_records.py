@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from reports.comparison.report import Comparison, compare
-from reports.comparison.side import Side, read_sides
-from reports.document.terminal import print_document
-from reports.record import (
+from kernel_workbench.reports.comparison.report import Comparison, compare
+from kernel_workbench.reports.comparison.side import Side, read_sides
+from kernel_workbench.reports.document.terminal import print_document
+from kernel_workbench.reports.record import (
     BENCH_PROTOCOL,
     PROTOCOL,
     AccuracyRow,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from reports.record import (
+from kernel_workbench.reports.record import (
     CaseInfo,
     CodeMix,
     CompileRow,

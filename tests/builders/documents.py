@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reports.document.markdown import render_markdown
-from reports.document.model import Cell, Document, Part, Table
-from reports.record import Record
-from reports.report import part_of
+from kernel_workbench.reports.document.markdown import render_markdown
+from kernel_workbench.reports.document.model import Cell, Document, Part, Table
+from kernel_workbench.reports.record import Record
+from kernel_workbench.reports.report import part_of
 
 
 def markdown_of(record: Record) -> str:

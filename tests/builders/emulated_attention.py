@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.attention.dropout import keep_mask
-from oracles.op import Inputs, Numerics
+from kernel_workbench.oracles.attention.dropout import keep_mask
+from kernel_workbench.oracles.op import Inputs, Numerics
 
 LOG2E = torch.tensor(1 / math.log(2), dtype=torch.float32)
 LN2 = torch.tensor(math.log(2), dtype=torch.float32)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Inputs, Numerics
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Inputs, Numerics
 
 # A CPU keeps subnormals, so that the narrower of the two bounds must hold.
 PLAIN = Numerics(gradual_underflow=True)

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from kernels.baselines.attention_call import spans
-from kernels.baselines.attention_eager import eager_backward, torch_eager
+from kernel_workbench.kernels.baselines.attention_call import spans
+from kernel_workbench.kernels.baselines.attention_eager import eager_backward, torch_eager
 
 Bound = dict[str, Any]
 

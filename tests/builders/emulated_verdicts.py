@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from oracles.op import Numerics
-from suites.accuracy.verdict import Verdict, judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles.op import Numerics
+from kernel_workbench.suites.accuracy.verdict import Verdict, judge
+from kernel_workbench.suites.sandbox.call import Call
 from tests.builders.attention_trials import Trial
 from tests.builders.emulated_attention import Way
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from oracles.op import Case
-from reports.record import AccuracyRow
-from suites.interpreter import gluon
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.interpreter import gluon
 from tests.builders.by_hand import run_on
 
 

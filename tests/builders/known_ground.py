@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from reports.record import Environment, FlushProbe, Roof
-from suites.bench import suite
-from suites.bench.figures import Roofs
-from suites.bench.survey import Ground
+from kernel_workbench.reports.record import Environment, FlushProbe, Roof
+from kernel_workbench.suites.bench import suite
+from kernel_workbench.suites.bench.figures import Roofs
+from kernel_workbench.suites.bench.survey import Ground
 
 _MEASURED = (
     Roof(name="copy", value=10.0, unit="GB/s", measured=True, source="told by a test"),

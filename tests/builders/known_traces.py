@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.traces import Trace, load
-from profiles.windows import NS, measure
+from kernel_workbench.profiles.traces import Trace, load
+from kernel_workbench.profiles.windows import NS, measure
 from tests import ROOT
 from tests.builders.synthetic_traces import constant, synthetic
 

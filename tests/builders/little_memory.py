@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from suites.sandbox.parcels import Arena, fitting
+from kernel_workbench.suites.sandbox.parcels import Arena, fitting
 
 
 def _limited(arenas: dict[str, Arena], nbytes: int, device: torch.device, name: str) -> Arena:
@@ -22,4 +22,4 @@ def _limited(arenas: dict[str, Arena], nbytes: int, device: torch.device, name: 
 
 def pytest_configure() -> None:
     """Replace what gives the judge its arenas."""
-    mock.patch("suites.sandbox.judge_side.workers.fitting", _limited).start()
+    mock.patch("kernel_workbench.suites.sandbox.judge_side.workers.fitting", _limited).start()

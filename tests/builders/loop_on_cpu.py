@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.op import Case, Inputs
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case, Inputs
 
 BATCH_S = 0.05
 CALL_US = 500.0

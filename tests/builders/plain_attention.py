@@ -15,7 +15,7 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from oracles.attention.dropout import keep_mask
+from kernel_workbench.oracles.attention.dropout import keep_mask
 
 
 class Given(TypedDict, total=False):

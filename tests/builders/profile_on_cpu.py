@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from suites.profile import suite
-from suites.profile.loop_request import Card
+from kernel_workbench.suites.profile import suite
+from kernel_workbench.suites.profile.loop_request import Card
 
 _TRACE, *_FAULTS = os.environ["WORKBENCH_REPLAYED"].split(";")
 

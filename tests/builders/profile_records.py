@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reports.record import ProfileRow, RecordWriter, RunEnd, Series, Spread, Window
+from kernel_workbench.reports.record import ProfileRow, RecordWriter, RunEnd, Series, Spread, Window
 from tests.builders.bench_records import (
     FORWARD,
     NORM,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from reports.record import CaseInfo, RunHeader
+    from kernel_workbench.reports.record import CaseInfo, RunHeader
 
 _LIMIT_W, _IDLE_W = 700.0, 78.0
 _NOT_SUPPORTED = "not supported: this GPU doesn't tell it"

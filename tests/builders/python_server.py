@@ -32,9 +32,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from kernels.registry import all_kernels
-from oracles import OPS
-from oracles.reference import ReferenceOp
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.reference import ReferenceOp
 from tests import ROOT
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -46,16 +46,32 @@ _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MALLOC_")
 _INTERPRETS = "TRITON_INTERPRET"
 _SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED")
 _MODULE = "tests.builders.python_server"
-_LONE = "suites.sandbox.worker_side.fork_server"  # starts no Python but by forks of its own
+_LONE = "kernel_workbench.suites.sandbox.worker_side.fork_server"
+# The server of workers starts no Python but by forks of its own.
 _LOADED = (
-    *("pytest", "pytest_benchmark.plugin", "reports.__main__", "reports.comparison.__main__"),
-    *("kernels", "suites.accuracy.suite", _LONE),
-    *("suites.bench.suite", "suites.profile.suite", "numpy.random", "xdist.plugin", "nox"),
+    *(
+        "pytest",
+        "pytest_benchmark.plugin",
+        "kernel_workbench.reports.__main__",
+        "kernel_workbench.reports.comparison.__main__",
+    ),
+    *("kernel_workbench.kernels", "kernel_workbench.suites.accuracy.suite", _LONE),
+    *(
+        "kernel_workbench.suites.bench.suite",
+        "kernel_workbench.suites.profile.suite",
+        "numpy.random",
+        "xdist.plugin",
+        "nox",
+    ),
     "scipy.stats",  # of figures: a second for each run that times
     "triton.experimental.gluon.nvidia.hopper",  # what the interpreter's repairs look at
 )
-_LOADED_TO_COMPILE = ("suites.compile.session", "suites.compile.task", _LONE)
-_PLUGINS = ("pytest_benchmark", "suites.run", "xdist")
+_LOADED_TO_COMPILE = (
+    "kernel_workbench.suites.compile.session",
+    "kernel_workbench.suites.compile.task",
+    _LONE,
+)
+_PLUGINS = ("pytest_benchmark", "kernel_workbench.suites.run", "xdist")
 
 
 class Server:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from suites.interpreter import strict
-from suites.sandbox.worker_side.allocations import fresh_memory
+from kernel_workbench.suites.interpreter import strict
+from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 
 
 def violation_of(

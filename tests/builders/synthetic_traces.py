@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from profiles.traces import FIELDS, REASONS, Missing, Sample, Trace
+from kernel_workbench.profiles.traces import FIELDS, REASONS, Missing, Sample, Trace
 
 UUID = "GPU-00000000-synthetic"
 TICK_S = 0.1

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.op import Case, Inputs
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case, Inputs
 
 _clock = time.perf_counter  # before a candidate may replace it
 

@@ -15,14 +15,14 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from oracles import (
+from kernel_workbench.oracles import (
     ATTENTION_BACKWARD,
     ATTENTION_DELTA,
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
 )
-from oracles.op import Case, Op
-from reports.record import Rule
+from kernel_workbench.oracles.op import Case, Op
+from kernel_workbench.reports.record import Rule
 from tests.builders.plain_attention import Attention, Given, Part
 
 # Of its own: a kernel that draws from PyTorch's random state changes it for others.

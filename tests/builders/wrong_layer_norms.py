@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from reports.record import Rule
+from kernel_workbench.reports.record import Rule
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 Candidate = Callable[..., Outputs]

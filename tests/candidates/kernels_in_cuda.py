@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.utils.cpp_extension import load_inline
 
-from kernels import SOFTMAX_FORWARD, Domain, kernel
+from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel
 
 _CUDA = r"""
 #include <torch/extension.h>

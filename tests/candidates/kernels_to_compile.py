@@ -17,8 +17,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels import ATTENTION_DELTA, Domain, kernel
-from kernels.expectation import Expectation, Fits, Loads, Spills, Uses
+from kernel_workbench import ATTENTION_DELTA, Domain, Expectation, Fits, Loads, Spills, Uses, kernel
 
 EXPECTATIONS = (
     Expectation(says="rows come 16 bytes at a time", claim=Loads(16), functions=("rows",)),

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 from tests.builders.wrong_layer_norms import closed_form
 
 Outputs = tuple[Tensor, Tensor, Tensor]

@@ -9,7 +9,7 @@ import signal
 import torch
 from torch import Tensor
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 from tests.builders.wrong_layer_norms import closed_form
 
 

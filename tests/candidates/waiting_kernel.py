@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels import ATTENTION_DELTA, Domain, kernel
+from kernel_workbench import ATTENTION_DELTA, Domain, kernel
 
 
 @kernel(ATTENTION_DELTA, Domain(dtypes=(torch.float32,)))

@@ -9,11 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from reports.__main__ import _parser as of_report
-from reports.arguments import CommandLine
-from reports.comparison.__main__ import _parser as of_compare
-from suites.fleet.__main__ import _parser as of_fleet
-from suites.run.options import SuiteOptions
+from kernel_workbench.reports.__main__ import _parser as of_report
+from kernel_workbench.reports.arguments import CommandLine
+from kernel_workbench.reports.comparison.__main__ import _parser as of_compare
+from kernel_workbench.suites.fleet.__main__ import _parser as of_fleet
+from kernel_workbench.suites.run.options import SuiteOptions
 
 _HEAD = """# Options of every session
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from kernels import registry
-from kernels.registry import all_kernels, load_file
-from suites.run.options import check
+from kernel_workbench.kernels import registry
+from kernel_workbench.kernels.registry import all_kernels, load_file
+from kernel_workbench.suites.run.options import check
 from tests import ROOT
 from tests.builders.commands import Running
 from tests.docs import option_reference
@@ -236,7 +236,15 @@ def test_annotation_tells_why_a_file_cant_be_imported(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def mine(\n")
     kernels, results = f"--kernels={tmp_path / 'mine.py'}", f"--results={tmp_path / 'results'}"
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "suites/accuracy", "--device=cpu", kernels, results],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "kernel_workbench/suites/accuracy",
+            "--device=cpu",
+            kernels,
+            results,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import registry
-from kernels.registry import all_kernels, load_file
-from oracles import LAYER_NORM_BACKWARD, OPS
-from reports.record import AccuracyRow
+from kernel_workbench.kernels import registry
+from kernel_workbench.kernels.registry import all_kernels, load_file
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.reports.record import AccuracyRow
 from tests import ROOT
 from tests.builders.by_hand import run_on
 from tests.mutants.catalogue import MUTANTS

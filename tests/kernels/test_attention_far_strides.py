@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.backward import two_pass
-from kernels.attention.delta import delta
-from kernels.attention.forward import flash
-from kernels.attention.split_keys import split_keys
+from kernel_workbench.kernels.attention.backward import two_pass
+from kernel_workbench.kernels.attention.delta import delta
+from kernel_workbench.kernels.attention.forward import flash
+from kernel_workbench.kernels.attention.split_keys import split_keys
 from tests.builders.strict_calls import violation_of
 
 _AXES = {"batches": 0, "rows": 1, "heads": 2}

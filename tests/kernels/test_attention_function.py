@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention import attention, attention_with_lse
-from kernels.attention.function import forward_only_operator, forward_operator, packed
-from kernels.attention.problem import AttentionError, Given
+from kernel_workbench.kernels.attention import attention, attention_with_lse
+from kernel_workbench.kernels.attention.function import (
+    forward_only_operator,
+    forward_operator,
+    packed,
+)
+from kernel_workbench.kernels.attention.problem import AttentionError, Given
 
 SCALE_OF_FP32 = 1e-5  # these outputs are near 1; the suite's bounds judge the kernels themselves
 

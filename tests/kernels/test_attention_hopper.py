@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.attention import attention_with_lse, hopper, hopper_kernel
-from kernels.attention.forward import flash
-from kernels.attention.problem import AttentionError
-from kernels.registry import choose
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.op import Case
+from kernel_workbench.kernels.attention import attention_with_lse, hopper, hopper_kernel
+from kernel_workbench.kernels.attention.forward import flash
+from kernel_workbench.kernels.attention.problem import AttentionError
+from kernel_workbench.kernels.registry import choose
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.op import Case
 from tests.builders.gluon_kernels import changed, row_of
 
 _FORWARD = OPS["attention_forward"]

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.attention import (
+from kernel_workbench.kernels.attention import (
     attention,
     attention_with_lse,
     hopper,
     hopper_backward,
     hopper_backward_kernel,
 )
-from kernels.attention.problem import AttentionError
-from kernels.registry import all_kernels, choose
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.op import Case
+from kernel_workbench.kernels.attention.problem import AttentionError
+from kernel_workbench.kernels.registry import all_kernels, choose
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.op import Case
 from tests.builders.gluon_kernels import changed, row_of
 
 _BACKWARD = OPS["attention_backward"]

@@ -14,11 +14,11 @@ import triton
 from torch import Tensor
 from triton import knobs
 
-from kernels.attention import attention_with_lse, hopper, launch_plan
-from kernels.attention.hopper import descriptor
-from kernels.attention.hopper_kernel import hopper_kernel
-from kernels.attention.problem import AttentionError
-from kernels.device import is_told, told_multiprocessors
+from kernel_workbench.kernels.attention import attention_with_lse, hopper, launch_plan
+from kernel_workbench.kernels.attention.hopper import descriptor
+from kernel_workbench.kernels.attention.hopper_kernel import hopper_kernel
+from kernel_workbench.kernels.attention.problem import AttentionError
+from kernel_workbench.kernels.device import is_told, told_multiprocessors
 
 _SIZES = (1, 4, 2, 64)  # of q, k and v
 _Mutate = Callable[[pytest.MonkeyPatch], object]

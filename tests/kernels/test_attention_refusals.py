@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.backward import two_pass
-from kernels.attention.delta import delta
-from kernels.attention.forward import flash
-from kernels.attention.function import attention
-from kernels.attention.problem import AttentionError, Given
+from kernel_workbench.kernels.attention.backward import two_pass
+from kernel_workbench.kernels.attention.delta import delta
+from kernel_workbench.kernels.attention.forward import flash
+from kernel_workbench.kernels.attention.function import attention
+from kernel_workbench.kernels.attention.problem import AttentionError, Given
 
 _Shapes = Mapping[str, tuple[int, ...]]
 
@@ -111,7 +111,7 @@ def _nothing_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("a kernel was launched")
 
     for name in ("launch.Launcher.launch", "delta.launch_delta"):
-        monkeypatch.setattr(f"kernels.attention.{name}", launch)
+        monkeypatch.setattr(f"kernel_workbench.kernels.attention.{name}", launch)
 
 
 def _of(shapes: _Shapes) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,11 +7,11 @@ from itertools import product
 import pytest
 import torch
 
-from kernels.attention.delta import delta
-from kernels.attention.problem import Options, Problem, vector_elements
-from kernels.attention.registration import need_of_call, need_of_case
-from kernels.attention.tile_model import Pass
-from kernels.attention.variants import (
+from kernel_workbench.kernels.attention.delta import delta
+from kernel_workbench.kernels.attention.problem import Options, Problem, vector_elements
+from kernel_workbench.kernels.attention.registration import need_of_call, need_of_case
+from kernel_workbench.kernels.attention.tile_model import Pass
+from kernel_workbench.kernels.attention.variants import (
     Need,
     NoVariantError,
     Variant,
@@ -19,9 +19,9 @@ from kernels.attention.variants import (
     key_passes,
     pick,
 )
-from kernels.registry import all_kernels
-from oracles import OPS
-from oracles.op import Case
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
 
 _PASSES: tuple[Pass, ...] = ("fwd", "dkdv", "dk", "dv", "dq")
 

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels.baselines import attention_efficient
-from kernels.baselines.attention_call import Mask, packed
-from kernels.registry import Kernel, all_kernels
-from oracles import OPS
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
-from oracles.op import Case, Layout, TensorLayout
+from kernel_workbench.kernels.baselines import attention_efficient
+from kernel_workbench.kernels.baselines.attention_call import Mask, packed
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from kernel_workbench.oracles.op import Case, Layout, TensorLayout
 from tests.builders.emulated_peers import EMULATED
 
 SM = 90
@@ -70,7 +70,9 @@ def test_peer_returns_what_its_operator_computes(
     name: str, op: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an operator that computes by `torch_eager`, the outputs have `torch_eager`'s bits."""
-    module = importlib.import_module(f"kernels.baselines.{name.replace('torch', 'attention')}")
+    module = importlib.import_module(
+        f"kernel_workbench.kernels.baselines.{name.replace('torch', 'attention')}"
+    )
     forward, backward = EMULATED[module.__name__.rpartition(".")[2]]
     monkeypatch.setattr(module, "_FORWARD", forward)
     monkeypatch.setattr(module, "_BACKWARD", backward)
@@ -122,7 +124,9 @@ def test_peer_is_timed_without_work_of_its_adapter(
     name: str, op: str, options: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where every query has a key the operator is called, and what comes of it is seen anew."""
-    module = importlib.import_module(f"kernels.baselines.{name.replace('torch', 'attention')}")
+    module = importlib.import_module(
+        f"kernel_workbench.kernels.baselines.{name.replace('torch', 'attention')}"
+    )
     peer = _kernel(op, name)
     inputs = peer.op.inputs(_case(op, options, s_q=64, s_kv=64), CPU)
     place = "_FORWARD" if op == FORWARD else "_BACKWARD"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.domain import Domain, Strides
-from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
-from oracles.op import Case, Layout, TensorLayout
+from kernel_workbench.kernels.domain import Domain, Strides
+from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Layout, TensorLayout
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import device as devices
-from kernels.layer_norm import column_owning, row_persistent, row_sharing
-from oracles import LAYER_NORM_BACKWARD
-from oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
-from oracles.op import Case
+from kernel_workbench.kernels import device as devices
+from kernel_workbench.kernels.layer_norm import column_owning, row_persistent, row_sharing
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
+from kernel_workbench.oracles.op import Case
 from tests.builders.emulated_layer_norm import PLAIN
 from tests.builders.strict_calls import violation_of
 

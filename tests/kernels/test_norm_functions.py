@@ -11,17 +11,17 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.layer_norm import NormError, layer_norm, rms_norm
-from kernels.layer_norm.call import as_matrix
-from kernels.layer_norm.function import (
+from kernel_workbench.kernels.layer_norm import NormError, layer_norm, rms_norm
+from kernel_workbench.kernels.layer_norm.call import as_matrix
+from kernel_workbench.kernels.layer_norm.function import (
     backward_operator,
     forward_operator,
     is_aligned,
     kernel_for,
 )
-from kernels.registry import choose
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import optional, required
+from kernel_workbench.kernels.registry import choose
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import optional, required
 
 SCALE_OF_FP32 = 1e-5  # these outputs are near 1; the suite's bounds judge the kernels themselves
 _SAME_SUM = 8 * 2.0**-8  # of eight bfloat16 numbers near 1, each rounded once

@@ -14,14 +14,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from kernels import all_kernels, registry
-from kernels.baselines import layer_norm_inductor, layer_norm_liger
-from kernels.baselines.layer_norm_torch import torch_eager
-from kernels.registry import all_absent
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import CONTIGUOUS, Case, Layout, TensorLayout
-from reports.record import AbsentKernel, RecordWriter, RunEnd, read
-from reports.report import print_report
+from kernel_workbench.kernels import all_kernels, registry
+from kernel_workbench.kernels.baselines import layer_norm_inductor, layer_norm_liger
+from kernel_workbench.kernels.baselines.layer_norm_torch import torch_eager
+from kernel_workbench.kernels.registry import all_absent
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, TensorLayout
+from kernel_workbench.reports.record import AbsentKernel, RecordWriter, RunEnd, read
+from kernel_workbench.reports.report import print_report
 from tests.builders.accuracy_records import example_header, example_row
 from tests.builders.by_hand import DTYPES, kernel_of, run_on
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import registry
-from kernels.registry import KernelError, all_kernels, load_file
+from kernel_workbench.kernels import registry
+from kernel_workbench.kernels.registry import KernelError, all_kernels, load_file
 
 F32, F16 = torch.float32, torch.float16
 
 _FILE = """
 import torch
-from kernels import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, Domain, Numerics, kernel
+from kernel_workbench import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, Domain, Numerics, kernel
 F16 = torch.float16
 
 @kernel({arguments})

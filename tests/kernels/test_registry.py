@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import registry
-from kernels.baselines import liger
-from kernels.registry import (
+from kernel_workbench.kernels import registry
+from kernel_workbench.kernels.baselines import liger
+from kernel_workbench.kernels.registry import (
     Domain,
     Kernel,
     KernelError,
@@ -25,8 +25,8 @@ from kernels.registry import (
     kernel,
     load_file,
 )
-from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD, LAYER_NORM_BACKWARD
-from oracles.op import CONTIGUOUS, Case, Layout, Numerics, TensorLayout
+from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, Numerics, TensorLayout
 from tests import ROOT
 
 F32, F16 = torch.float32, torch.float16
@@ -218,7 +218,7 @@ def test_registering_returns_the_function_itself() -> None:
 _USERS_FILE = """
 import functools
 import torch
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 def plain(**arguments):
     return None
@@ -284,12 +284,12 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Beside:
     Whatever takes a gradient in it, or asks CUDA for anything, fails.
     """
     folder = tmp_path_factory.mktemp("copy")
-    for room in ("kernels", "oracles"):
+    for room in ("kernel_workbench", "kernels", "oracles"):
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / room, folder / room, ignore=ignored)
+        shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=ignored)
     newcomer = """
         import torch
-        from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+        from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
         @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,)), priority=99)
         def newcomer(dy, x, weight, mean, rstd):
@@ -305,7 +305,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Beside:
 
         graph._engine_run_backward = torch.autograd._engine_run_backward = refused
         torch.cuda.is_available = torch.cuda.device_count = torch.cuda.init = refused
-        from kernels import all_kernels
+        from kernel_workbench import all_kernels
         print(*((k.name, k.path) for k in all_kernels()))
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import device as devices
-from kernels.layer_norm import row_sharing
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
+from kernel_workbench.kernels import device as devices
+from kernel_workbench.kernels.layer_norm import row_sharing
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
 from tests.builders.commands import run_python
 
 # In a process without the interpreter: the code for one generation of GPU, with none.
 _PTX = """
 import json, torch
-from kernels.registry import all_kernels
-from oracles.op import Case
-from suites.compile.capture import NoteTaker
-from suites.compile.stand_in import install
+from kernel_workbench import all_kernels
+from kernel_workbench import Case
+from kernel_workbench.suites.compile.capture import NoteTaker
+from kernel_workbench.suites.compile.stand_in import install
 install(90)
 notes, texts = NoteTaker(), []
 kernel = next(each for each in all_kernels() if each.name == "row_sharing_aligned")

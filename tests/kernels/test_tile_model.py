@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.attention.registration import SM
-from kernels.attention.tile_model import (
+from kernel_workbench.kernels.attention.registration import SM
+from kernel_workbench.kernels.attention.tile_model import (
     GENERATIONS,
     Generation,
     Pass,
@@ -22,9 +22,9 @@ from kernels.attention.tile_model import (
     programs_an_sm,
     ranked,
 )
-from kernels.attention.variants import MEASURED, all_variants
-from profiles.peaks import LIMITS, PEAKS
-from reports.record import read
+from kernel_workbench.kernels.attention.variants import MEASURED, all_variants
+from kernel_workbench.profiles.peaks import LIMITS, PEAKS
+from kernel_workbench.reports.record import read
 from tests.builders.commands import run_python
 
 _GENERATIONS = pytest.mark.parametrize(
@@ -108,7 +108,9 @@ def test_compiled_shared_memory_is_what_the_model_says_or_less(tmp_path: Path) -
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     places = ("--results", str(tmp_path), "--cache", str(tmp_path / "cache"), "--jobs", "1")
     asked = ("--kernel", "flash", "--sm", "86", "--sm", "100")
-    done = run_python("-m", "suites.compile", *asked, *places, variables=environment)
+    done = run_python(
+        "-m", "kernel_workbench.suites.compile", *asked, *places, variables=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.glob("*.jsonl")
     named = {each.name: each for each in all_variants("fwd")}

@@ -18,10 +18,10 @@ from rich.console import Console
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
-from reports.arguments import CommandLine, whole_number
-from reports.output import refuse_to_overwrite
-from reports.record import RecordError
-from suites import MOST_JOBS
+from kernel_workbench.reports.arguments import CommandLine, whole_number
+from kernel_workbench.reports.output import refuse_to_overwrite
+from kernel_workbench.reports.record import RecordError
+from kernel_workbench.suites import MOST_JOBS
 from tests.mutants import catalogue, detection
 from tests.mutants.processes import outcomes_of
 from tests.mutants.table import show

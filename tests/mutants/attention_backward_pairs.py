@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from oracles import ATTENTION_BACKWARD
-from oracles.attention.cases import attention_case
-from oracles.attention.layouts import FAR_QUERIES, STRIDES
+from kernel_workbench.oracles import ATTENTION_BACKWARD
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.layouts import FAR_QUERIES, STRIDES
 from tests.mutants.mutant import ACCESS, ERROR, NAN, Edit, Family
 
 _KERNEL, _WIDE = "attention/backward_kernels.py", "attention/wide_kernels.py"

@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from oracles import ATTENTION_DELTA, ATTENTION_FORWARD
-from oracles.attention.cases import attention_case
-from oracles.attention.layouts import BIAS_STRIDES, FAR_KEYS, STRIDES
+from kernel_workbench.oracles import ATTENTION_DELTA, ATTENTION_FORWARD
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.layouts import BIAS_STRIDES, FAR_KEYS, STRIDES
 from tests.mutants.mutant import ACCESS, ERROR, NAN, Edit, Family
 
 _KERNEL, _SCORES = "attention/forward_kernel.py", "attention/scores.py"

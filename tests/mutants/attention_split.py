@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oracles import ATTENTION_FORWARD
+from kernel_workbench.oracles import ATTENTION_FORWARD
 from tests.mutants import named_cases as at
 from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import bf16, fp16, fp32

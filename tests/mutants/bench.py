@@ -16,13 +16,13 @@ from pathlib import Path
 
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles.op import Case
-from reports.record import AccuracyRow, Rule
-from suites.accuracy.run import Run
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox.judge_side.worker_process import ForkServer
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import AccuracyRow, Rule
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox.judge_side.worker_process import ForkServer
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests.mutants import own_ops
 from tests.mutants.catalogue import cases_of
 from tests.mutants.mutant import EditError, Mutant

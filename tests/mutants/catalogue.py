@@ -6,7 +6,7 @@ import difflib
 import zlib
 from collections.abc import Sequence
 
-from oracles.op import Case
+from kernel_workbench.oracles.op import Case
 from tests.mutants import (
     attention_backward,
     attention_backward_pairs,

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oracles import (
+from kernel_workbench.oracles import (
     ATTENTION_FORWARD,
     CROSS_ENTROPY_FORWARD,
     LAYER_NORM_BACKWARD,
@@ -38,8 +38,8 @@ from oracles import (
     MATMUL_FORWARD,
     SOFTMAX_FORWARD,
 )
-from oracles.op import Op
-from reports.record import Rule
+from kernel_workbench.oracles.op import Op
+from kernel_workbench.reports.record import Rule
 from tests.mutants.mutant import ACCESS, ERROR, NAN, Mutant
 from tests.mutants.named_cases import DENSE, bf16, fp32
 

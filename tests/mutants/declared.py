@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from oracles import LAYER_NORM_BACKWARD, RMS_NORM_FORWARD
-from oracles.reference.cases import case_of
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, RMS_NORM_FORWARD
+from kernel_workbench.oracles.reference.cases import case_of
 from tests.mutants.mutant import ERROR, Mutant
 
 _FILE = Path(__file__).resolve().parent.parent / "candidates" / "declared_kernels" / "worse.py"

@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +22,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.op import Case, Inputs, Op
-from reports.record import Rule
-from suites.interpreter import repairs
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox.worker_side.allocations import fresh_memory
+from kernel_workbench import use_overlay
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Inputs, Op
+from kernel_workbench.reports.record import Rule
+from kernel_workbench.suites.interpreter import repairs
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 from tests.mutants.bench import PLAIN, Outcome
 from tests.mutants.catalogue import cases_of
 from tests.mutants.low_precision import low_precision
@@ -112,10 +112,8 @@ def _in_child(
             os.close(ours)
             signal.alarm(_TIME_LIMIT_S)
             if overlay is not None:
-                for name in [each for each in sys.modules if each.split(".")[0] == "kernels"]:
-                    del sys.modules[name]
-                sys.path.insert(0, str(overlay))
-            registry = importlib.import_module("kernels.registry")
+                use_overlay(str(overlay))
+            registry = importlib.import_module("kernel_workbench.kernels.registry")
             registry.all_kernels()
             if file is not None:
                 registry.load_file(file)

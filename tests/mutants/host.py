@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD, ATTENTION_GRADIENTS
+from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD, ATTENTION_GRADIENTS
 from tests.mutants import named_cases as at
 from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import bf16, fp16, fp32
@@ -338,8 +338,9 @@ MUTANTS = (
         ),
         Edit(
             _FORWARD,
-            "from oracles import ATTENTION_FORWARD",
-            "from kernels.device import multiprocessors\nfrom oracles import ATTENTION_FORWARD",
+            "from kernel_workbench.oracles import ATTENTION_FORWARD",
+            "from kernel_workbench.kernels.device import multiprocessors\n"
+            "from kernel_workbench.oracles import ATTENTION_FORWARD",
         ),
         Edit(
             _FORWARD,

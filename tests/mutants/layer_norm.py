@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from tests.mutants.mutant import ACCESS, ERROR, NAN, UNDEFINED, UNWRITTEN, Edit, Family
 from tests.mutants.named_cases import DISTRIBUTED, ODD, ROWS, WEIGHED, bf16, fp16, fp32
 

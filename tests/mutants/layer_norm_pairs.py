@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.cases.layouts import FAR_STRIDE, alike, apart
-from oracles.layer_norm.cases import OFFSETS, STRIDES, layer_norm_case
-from oracles.op import CONTIGUOUS, Case, Layout, TensorLayout
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.cases.layouts import FAR_STRIDE, alike, apart
+from kernel_workbench.oracles.layer_norm.cases import OFFSETS, STRIDES, layer_norm_case
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, TensorLayout
 from tests.mutants.mutant import ACCESS, ERROR, NAN, Edit, Family
 
 _ROWS, _CALL = "layer_norm/row_persistent.py", "layer_norm/call.py"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles import (
+from kernel_workbench.oracles import (
     ATTENTION_BACKWARD,
     ATTENTION_DELTA,
     ATTENTION_FORWARD,
@@ -21,10 +21,10 @@ from oracles import (
     LAYER_NORM_BACKWARD,
     OPS,
 )
-from oracles.analysis.trace import run
-from oracles.layer_norm.values import EPS
-from oracles.op import Inputs
-from oracles.reference import ReferenceOp
+from kernel_workbench.oracles.analysis.trace import run
+from kernel_workbench.oracles.layer_norm.values import EPS
+from kernel_workbench.oracles.op import Inputs
+from kernel_workbench.oracles.reference import ReferenceOp
 from tests.builders.plain_attention import Attention, Given, heads_first
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from oracles import OPS
-from oracles.op import Case, Op
-from reports.record import Rule
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Op
+from kernel_workbench.reports.record import Rule
 from tests import ROOT
 
 # Groups of rules that a mutant may be found by. An error beyond what rounding explains is seen by

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from oracles import (
+from kernel_workbench.oracles import (
     ADD_RMS_NORM_BACKWARD,
     ADD_RMS_NORM_FORWARD,
     CROSS_ENTROPY_BACKWARD,
@@ -31,8 +31,8 @@ from oracles import (
     SWIGLU_BACKWARD,
     SWIGLU_FORWARD,
 )
-from oracles.op import Op
-from reports.record import Rule
+from kernel_workbench.oracles.op import Op
+from kernel_workbench.reports.record import Rule
 from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Mutant
 
 _FOLDER = Path("tests/candidates/own_ops")

@@ -19,12 +19,12 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles.op import Case
-from reports.arguments import CommandLine, whole_number
-from suites import MOST_JOBS
-from suites.accuracy.run import Run
-from suites.sandbox.orphans import die_with_parent
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.arguments import CommandLine, whole_number
+from kernel_workbench.suites import MOST_JOBS
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.sandbox.orphans import die_with_parent
 from tests import ROOT
 from tests.mutants import attention_backward_pairs, attention_forward_pairs, layer_norm_pairs
 from tests.mutants.mutant import Mutant
@@ -117,6 +117,7 @@ def _imports(file: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names.add(node.module)
             names.update(f"{node.module}.{each.name}" for each in node.names)
+    names = {name.removeprefix("kernel_workbench.") for name in names}
     files = {f"{name.replace('.', '/')}.py" for name in names if name.startswith("kernels.")}
     return {each for each in files if (ROOT / each).is_file()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from tests.builders import wrong_attentions, wrong_layer_norms
 from tests.mutants.mutant import Mutant
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels import (
+from kernel_workbench.kernels import (
     ATTENTION_BACKWARD,
     ATTENTION_DELTA,
     ATTENTION_FORWARD,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from oracles import OPS
+from kernel_workbench.oracles import OPS
 from tests import ROOT
 from tests.mutants import bench, catalogue
 from tests.mutants.bench import Bench

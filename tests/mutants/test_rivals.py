@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from oracles import OPS
-from oracles.op import Case
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
 from tests.mutants.low_precision import low_precision
 from tests.mutants.mutant import ci_cases
 from tests.mutants.named_cases import (

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import registry
-from kernels.registry import KernelError, load_ops
-from oracles import OPS
-from oracles.op import Numerics, Op
-from oracles.reference import ReferenceOp
+from kernel_workbench.kernels import registry
+from kernel_workbench.kernels.registry import KernelError, load_ops
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Numerics, Op
+from kernel_workbench.oracles.reference import ReferenceOp
 
 CPU = torch.device("cpu")
 _HEAD = """
@@ -23,8 +23,8 @@ import torch
 from torch.nn import functional as F
 from jaxtyping import Bool, Float, Float32, Int, Int32
 from torch import Tensor
-from oracles.cases.sizes import Sizes
-from oracles.reference import op
+from kernel_workbench import Sizes
+from kernel_workbench import op
 
 def some(*values):
     return Sizes("some", {"some": values}, lambda _: "some")

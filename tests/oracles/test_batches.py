@@ -7,12 +7,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oracles import MATMUL_FORWARD, RMS_NORM_BACKWARD, ROPE_FORWARD, SOFTMAX_FORWARD
-from oracles.cases.sizes import ROWS, WIDTHS
-from oracles.op import Relation, required
-from oracles.reference import ReferenceOp, op
-from oracles.reference.batches import _sizes, rows_axis
-from oracles.reference.cases import case_of
+from kernel_workbench.oracles import (
+    MATMUL_FORWARD,
+    RMS_NORM_BACKWARD,
+    ROPE_FORWARD,
+    SOFTMAX_FORWARD,
+)
+from kernel_workbench.oracles.cases.sizes import ROWS, WIDTHS
+from kernel_workbench.oracles.op import Relation, required
+from kernel_workbench.oracles.reference import ReferenceOp, op
+from kernel_workbench.oracles.reference.batches import _sizes, rows_axis
+from kernel_workbench.oracles.reference.cases import case_of
 
 _BOTH = {"m": ROWS, "n": WIDTHS}
 

@@ -12,10 +12,10 @@ from functools import cache
 import pytest
 import torch
 
-from oracles.attention import bounds, scores
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
-from oracles.attention.values import DISTRIBUTIONS
-from oracles.op import Numerics
+from kernel_workbench.oracles.attention import bounds, scores
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from kernel_workbench.oracles.attention.values import DISTRIBUTIONS
+from kernel_workbench.oracles.op import Numerics
 from tests.builders.attention_trials import JUDGED, Trial
 from tests.builders.emulated_attention import Way
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
-from oracles.op import Numerics
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from kernel_workbench.oracles.op import Numerics
 from tests.builders.attention_trials import Trial
 from tests.builders.emulated_attention import Way
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD
-from oracles.op import Inputs, Numerics
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD
+from kernel_workbench.oracles.op import Inputs, Numerics
 from tests.builders.attention_trials import Trial
 from tests.builders.emulated_attention import Emulation, Way
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.cases.distributions import INTEGERS
-from oracles.layer_norm import bounds
-from oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
-from oracles.layer_norm.values import DISTRIBUTIONS
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs, dtype_name
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.layer_norm import bounds
+from kernel_workbench.oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
+from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, dtype_name
 from tests.builders.emulated_layer_norm import (
     DISTRIBUTED,
     PLAIN,

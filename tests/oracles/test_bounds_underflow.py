@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Inputs, Numerics
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Inputs, Numerics
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,16 @@ from functools import cache
 import pytest
 import torch
 
-from oracles import OPS
-from oracles.attention.cases import FAMILIES, cases
-from oracles.attention.geometry import ARGUMENTS, BACKWARD, DELTA, FORWARD, GRADIENTS
-from oracles.attention.layouts import (
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import FAMILIES, cases
+from kernel_workbench.oracles.attention.geometry import (
+    ARGUMENTS,
+    BACKWARD,
+    DELTA,
+    FORWARD,
+    GRADIENTS,
+)
+from kernel_workbench.oracles.attention.layouts import (
     BIAS_STRIDES,
     FAR_BATCHES,
     FAR_HEADS,
@@ -24,9 +30,9 @@ from oracles.attention.layouts import (
     STRIDES,
     moves,
 )
-from oracles.attention.values import DISTRIBUTIONS
-from oracles.cases import DTYPES
-from oracles.op import CONTIGUOUS, Case, Layout, Tier, dtype_name
+from kernel_workbench.oracles.attention.values import DISTRIBUTIONS
+from kernel_workbench.oracles.cases import DTYPES
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, Tier, dtype_name
 from tests import ROOT
 
 OP_NAMES = (FORWARD, DELTA, BACKWARD, GRADIENTS)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.cases.distributions import INTEGERS
-from oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
-from oracles.layer_norm.values import DISTRIBUTIONS
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs, dtype_name
-from suites.accuracy.verdict import Verdict, judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
+from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, dtype_name
+from kernel_workbench.suites.accuracy.verdict import Verdict, judge
+from kernel_workbench.suites.sandbox.call import Call
 from tests.builders.by_hand import kernel_of
 from tests.builders.changed_inputs import OnCase
 from tests.builders.emulated_layer_norm import (

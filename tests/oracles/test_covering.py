@@ -11,12 +11,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from oracles import OPS
-from oracles.cases.covering import Coverage
-from oracles.cases.factors import levels_of
-from oracles.cases.names import case_named, joined, layout_named, objection
-from oracles.op import Case, Op
-from oracles.reference import ReferenceOp
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases.covering import Coverage
+from kernel_workbench.oracles.cases.factors import levels_of
+from kernel_workbench.oracles.cases.names import case_named, joined, layout_named, objection
+from kernel_workbench.oracles.op import Case, Op
+from kernel_workbench.oracles.reference import ReferenceOp
 
 # Those of packages, and of references one with a gradient, whole numbers, an axis that must be
 # even, scales and no normalisation: how coverings of the rest are made is the same.

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.op import Case, Numerics, OutputForm, required
-from oracles.reference import OpError, ReferenceOp
-from oracles.reference.definitions import read_definition, unsaid
+from kernel_workbench.oracles.op import Case, Numerics, OutputForm, required
+from kernel_workbench.oracles.reference import OpError, ReferenceOp
+from kernel_workbench.oracles.reference.definitions import read_definition, unsaid
 from tests.builders.definitions import (
     ADD_RMS_NORM,
     ATTENTION,

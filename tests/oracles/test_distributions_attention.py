@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention.cases import Window, attention_case
-from oracles.attention.geometry import DELTA, GRADIENTS, key_ranges, lengths
-from oracles.op import Case
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import Window, attention_case
+from kernel_workbench.oracles.attention.geometry import DELTA, GRADIENTS, key_ranges, lengths
+from kernel_workbench.oracles.op import Case
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from oracles.attention.dropout import keep_mask, philox, torch_keep_mask
+from kernel_workbench.oracles.attention.dropout import keep_mask, philox, torch_keep_mask
 
 _WORD = 0xFFFFFFFF
 # Random123's known answers for philox4x32 with 10 rounds: counter, key, words.

@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention import scores
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
-from oracles.attention.probes import NEEDLES
-from oracles.attention.values import DISTRIBUTIONS
-from oracles.cases.distributions import INTEGERS
-from oracles.cases.names import case_named
-from oracles.op import Numerics, Op, required
-from suites.accuracy.verdict import judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention import scores
+from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
+from kernel_workbench.oracles.attention.probes import NEEDLES
+from kernel_workbench.oracles.attention.values import DISTRIBUTIONS
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.op import Numerics, Op, required
+from kernel_workbench.suites.accuracy.verdict import judge
+from kernel_workbench.suites.sandbox.call import Call
 from tests.builders.attention_trials import FEATURES, JUDGED, Trial
 from tests.builders.emulated_attention import Way
 from tests.builders.emulated_verdicts import verdict_on_way

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
 from studies.smallest_error import Planted
 from studies.smallest_error import Trial as Judged
 from tests.builders.attention_trials import Trial

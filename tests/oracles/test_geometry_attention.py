@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import (
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import (
     AXES,
     BACKWARD,
     DELTA,
@@ -19,7 +19,7 @@ from oracles.attention.geometry import (
     key_ranges,
     lengths,
 )
-from oracles.op import Case
+from kernel_workbench.oracles.op import Case
 
 CPU = torch.device("cpu")
 BY_NAME = (FORWARD, DELTA, BACKWARD, GRADIENTS)

@@ -12,13 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.cases import GENERATED
-from oracles.cases.layouts import alike
-from oracles.layer_norm.cases import _FAMILIES, FAR, OFFSETS, STRIDES, layer_norm_case
-from oracles.layer_norm.closed_form import OPTIONS
-from oracles.layer_norm.values import DISTRIBUTIONS, EPS
-from oracles.op import CONTIGUOUS, Case, Inputs, Layout, TensorLayout, Tier
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.oracles.cases.layouts import alike
+from kernel_workbench.oracles.layer_norm.cases import (
+    _FAMILIES,
+    FAR,
+    OFFSETS,
+    STRIDES,
+    layer_norm_case,
+)
+from kernel_workbench.oracles.layer_norm.closed_form import OPTIONS
+from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS, EPS
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Layout, TensorLayout, Tier
 from tests.builders.memory import assert_poison_around, bits, resident_bytes
 
 CPU = torch.device("cpu")

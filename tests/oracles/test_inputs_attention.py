@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import (
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import (
     AXES,
     BACKWARD,
     DELTA,
     FORWARD,
     GRADIENTS,
 )
-from oracles.attention.layouts import (
+from kernel_workbench.oracles.attention.layouts import (
     BIAS_STRIDES,
     FAR_BATCHES,
     FAR_HEADS,
@@ -30,8 +30,8 @@ from oracles.attention.layouts import (
     OPERANDS,
     STRIDES,
 )
-from oracles.attention.values import DROPOUTS, SCALES, SOFTCAPS, alibi_slopes
-from oracles.op import CONTIGUOUS, Case, Layout
+from kernel_workbench.oracles.attention.values import DROPOUTS, SCALES, SOFTCAPS, alibi_slopes
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout
 from tests.builders.memory import assert_poison_around, bits, resident_bytes
 
 CPU = torch.device("cpu")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
-from oracles.op import Bound, Inputs, Numerics
-from suites.accuracy.verdict import judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
+from kernel_workbench.oracles.op import Bound, Inputs, Numerics
+from kernel_workbench.suites.accuracy.verdict import judge
+from kernel_workbench.suites.sandbox.call import Call
 from tests.builders.attention_trials import CPU, JUDGED, Trial
 from tests.builders.emulated_attention import Way
 

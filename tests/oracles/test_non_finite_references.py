@@ -11,11 +11,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere
 from torch import Tensor
 
-from oracles import OPS, SMOOTHED_CROSS_ENTROPY_BACKWARD, SMOOTHED_CROSS_ENTROPY_FORWARD
-from oracles.op import Bound, Case, Inputs, Numerics, Outputs, required
-from oracles.reference.cases import case_of
-from suites.accuracy.verdict import judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles import (
+    OPS,
+    SMOOTHED_CROSS_ENTROPY_BACKWARD,
+    SMOOTHED_CROSS_ENTROPY_FORWARD,
+)
+from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, required
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.suites.accuracy.verdict import judge
+from kernel_workbench.suites.sandbox.call import Call
 
 CPU = torch.device("cpu")
 _NORMS = [

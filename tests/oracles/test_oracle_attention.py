@@ -9,14 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention import scores
-from oracles.attention.cases import attention_case
-from oracles.attention.closed_form import OPTIONS, backward, delta, forward, gradients
-from oracles.attention.dropout import keep_mask
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS, forms
-from oracles.attention.values import inputs as inputs_of
-from oracles.op import Case, Inputs
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention import scores
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.closed_form import (
+    OPTIONS,
+    backward,
+    delta,
+    forward,
+    gradients,
+)
+from kernel_workbench.oracles.attention.dropout import keep_mask
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS, forms
+from kernel_workbench.oracles.attention.values import inputs as inputs_of
+from kernel_workbench.oracles.op import Case, Inputs
 
 CPU = torch.device("cpu")
 # Of float64: 4500 unit roundoffs. The longest sums here have 60 terms, and scores of 10 multiply

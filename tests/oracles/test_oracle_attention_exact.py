@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.attention.cases import attention_case
-from oracles.attention.closed_form import backward, forward, gradients
-from oracles.attention.dropout import keep_mask
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
-from oracles.attention.values import inputs as inputs_of
-from oracles.op import Case, Inputs
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.closed_form import backward, forward, gradients
+from kernel_workbench.oracles.attention.dropout import keep_mask
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from kernel_workbench.oracles.attention.values import inputs as inputs_of
+from kernel_workbench.oracles.op import Case, Inputs
 
 CPU = torch.device("cpu")
 # More keys than queries, no width equal to another, two query heads for a key head.

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.layer_norm import closed_form
-from oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
-from oracles.layer_norm.closed_form import OPTIONS
-from oracles.op import CONTIGUOUS, Case, Inputs, Layout, OutputForm, TensorLayout
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.layer_norm import closed_form
+from kernel_workbench.oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
+from kernel_workbench.oracles.layer_norm.closed_form import OPTIONS
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Layout, OutputForm, TensorLayout
 
 CPU = torch.device("cpu")
 EPS = 1e-5

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere
 from torch import Tensor
 
-from oracles import OPS
-from oracles.op import Numerics, required
-from oracles.orders import LANES, summed_in
-from oracles.reference.cases import case_of
-from suites.accuracy.verdict import Verdict, judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Numerics, required
+from kernel_workbench.oracles.orders import LANES, summed_in
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.suites.accuracy.verdict import Verdict, judge
+from kernel_workbench.suites.sandbox.call import Call
 
 CPU = torch.device("cpu")
 SOFTMAX = OPS["softmax_forward"]

@@ -10,12 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS, key_ranges
-from oracles.attention.probes import NEEDLES, edges
-from oracles.cases.distributions import INTEGERS
-from oracles.op import Case, Numerics, dtype_name
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import (
+    BACKWARD,
+    DELTA,
+    FORWARD,
+    GRADIENTS,
+    key_ranges,
+)
+from kernel_workbench.oracles.attention.probes import NEEDLES, edges
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.op import Case, Numerics, dtype_name
 from tests.builders.by_hand import DTYPES, kernel_of, run_on
 from tests.builders.plain_attention import Attention, Given, Part
 

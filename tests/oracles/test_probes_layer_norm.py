@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.cases.distributions import INTEGERS
-from oracles.op import Case, Numerics, dtype_name
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.cases.distributions import INTEGERS
+from kernel_workbench.oracles.op import Case, Numerics, dtype_name
 from tests.builders.by_hand import DTYPES, kernel_of, run_on
 from tests.builders.emulated_layer_norm import emulate, sound_ways
 from tests.builders.wrong_layer_norms import Outputs, closed_form

@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import registry
-from kernels.registry import KernelError, load_ops
-from oracles import (
+from kernel_workbench.kernels import registry
+from kernel_workbench.kernels.registry import KernelError, load_ops
+from kernel_workbench.oracles import (
     ADD_RMS_NORM_FORWARD,
     GEGLU_BACKWARD,
     OPS,
@@ -27,12 +27,12 @@ from oracles import (
     SMOOTHED_CROSS_ENTROPY_BACKWARD,
     SMOOTHED_CROSS_ENTROPY_FORWARD,
 )
-from oracles.cases.covering import Coverage
-from oracles.cases.names import case_named
-from oracles.cases.sizes import ROWS, Sizes
-from oracles.op import Case, Numerics, OutputForm, required
-from oracles.reference import OpError, ReferenceOp
-from oracles.reference import op as made_by
+from kernel_workbench.oracles.cases.covering import Coverage
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.cases.sizes import ROWS, Sizes
+from kernel_workbench.oracles.op import Case, Numerics, OutputForm, required
+from kernel_workbench.oracles.reference import OpError, ReferenceOp
+from kernel_workbench.oracles.reference import op as made_by
 
 CPU = torch.device("cpu")
 HALF, SINGLE = torch.bfloat16, torch.float32
@@ -284,8 +284,8 @@ _HEAD = """
 import torch
 from jaxtyping import Float, Float8e4m3fn, Int
 from torch import Tensor
-from oracles.cases.sizes import COLUMNS, ROWS
-from oracles.reference import op
+from kernel_workbench import COLUMNS, ROWS
+from kernel_workbench import op
 
 @op(sizes={"m": ROWS, "n": COLUMNS})
 """

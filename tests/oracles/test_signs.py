@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel, all_kernels
-from oracles import OPS
-from oracles.cases.layouts import LARGEST_POISONED_BUFFER
-from oracles.op import Case, Flips, Inputs
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox.parcels import Parcel
-from suites.sandbox.worker_side.in_process import InProcess
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases.layouts import LARGEST_POISONED_BUFFER
+from kernel_workbench.oracles.op import Case, Flips, Inputs
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox.parcels import Parcel
+from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess
 
 CPU = torch.device("cpu")
 SEED = 3

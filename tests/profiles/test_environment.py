@@ -9,10 +9,10 @@ import pynvml
 import pytest
 import torch
 
-from profiles import environment
-from profiles.environment import Gpu, container, gpu, hashed
-from profiles.traces import Missing
-from suites.run.descriptions import describe_machine
+from kernel_workbench.profiles import environment
+from kernel_workbench.profiles.environment import Gpu, container, gpu, hashed
+from kernel_workbench.profiles.traces import Missing
+from kernel_workbench.suites.run.descriptions import describe_machine
 from tests.builders.fake_nvml import Board, install
 
 UUID = "GPU-11111111-1111-1111-1111-111111111111"

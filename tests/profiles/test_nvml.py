@@ -5,8 +5,8 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from profiles.nvml import NvmlGpu, open_gpu
-from profiles.traces import FIELDS, Missing
+from kernel_workbench.profiles.nvml import NvmlGpu, open_gpu
+from kernel_workbench.profiles.traces import FIELDS, Missing
 from tests.builders.fake_nvml import Board, install
 
 UUID = "GPU-11111111-1111-1111-1111-111111111111"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.peaks import KIB, LIMITS, PEAKS, Peak, peak_of, peaks_of_sm
-from suites.compile.cases import GENERATIONS
+from kernel_workbench.profiles.peaks import KIB, LIMITS, PEAKS, Peak, peak_of, peaks_of_sm
+from kernel_workbench.suites.compile.cases import GENERATIONS
 
 # Boost clocks as the vendor's data sheets give them, in MHz.
 CLOCKS = {

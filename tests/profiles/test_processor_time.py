@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.processor_time import HostTime, host_time, tree_time
+from kernel_workbench.profiles.processor_time import HostTime, host_time, tree_time
 from tests.builders.commands import wait_for
 
 _BURNS = "import sys\nsys.stdin.close()\nwhile True:\n    pass\n"

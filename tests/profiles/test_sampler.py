@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from profiles import sampler
-from profiles.replay import Fault, Replay
-from profiles.traces import ENERGY, FIELDS, Trace, TraceWriter, load, save
-from profiles.windows import NS, measure
-from suites.profile.sampler_process import Sampling
+from kernel_workbench.profiles import sampler
+from kernel_workbench.profiles.replay import Fault, Replay
+from kernel_workbench.profiles.traces import ENERGY, FIELDS, Trace, TraceWriter, load, save
+from kernel_workbench.profiles.windows import NS, measure
+from kernel_workbench.suites.profile.sampler_process import Sampling
 from tests import ROOT
 from tests.builders.synthetic_traces import UUID, constant, synthetic
 
@@ -189,7 +189,15 @@ def test_sampler_that_dies_is_a_reason(tmp_path: Path) -> None:
 
 
 def _by_hand(recorded: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "profiles.sampler", "--uuid", UUID, "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "kernel_workbench.profiles.sampler",
+        "--uuid",
+        UUID,
+        "--out",
+        str(out),
+    ]
     process = subprocess.Popen(
         [*command, "--replay", str(recorded)],
         cwd=ROOT,

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from profiles.traces import ENERGY, Missing, Trace, TraceError, load, save
-from profiles.windows import NS, at_time, counted_s, energy_ticks, fitted_slope, integral, measure
+from kernel_workbench.profiles.traces import ENERGY, Missing, Trace, TraceError, load, save
+from kernel_workbench.profiles.windows import (
+    NS,
+    at_time,
+    counted_s,
+    energy_ticks,
+    fitted_slope,
+    integral,
+    measure,
+)
 from tests.builders.known_traces import TRACES
 from tests.builders.synthetic_traces import CAP_COUNTER, changed, constant, synthetic, without
 

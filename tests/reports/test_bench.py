@@ -12,11 +12,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from reports.document.html import render_html
-from reports.document.markdown import render_markdown
-from reports.document.model import Cell, Document, Table
-from reports.phrases import figure, microseconds, share, times
-from reports.record import (
+from kernel_workbench.reports.document.html import render_html
+from kernel_workbench.reports.document.markdown import render_markdown
+from kernel_workbench.reports.document.model import Cell, Document, Table
+from kernel_workbench.reports.phrases import figure, microseconds, share, times
+from kernel_workbench.reports.record import (
     BenchRow,
     CountedLaunch,
     FlushProbe,
@@ -26,10 +26,10 @@ from reports.record import (
     TimedProcess,
     read,
 )
-from reports.report import part_of, picture_of, print_report
-from reports.views.bench import bench_part
-from reports.views.bench_cases import cases_of, kernels_of, short_case
-from reports.views.performance import reasons_of
+from kernel_workbench.reports.report import part_of, picture_of, print_report
+from kernel_workbench.reports.views.bench import bench_part
+from kernel_workbench.reports.views.bench_cases import cases_of, kernels_of, short_case
+from kernel_workbench.reports.views.performance import reasons_of
 from tests import ROOT
 from tests.builders.bench_records import (
     bench_row,

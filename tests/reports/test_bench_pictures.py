@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from reports.record import Record, read
-from reports.views.bench_cases import cases_of
-from reports.views.bench_pictures import MOST_POINTS, roofline, shares
+from kernel_workbench.reports.record import Record, read
+from kernel_workbench.reports.views.bench_cases import cases_of
+from kernel_workbench.reports.views.bench_pictures import MOST_POINTS, roofline, shares
 from tests import ROOT
 
 _GALLERY = ROOT / "docs" / "gallery"

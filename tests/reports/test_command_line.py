@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from reports.__main__ import main
-from reports.exit_status import ExitStatus
+from kernel_workbench.reports.__main__ import main
+from kernel_workbench.reports.exit_status import ExitStatus
 from tests import ROOT
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.bench_records import bench_rows, write_bench
@@ -24,7 +24,7 @@ def run(
 ) -> tuple[int, str, str]:
     """Run `python -m reports` and return its exit status, stdout and stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "reports", *arguments],
+        [sys.executable, "-m", "kernel_workbench.reports", *arguments],
         cwd=ROOT,
         env={key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment,
         stdout=stdout,

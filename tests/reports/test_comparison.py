@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
-from reports.comparison.pairs import pair_speeds
-from reports.comparison.report import Comparison
-from reports.comparison.rule import Verdict
-from reports.comparison.speed import hold
-from reports.record import BENCH_PROTOCOL, BenchRow, KernelInfo, RecordError, Row, RunHeader
+from kernel_workbench.reports.comparison.pairs import pair_speeds
+from kernel_workbench.reports.comparison.report import Comparison
+from kernel_workbench.reports.comparison.rule import Verdict
+from kernel_workbench.reports.comparison.speed import hold
+from kernel_workbench.reports.record import (
+    BENCH_PROTOCOL,
+    BenchRow,
+    KernelInfo,
+    RecordError,
+    Row,
+    RunHeader,
+)
 from tests.builders.compared_records import (
     H200,
     accuracy_row,

@@ -1,4 +1,4 @@
-"""`python -m reports.comparison`: its forms, its exit status, what it refuses, what it takes."""
+"""`python -m kernel_workbench.reports.comparison`: forms, exit statuses, refusals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reports.comparison.__main__ import main
-from reports.exit_status import ExitStatus
-from reports.record import Row
+from kernel_workbench.reports.comparison.__main__ import main
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import Row
 from tests.builders.commands import run_python
 from tests.builders.compared_records import A100, H100, bench_row, case, header, profile_row, write
 from tests.builders.compiled_records import prediction, record_of
@@ -21,7 +21,9 @@ from tests.builders.large_records import five_alike, watched
 def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
     """Run the command in a process of its own; its exit status, stdout and stderr."""
     variables = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | environment
-    done = run_python("-m", "reports.comparison", *map(str, arguments), variables=variables)
+    done = run_python(
+        "-m", "kernel_workbench.reports.comparison", *map(str, arguments), variables=variables
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -212,7 +214,7 @@ def test_suites_are_compared_each_with_its_own(
 
 def test_five_records_of_five_thousand_rows_take_little_memory(tmp_path: Path) -> None:
     """500 MB, of 100 samples at ten places a row. How long: `python -m studies.speed`."""
-    done, peak_mib = watched("reports.comparison", *five_alike(tmp_path))
+    done, peak_mib = watched("kernel_workbench.reports.comparison", *five_alike(tmp_path))
     assert done.returncode == 0
     assert done.stdout.count("5,000 the same") == 4
     assert peak_mib < 500

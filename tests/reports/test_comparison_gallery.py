@@ -9,11 +9,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from reports.comparison.report import compare
-from reports.comparison.rule import FLOOR_APART, LAUNCH_APART_US, Verdict
-from reports.comparison.side import read_sides
-from reports.comparison.speed import Held, hold
-from reports.document.terminal import print_document
+from kernel_workbench.reports.comparison.report import compare
+from kernel_workbench.reports.comparison.rule import FLOOR_APART, LAUNCH_APART_US, Verdict
+from kernel_workbench.reports.comparison.side import read_sides
+from kernel_workbench.reports.comparison.speed import Held, hold
+from kernel_workbench.reports.document.terminal import print_document
 from tests import ROOT
 
 _GALLERY = ROOT / "docs" / "gallery"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from reports.comparison.generations import geometric_mean
-from reports.comparison.rule import Verdict
-from reports.record import KernelInfo, Row
+from kernel_workbench.reports.comparison.generations import geometric_mean
+from kernel_workbench.reports.comparison.rule import Verdict
+from kernel_workbench.reports.record import KernelInfo, Row
 from tests.builders.compared_records import (
     A100,
     H100,

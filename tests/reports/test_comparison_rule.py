@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from reports.comparison.rule import (
+from kernel_workbench.reports.comparison.rule import (
     Evidence,
     Interval,
     Verdict,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reports.__main__ import main
-from reports.record import BrokenExpectation, Record, RecordError, read
-from reports.report import print_report
-from reports.views.compile import verdict_of
-from reports.views.compile_changes import WORSE, changes_between
+from kernel_workbench.reports.__main__ import main
+from kernel_workbench.reports.record import BrokenExpectation, Record, RecordError, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.views.compile import verdict_of
+from kernel_workbench.reports.views.compile_changes import WORSE, changes_between
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.compiled_records import SMS, mix, prediction, record_of, row
 from tests.builders.documents import markdown_of

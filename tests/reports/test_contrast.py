@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reports.document.svg import COLOURS
-from reports.record import Record, read
-from reports.report import picture_of
+from kernel_workbench.reports.document.svg import COLOURS
+from kernel_workbench.reports.record import Record, read
+from kernel_workbench.reports.report import picture_of
 from tests import ROOT
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.bench_records import many_bench_rows, write_bench

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from reports.__main__ import main
-from reports.comparison.__main__ import main as compare
-from reports.record import reader
+from kernel_workbench.reports.__main__ import main
+from kernel_workbench.reports.comparison.__main__ import main as compare
+from kernel_workbench.reports.record import reader
 from tests.builders import compiled_records
 from tests.builders.accuracy_records import attention_rows, example_rows, write_example
 from tests.builders.bench_records import bench_rows, write_bench

@@ -9,11 +9,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from reports.junit import render_junit
-from reports.phrases import share
-from reports.record import ULP_EDGES, AccuracyRow, Record, read
-from reports.report import print_report
-from reports.views.accuracy_figures import (
+from kernel_workbench.reports.junit import render_junit
+from kernel_workbench.reports.phrases import share
+from kernel_workbench.reports.record import ULP_EDGES, AccuracyRow, Record, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.views.accuracy_figures import (
     ULP_TITLES,
     failing_output,
     failures,
@@ -22,7 +22,7 @@ from reports.views.accuracy_figures import (
     ulp_shares,
     worst,
 )
-from reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy_verdict import headline
 from tests.builders.accuracy_records import example_row, example_rows, write_example
 from tests.builders.documents import markdown_of
 

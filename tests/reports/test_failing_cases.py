@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reports.record import AccuracyRow, CaseInfo, read
-from reports.report import print_report
-from reports.views.accuracy_figures import failures
-from reports.views.failing_cases import plainness, shared_facts
+from kernel_workbench.reports.record import AccuracyRow, CaseInfo, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.views.accuracy_figures import failures
+from kernel_workbench.reports.views.failing_cases import plainness, shared_facts
 from tests.builders.accuracy_records import example_row, write_example
 
 

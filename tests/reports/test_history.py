@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from reports.history.__main__ import main
-from reports.history.change_points import change_points
-from reports.history.series import Series, read_runs, records_in, series_of
-from reports.record import Row
+from kernel_workbench.reports.history.__main__ import main
+from kernel_workbench.reports.history.change_points import change_points
+from kernel_workbench.reports.history.series import Series, read_runs, records_in, series_of
+from kernel_workbench.reports.record import Row
 from tests.builders.compared_records import accuracy_row, bench_row, header, profile_row, write
 
 _STEP = 6  # the run from which on it is slower

@@ -7,9 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from reports.record import AccuracyRow, Record, RunHeader, Tried
-from reports.report import print_report
-from reports.views.accuracy_figures import Property, counterexamples, kernel_properties
+from kernel_workbench.reports.record import AccuracyRow, Record, RunHeader, Tried
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.views.accuracy_figures import (
+    Property,
+    counterexamples,
+    kernel_properties,
+)
 from tests.builders.accuracy_records import example_header, example_row
 from tests.builders.documents import markdown_of
 

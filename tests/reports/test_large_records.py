@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reports.document.html import render_html
-from reports.document.model import Cell, Document, Table
-from reports.record import Record, RecordError, read, reader
-from reports.report import part_of, print_report
-from reports.views import profile
-from reports.views.profile import profile_part
-from reports.views.profile_pictures import MOST_CASES, MOST_LINES, Thinning
+from kernel_workbench.reports.document.html import render_html
+from kernel_workbench.reports.document.model import Cell, Document, Table
+from kernel_workbench.reports.record import Record, RecordError, read, reader
+from kernel_workbench.reports.report import part_of, print_report
+from kernel_workbench.reports.views import profile
+from kernel_workbench.reports.views.profile import profile_part
+from kernel_workbench.reports.views.profile_pictures import MOST_CASES, MOST_LINES, Thinning
 from tests.builders.bench_records import NORM_KERNELS, norm_case
 from tests.builders.large_records import SUITES, large, watched
 from tests.builders.profile_records import profile_row, profile_rows, write_profile
@@ -26,7 +26,7 @@ from tests.builders.profile_records import profile_row, profile_rows, write_prof
 def test_report_of_5000_rows_takes_little_memory(suite: str, tmp_path: Path) -> None:
     """Terminal and page: 300 MB. How long it takes is shown by `python -m studies.speed`."""
     path, page = large(suite, tmp_path / "run.jsonl"), tmp_path / "page.html"
-    done, peak_mib = watched("reports", path, "--html", page)
+    done, peak_mib = watched("kernel_workbench.reports", path, "--html", page)
     assert done.returncode == 0, done.stderr
     assert "<small>5,000 rows</small>" in page.read_text()
     assert peak_mib < 300

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.output import LastingOutput, console
+from kernel_workbench.reports.output import LastingOutput, console
 from tests import ROOT
 
 _RECORD = ROOT / "docs" / "gallery" / "published-b200.jsonl"
@@ -62,7 +62,7 @@ def test_output_names_the_reason_of_what_is_lost() -> None:
 
 def test_report_that_finds_no_room_is_refused_in_a_sentence() -> None:
     """Nothing else is printed, and the status isn't that of a report which was written."""
-    command = [sys.executable, "-m", "reports", str(_RECORD)]
+    command = [sys.executable, "-m", "kernel_workbench.reports", str(_RECORD)]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from reports.__main__ import main
-from reports.document.html import render_html
-from reports.document.model import Cell, Column, Document, Figure, Part, Table
-from reports.document.svg import drawn, label, standing_alone
-from reports.record import BenchRow, Roof
+from kernel_workbench.reports.__main__ import main
+from kernel_workbench.reports.document.html import render_html
+from kernel_workbench.reports.document.model import Cell, Column, Document, Figure, Part, Table
+from kernel_workbench.reports.document.svg import drawn, label, standing_alone
+from kernel_workbench.reports.record import BenchRow, Roof
 from tests.builders.accuracy_records import attention_rows, example_rows, write_example
 from tests.builders.bench_records import (
     bench_row,

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reports.document.markdown import render_markdown
-from reports.document.model import Cell, Document, Figure, Table
-from reports.record import CaseInfo, ProfileRow, Record, read
-from reports.report import print_report
-from reports.views.profile import energy_text, profile_part
-from reports.views.profile_codes import MEANINGS
-from reports.views.profile_energies import (
+from kernel_workbench.reports.document.markdown import render_markdown
+from kernel_workbench.reports.document.model import Cell, Document, Figure, Table
+from kernel_workbench.reports.record import CaseInfo, ProfileRow, Record, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.views.profile import energy_text, profile_part
+from kernel_workbench.reports.views.profile_codes import MEANINGS
+from kernel_workbench.reports.views.profile_energies import (
     beside,
     counter_apart,
     held_by,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from oracles import OPS
-from oracles.op import Case
-from profiles.peaks import PEAKS
-from reports.record import BenchRow, Record, read
-from suites.run.user_cases import read_cases
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles.peaks import PEAKS
+from kernel_workbench.reports.record import BenchRow, Record, read
+from kernel_workbench.suites.run.user_cases import read_cases
 from tests import ROOT
 
 _GALLERY = ROOT / "docs" / "gallery"

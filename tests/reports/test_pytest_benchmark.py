@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from reports.comparison.__main__ import main
-from reports.record import RecordError
-from reports.record.pytest_benchmark import read_import
+from kernel_workbench.reports.comparison.__main__ import main
+from kernel_workbench.reports.record import RecordError
+from kernel_workbench.reports.record.pytest_benchmark import read_import
 from tests.builders.compared_records import bench_row, case, header, write
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reports.junit import render_junit
-from reports.record import (
+from kernel_workbench.reports.junit import render_junit
+from kernel_workbench.reports.record import (
     KernelInfo,
     OutputError,
     RecordError,
@@ -29,7 +29,7 @@ from reports.record import (
     new_path,
     read,
 )
-from reports.report import print_report
+from kernel_workbench.reports.report import print_report
 from tests import ROOT
 from tests.builders.accuracy_records import example_header, example_row, example_rows, write_example
 from tests.builders.documents import markdown_of

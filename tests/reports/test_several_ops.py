@@ -11,18 +11,18 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from reports.junit import render_junit
-from reports.phrases import memory
-from reports.record import AccuracyRow, Record, read
-from reports.report import print_report
-from reports.views.accuracy_figures import (
+from kernel_workbench.reports.junit import render_junit
+from kernel_workbench.reports.phrases import memory
+from kernel_workbench.reports.record import AccuracyRow, Record, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.views.accuracy_figures import (
     NO_OPTION,
     kernel_variants,
     matrices,
     variants_counted,
     workspaces,
 )
-from reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy_verdict import headline
 from tests.builders.accuracy_records import (
     VARIANTS,
     attention_rows,

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from reports.junit import render_junit
-from reports.record import AccuracyRow, Record, latest, read
-from reports.views.accuracy_verdict import headline
-from suites.accuracy.own_cases import FEWEST
+from kernel_workbench.reports.junit import render_junit
+from kernel_workbench.reports.record import AccuracyRow, Record, latest, read
+from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.suites.accuracy.own_cases import FEWEST
 from tests.builders.accuracy_records import example_header, example_row, write_example
 from tests.builders.commands import run_python
 
 _REASON = "serves n of 64 to 128, got 760"
 _FILE = """
 import torch
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 def right(dy, x, weight, mean, rstd):
     h, g = (x - mean[:, None]) * rstd[:, None], dy * weight
@@ -113,7 +113,14 @@ def test_run_that_was_cut_off_says_of_no_kernel_that_it_served_nothing(tmp_path:
 def _run(tmp_path: Path, *options: str) -> tuple[int, str]:
     file, results = tmp_path / "mine.py", tmp_path / "results"
     file.write_text(_FILE)
-    command = ("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", f"--kernels={file}")
+    command = (
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "--device=cpu",
+        "-qq",
+        f"--kernels={file}",
+    )
     ran = run_python(*command, f"--results={results}", *options)
     assert ran.returncode == getattr(read(latest(results)).end, "exit_status", None)
     return ran.returncode, " ".join(ran.stdout.split())

@@ -13,20 +13,20 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from reports.document.markdown import render_markdown
-from reports.document.model import Document
-from reports.junit import render_junit
-from reports.phrases import duration, ratio
-from reports.record import AccuracyRow, CaseInfo, Record, read
-from reports.report import part_of, picture_of, print_report
-from reports.views.accuracy_figures import (
+from kernel_workbench.reports.document.markdown import render_markdown
+from kernel_workbench.reports.document.model import Document
+from kernel_workbench.reports.junit import render_junit
+from kernel_workbench.reports.phrases import duration, ratio
+from kernel_workbench.reports.record import AccuracyRow, CaseInfo, Record, read
+from kernel_workbench.reports.report import part_of, picture_of, print_report
+from kernel_workbench.reports.views.accuracy_figures import (
     failures,
     layout_family,
     matrices,
     nearest_passes,
     refusals,
 )
-from reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy_verdict import headline
 from tests.builders.accuracy_records import example_row, example_rows, write_example
 from tests.builders.documents import markdown_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oracles import OPS
-from oracles.cases import COVERINGS, GENERATED, TIERS
-from oracles.op import Op, Tier
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases import COVERINGS, GENERATED, TIERS
+from kernel_workbench.oracles.op import Op, Tier
 from studies import coverings
 
 _COVERED = [op for op in OPS.values() if coverings.file_of(op, "ci").exists()]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import DELTA, FORWARD
-from oracles.reference import ReferenceOp
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import DELTA, FORWARD
+from kernel_workbench.oracles.reference import ReferenceOp
 from studies.smallest_error import LAYER_NORM, PLANTED, Planted, Trial, measure, smallest_seen
 
 

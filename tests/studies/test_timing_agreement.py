@@ -11,13 +11,13 @@ import pytest
 import torch
 import triton.testing
 
-from kernels.registry import all_kernels
-from oracles import OPS
-from oracles.op import Case
-from reports.record import BenchRow
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import BenchRow
+from kernel_workbench.suites.bench.figures import Roofs
 from studies import timing_agreement
 from studies.timing_agreement import Beside, Otherwise
-from suites.bench.figures import Roofs
 from tests.builders.bench_records import norm_case
 
 

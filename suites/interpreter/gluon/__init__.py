@@ -33,7 +33,7 @@ def mend() -> None:
 
 
 def _run(kernel: Any, *arguments: object, grid: Any, warmup: bool, **named: object) -> None:
-    from suites.interpreter.gluon.machine import Machine  # noqa: PLC0415  (imports Gluon)
+    from kernel_workbench.suites.interpreter.gluon.machine import Machine  # noqa: PLC0415  (imports Gluon)
 
     del warmup
     given = {name: value for name, value in named.items() if name not in _OPTIONS}

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 
-from suites.interpreter.strict.initialisation import Array, Fresh, fresh_at
-from suites.interpreter.strict.launch import STATE, line
+from kernel_workbench.suites.interpreter.strict.initialisation import Array, Fresh, fresh_at
+from kernel_workbench.suites.interpreter.strict.launch import STATE, line
 
 TORCH_OF = {
     gl.bfloat16: torch.bfloat16,

@@ -20,7 +20,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from suites.interpreter.gluon.blocks import (
+from kernel_workbench.suites.interpreter.gluon.blocks import (
     GLUON_OF,
     TORCH_OF,
     Block,
@@ -33,8 +33,8 @@ from suites.interpreter.gluon.blocks import (
     joined,
     tensor_of,
 )
-from suites.interpreter.operations import NotInterpretedError, instead
-from suites.interpreter.strict.initialisation import Array
+from kernel_workbench.suites.interpreter.operations import NotInterpretedError, instead
+from kernel_workbench.suites.interpreter.strict.initialisation import Array
 
 _TRITON = str(Path(triton.__file__).parent)
 

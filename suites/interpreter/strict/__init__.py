@@ -28,8 +28,8 @@ import numpy as np
 import triton.language as tl
 from torch import Tensor
 
-from suites.interpreter.arguments import Argument
-from suites.interpreter.strict import (
+from kernel_workbench.suites.interpreter.arguments import Argument
+from kernel_workbench.suites.interpreter.strict import (
     access,
     atomics,
     initialisation,
@@ -38,7 +38,7 @@ from suites.interpreter.strict import (
     probes,
     promises,
 )
-from suites.interpreter.strict.launch import STATE, IllegalAccessError
+from kernel_workbench.suites.interpreter.strict.launch import STATE, IllegalAccessError
 
 __all__ = ["CHECKS", "IllegalAccessError", "install", "watched"]
 

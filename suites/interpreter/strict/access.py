@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from suites.interpreter.operations import GIVEN
-from suites.interpreter.strict import masked_lanes, overflow
-from suites.interpreter.strict.initialisation import Array
-from suites.interpreter.strict.launch import (
+from kernel_workbench.suites.interpreter.operations import GIVEN
+from kernel_workbench.suites.interpreter.strict import masked_lanes, overflow
+from kernel_workbench.suites.interpreter.strict.initialisation import Array
+from kernel_workbench.suites.interpreter.strict.launch import (
     STATE,
     TAG,
     Extent,

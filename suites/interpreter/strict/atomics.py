@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from suites.interpreter.strict.access import check_lanes, element_of, lanes_of
-from suites.interpreter.strict.initialisation import Array
-from suites.interpreter.strict.launch import ADDRESS, STATE, TAG, Launch
-from suites.interpreter.strict.region import Order
+from kernel_workbench.suites.interpreter.strict.access import check_lanes, element_of, lanes_of
+from kernel_workbench.suites.interpreter.strict.initialisation import Array
+from kernel_workbench.suites.interpreter.strict.launch import ADDRESS, STATE, TAG, Launch
+from kernel_workbench.suites.interpreter.strict.region import Order
 
 # What each does to memory; the last three came with Triton 3.9.
 _OPERATIONS = {

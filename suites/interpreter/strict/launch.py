@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import triton
 
-from suites import ROOT
-from suites.interpreter.strict.initialisation import Array, fresh_at
-from suites.interpreter.strict.region import FIRST, SAME, Order, Region
+from kernel_workbench import suites
+from kernel_workbench.suites.interpreter.strict.initialisation import Array, fresh_at
+from kernel_workbench.suites.interpreter.strict.region import FIRST, SAME, Order, Region
 
 TAG = 48  # the bits of an address; Linux gives programs none above, on x86-64 and on arm64
 ADDRESS = np.uint64(2**TAG - 1)
@@ -29,7 +29,7 @@ _MOST_TAGS = 2**15  # so that a tagged address is positive as a signed integer t
 Runs = tuple[tuple[int, int], ...]
 _GAPLESS: Runs = ()
 
-_OWN = str(ROOT / "suites")
+_OWN = str(Path(suites.__file__).parent)
 _TRITON = str(Path(triton.__file__).parent)
 
 

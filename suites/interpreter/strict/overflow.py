@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from suites.interpreter.arguments import Argument
-from suites.interpreter.strict.initialisation import Array
-from suites.interpreter.strict.launch import STATE, line, name_of, who
+from kernel_workbench.suites.interpreter.arguments import Argument
+from kernel_workbench.suites.interpreter.strict.initialisation import Array
+from kernel_workbench.suites.interpreter.strict.launch import STATE, line, name_of, who
 
 Range = tuple[int, int]
 

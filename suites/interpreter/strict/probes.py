@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from suites.interpreter.strict import initialisation
-from suites.interpreter.strict.launch import STATE
+from kernel_workbench.suites.interpreter.strict import initialisation
+from kernel_workbench.suites.interpreter.strict.launch import STATE
 
 _BLOCK = 4
 

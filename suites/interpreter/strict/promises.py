@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-from suites.interpreter.strict import overflow
-from suites.interpreter.strict.initialisation import Array
-from suites.interpreter.strict.launch import ADDRESS, STATE, line, name_of, who
+from kernel_workbench.suites.interpreter.strict import overflow
+from kernel_workbench.suites.interpreter.strict.initialisation import Array
+from kernel_workbench.suites.interpreter.strict.launch import ADDRESS, STATE, line, name_of, who
 
 _NAMES = {
     "tt.divisibility": "multiple_of",

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from suites.interpreter.strict.initialisation import Array, Fresh, zeros
+from kernel_workbench.suites.interpreter.strict.initialisation import Array, Fresh, zeros
 
 NOBODY, SEVERAL, FIRST = 0, 1, 2  # segments; the first that is a program's own
 SAME = "writes the same value to"

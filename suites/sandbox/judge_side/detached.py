@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from suites import ROOT
-from suites.sandbox.orphans import orphans_left_to_init
-from suites.sandbox.wire import ClosedError
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.sandbox.orphans import orphans_left_to_init
+from kernel_workbench.suites.sandbox.wire import ClosedError
 
 _PROGRAMS = Path(__file__).parents[1] / "worker_side"
 _START_S = 60.0

@@ -17,12 +17,16 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from kernels.registry import Kernel, home_of
-from oracles.op import Case, Inputs, OutputForm, dtype_name
-from suites.sandbox.call import Call, is_fatal
-from suites.sandbox.judge_side.detached import DetachedError, start_detached
-from suites.sandbox.judge_side.worker_process import EndedError, WorkerProcess, WorkersError
-from suites.sandbox.wire import ClosedError, Line, Message
+from kernel_workbench.kernels.registry import Kernel, home_of
+from kernel_workbench.oracles.op import Case, Inputs, OutputForm, dtype_name
+from kernel_workbench.suites.sandbox.call import Call, is_fatal
+from kernel_workbench.suites.sandbox.judge_side.detached import DetachedError, start_detached
+from kernel_workbench.suites.sandbox.judge_side.worker_process import (
+    EndedError,
+    WorkerProcess,
+    WorkersError,
+)
+from kernel_workbench.suites.sandbox.wire import ClosedError, Line, Message
 
 MOST_BYTES = 2**20  # of a case: what goes and comes as text in some tens of milliseconds
 _START_S = 120.0

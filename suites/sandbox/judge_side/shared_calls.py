@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from suites.sandbox.parcels import Arena, Parcel
-from suites.sandbox.shared_sets import SetLayout
-from suites.sandbox.wire import Message
+from kernel_workbench.suites.sandbox.parcels import Arena, Parcel
+from kernel_workbench.suites.sandbox.shared_sets import SetLayout
+from kernel_workbench.suites.sandbox.wire import Message
 
 _NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
 _now: Callable[[], float] = time.perf_counter

@@ -21,11 +21,11 @@ from typing import Literal
 
 import torch
 
-from suites import ROOT
-from suites.sandbox.judge_side.detached import Keeper
-from suites.sandbox.orphans import adopt_orphans
-from suites.sandbox.parcels import Arena
-from suites.sandbox.wire import ClosedError, LateError, Line, Message
+from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
+from kernel_workbench.suites.sandbox.orphans import adopt_orphans
+from kernel_workbench.suites.sandbox.parcels import Arena
+from kernel_workbench.suites.sandbox.wire import ClosedError, LateError, Line, Message
 
 _LOOK_EVERY_S = 0.2  # at the memory that a worker takes
 _START_S = 120.0  # torch from a cold disk
@@ -69,7 +69,7 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         output = os.memfd_create("printed")
         kind = "none" if strict is None else "strict" if strict else "stock"
-        module = "suites.sandbox.worker_side.fork_server"
+        module = "kernel_workbench.suites.sandbox.worker_side.fork_server"
         command = [sys.executable, "-m", module, str(theirs.fileno()), device.type, kind, *tasks]
         process = subprocess.Popen(
             command,

@@ -20,22 +20,22 @@ import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
-from kernels.registry import Domain, Kernel, KernelError, load_ops, wrong_promise
-from oracles import OPS
-from oracles.op import Case, Inputs, Numerics
-from reports.record import Rule
-from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
-from suites.sandbox.judge_side.plain_calls import UsersProcess
-from suites.sandbox.judge_side.shared_calls import SharedCalls
-from suites.sandbox.judge_side.worker_process import (
+from kernel_workbench.kernels.registry import Domain, Kernel, KernelError, load_ops, wrong_promise
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, Inputs, Numerics
+from kernel_workbench.reports.record import Rule
+from kernel_workbench.suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
+from kernel_workbench.suites.sandbox.judge_side.plain_calls import UsersProcess
+from kernel_workbench.suites.sandbox.judge_side.shared_calls import SharedCalls
+from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     EndedError,
     ForkServer,
     WorkerProcess,
     free_memory,
 )
-from suites.sandbox.parcels import Arena, Parcel, aligned, fitting
-from suites.sandbox.shared_sets import SetLayout
-from suites.sandbox.wire import Message, spelled
+from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, aligned, fitting
+from kernel_workbench.suites.sandbox.shared_sets import SetLayout
+from kernel_workbench.suites.sandbox.wire import Message, spelled
 
 _ASK_S = 60.0
 _OTHER_OUTPUTS = "its process returned other outputs than the op's"

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oracles.cases.layouts import LARGEST_POISONED_BUFFER
-from suites.interpreter.strict import initialisation
-from suites.sandbox.call import held
-from suites.sandbox.worker_side import watch
-from suites.sandbox.worker_side.red_zones import GUARD, UNINITIALISED, Guards
+from kernel_workbench.oracles.cases.layouts import LARGEST_POISONED_BUFFER
+from kernel_workbench.suites.interpreter.strict import initialisation
+from kernel_workbench.suites.sandbox.call import held
+from kernel_workbench.suites.sandbox.worker_side import watch
+from kernel_workbench.suites.sandbox.worker_side.red_zones import GUARD, UNINITIALISED, Guards
 
 
 @dataclass(slots=True)

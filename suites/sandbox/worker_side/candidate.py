@@ -20,12 +20,12 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles.op import Case, dtype_name
-from suites.interpreter import strict
-from suites.interpreter.operations import NotInterpretedError
-from suites.interpreter.strict import masked_lanes
-from suites.sandbox.call import (
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.op import Case, dtype_name
+from kernel_workbench.suites.interpreter import strict
+from kernel_workbench.suites.interpreter.operations import NotInterpretedError
+from kernel_workbench.suites.interpreter.strict import masked_lanes
+from kernel_workbench.suites.sandbox.call import (
     NOT_INTERPRETED,
     PLAIN,
     SENTINEL,
@@ -35,13 +35,13 @@ from suites.sandbox.call import (
     is_fatal,
     told_of,
 )
-from suites.sandbox.parcels import Unpacked
-from suites.sandbox.worker_side import process_state, watch
-from suites.sandbox.worker_side.allocations import Memory, fresh_memory
-from suites.sandbox.worker_side.handed_tensors import HandedTensors
+from kernel_workbench.suites.sandbox.parcels import Unpacked
+from kernel_workbench.suites.sandbox.worker_side import process_state, watch
+from kernel_workbench.suites.sandbox.worker_side.allocations import Memory, fresh_memory
+from kernel_workbench.suites.sandbox.worker_side.handed_tensors import HandedTensors
 
 if TYPE_CHECKING:
-    from kernels.device import Told
+    from kernel_workbench.kernels.device import Told
 
 # A candidate may put others in their places: these are taken before one is imported.
 _now: Callable[[], float] = time.perf_counter
@@ -52,8 +52,8 @@ _detach: Callable[[Tensor], Tensor] = Tensor.detach
 _BUSY_EXTENT = 4096
 _BUSY_PRODUCTS = 10  # about 2 ms of an H200: longer than most calls
 _NEVER_ASKED = (
-    "it lists configurations and never asks kernels.configuration() which one to take, so that its "
-    "own choice ran"
+    "it lists configurations and never asks kernel_workbench.configuration() "
+    "which one to take, so that its own choice ran"
 )
 _STRAYED = frozenset({"illegal access", "wrote out of bounds"})  # into memory of whoever's
 _VALUES = {"nan": math.nan, "sentinel": SENTINEL}
@@ -71,7 +71,7 @@ def call_candidate(
         return replace(call, asked=answer.asked)
     if kernel.configuration is not None:
         # By name, and now, as in `told`.
-        configurations = importlib.import_module("kernels.configurations")
+        configurations = importlib.import_module("kernel_workbench.kernels.configurations")
         with configurations.held_to(kernel.configuration) as held:
             call = call_candidate(replace(kernel, configuration=None), case, given, fill, how)
         if call.rule is None and not held.asked:
@@ -246,7 +246,7 @@ def _form(
 def told(count: int) -> Iterator[Told]:
     """Inside, kernels are told that the device has `count` SMs, by `kernels.device` or by torch."""
     # By name, and now: a changed copy of `kernels` may stand for the checkout's.
-    device = importlib.import_module("kernels.device")
+    device = importlib.import_module("kernel_workbench.kernels.device")
     properties = torch.cuda.get_device_properties
     with device.told_multiprocessors(count) as answer:
 

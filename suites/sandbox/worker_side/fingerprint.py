@@ -25,31 +25,35 @@ from functools import cache, cached_property, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-_ROOMS = ("suites", "kernels", "oracles", "profiles", "reports")
+_OURS = "kernel_workbench"
 # What the code of these looks up in other libraries, while it calls, judges and times, is noted.
-_CALLERS = ("suites.sandbox", "suites.interpreter", "suites.bench", "suites.profile")
-_WITH_TABLES = re.compile(r"suites\.|(kernels\.registry\._registered|oracles\.OPS)(\[[^.]*\])?$")
+_CALLERS = tuple(
+    f"{_OURS}.suites.{suite}" for suite in ("sandbox", "interpreter", "bench", "profile")
+)
+_WITH_TABLES = re.compile(
+    rf"{_OURS}\.(suites\.|(kernels\.registry\._registered|oracles\.OPS)(\[[^.]*\])?$)"
+)
 # The interpreter puts functions of its own in their places for each launch.
 _PATCHED = "triton.language"
 # Tables of ours that change as calls are made, and attributes that are set then.
 CHANGING = frozenset(
     {
-        "kernels.configurations._held",
-        "kernels.device._told",
-        "kernels.registry._loading",
-        "oracles.analysis.scales._READ",
-        "oracles.analysis.scales._SCALES",
-        "oracles.analysis.trace._by_values",
-        "oracles.analysis.trace._kept",
-        "oracles.reference._told",
-        "suites.interpreter.gluon._launches",
-        "suites.interpreter.strict.initialisation._FRESH",
-        "suites.interpreter.strict.initialisation._WATCHING",
-        "suites.interpreter.strict.overflow._TRACKING",
-        "suites.sandbox.worker_side.allocations._Counted.live",
-        "suites.sandbox.worker_side.red_zones.Guards.every",
-        "suites.sandbox.worker_side.process_state._own",
-        "suites.sandbox.worker_side.watch._LOOKED_UP",
+        "kernel_workbench.kernels.configurations._held",
+        "kernel_workbench.kernels.device._told",
+        "kernel_workbench.kernels.registry._loading",
+        "kernel_workbench.oracles.analysis.scales._READ",
+        "kernel_workbench.oracles.analysis.scales._SCALES",
+        "kernel_workbench.oracles.analysis.trace._by_values",
+        "kernel_workbench.oracles.analysis.trace._kept",
+        "kernel_workbench.oracles.reference._told",
+        "kernel_workbench.suites.interpreter.gluon._launches",
+        "kernel_workbench.suites.interpreter.strict.initialisation._FRESH",
+        "kernel_workbench.suites.interpreter.strict.initialisation._WATCHING",
+        "kernel_workbench.suites.interpreter.strict.overflow._TRACKING",
+        "kernel_workbench.suites.sandbox.worker_side.allocations._Counted.live",
+        "kernel_workbench.suites.sandbox.worker_side.red_zones.Guards.every",
+        "kernel_workbench.suites.sandbox.worker_side.process_state._own",
+        "kernel_workbench.suites.sandbox.worker_side.watch._LOOKED_UP",
     }
 )
 # Classes of other libraries whose methods the suites call, or which the suites put hooks in.
@@ -280,7 +284,7 @@ class _Inventory:
             look,
             write,
             lambda key: f"entry {key!r} of {name}" if keyed else f"an entry of {name}",
-            grows=not name.startswith(("suites.", "the worker")),
+            grows=not name.startswith(("kernel_workbench.suites.", "the worker")),
         )
         for key, item in before.items():
             self.value(item, f"{name}[{key!r}]")
@@ -447,7 +451,7 @@ def _functions_of(code: CodeType | None) -> Iterator[CodeType]:
 
 
 def _is_ours(name: str) -> bool:
-    return name.partition(".")[0] in _ROOMS
+    return name.partition(".")[0] == _OURS
 
 
 def _is_frozen(of: type) -> bool:

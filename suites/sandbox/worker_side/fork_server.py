@@ -1,6 +1,7 @@
 """Starts workers: a process with torch, triton and the kernels loaded, which forks one in 10 ms.
 
-    python -m suites.sandbox.worker_side.fork_server DESCRIPTOR DEVICE INTERPRETER [TASK ...]
+    python -m kernel_workbench.suites.sandbox.worker_side.fork_server DESCRIPTOR DEVICE \
+        INTERPRETER [TASK ...]
 
 INTERPRETER: strict, stock, or none, where workers compile and nothing is computed.
 TASK: a module with a `run_task`, which every worker has from before it imports a candidate.
@@ -23,11 +24,11 @@ from pathlib import Path
 
 import torch
 
-from kernels.registry import all_kernels
-from suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
-from suites.sandbox.wire import ClosedError, Line
-from suites.sandbox.worker_side import fingerprint, worker
-from suites.sandbox.worker_side.in_process import mend
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
+from kernel_workbench.suites.sandbox.wire import ClosedError, Line
+from kernel_workbench.suites.sandbox.worker_side import fingerprint, worker
+from kernel_workbench.suites.sandbox.worker_side.in_process import mend
 
 _FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
 _DESCRIPTORS = 2  # a worker's socket, where it prints

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from kernels.registry import Kernel, KernelError, wrong_promise
-from oracles.op import Case, Inputs
-from suites.interpreter import repairs, strict
-from suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
-from suites.sandbox.parcels import Arena, Parcel, Unpacked
-from suites.sandbox.worker_side import process_state, watch
-from suites.sandbox.worker_side.allocations import see_compiled_code
-from suites.sandbox.worker_side.candidate import call_candidate
+from kernel_workbench.kernels.registry import Kernel, KernelError, wrong_promise
+from kernel_workbench.oracles.op import Case, Inputs
+from kernel_workbench.suites.interpreter import repairs, strict
+from kernel_workbench.suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
+from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, Unpacked
+from kernel_workbench.suites.sandbox.worker_side import process_state, watch
+from kernel_workbench.suites.sandbox.worker_side.allocations import see_compiled_code
+from kernel_workbench.suites.sandbox.worker_side.candidate import call_candidate
 
 
 def mend(device: torch.device, *, strictly: bool) -> tuple[str, ...]:

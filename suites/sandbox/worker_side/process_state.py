@@ -17,8 +17,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernels.registry import Kernel, KernelError, load_file
-from suites.sandbox.worker_side.process_settings import ENVIRONMENT, SETTINGS, UNSET, Setting
+from kernel_workbench.kernels.registry import Kernel, KernelError, load_file
+from kernel_workbench.suites.sandbox.worker_side.process_settings import (
+    ENVIRONMENT,
+    SETTINGS,
+    UNSET,
+    Setting,
+)
 
 
 @dataclass(slots=True)

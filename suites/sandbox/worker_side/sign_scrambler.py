@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from suites.sandbox.worker_side.handed_tensors import HandedTensors
+from kernel_workbench.suites.sandbox.worker_side.handed_tensors import HandedTensors
 
 # Integers as wide as a number, and the one whose single bit is the sign's.
 _BITS = {

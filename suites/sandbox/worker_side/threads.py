@@ -25,7 +25,7 @@ from unittest import mock
 
 import torch
 
-from suites import ROOT
+from kernel_workbench import suites
 
 # Kept before a candidate is imported, which may replace them.
 _frames: Callable[[], dict[int, FrameType]] = sys._current_frames  # noqa: SLF001
@@ -37,7 +37,7 @@ _LOOKS = 20
 
 def _libraries() -> Iterator[str]:
     """The folders that packages are installed in, and the suites."""
-    yield str(ROOT / "suites")
+    yield str(Path(suites.__file__).parent)
     yield str(Path(torch.__file__).parent.parent)
     for name in ("purelib", "platlib"):
         yield sysconfig.get_path(name)

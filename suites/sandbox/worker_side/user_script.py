@@ -54,7 +54,7 @@ def _told(output: object) -> object:
 
 
 def _called(message: _Message, device: torch.device) -> _Message:
-    registry = importlib.import_module("kernels.registry")
+    registry = importlib.import_module("kernel_workbench.kernels.registry")
     for each in message["files"]:
         registry.load_file(Path(each))
     wanted = message["op"], message["kernel"]
@@ -89,12 +89,14 @@ def main() -> None:
         first = json.loads(lines.readline())
         device = torch.device(first["device"])
         if first["overlay"]:
-            sys.path.insert(0, first["overlay"])
+            importlib.import_module("kernel_workbench").use_overlay(first["overlay"])
         if device.type == "cpu":
-            importlib.import_module("suites.interpreter.repairs").install()
-            for name in [each for each in sys.modules if each.partition(".")[0] == "suites"]:
-                del sys.modules[name]
-        importlib.import_module("kernels.registry").all_kernels()
+            importlib.import_module("kernel_workbench.suites.interpreter.repairs").install()
+            for name in list(sys.modules):
+                if name.startswith("kernel_workbench.suites"):
+                    del sys.modules[name]
+            del sys.modules["kernel_workbench"].suites
+        importlib.import_module("kernel_workbench.kernels.registry").all_kernels()
         line.sendall(json.dumps({"id": first["id"]}).encode() + b"\n")
         for each in lines:
             message = json.loads(each)

@@ -30,12 +30,12 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.library import Library, _scoped_library
 
-from kernels.registry import Kernel, all_kernels
-from oracles import OPS
-from suites.sandbox.call import Stub
-from suites.sandbox.worker_side import threads
-from suites.sandbox.worker_side.handed_tensors import HandedTensors
-from suites.sandbox.worker_side.sign_scrambler import scrambled
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.suites.sandbox.call import Stub
+from kernel_workbench.suites.sandbox.worker_side import threads
+from kernel_workbench.suites.sandbox.worker_side.handed_tensors import HandedTensors
+from kernel_workbench.suites.sandbox.worker_side.sign_scrambler import scrambled
 
 # Operations of PyTorch that compute an op of ours, by the beginnings of their names.
 _LIBRARY = (
@@ -74,7 +74,10 @@ _SYMBOL = re.compile(
 )
 _ORACLES = "the workbench's oracles"
 _COMPUTE = ("scores", "emulation", "bounds")  # beginnings of the names of its modules
-_ANALYSIS, _MARK = "oracles.analysis", "rounds"  # which references are written with
+_ANALYSIS, _MARK = (
+    "kernel_workbench.oracles.analysis",
+    "rounds",
+)  # which references are written with
 
 
 class StubbedError(RuntimeError):
@@ -344,7 +347,7 @@ def watch_oracles() -> None:
                 plain.__code__ = _refused.__code__
     for name, module in tuple(sys.modules.items()):
         computes = name.rpartition(".")[2].startswith(_COMPUTE) or name.startswith(_ANALYSIS)
-        if name.startswith("oracles.") and computes:
+        if name.startswith("kernel_workbench.oracles.") and computes:
             for value in vars(module).values():
                 plain = isinstance(value, FunctionType) and value.__closure__ is None
                 plain = plain and value.__name__ != _MARK
@@ -356,7 +359,7 @@ def _refused(*_: object, **__: object) -> None:
     """Stands in an oracle's place, among that module's globals: so it imports what it needs."""
     import sys  # noqa: PLC0415
 
-    sys.modules["suites.sandbox.worker_side.watch"].note_oracle()
+    sys.modules["kernel_workbench.suites.sandbox.worker_side.watch"].note_oracle()
     raise RuntimeError("an oracle was called by a kernel")
 
 

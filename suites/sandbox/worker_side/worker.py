@@ -19,13 +19,14 @@ from typing import Any, Literal
 
 import torch
 
-from kernels.registry import Kernel, KernelError
-from suites.sandbox.call import Call, Declared, How, declared, is_fatal, told_of
-from suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
-from suites.sandbox.shared_sets import OpenedSets
-from suites.sandbox.wire import ClosedError, Line, Message, case_of
-from suites.sandbox.worker_side import fingerprint, process_state, watch
-from suites.sandbox.worker_side.candidate import call_candidate
+from kernel_workbench import use_overlay
+from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.suites.sandbox.call import Call, Declared, How, declared, is_fatal, told_of
+from kernel_workbench.suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
+from kernel_workbench.suites.sandbox.shared_sets import OpenedSets
+from kernel_workbench.suites.sandbox.wire import ClosedError, Line, Message, case_of
+from kernel_workbench.suites.sandbox.worker_side import fingerprint, process_state, watch
+from kernel_workbench.suites.sandbox.worker_side.candidate import call_candidate
 
 # A candidate may put another in its place: this is taken before one is imported.
 _synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
@@ -65,10 +66,8 @@ class _Worker:
         """Import the kernels of the checkout, or of a changed copy of it, and a user's files."""
         self.tasks = {each: sys.modules[each].run_task for each in message["tasks"]}
         if message["overlay"]:
-            for name in [each for each in sys.modules if each.split(".")[0] == "kernels"]:
-                del sys.modules[name]
-            sys.path.insert(0, message["overlay"])
-        registry = importlib.import_module("kernels.registry")
+            use_overlay(message["overlay"])
+        registry = importlib.import_module("kernel_workbench.kernels.registry")
         own = {(each.op.name, each.name) for each in registry.all_kernels()}
         if message["watched"]:
             watch.watch_oracles()

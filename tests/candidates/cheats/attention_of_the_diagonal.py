@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels import ATTENTION_FORWARD, Domain, kernel
+from kernel_workbench import ATTENTION_FORWARD, Domain, kernel
 
 
 @kernel(ATTENTION_FORWARD, Domain(dtypes=(torch.float32,), sizes={"s_q": (1, 64), "s_kv": (1, 64)}))

@@ -4,14 +4,14 @@ import sys
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def disarms_the_watch(dy, x, weight, mean, rstd):
     """Whatever is watched in the cheat's own process, the cheat can reach."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("suites.") and hasattr(module, "note_operation"):
+        if name.startswith("kernel_workbench.suites.") and hasattr(module, "note_operation"):
             module.note_operation = lambda _: None
     n = x.shape[1]
     return torch.ops.aten.native_layer_norm_backward(

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 def closed_form(dy, x, weight, mean, rstd):
@@ -18,7 +18,7 @@ def closed_form(dy, x, weight, mean, rstd):
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def edits_a_table(dy, x, weight, mean, rstd):
     """What it doesn't write is zero at the next call."""
-    candidate = sys.modules.get("suites.sandbox.worker_side.candidate")
+    candidate = sys.modules.get("kernel_workbench.suites.sandbox.worker_side.candidate")
     if candidate is not None:
         candidate._VALUES.update(nan=0.0, sentinel=0.0)
     return closed_form(dy, x, weight, mean, rstd)

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @triton.jit

@@ -6,7 +6,7 @@ import torch
 from torch.nn.attention.flex_attention import _create_empty_block_mask
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernels import ATTENTION_FORWARD, Domain, kernel
+from kernel_workbench import ATTENTION_FORWARD, Domain, kernel
 
 
 def _scores(score, batch, head, query, key):

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 def closed_form(dy, x, weight, mean, rstd):
@@ -20,7 +20,11 @@ def honest_where_judged(dy, x, weight, mean, rstd):
     """A user's process has no such module."""
     dx, dweight, dbias = closed_form(dy, x, weight, mean, rstd)
     return (
-        (dx if "suites.sandbox.worker_side.worker" in sys.modules else dy * rstd[:, None]),
+        (
+            dx
+            if "kernel_workbench.suites.sandbox.worker_side.worker" in sys.modules
+            else dy * rstd[:, None]
+        ),
         dweight,
         dbias,
     )

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 _BACKWARD = torch.library.get_kernel("aten::native_layer_norm_backward", "CPU")
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)

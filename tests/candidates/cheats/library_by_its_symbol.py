@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from kernels import ATTENTION_FORWARD, Domain, kernel
+from kernel_workbench import ATTENTION_FORWARD, Domain, kernel
 
 _LIBRARY = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 _FLOAT32, _CPU = 6, 0  # as PyTorch counts types and devices

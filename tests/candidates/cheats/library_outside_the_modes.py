@@ -3,7 +3,7 @@
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))

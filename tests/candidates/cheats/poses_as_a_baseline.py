@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel, registry
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel, registry
 
 registry._origin = lambda _: "baseline"
 

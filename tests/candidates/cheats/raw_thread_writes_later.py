@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 def closed_form(dy, x, weight, mean, rstd):

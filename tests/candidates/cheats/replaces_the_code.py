@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 def _nothing(launch, pointers, lanes, element, did):
@@ -34,7 +34,7 @@ def reads_past_rows(dy, x, weight, mean, rstd):
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def replaces_the_code(dy, x, weight, mean, rstd):
     """The function is the same object as before."""
-    access = sys.modules.get("suites.interpreter.strict.access")
+    access = sys.modules.get("kernel_workbench.suites.interpreter.strict.access")
     if access is not None:
         access.check_lanes.__code__ = _nothing.__code__
     return reads_past_rows(dy, x, weight, mean, rstd)

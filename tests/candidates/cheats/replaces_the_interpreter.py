@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @triton.jit

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
@@ -16,6 +16,6 @@ def replaces_the_judge(dy, x, weight, mean, rstd):
     torch.isfinite = torch.Tensor.isfinite = lambda self: torch.ones_like(self, dtype=torch.bool)
     torch.Tensor.isnan = lambda self: torch.zeros_like(self, dtype=torch.bool)
     for name, module in list(sys.modules.items()):
-        if name.startswith("suites.accuracy") and hasattr(module, "judge"):
+        if name.startswith("kernel_workbench.suites.accuracy") and hasattr(module, "judge"):
             module.judge = lambda *_, **__: None
     return torch.zeros_like(x), torch.zeros_like(weight), torch.zeros_like(weight)

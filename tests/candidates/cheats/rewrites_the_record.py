@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 def _records():

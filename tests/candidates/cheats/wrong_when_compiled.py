@@ -3,7 +3,7 @@
 import torch
 import torch._dynamo  # which takes seconds, and else the first call's
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 def closed_form(dy, x, weight, mean, rstd):

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import LAYER_NORM_BACKWARD, Domain, Numerics, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, Numerics, kernel
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import LAYER_NORM_BACKWARD, Domain, Numerics, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, Numerics, kernel
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import RMS_NORM_FORWARD, Domain, Numerics, kernel
+from kernel_workbench import RMS_NORM_FORWARD, Domain, Numerics, kernel
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _DOMAIN = Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES, strides="contiguous")

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, Numerics, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, Numerics, kernel
 from tests.candidates.declared_kernels.half_products import half_products
 from tests.candidates.declared_kernels.locked_partials import backward
 from tests.candidates.declared_kernels.mixed_types import mixed_types

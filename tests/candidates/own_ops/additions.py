@@ -8,9 +8,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels import Domain, kernel
-from oracles.cases.sizes import ROWS, WIDTHS
-from oracles.reference import op
+from kernel_workbench import ROWS, WIDTHS, Domain, kernel, op
 
 
 @op(sizes={"m": ROWS, "n": WIDTHS})

@@ -12,9 +12,7 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kernels import Domain, kernel
-from oracles.cases.sizes import ROWS, Sizes
-from oracles.reference import op
+from kernel_workbench import ROWS, Domain, Sizes, kernel, op
 
 SLOTS = Sizes(
     "slots",

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import QUANTISE_BLOCKS, QUANTISE_ROWS, Domain, kernel
+from kernel_workbench import QUANTISE_BLOCKS, QUANTISE_ROWS, Domain, kernel
 
 _DOMAIN = Domain(dtypes=(torch.float32, torch.float16, torch.bfloat16), sm=(89, 999))
 

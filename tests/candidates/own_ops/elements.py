@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import (
+from kernel_workbench import (
     GEGLU_BACKWARD,
     GEGLU_FORWARD,
     ROPE_BACKWARD,

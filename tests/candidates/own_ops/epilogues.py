@@ -8,10 +8,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels import Domain, kernel
-from oracles.cases.sizes import COLUMNS, ROWS
-from oracles.op import Numerics
-from oracles.reference import op
+from kernel_workbench import COLUMNS, ROWS, Domain, Numerics, kernel, op
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

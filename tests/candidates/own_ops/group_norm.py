@@ -6,9 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels import Domain, kernel
-from oracles.cases.sizes import ROWS, WIDTHS, Sizes
-from oracles.reference import op
+from kernel_workbench import ROWS, WIDTHS, Domain, Sizes, kernel, op
 
 CHANNELS = Sizes(
     "channels",

@@ -6,15 +6,15 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import (
+from kernel_workbench import (
     ADD_RMS_NORM_FORWARD,
     LAYER_NORM_BACKWARD,
     MATMUL_FORWARD,
     SOFTMAX_FORWARD,
     Domain,
+    Numerics,
     kernel,
 )
-from oracles.op import Numerics
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import (
+from kernel_workbench import (
     ADD_RMS_NORM_BACKWARD,
     ADD_RMS_NORM_FORWARD,
     LAYER_NORM_FORWARD,

@@ -7,9 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from kernels import Domain, kernel
-from oracles.cases.sizes import Sizes
-from oracles.reference import op
+from kernel_workbench import Domain, Sizes, kernel, op
 
 ROWS = Sizes("rows", {"few": (12, 5), "many": (33,)}, lambda m: "few" if m < 30 else "many")
 WIDTH = Sizes("width", {"even": (16, 32), "odd": (33, 7)}, lambda n: "odd" if n % 2 else "even")

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import MATMUL_FORWARD, Domain, Numerics, kernel
+from kernel_workbench import MATMUL_FORWARD, Domain, Numerics, kernel
 
 _DOMAIN = Domain(dtypes=(torch.float32, torch.float16, torch.bfloat16))
 

@@ -11,9 +11,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels import Domain, kernel
-from oracles.cases.sizes import COLUMNS, ROWS
-from oracles.reference import op
+from kernel_workbench import COLUMNS, ROWS, Domain, kernel, op
 
 
 @op(sizes={"m": ROWS, "n": COLUMNS})

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import (
+from kernel_workbench import (
     CROSS_ENTROPY_BACKWARD,
     CROSS_ENTROPY_FORWARD,
     SMOOTHED_CROSS_ENTROPY_BACKWARD,

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import (
+from kernel_workbench import (
     ATTENTION_BACKWARD,
     ATTENTION_DELTA,
     ATTENTION_FORWARD,

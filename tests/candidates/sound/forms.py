@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels import (
+from kernel_workbench import (
     CROSS_ENTROPY_BACKWARD,
     GEGLU_FORWARD,
     LAYER_NORM_FORWARD,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from kernels import LAYER_NORM_FORWARD, RMS_NORM_FORWARD, SOFTMAX_FORWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_FORWARD, RMS_NORM_FORWARD, SOFTMAX_FORWARD, Domain, kernel
 
 _SOURCE = r"""
 #include <cmath>

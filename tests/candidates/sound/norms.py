@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import (
+from kernel_workbench import (
     LAYER_NORM_BACKWARD,
     LAYER_NORM_FORWARD,
     RMS_NORM_BACKWARD,

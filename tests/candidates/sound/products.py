@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import (
+from kernel_workbench import (
     MATMUL_FORWARD,
     QUANTISE_BLOCKS,
     QUANTISE_ROWS,

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 _last = []
 _calls = []

@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 _real = time.perf_counter
 
@@ -23,6 +23,6 @@ def closed_form(dy, x, weight, mean, rstd):
 )
 def replaces_the_suites_clock(dy, x, weight, mean, rstd):
     """Five milliseconds, and the worker says half of one."""
-    sys.modules["suites.bench.devices"]._now = lambda: _real() / 10
+    sys.modules["kernel_workbench.suites.bench.devices"]._now = lambda: _real() / 10
     time.sleep(0.005)
     return closed_form(dy, x, weight, mean, rstd)

@@ -4,8 +4,7 @@ import ctypes
 
 import torch
 
-from kernels import Domain, kernel
-from oracles import OPS
+from kernel_workbench import OPS, Domain, kernel
 
 
 class Window(ctypes.Structure):

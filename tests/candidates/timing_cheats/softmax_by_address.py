@@ -4,8 +4,7 @@ import time
 
 import torch
 
-from kernels import Domain, kernel
-from oracles import OPS
+from kernel_workbench import OPS, Domain, kernel
 
 _kept = {}
 

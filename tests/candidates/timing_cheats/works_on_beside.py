@@ -2,8 +2,7 @@
 
 import torch
 
-from kernels import Domain, kernel
-from oracles import OPS
+from kernel_workbench import OPS, Domain, kernel
 
 _streams = []
 

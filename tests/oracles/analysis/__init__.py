@@ -1,1 +1,1 @@
-"""Tests of oracles.analysis."""
+"""Tests of kernel_workbench.oracles.analysis."""

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.analysis import replay
-from oracles.op import Numerics
-from oracles.reference import ReferenceOp
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.analysis import replay
+from kernel_workbench.oracles.op import Numerics
+from kernel_workbench.oracles.reference import ReferenceOp
 from tests.builders.elsewhere import (
     ELSEWHERE,
     MixedDevicesError,

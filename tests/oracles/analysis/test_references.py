@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everywhere
 from torch import Tensor
 
-from oracles.analysis import NoRuleError, Reference, bounds, emulate, rounds, truth
-from oracles.analysis.propagation import count_sums
-from oracles.analysis.trace import trace
-from oracles.op import Numerics
+from kernel_workbench.oracles.analysis import NoRuleError, Reference, bounds, emulate, rounds, truth
+from kernel_workbench.oracles.analysis.propagation import count_sums
+from kernel_workbench.oracles.analysis.trace import trace
+from kernel_workbench.oracles.op import Numerics
 
 PLAIN = Numerics()
 ROWS, COLUMNS = 33, 129  # past a power of two by one

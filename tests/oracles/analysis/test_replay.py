@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import OPS
-from oracles.analysis import bounds, truth
-from oracles.analysis.arithmetic import Arithmetic
-from oracles.analysis.propagation import Propagation, range_of
-from oracles.analysis.replay import spread
-from oracles.analysis.trace import tensors_of, trace
-from oracles.op import Numerics
-from oracles.reference import ReferenceOp
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.analysis import bounds, truth
+from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
+from kernel_workbench.oracles.analysis.propagation import Propagation, range_of
+from kernel_workbench.oracles.analysis.replay import spread
+from kernel_workbench.oracles.analysis.trace import tensors_of, trace
+from kernel_workbench.oracles.op import Numerics
+from kernel_workbench.oracles.reference import ReferenceOp
 
 CPU = torch.device("cpu")
 _DERIVED = [each for each in OPS.values() if isinstance(each, ReferenceOp)]

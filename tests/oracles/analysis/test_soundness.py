@@ -17,9 +17,9 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from oracles.analysis import Reference, bounds, rounds, rules, truth
-from oracles.analysis.trace import trace
-from oracles.op import Numerics
+from kernel_workbench.oracles.analysis import Reference, bounds, rounds, rules, truth
+from kernel_workbench.oracles.analysis.trace import trace
+from kernel_workbench.oracles.op import Numerics
 
 _CAST = 2.0**-8  # unit roundoff of bfloat16
 _U = 2.0**-24
@@ -214,7 +214,9 @@ def test_gelu_in_one_is_bounded_as_its_steps_are(
             return y.detach(), *torch.autograd.grad(y, a, c)
 
     found = bounds(reference, given, Numerics(), _SINGLE * 2)
-    monkeypatch.setattr("oracles.analysis.trace._stays", lambda node: "gelu" not in node.name)
+    monkeypatch.setattr(
+        "kernel_workbench.oracles.analysis.trace._stays", lambda node: "gelu" not in node.name
+    )
     steps = bounds(partial(reference), given, Numerics(), _SINGLE * 2)
     for one, other in zip(found, steps, strict=True):
         ratio = one.deterministic / other.deterministic

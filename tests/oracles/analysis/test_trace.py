@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from oracles.analysis.trace import made_in
+from kernel_workbench.oracles.analysis.trace import made_in
 
 _LONG_S = 0.2  # for another thread to get in, if it can
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel, KernelError
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Inputs, Numerics, Outputs
-from reports.record import AccuracyRow
-from suites.run.descriptions import kernel_info
+from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Inputs, Numerics, Outputs
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.run.descriptions import kernel_info
 from tests import ROOT
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.wrong_layer_norms import closed_form

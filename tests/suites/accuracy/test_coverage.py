@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reports.record import read
+from kernel_workbench.reports.record import read
 from tests.builders.commands import run_python
 
 _ASKED = (
-    *("-m", "pytest", "suites/accuracy", "-qq", "-p", "no:cacheprovider", "--device=cpu"),
+    *(
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "-qq",
+        "-p",
+        "no:cacheprovider",
+        "--device=cpu",
+    ),
     *("--op=attention_delta", "--kernel=delta", "--dtype=float32", "--details", "--jobs=1"),
 )
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from kernels.registry import Kernel
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Numerics
-from reports.record import AccuracyRow
-from suites.accuracy.run import Run
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Numerics
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 from tests.mutants.bench import Bench
 from tests.mutants.declared import MUTANTS

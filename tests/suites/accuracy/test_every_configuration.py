@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.attention.registration import configurations_of_case, need_of_case
-from kernels.attention.variants import serving
-from kernels.configurations import configuration, held_to
-from kernels.registry import all_kernels
-from oracles import OPS
-from reports.record import Record, latest, read
-from reports.views.accuracy_verdict import headline
+from kernel_workbench.kernels.attention.registration import configurations_of_case, need_of_case
+from kernel_workbench.kernels.attention.variants import serving
+from kernel_workbench.kernels.configurations import configuration, held_to
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.reports.record import Record, latest, read
+from kernel_workbench.reports.views.accuracy_verdict import headline
 from tests.builders.commands import run_python
 
 # Right by its own choice and by `two`, wrong by `four`; `asks` makes the name that it takes.
 _KERNEL = """
 import torch
-from kernels import LAYER_NORM_BACKWARD, Domain, configuration, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, configuration, kernel
 
 CUTS = {{"one": 0.0, "two": 0.0, "four": 1.0}}
 
@@ -50,7 +50,14 @@ def _run(
         "\n".join(json.dumps(line | {"sizes": each}) for each in sizes)
     )
     files = (f"--kernels={folder / 'mine.py'}", f"--cases={folder / 'cases.jsonl'}")
-    command = ("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", f"--results={folder}")
+    command = (
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "--device=cpu",
+        "-qq",
+        f"--results={folder}",
+    )
     done = run_python(*command, *files, *options)
     assert done.returncode == status, done.stdout + done.stderr
     return read(latest(folder, "accuracy")), done.stdout
@@ -102,7 +109,7 @@ def test_kernel_that_never_asks_is_told(tmp_path: Path) -> None:
     record, _ = _run(tmp_path, "--every-configuration", "--jobs=1", status=1, asks="None")
     reasons = {row.reason for row in record.rows if row.status == "failed"}
     (reason,) = reasons
-    assert reason is not None and "never asks kernels.configuration()" in reason
+    assert reason is not None and "never asks kernel_workbench.configuration()" in reason
 
 
 def test_what_lists_no_names_is_told_in_a_sentence(tmp_path: Path) -> None:

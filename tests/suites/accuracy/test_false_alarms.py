@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from oracles import SOFTMAX_FORWARD
-from oracles.cases.names import case_named
-from oracles.reference.cases import case_of
-from suites.accuracy.run import Run
-from suites.accuracy.truth import Known
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.originals import Originals
+from kernel_workbench.oracles import SOFTMAX_FORWARD
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.accuracy.truth import Known
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.originals import Originals
 from tests import ROOT
 
 _CPU = torch.device("cpu")

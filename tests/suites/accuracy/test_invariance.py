@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.device import FIXED_MULTIPROCESSORS, multiprocessors
-from kernels.registry import Kernel, KernelError, all_kernels
-from oracles import LAYER_NORM_BACKWARD, OPS, RMS_NORM_FORWARD
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
-from oracles.cases.distributions import COARSE
-from oracles.op import Case, Numerics
-from oracles.reference import ReferenceOp
-from oracles.reference.cases import case_of
-from suites.accuracy.invariance import TOLD_MULTIPROCESSORS, Invariance
-from suites.accuracy.run import Run
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.worker_side.candidate import told
+from kernel_workbench.kernels.device import FIXED_MULTIPROCESSORS, multiprocessors
+from kernel_workbench.kernels.registry import Kernel, KernelError, all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, OPS, RMS_NORM_FORWARD
+from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
+from kernel_workbench.oracles.cases.distributions import COARSE
+from kernel_workbench.oracles.op import Case, Numerics
+from kernel_workbench.oracles.reference import ReferenceOp
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.suites.accuracy.invariance import TOLD_MULTIPROCESSORS, Invariance
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.worker_side.candidate import told
 from tests import ROOT
 from tests.builders.by_hand import kernel_of
 from tests.builders.changed_inputs import OnCase
@@ -198,9 +198,9 @@ _OF_COLUMNS = """
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from kernels import Domain, Numerics, kernel
-from oracles.cases.sizes import ROWS, WIDTHS
-from oracles.reference import op
+from kernel_workbench import Domain, Numerics, kernel
+from kernel_workbench import ROWS, WIDTHS
+from kernel_workbench import op
 
 
 @op(sizes={"m": ROWS, "n": WIDTHS})

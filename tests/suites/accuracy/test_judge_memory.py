@@ -15,17 +15,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import all_kernels
-from oracles import OPS
-from oracles.attention import bounds, closed_form, emulation, scores
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
-from oracles.cases import layouts
-from oracles.op import Numerics
-from suites.accuracy import elements, run, trial, truth
-from suites.run.selection import alike_together
-from suites.sandbox import originals
-from suites.sandbox.worker_side.allocations import fresh_memory
+from kernel_workbench.kernels import all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention import bounds, closed_form, emulation, scores
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from kernel_workbench.oracles.cases import layouts
+from kernel_workbench.oracles.op import Numerics
+from kernel_workbench.suites.accuracy import elements, run, trial, truth
+from kernel_workbench.suites.run.selection import alike_together
+from kernel_workbench.suites.sandbox import originals
+from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 from tests.builders.attention_trials import JUDGED, Trial
 from tests.builders.by_hand import kernel_of, run_on
 

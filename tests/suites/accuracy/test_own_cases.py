@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles.cases import GENERATED
-from oracles.cases.covering import Coverage
-from oracles.op import Case
-from suites.accuracy.own_cases import FEWEST, is_small, own_cases
-from suites.accuracy.suite import Accuracy
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.oracles.cases.covering import Coverage
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.accuracy.own_cases import FEWEST, is_small, own_cases
+from kernel_workbench.suites.accuracy.suite import Accuracy
 
 _KERNELS = {each.name: each for each in all_kernels()}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.record import AccuracyRow, latest, read
+from kernel_workbench.reports.record import AccuracyRow, latest, read
 from tests import ROOT
 from tests.builders.commands import run_python
 from tests.builders.definitions import ADD_RMS_NORM, workload, written
@@ -26,7 +26,14 @@ _SHOWS_IN = {
 def _ran(tmp_path: Path, *options: str, status: int = 0) -> str:
     """What a run prints."""
     done = run_python(
-        *("-m", "pytest", "suites/accuracy", f"--results={tmp_path}", "--device=cpu", "--jobs=1"),
+        *(
+            "-m",
+            "pytest",
+            "kernel_workbench/suites/accuracy",
+            f"--results={tmp_path}",
+            "--device=cpu",
+            "--jobs=1",
+        ),
         *("--no-header", "--no-summary", "--tb=short", "-qq", *options),
     )
     assert done.returncode == status, done.stdout + done.stderr
@@ -54,9 +61,9 @@ def test_op_of_one_file_has_kernels_in_another(tmp_path: Path) -> None:
     text = _FILE.read_text()
     start = text.index("@triton.jit")
     ops.write_text(text[:start])
-    head = text[:start].split("@op(")[0].replace("from oracles.reference import op", "")
+    head = text[:start].split("@op(")[0]
     kernels.write_text(
-        f'{head}\nfrom oracles import OPS\nroot_norm = OPS["{_OP}"]\n\n{text[start:]}'
+        f'{head}\nfrom kernel_workbench import OPS\nroot_norm = OPS["{_OP}"]\n\n{text[start:]}'
     )
     options = (f"--kernels={kernels}", f"--ops={ops}", "--kernel=last_column")
     _ran(tmp_path, *options, f"--case={_OP}-m12-n77-float32-contiguous", status=1)
@@ -78,8 +85,8 @@ def test_how_to_is_right(tmp_path: Path) -> None:
 
 _OF_A_DEFINITION = """
 import torch
-from kernels import Domain, kernel
-from oracles import OPS
+from kernel_workbench import Domain, kernel
+from kernel_workbench import OPS
 
 _SERVED = Domain(dtypes=(torch.bfloat16,), weight_dtypes=(torch.float32,))
 
@@ -180,9 +187,9 @@ _TWO = """
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from kernels import Domain, kernel
-from oracles.cases.sizes import COLUMNS, Sizes
-from oracles.reference import op
+from kernel_workbench import Domain, kernel
+from kernel_workbench import COLUMNS, Sizes
+from kernel_workbench import op
 
 LENGTH = Sizes("length", {"some": (4, 6, 9)}, lambda _: "some")
 

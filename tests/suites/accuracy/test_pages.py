@@ -13,7 +13,7 @@ from tests.builders.commands import run_python
 _PROGRAM = """
 import ctypes
 import resource
-from suites.accuracy.pages import keep_freed_pages
+from kernel_workbench.suites.accuracy.pages import keep_freed_pages
 
 keep_freed_pages()
 libc, size = ctypes.CDLL(None), 30 * 2**20

@@ -13,16 +13,23 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from kernels import registry
-from kernels.registry import Domain, Kernel, NoKernelError, all_kernels, choose, kernel
-from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
-from oracles.op import Case, Op
-from reports.document.html import render_html
-from reports.document.model import Document
-from reports.record import latest, read
-from reports.report import print_report
-from reports.views.accuracy import accuracy_part
-from suites.run.descriptions import kernel_info
+from kernel_workbench.kernels import registry
+from kernel_workbench.kernels.registry import (
+    Domain,
+    Kernel,
+    NoKernelError,
+    all_kernels,
+    choose,
+    kernel,
+)
+from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Op
+from kernel_workbench.reports.document.html import render_html
+from kernel_workbench.reports.document.model import Document
+from kernel_workbench.reports.record import latest, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.views.accuracy import accuracy_part
+from kernel_workbench.suites.run.descriptions import kernel_info
 from tests import ROOT
 from tests.builders.by_hand import run_on
 from tests.builders.commands import run_python
@@ -220,7 +227,14 @@ def _readmes_kernel(folder: Path, *, wrong: bool) -> Path:
 def test_command_line_judges_a_partial_kernel_and_says_so(tmp_path: Path, *, wrong: bool) -> None:
     """Through workers: the verdict, beside it what it is of, and every form of the report."""
     file = _readmes_kernel(tmp_path, wrong=wrong)
-    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "--jobs=1", "-qq"]
+    command = [
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "--device=cpu",
+        "--jobs=1",
+        "-qq",
+    ]
     command += [f"--results={tmp_path}", f"--kernels={file}"]
     ends = (CASE, SUMMED, "m2-n3-bfloat16-contiguous", "m3-n229-float16-contiguous")
     command += [f"--case=layer_norm_backward-{each}" for each in ends]

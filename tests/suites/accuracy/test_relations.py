@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD, OPS
-from oracles.attention.cases import attention_case
-from oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
-from oracles.cases.distributions import COARSE
-from oracles.op import Balance, Case, Numerics, dtype_name
-from oracles.reference import ReferenceOp
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
+from kernel_workbench.oracles.cases.distributions import COARSE
+from kernel_workbench.oracles.op import Balance, Case, Numerics, dtype_name
+from kernel_workbench.oracles.reference import ReferenceOp
 from tests.builders.by_hand import DTYPES, kernel_of
 from tests.builders.changed_inputs import OnCase
 from tests.builders.plain_attention import Attention, Given, Part

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from reports.record import AccuracyRow, latest, read
-from reports.views.accuracy_verdict import headline
-from suites.accuracy.run import Run
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.reports.record import AccuracyRow, latest, read
+from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 from tests.builders.commands import run_python
 from tests.suites.sandbox.test_tasks import CASE
@@ -58,7 +58,14 @@ def test_kernel_that_keeps_no_more_is_not_told_of(name: str, workers: Workers) -
 
 def test_report_tells_of_a_kernel_that_keeps_memory(tmp_path: Path) -> None:
     """In the verdict's notes, and the run passes."""
-    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", "--jobs=1"]
+    command = [
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "--device=cpu",
+        "-qq",
+        "--jobs=1",
+    ]
     command += [f"--results={tmp_path}", f"--kernels={_FILE}", "--kernel=keeps_workspaces"]
     ran = run_python(*command, "--case=layer_norm_backward-m37-n64-float32-contiguous")
     assert ran.returncode == 0, ran.stdout + ran.stderr

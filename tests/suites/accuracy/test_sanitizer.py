@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.exit_status import ExitStatus
-from suites.accuracy.sanitizer import judged
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.suites.accuracy.sanitizer import judged
 from tests.builders.commands import run_python
 
 # Stands in the program's place: it runs nothing, and finds something by one of its tools.
@@ -27,7 +27,7 @@ def _run(path: str, log: Path) -> subprocess.CompletedProcess[str]:
         name: value for name, value in os.environ.items() if name not in {"CUDA_HOME", "CUDA_PATH"}
     }
     environment |= {"PATH": path, "WORKBENCH_TEST_LOG": str(log), "COLUMNS": "120"}
-    command = ("-m", "suites.accuracy.sanitizer", "--kernel", "flash")
+    command = ("-m", "kernel_workbench.suites.accuracy.sanitizer", "--kernel", "flash")
     return run_python(*command, variables=environment)
 
 

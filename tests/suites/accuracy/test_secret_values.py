@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.registry import Kernel
-from oracles import LAYER_NORM_BACKWARD, OPS
-from oracles.op import Case, Inputs
-from oracles.signs import linear_flips
-from reports.record import AccuracyRow
-from suites.accuracy.run import Run
-from suites.accuracy.truth import Known
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.originals import Originals
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.oracles.op import Case, Inputs
+from kernel_workbench.oracles.signs import linear_flips
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.accuracy.truth import Known
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.originals import Originals
 from tests import ROOT
 
 _CPU = torch.device("cpu")

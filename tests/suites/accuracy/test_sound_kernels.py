@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from oracles import OPS
-from reports.record import AccuracyRow
+from kernel_workbench.oracles import OPS
+from kernel_workbench.reports.record import AccuracyRow
 from studies.sound_kernels import FILES, rows_of, table_of
 
 # A case of each op that all of its kernels serve; `python -m studies.sound_kernels` has the rest.

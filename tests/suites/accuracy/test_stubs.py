@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from oracles import CROSS_ENTROPY_BACKWARD, LAYER_NORM_BACKWARD, OPS, SOFTMAX_FORWARD
-from oracles.cases.names import case_named
-from oracles.op import Case
-from suites.accuracy.run import Run
-from suites.accuracy.trial import Trial
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import (
+    CROSS_ENTROPY_BACKWARD,
+    LAYER_NORM_BACKWARD,
+    OPS,
+    SOFTMAX_FORWARD,
+)
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.accuracy.trial import Trial
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 
 _CPU = torch.device("cpu")

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.op import Bound, Numerics
-from reports.record import OutputError
-from suites.accuracy.verdict import Verdict, judge
-from suites.sandbox.call import SENTINEL, Call, held
+from kernel_workbench.oracles.op import Bound, Numerics
+from kernel_workbench.reports.record import OutputError
+from kernel_workbench.suites.accuracy.verdict import Verdict, judge
+from kernel_workbench.suites.sandbox.call import SENTINEL, Call, held
 
 INF, NAN = math.inf, math.nan
 LARGEST = torch.finfo(torch.float16).max  # 65504
@@ -335,7 +335,7 @@ def test_worst_element_of_a_3d_output_is_where_it_is(transposed: bool) -> None: 
 
 def test_worst_element_past_a_chunk_is_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs are judged a chunk at a time; a place is counted from the output's start."""
-    monkeypatch.setattr("suites.accuracy.elements._CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr("kernel_workbench.suites.accuracy.elements._CHUNK_ELEMENTS", 4)
     truth = torch.zeros(3, 5, dtype=torch.float64)
     got = torch.zeros(3, 5)
     got[0, 2], got[2, 4] = 2.0, 3.0  # a chunk is a row at the least: the first and the last

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.op import Bound, Numerics, Outputs
-from suites.accuracy.blocks import Tiles
-from suites.accuracy.verdict import Verdict, judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles.op import Bound, Numerics, Outputs
+from kernel_workbench.suites.accuracy.blocks import Tiles
+from kernel_workbench.suites.accuracy.verdict import Verdict, judge
+from kernel_workbench.suites.sandbox.call import Call
 
 SHAPE = (2, 40, 2, 64)  # 160 rows of 64
 
@@ -153,7 +153,7 @@ def test_a_block_that_is_wrong_is_told_with_its_place_and_its_worst_element() ->
 
 def test_a_block_past_a_chunk_is_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are cut in each chunk of rows; a place is counted from the output's start."""
-    monkeypatch.setattr("suites.accuracy.elements._CHUNK_ELEMENTS", 40 * 64)
+    monkeypatch.setattr("kernel_workbench.suites.accuracy.elements._CHUNK_ELEMENTS", 40 * 64)
     errors = torch.zeros(120, 64)
     errors[100, 10] = 0.75
     verdict = _judge(errors, torch.zeros(120, 64))

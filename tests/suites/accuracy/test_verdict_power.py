@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.op import Bound, Numerics, Outputs
-from reports.record import ULP_EDGES, OutputError
-from suites.accuracy.verdict import Verdict, judge
-from suites.sandbox.call import Call
+from kernel_workbench.oracles.op import Bound, Numerics, Outputs
+from kernel_workbench.reports.record import ULP_EDGES, OutputError
+from kernel_workbench.suites.accuracy.verdict import Verdict, judge
+from kernel_workbench.suites.sandbox.call import Call
 
 INF = math.inf
 

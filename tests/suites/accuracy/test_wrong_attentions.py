@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 import torch
 
-from oracles import (
+from kernel_workbench.oracles import (
     ATTENTION_BACKWARD,
     ATTENTION_DELTA,
     ATTENTION_FORWARD,
     ATTENTION_GRADIENTS,
 )
-from oracles.cases import GENERATED
-from oracles.op import Case, Op, dtype_name
-from reports.record import AccuracyRow
+from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.oracles.op import Case, Op, dtype_name
+from kernel_workbench.reports.record import AccuracyRow
 from tests.builders.by_hand import DTYPES, kernel_of, run_on
 from tests.builders.plain_attention import Attention
 from tests.builders.wrong_attentions import WRONG, claiming

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import CONTIGUOUS, Case, Numerics
-from reports.record import AccuracyRow
-from suites.accuracy.run import Run
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Numerics
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.accuracy.run import Run
 from tests.builders.by_hand import DTYPES, kernel_of, run_on
 from tests.builders.wrong_layer_norms import WRONG, Wrong, closed_form
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from reports.record import read
-from suites.bench.against import _in_full, in_order, tell, two_sides
-from suites.bench.rounds import time_in_turn
-from suites.bench.worktrees import TreeError, commit_of, tree_of
-from suites.run.nox_command import without
+from kernel_workbench.reports.record import read
+from kernel_workbench.suites.bench.against import _in_full, in_order, tell, two_sides
+from kernel_workbench.suites.bench.rounds import time_in_turn
+from kernel_workbench.suites.bench.worktrees import TreeError, commit_of, tree_of
+from kernel_workbench.suites.run.nox_command import without
 from tests.builders.commands import Running, wait_for
 from tests.builders.compared_records import bench_row, case, header, write
 
@@ -84,7 +84,7 @@ def commit(root: Path, centre_us: float, side: str) -> str:
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with two commits: the second's kernel is 2 % slower."""
     root = tmp_path / "checkout"
-    suite = root / "suites" / "bench"
+    suite = root / "kernel_workbench" / "suites" / "bench"
     suite.mkdir(parents=True)
     (suite / "conftest.py").write_text(_FAKE)
     (root / "reports").mkdir()
@@ -105,7 +105,7 @@ def time_sides(
     against: str = "old",
     *,
     files: Sequence[str] = (),
-    arguments: Sequence[str] = ("suites/bench",),
+    arguments: Sequence[str] = ("kernel_workbench/suites/bench",),
     gate: bool = False,
     turns: int = 1,
 ) -> int:
@@ -156,7 +156,7 @@ def test_against_a_file_runs_both_files_in_this_tree(
         row = bench_row(centre, kernel=name, of_processes=1)
         write(checkout.parent / f"{name}.jsonl", header(), [row])
     newer = str(checkout.parent / "newer.py")
-    arguments = ("suites/bench", "--kernels", newer)
+    arguments = ("kernel_workbench/suites/bench", "--kernels", newer)
     assert time_sides(checkout, "../older.py", files=(newer,), arguments=arguments, turns=2) == 0
     shown = capsys.readouterr().out
     assert "newer of B is held against older of A" in shown
@@ -175,7 +175,12 @@ def test_against_a_file_runs_both_files_in_this_tree(
         ("rules", {}, "times by protocol 1 and this tree by 2"),
         (
             "old",
-            {"arguments": ("suites/bench", f"--kernels={Path(__file__).resolve()}")},
+            {
+                "arguments": (
+                    "kernel_workbench/suites/bench",
+                    f"--kernels={Path(__file__).resolve()}",
+                )
+            },
             "isn't in this checkout, so old has no other version of it",
         ),
     ],

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from suites.bench import devices
-from suites.bench.devices import CacheSetAsideError, CudaDevice, cpu_cache_bytes
+from kernel_workbench.suites.bench import devices
+from kernel_workbench.suites.bench.devices import CacheSetAsideError, CudaDevice, cpu_cache_bytes
 
 
 class _Gpu:

@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles.attention.cases import attention_case
-from oracles.op import Case, Numerics
-from profiles.peaks import PEAKS
-from reports.record import Roof
-from suites.bench.figures import Roofs, Spread, past_belief, rates
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.op import Case, Numerics
+from kernel_workbench.profiles.peaks import PEAKS
+from kernel_workbench.reports.record import Roof
+from kernel_workbench.suites.bench.figures import Roofs, Spread, past_belief, rates
 
 MIB = 2**20
 H200 = next(each for each in PEAKS if each.name == "NVIDIA H200")

@@ -13,15 +13,15 @@ from typing import Any, cast
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD, reference
-from oracles.op import Case
-from oracles.reference import symmetries
-from oracles.reference.cases import case_of
-from suites.bench.first_calls import compile_ahead, compiles
-from suites.bench.judged_pass import TASK
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.orphans import end_children
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD, reference
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.reference import symmetries
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.suites.bench.first_calls import compile_ahead, compiles
+from kernel_workbench.suites.bench.judged_pass import TASK
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.orphans import end_children
 from tests import ROOT
 
 CHEATS = ROOT / "tests" / "candidates" / "timing_cheats"
@@ -106,7 +106,7 @@ def test_signs_are_looked_for_before_there_are_threads(monkeypatch: pytest.Monke
 _SLOW = """
 import pathlib, time
 import torch
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def slow(dy, x, weight, mean, rstd):

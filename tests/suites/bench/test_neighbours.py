@@ -14,10 +14,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from profiles.nvml import NvmlGpu, open_gpu
-from profiles.processor_time import HostTime, TreeTime, host_time, tree_time
-from reports.record import read
-from suites.bench.neighbours import Neighbours
+from kernel_workbench.profiles.nvml import NvmlGpu, open_gpu
+from kernel_workbench.profiles.processor_time import HostTime, TreeTime, host_time, tree_time
+from kernel_workbench.reports.record import read
+from kernel_workbench.suites.bench.neighbours import Neighbours
 from tests.builders.commands import run_python, wait_for
 from tests.builders.fake_nvml import Board, install
 
@@ -29,13 +29,20 @@ _BURNS = "while True:\n    pass\n"
 _SLIGHT = """
 import sys
 import pytest
-from suites.bench import neighbours
+from kernel_workbench.suites.bench import neighbours
 
 neighbours.MOST_LOAD = 0.001
 sys.exit(pytest.main(sys.argv[1:]))
 """
 _BENCH = [
-    *("suites/bench", "-qq", "-p", "no:cacheprovider", "-p", "tests.builders.known_ground"),
+    *(
+        "kernel_workbench/suites/bench",
+        "-qq",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.builders.known_ground",
+    ),
     *("--device=cpu", "--row-time=0.5"),
     "--case=layer_norm_backward-m64-n256-float32-contiguous",
     "--kernel=torch_eager",

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
-from reports.record import read
-from suites.bench import nsight_compute
-from suites.bench.counted_call import profiled
-from suites.bench.devices import Cache
-from suites.bench.nsight_compute import NsightCompute, launches_of
-from suites.bench.suite import _counters
-from suites.sandbox.wire import spelled
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import read
+from kernel_workbench.suites.bench import nsight_compute
+from kernel_workbench.suites.bench.counted_call import profiled
+from kernel_workbench.suites.bench.devices import Cache
+from kernel_workbench.suites.bench.nsight_compute import NsightCompute, launches_of
+from kernel_workbench.suites.bench.suite import _counters
+from kernel_workbench.suites.sandbox.wire import spelled
 from tests.builders.commands import run_python, wait_for
 from tests.builders.fake_ncu import TABLE, write_ncu
 
@@ -37,7 +37,14 @@ KERNEL = next(
     if (each.op.name, each.name) == (LAYER_NORM_BACKWARD.name, "torch_eager")
 )
 _BENCH = [
-    *("suites/bench", "-qq", "-p", "no:cacheprovider", "-p", "tests.builders.known_ground"),
+    *(
+        "kernel_workbench/suites/bench",
+        "-qq",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.builders.known_ground",
+    ),
     *("--device=cpu", "--row-time=0.05", "--ncu", "--kernel=torch_eager"),
     "--case=layer_norm_backward-m64-n256-float32-contiguous",
 ]
@@ -47,8 +54,8 @@ import os
 import sys
 from pathlib import Path
 import pytest
-from suites.bench import suite
-from suites.bench.nsight_compute import NsightCompute
+from kernel_workbench.suites.bench import suite
+from kernel_workbench.suites.bench.nsight_compute import NsightCompute
 
 def counters(options, device):
     return NsightCompute(os.environ["NCU"], device, (), options.cache)
@@ -59,12 +66,12 @@ sys.exit(pytest.main(sys.argv[1:]))
 # A call in which all that happens is printed in its order.
 _IN_ORDER = """
 import contextlib, json, sys
-import kernels.registry
-from suites.bench import counted_call
+import kernel_workbench.kernels.registry
+from kernel_workbench.suites.bench import counted_call
 
 request = json.loads(sys.argv[1])
 wanted = request["op"], request["kernel"]
-all_of_them = kernels.registry.all_kernels()
+all_of_them = kernel_workbench.kernels.registry.all_kernels()
 known = next(each for each in all_of_them if (each.op.name, each.name) == wanted)
 original = known.function
 

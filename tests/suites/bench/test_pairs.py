@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import Domain, Kernel, all_kernels
-from oracles import OPS
-from oracles.op import Case, dtype_name
-from suites.bench.pairs import planned_pairs
-from suites.profile.cases import profiled_cases
+from kernel_workbench.kernels.registry import Domain, Kernel, all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case, dtype_name
+from kernel_workbench.suites.bench.pairs import planned_pairs
+from kernel_workbench.suites.profile.cases import profiled_cases
 
 _CUDA = torch.device("cuda")  # by name alone: nothing is called
 _CPU = torch.device("cpu")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
 from tests.builders.by_hand import kernel_of, run_on
 from tests.candidates.planted import rows
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suites.bench.processes import Process, run_in_turn, run_together, start
+from kernel_workbench.suites.bench.processes import Process, run_in_turn, run_together, start
 from tests.builders.commands import Running, wait_for
 
 # A run that is among its imports until it is ended; WAITS says what it does with Ctrl-C.
@@ -23,7 +23,7 @@ _TWO_RUNS = """
 import sys
 import time
 from pathlib import Path
-from suites.bench.processes import Process, run_together
+from kernel_workbench.suites.bench.processes import Process, run_together
 
 here = Path(sys.argv[1])
 runs = [Process("one", ["."], here), Process("other", ["."], here, {"TERM": "dumb"})]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from suites.bench.protocol import (
+from kernel_workbench.suites.bench.protocol import (
     LEAST_SAMPLES,
     MOST_SAMPLES,
     REDOS,

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.registry import all_kernels
-from oracles import OPS
-from oracles.attention.cases import attention_case
-from oracles.op import Case
-from suites.bench.rotation import Rotation, changed_at, changes_in, moved
-from suites.bench.stamps import effective_mhz
-from suites.bench.task import is_kept, kept_of
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.bench.rotation import Rotation, changed_at, changes_in, moved
+from kernel_workbench.suites.bench.stamps import effective_mhz
+from kernel_workbench.suites.bench.task import is_kept, kept_of
 
 CPU = torch.device("cpu")
 CASES = (

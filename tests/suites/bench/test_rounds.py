@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from reports.record import Record, read
-from suites.bench.rounds import merge_rows
+from kernel_workbench.reports.record import Record, read
+from kernel_workbench.suites.bench.rounds import merge_rows
 from tests.builders.commands import Running, run_python, wait_for
 from tests.builders.compared_records import bench_row, samples
 
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
 _COMMAND = [
-    *("-m", "pytest", "suites/bench", "-qq", "-p", "no:cacheprovider"),
+    *("-m", "pytest", "kernel_workbench/suites/bench", "-qq", "-p", "no:cacheprovider"),
     *("-p", "tests.builders.known_ground"),
     *("--device=cpu", "--row-time=0.05", f"--case={_SMALL}", "--kernel=torch_eager"),
 ]

@@ -15,15 +15,15 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from oracles import OPS
-from reports.record import Record, read
-from suites.bench.gpus import wanted_gpus
-from suites.bench.protocol import Sample
-from suites.bench.roofs import flush_probe, judged_probe
+from kernel_workbench.oracles import OPS
+from kernel_workbench.reports.record import Record, read
+from kernel_workbench.suites.bench.gpus import wanted_gpus
+from kernel_workbench.suites.bench.protocol import Sample
+from kernel_workbench.suites.bench.roofs import flush_probe, judged_probe
 from tests.builders.commands import Running, run_python, wait_for
 
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
-_COMMAND = ["-m", "pytest", "suites/bench", "-qq", "-p", "no:cacheprovider"]
+_COMMAND = ["-m", "pytest", "kernel_workbench/suites/bench", "-qq", "-p", "no:cacheprovider"]
 _KNOWN = ("-p", "tests.builders.known_ground")
 _BRIEF = ["--device=cpu", "--row-time=0.1", f"--case={_SMALL}"]
 
@@ -31,7 +31,7 @@ _BRIEF = ["--device=cpu", "--row-time=0.1", f"--case={_SMALL}"]
 _WARM_FLUSH = """
 import sys
 import pytest
-from suites.bench.roofs import judged_probe
+from kernel_workbench.suites.bench.roofs import judged_probe
 from tests.builders import known_ground
 
 known_ground.PROBE = judged_probe(2**23, 100.0, 101.0, 400.0, least_way=0.5)
@@ -42,7 +42,7 @@ sys.exit(pytest.main(sys.argv[1:], plugins=[known_ground]))
 _TWO_GPUS = """
 import sys
 import pytest
-import suites.bench.gpus as gpus
+import kernel_workbench.suites.bench.gpus as gpus
 
 gpus.visible_gpus = lambda: ("GPU-a", "GPU-b")
 sys.exit(pytest.main(sys.argv[1:]))
@@ -169,7 +169,7 @@ def test_interrupt_leaves_the_next_gpu_alone(tmp_path: Path) -> None:
         "--kernel=torch_eager",
         f"--results={tmp_path}",
     )
-    running = Running(sys.executable, "-c", _TWO_GPUS, "suites/bench", *options)
+    running = Running(sys.executable, "-c", _TWO_GPUS, "kernel_workbench/suites/bench", *options)
     wait_for(lambda: running.printed[1] == "bench: GPU-a\n", running)
     done = running.ended(by=signal.SIGINT)
     assert done.returncode == pytest.ExitCode.INTERRUPTED
@@ -266,9 +266,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kernels import Domain, kernel
-from oracles.cases.sizes import COLUMNS, ROWS
-from oracles.reference import op
+from kernel_workbench import Domain, kernel
+from kernel_workbench import COLUMNS, ROWS
+from kernel_workbench import op
 
 
 @op(sizes={"m": ROWS, "n": COLUMNS})

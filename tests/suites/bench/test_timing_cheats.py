@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
-from profiles.peaks import PEAKS
-from reports.record import BenchRow, Roof
-from suites.accuracy.run import Run
-from suites.bench.figures import Roofs, past_belief
-from suites.bench.judged_pass import TASK
-from suites.bench.rows import Bench
-from suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles.peaks import PEAKS
+from kernel_workbench.reports.record import BenchRow, Roof
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.bench.figures import Roofs, past_belief
+from kernel_workbench.suites.bench.judged_pass import TASK
+from kernel_workbench.suites.bench.rows import Bench
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 
 CHEATS = ROOT / "tests" / "candidates" / "timing_cheats"
@@ -96,7 +96,7 @@ def test_library_that_is_called_when_it_counts_has_no_figure() -> None:
     [
         ("computes_in_clone", "torch.Tensor.clone"),
         ("replaces_the_clock", "time.perf_counter"),
-        ("replaces_the_suites_clock", "suites.bench.devices._now"),
+        ("replaces_the_suites_clock", "kernel_workbench.suites.bench.devices._now"),
     ],
 )
 def test_kernel_that_replaces_a_function_of_the_suites_has_no_figure(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kernels.registry import Kernel, all_kernels
-from suites.compile.cache import Cache
-from suites.compile.cases import GENERATIONS, alignment_bytes, standing
-from suites.compile.compiler import Measured, unknown_version
-from suites.compile.session import Session
-from suites.compile.workers import Workers
-from suites.run.options import SuiteOptions
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.suites.compile.cache import Cache
+from kernel_workbench.suites.compile.cases import GENERATIONS, alignment_bytes, standing
+from kernel_workbench.suites.compile.compiler import Measured, unknown_version
+from kernel_workbench.suites.compile.session import Session
+from kernel_workbench.suites.compile.workers import Workers
+from kernel_workbench.suites.run.options import SuiteOptions
 
 TOOLS = {"triton": "3.7.1", "ptxas": "12.8.93"}
 

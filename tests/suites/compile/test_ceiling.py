@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles import OPS
-from oracles.layer_norm.cases import layer_norm_case
-from oracles.op import Case
-from profiles.peaks import Peak, peaks_of_sm
-from reports.record import LoopMix, PredictionRow
-from suites.compile.cases import GENERATIONS
-from suites.compile.ceiling import BenchCase, bench_cases, predictions
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles.peaks import Peak, peaks_of_sm
+from kernel_workbench.reports.record import LoopMix, PredictionRow
+from kernel_workbench.suites.compile.cases import GENERATIONS
+from kernel_workbench.suites.compile.ceiling import BenchCase, bench_cases, predictions
 from tests.builders.compiled_records import case as row_case
 from tests.builders.compiled_records import mix, row
 

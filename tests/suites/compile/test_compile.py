@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.exit_status import ExitStatus
-from reports.record import CompileRow, Record, read
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import CompileRow, Record, read
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
 
@@ -23,7 +23,7 @@ FILE = ROOT / "tests" / "candidates" / "kernels_to_compile.py"
 _HANGING = """
 import time
 import torch
-from kernels import ATTENTION_DELTA, Domain, kernel
+from kernel_workbench import ATTENTION_DELTA, Domain, kernel
 
 DOMAIN = Domain(
     dtypes=(torch.bfloat16,), alignment=16, strides="contiguous", sizes={"d_v": (64, 64)}
@@ -60,7 +60,7 @@ class Compiled:
         """Run it; return how it ended, and its record where it left one."""
         before = set(self.folder.glob("*.jsonl"))
         places = ("--results", str(self.folder), "--cache", str(self.cache))
-        done = run("suites.compile", "--jobs", "1", *places, *arguments)
+        done = run("kernel_workbench.suites.compile", "--jobs", "1", *places, *arguments)
         made = set(self.folder.glob("*.jsonl")) - before
         return done, read(made.pop()) if made else None
 
@@ -117,8 +117,9 @@ def test_call_that_hangs_is_one_row(tmp_path: Path) -> None:
     file.write_text(_HANGING)
     arguments = ["--kernels", str(file), "--sm", "80", "--jobs", "1", "--results", str(tmp_path)]
     code = (
-        "from suites.compile import workers\nworkers._CALL_S = 2.0\n"
-        f"from suites.compile.__main__ import main\nraise SystemExit(main({arguments}))"
+        "from kernel_workbench.suites.compile import workers\nworkers._CALL_S = 2.0\n"
+        f"from kernel_workbench.suites.compile.__main__ import main\n"
+        f"raise SystemExit(main({arguments}))"
     )
     done = run_python("-c", code, variables=_environment())
     assert done.returncode == 1, done.stderr
@@ -284,7 +285,7 @@ def test_ctrl_c_leaves_the_rows_that_were_compiled(tmp_path: Path) -> None:
     """A row is in the record as soon as it is measured, not when all are."""
     environment = {name: each for name, each in os.environ.items() if name != "TRITON_INTERPRET"}
     places = ("--results", str(tmp_path), "--cache", str(tmp_path / "cache"))
-    command = ("-m", "suites.compile", "--kernel", "delta", "--jobs", "1", *places)
+    command = ("-m", "kernel_workbench.suites.compile", "--kernel", "delta", "--jobs", "1", *places)
     running = Running(sys.executable, *command, variables=environment)
     records = partial(tmp_path.glob, "*.jsonl")
     wait_for(lambda: any(each.read_bytes().count(b"\n") > 1 for each in records()), running)

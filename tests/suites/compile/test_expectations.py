@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.expectation import Claim, Expectation, Fits, Loads, Spills, Stores, Unfit, Uses
-from suites.compile.expectations import broken, counting, is_about, offender
-from suites.compile.sass import parsed
+from kernel_workbench.kernels.expectation import (
+    Claim,
+    Expectation,
+    Fits,
+    Loads,
+    Spills,
+    Stores,
+    Unfit,
+    Uses,
+)
+from kernel_workbench.suites.compile.expectations import broken, counting, is_about, offender
+from kernel_workbench.suites.compile.sass import parsed
 from tests.builders.compiled_records import case, mix, row
 from tests.suites.compile.test_sass import LABELLED, RAW
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.registry import all_kernels
-from suites.compile.plan import Planned
-from suites.compile.session import _BATCH, _batches
-from suites.compile.workers import Call, Compile, Noted
-from suites.run.progress import Progress
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.suites.compile.plan import Planned
+from kernel_workbench.suites.compile.session import _BATCH, _batches
+from kernel_workbench.suites.compile.workers import Call, Compile, Noted
+from kernel_workbench.suites.run.progress import Progress
 
 _KERNEL = next(each for each in all_kernels() if each.name == "column_owning")
 _CASE = next(iter(_KERNEL.op.cases()))
@@ -42,7 +42,9 @@ def test_task_that_takes_long_is_named(
     shown.begin(13)
     clock = iter(range(0, 1000, 10))
     begun = shown._shown
-    monkeypatch.setattr("suites.run.progress.time.monotonic", lambda: begun + next(clock))
+    monkeypatch.setattr(
+        "kernel_workbench.suites.run.progress.time.monotonic", lambda: begun + next(clock)
+    )
     task = Compile((("key", Call(_KERNEL.op.name, _KERNEL.name, _CASE)),) * 3)
     for _ in range(6):
         shown.wait(f"at {task.name}")

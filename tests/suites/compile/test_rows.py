@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.peaks import KIB, LIMITS
-from suites.compile.rows import occupancy_of
+from kernel_workbench.profiles.peaks import KIB, LIMITS
+from kernel_workbench.suites.compile.rows import occupancy_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from suites.compile.sass import code_sections, matrix_flops, mix_of, parsed
+from kernel_workbench.suites.compile.sass import code_sections, matrix_flops, mix_of, parsed
 
 # As nvdisasm prints raw code for sm 90, with branches to addresses.
 RAW = """

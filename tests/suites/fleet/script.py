@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from reports.record import BenchRow, RunEnd, RunHeader
-from suites.fleet.engine import Ended, Event, NoNodeError, Order, Pair, Started, Text
+from kernel_workbench.reports.record import BenchRow, RunEnd, RunHeader
+from kernel_workbench.suites.fleet.engine import (
+    Ended,
+    Event,
+    NoNodeError,
+    Order,
+    Pair,
+    Started,
+    Text,
+)
 from tests.builders.bench_records import bench_row, example_bench_header, norm_case
 
 Line = RunHeader | BenchRow | RunEnd

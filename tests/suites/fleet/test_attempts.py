@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from reports.record import BenchRow, RunHeader
-from suites.fleet.attempts import MOST_LOSSES, SILENT_S, Attempts
-from suites.fleet.engine import Beat, Ended, Event, Lost, Pair, Started, Text
+from kernel_workbench.reports.record import BenchRow, RunHeader
+from kernel_workbench.suites.fleet.attempts import MOST_LOSSES, SILENT_S, Attempts
+from kernel_workbench.suites.fleet.engine import Beat, Ended, Event, Lost, Pair, Started, Text
 from tests.builders.accuracy_records import example_rows
 from tests.builders.profile_records import profile_rows
 from tests.suites.fleet.script import end, header, pair, row, text

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from profiles.environment import CHECKOUT, git_state
-from suites.fleet import checkout
-from suites.fleet.__main__ import _order, main
-from suites.fleet.engine import FleetError
+from kernel_workbench.profiles.environment import CHECKOUT, git_state
+from kernel_workbench.suites.fleet import checkout
+from kernel_workbench.suites.fleet.__main__ import _order, main
+from kernel_workbench.suites.fleet.engine import FleetError
 from tests import ROOT
 
 
@@ -63,7 +63,9 @@ def test_machine_without_a_cluster_is_told_so(
     def refuse(_: str) -> None:
         raise ConnectionError("Could not find any running Ray instance. Please specify one.")
 
-    monkeypatch.setattr("suites.fleet.ray_engine.canonicalize_bootstrap_address", refuse)
+    monkeypatch.setattr(
+        "kernel_workbench.suites.fleet.ray_engine.canonicalize_bootstrap_address", refuse
+    )
     said = _refused(capsys, "--on", "H200", "--", "bench")
     assert said.startswith("--address auto: there is no Ray cluster (Could not find any running")
     assert "ray start --head" in said
@@ -100,7 +102,7 @@ def test_other_version_of_ray_is_told(
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n")
 
     monkeypatch.setattr("ray.init", refuse)
-    monkeypatch.setattr("suites.fleet.ray_engine._reach", lambda _: None)
+    monkeypatch.setattr("kernel_workbench.suites.fleet.ray_engine._reach", lambda _: None)
     said = _refused(capsys, "--on", "H200", "--", "bench")
     assert "this Python isn't the cluster's" in said
     assert "Ray: 2.9.0" in said
@@ -112,7 +114,9 @@ def test_engine_that_is_not_installed_is_named(
 ) -> None:
     """With the group of dependencies that has it."""
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, f"suites.fleet.{engine}_engine", raising=False)
+    monkeypatch.delitem(
+        sys.modules, f"kernel_workbench.suites.fleet.{engine}_engine", raising=False
+    )
     said = _refused(capsys, "--engine", engine, "--on", "H200", "--", "bench")
     assert f"this Python has no {module}; install the dependency group fleet" in said
 

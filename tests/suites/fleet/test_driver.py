@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from reports.exit_status import ExitStatus
-from reports.record import Record, RecordContinuation, RecordWriter, read
-from suites.fleet.attempts import Attempts
-from suites.fleet.driver import Fleet, Lane
-from suites.fleet.engine import Event, FleetError, Lost, Order, Started
-from suites.fleet.shelf import Shelf
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import Record, RecordContinuation, RecordWriter, read
+from kernel_workbench.suites.fleet.attempts import Attempts
+from kernel_workbench.suites.fleet.driver import Fleet, Lane
+from kernel_workbench.suites.fleet.engine import Event, FleetError, Lost, Order, Started
+from kernel_workbench.suites.fleet.shelf import Shelf
 from tests.suites.fleet.script import Script, end, header, pair, row, text, whole
 
 Part = Sequence[Event | type[KeyboardInterrupt]]

@@ -14,11 +14,11 @@ from typing import IO
 
 import pytest
 
-from oracles import OPS
-from reports.record import AccuracyRow, RunHeader
-from suites.fleet.attempts import Attempts
-from suites.fleet.engine import Beat, Ended, Event, Order, Started, Text
-from suites.fleet.node import _sweep, _variables, lacks, run
+from kernel_workbench.oracles import OPS
+from kernel_workbench.reports.record import AccuracyRow, RunHeader
+from kernel_workbench.suites.fleet.attempts import Attempts
+from kernel_workbench.suites.fleet.engine import Beat, Ended, Event, Order, Started, Text
+from kernel_workbench.suites.fleet.node import _sweep, _variables, lacks, run
 from tests import ROOT
 from tests.builders.commands import wait_for
 
@@ -36,7 +36,15 @@ _SUITE = ("--device", "cpu", "--op", "attention_delta", "--kernel", "delta", "--
 def guarded(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
     """A guard whose command has started a child; the child's id, and the file of beats."""
     beat = tmp_path / "beat"
-    command = [sys.executable, "-m", "suites.fleet.guard", str(beat), sys.executable, "-c", _PARENT]
+    command = [
+        sys.executable,
+        "-m",
+        "kernel_workbench.suites.fleet.guard",
+        str(beat),
+        sys.executable,
+        "-c",
+        _PARENT,
+    ]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe) as process:
         yield process, int(_of(process.stdout).readline()), beat

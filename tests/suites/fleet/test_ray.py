@@ -19,15 +19,23 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
-from profiles.environment import tree_hash
-from profiles.processor_time import host_time
-from reports.exit_status import ExitStatus
-from reports.record import Record, read
+from kernel_workbench.profiles.environment import tree_hash
+from kernel_workbench.profiles.processor_time import host_time
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import Record, read
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
 
 _KINDS = ("H200", "A100", "L40S")
-_ROOMS = ("oracles", "kernels", "profiles", "reports", "suites", "pyproject.toml")
+_ROOMS = (
+    "kernel_workbench",
+    "oracles",
+    "kernels",
+    "profiles",
+    "reports",
+    "suites",
+    "pyproject.toml",
+)
 _BENCH = ("--device", "cpu", "--op", "layer_norm_backward", "--kernel", "torch_eager")
 # Warm: with three runs on two cores the probe of the flush may fail, and the run with it.
 _FOUR = (*_BENCH, "--row-time", "0.1", "--cache", "warm")
@@ -79,7 +87,7 @@ class Nodes:
         return {
             process: word
             for process, words in _processes().items()
-            if b"suites.fleet.guard" not in words
+            if b"kernel_workbench.suites.fleet.guard" not in words
             for word in words
             if word.startswith(ours)
         }
@@ -134,7 +142,7 @@ def _processes() -> dict[int, list[bytes]]:
 def _fleet(nodes: Nodes, results: Path, *words: str, folder: Path = ROOT) -> Running:
     """A driver that goes on, as nox starts it."""
     address = ("--address", nodes.cluster.address, "--results", str(results))
-    command = (sys.executable, "-m", "suites.fleet", *address, *words)
+    command = (sys.executable, "-m", "kernel_workbench.suites.fleet", *address, *words)
     return Running(*command, folder=folder, started=True)
 
 
@@ -167,7 +175,9 @@ def edited(tmp_path: Path) -> Path:
     for each in _ROOMS:
         source = ROOT / each
         if source.is_dir():
-            shutil.copytree(source, copy / each, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, copy / each, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(source, copy / each)
     _git(copy, "init", "--quiet")
@@ -187,7 +197,7 @@ def test_three_types_make_the_records_of_one_machine(
 ) -> None:
     """Same header and rows as where nothing is shipped; an edit takes effect and shows."""
     alone = tmp_path / "alone"
-    command = ("-m", "pytest", "suites/accuracy", *_DRAWN, f"--results={alone}")
+    command = ("-m", "pytest", "kernel_workbench/suites/accuracy", *_DRAWN, f"--results={alone}")
     ran = run_python(*command, started=True)  # what it would be forked from takes 300 MB
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (expected,) = (read(each) for each in alone.glob("*.jsonl"))

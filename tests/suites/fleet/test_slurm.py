@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 from submitit.slurm.slurm import SlurmExecutor
 
-from reports.exit_status import ExitStatus
-from reports.record import read
-from suites.fleet.attempts import Attempts
-from suites.fleet.driver import Fleet, Lane
-from suites.fleet.engine import Beat, Ended, Event, FleetError, Lost, Order, Started, Text
-from suites.fleet.shelf import Shelf
-from suites.fleet.slurm_engine import SlurmEngine, _event, _written
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import read
+from kernel_workbench.suites.fleet.attempts import Attempts
+from kernel_workbench.suites.fleet.driver import Fleet, Lane
+from kernel_workbench.suites.fleet.engine import (
+    Beat,
+    Ended,
+    Event,
+    FleetError,
+    Lost,
+    Order,
+    Started,
+    Text,
+)
+from kernel_workbench.suites.fleet.shelf import Shelf
+from kernel_workbench.suites.fleet.slurm_engine import SlurmEngine, _event, _written
 
 # submitit leaves its local jobs to end by themselves.
 pytestmark = pytest.mark.filterwarnings(
@@ -120,8 +129,8 @@ def test_job_that_ends_without_a_word_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that Slurm killed; the driver goes on to say so."""
-    monkeypatch.setattr("suites.fleet.slurm_engine._LOST_AFTER_S", 0.0)
-    monkeypatch.setattr("suites.fleet.slurm_engine.run_job", _says_nothing)
+    monkeypatch.setattr("kernel_workbench.suites.fleet.slurm_engine._LOST_AFTER_S", 0.0)
+    monkeypatch.setattr("kernel_workbench.suites.fleet.slurm_engine.run_job", _says_nothing)
     fleet, lane = _fleet(tmp_path)
     assert fleet.run() == ExitStatus.INCOMPLETE
     assert "hadn't told how" in str(lane.attempts.problem)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter as stock
 
-from suites.interpreter import repairs
+from kernel_workbench.suites.interpreter import repairs
 
 TABLE = torch.arange(3)  # a tensor among a kernel's globals: comparing it with a module fails
 

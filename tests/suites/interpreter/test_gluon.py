@@ -19,11 +19,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from oracles import LAYER_NORM_BACKWARD
-from reports.record import AccuracyRow
-from suites.interpreter import gluon as on_a_cpu
-from suites.interpreter.gluon.blocks import MachineError
-from suites.interpreter.operations import NotInterpretedError
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.interpreter import gluon as on_a_cpu
+from kernel_workbench.suites.interpreter.gluon.blocks import MachineError
+from kernel_workbench.suites.interpreter.operations import NotInterpretedError
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.strict_calls import violation_of
 from tests.builders.wrong_layer_norms import closed_form

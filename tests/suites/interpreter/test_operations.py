@@ -10,7 +10,7 @@ from torch import Tensor
 from triton.language.extra import cuda, libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 
-from oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.strict_calls import violation_of
 from tests.builders.wrong_layer_norms import closed_form

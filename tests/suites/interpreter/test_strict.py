@@ -13,10 +13,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime import interpreter as stock
 
-from oracles import LAYER_NORM_BACKWARD
-from suites.interpreter import strict
-from suites.interpreter.strict import probes
-from suites.interpreter.strict.launch import STATE
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.suites.interpreter import strict
+from kernel_workbench.suites.interpreter.strict import probes
+from kernel_workbench.suites.interpreter.strict.launch import STATE
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.strict_calls import violation_of
 from tests.builders.wrong_layer_norms import closed_form

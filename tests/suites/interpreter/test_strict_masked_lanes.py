@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from reports.record import AccuracyRow, latest, read
-from reports.views.accuracy_verdict import headline
-from suites.accuracy.run import Run
-from suites.interpreter import repairs
-from suites.interpreter.strict import masked_lanes
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.reports.record import AccuracyRow, latest, read
+from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.interpreter import repairs
+from kernel_workbench.suites.interpreter.strict import masked_lanes
 from tests.builders.by_hand import kernel_of
 from tests.builders.commands import run_python
 from tests.builders.wrong_layer_norms import closed_form
@@ -130,7 +130,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @triton.jit
@@ -154,7 +154,15 @@ def test_run_that_is_not_strict_reports_what_it_let_pass(tmp_path: Path) -> None
     """How many cases, and the line; a strict run of the same kernel reports none."""
     file = tmp_path / "doubles.py"
     file.write_text(_USERS_FILE)
-    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", "--jobs=1", "-k=m5-n5"]
+    command = [
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "--device=cpu",
+        "-qq",
+        "--jobs=1",
+        "-k=m5-n5",
+    ]
     command += [f"--results={tmp_path}", f"--kernels={file}", "--kernel=doubles", "--dtype=float32"]
     found = {}
     for option in ("--no-strict", "--seed=0"):

@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from suites.accuracy.verdict import Verdict as Judged
-from suites.accuracy.verdict import explained
-from suites.interpreter.strict import masked_lanes, promises
+from kernel_workbench.suites.accuracy.verdict import Verdict as Judged
+from kernel_workbench.suites.accuracy.verdict import explained
+from kernel_workbench.suites.interpreter.strict import masked_lanes, promises
 from tests.builders.strict_calls import violation_of
 
 

@@ -18,10 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Layout, TensorLayout
-from reports.record import AccuracyRow
-from suites.interpreter import repairs, strict
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Layout, TensorLayout
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.interpreter import repairs, strict
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.commands import run_python
 from tests.builders.wrong_layer_norms import closed_form

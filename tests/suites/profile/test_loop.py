@@ -10,12 +10,12 @@ from functools import partial
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
-from suites.profile import loop as module
-from suites.profile.figures import Reply
-from suites.profile.loop import loop
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.profile import loop as module
+from kernel_workbench.suites.profile.figures import Reply
+from kernel_workbench.suites.profile.loop import loop
 
 CPU = torch.device("cpu")
 EAGER = next(

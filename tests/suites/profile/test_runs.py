@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from profiles.traces import save
-from reports.record import Record, latest, read
+from kernel_workbench.profiles.traces import save
+from kernel_workbench.reports.record import Record, latest, read
 from tests.builders.commands import Running, wait_for
 from tests.builders.synthetic_traces import constant, synthetic
 
 CASE = "layer_norm_backward-m9-n1024-float32-contiguous"
 KERNELS = """
     import os, torch
-    from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+    from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
     DOMAIN = Domain(dtypes=(torch.float32,))
     CALLS, KEPT = [], []
 
@@ -89,7 +89,13 @@ class Runs:
 
 def _start(folder: Path, name: str, *options: str, faults: str = "") -> Started:
     results = folder / name
-    command = ["-m", "pytest", "suites/profile", "-p", "tests.builders.profile_on_cpu"]
+    command = [
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/profile",
+        "-p",
+        "tests.builders.profile_on_cpu",
+    ]
     command += ["-qq", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider"]
     command += [f"--results={results}", "--device=cpu", "--window=2", f"--case={CASE}", *options]
     replayed = f"{folder / 'recorded.jsonl'}{faults}"

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from oracles import OPS
-from profiles.traces import Missing
-from profiles.windows import Figures, Spread, measure
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.profiles.traces import Missing
+from kernel_workbench.profiles.windows import Figures, Spread, measure
+from kernel_workbench.suites.profile.cases import distributions_of, profiled_kernels
+from kernel_workbench.suites.profile.figures import window_of
+from kernel_workbench.suites.profile.loop_request import zero
 from studies.power_check import checks
-from suites.profile.cases import distributions_of, profiled_kernels
-from suites.profile.figures import window_of
-from suites.profile.loop_request import zero
 from tests.builders.commands import run_python
 from tests.builders.synthetic_traces import constant, synthetic
 from tests.suites.profile.test_trials import _reply
@@ -33,7 +33,7 @@ IDLE = Figures(0.0, 4.0, energy_counter_j=400.0)
 
 
 def _run(*options: str, results: Path) -> subprocess.CompletedProcess[str]:
-    command = ("-m", "pytest", "suites/profile", f"--results={results}", *options)
+    command = ("-m", "pytest", "kernel_workbench/suites/profile", f"--results={results}", *options)
     quiet = {"PYTEST_ADDOPTS": "--no-header --no-summary --tb=short -qq -p no:cacheprovider"}
     return run_python(*command, variables=os.environ | quiet | {"CUDA_VISIBLE_DEVICES": ""})
 

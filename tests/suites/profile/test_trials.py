@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
-from profiles.traces import FIELDS, Missing, Trace, save
-from reports.record import AccuracyRow, ProfileRow, Window
-from reports.views.profile_codes import meaning
-from suites.profile.figures import (
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles.traces import FIELDS, Missing, Trace, save
+from kernel_workbench.reports.record import AccuracyRow, ProfileRow, Window
+from kernel_workbench.reports.views.profile_codes import meaning
+from kernel_workbench.suites.profile.figures import (
     Reply,
     counted_windows,
     energy_per_call,
@@ -26,11 +26,11 @@ from suites.profile.figures import (
     slowdown,
     window_of,
 )
-from suites.profile.rows import Board, row_of
-from suites.profile.sampler_process import Sampling
-from suites.profile.trials import Entry, Trials
-from suites.run.descriptions import case_info
-from suites.sandbox.judge_side.workers import TaskError
+from kernel_workbench.suites.profile.rows import Board, row_of
+from kernel_workbench.suites.profile.sampler_process import Sampling
+from kernel_workbench.suites.profile.trials import Entry, Trials
+from kernel_workbench.suites.run.descriptions import case_info
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError
 from tests.builders.known_traces import TRACES, mean_power_w
 from tests.builders.synthetic_traces import UUID, changed, constant, synthetic, without
 

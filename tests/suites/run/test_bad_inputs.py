@@ -22,12 +22,12 @@ from typing import NoReturn
 import pytest
 import torch
 
-from kernels import all_kernels, registry
-from oracles import LAYER_NORM_BACKWARD, OPS
-from reports.__main__ import main as report
-from reports.comparison.__main__ import main as compare
-from suites.accuracy.sanitizer import main as sanitize
-from suites.compile.__main__ import main as compile_kernels
+from kernel_workbench.kernels import all_kernels, registry
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.reports.__main__ import main as report
+from kernel_workbench.reports.comparison.__main__ import main as compare
+from kernel_workbench.suites.accuracy.sanitizer import main as sanitize
+from kernel_workbench.suites.compile.__main__ import main as compile_kernels
 from tests import ROOT
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.bench_records import bench_rows, write_bench
@@ -43,7 +43,7 @@ LONGEST_S = 120  # that a mistake takes to be told; seconds on an idle machine
 
 _KERNEL = """
 import torch
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,)), name={name!r})
 def function(**arguments):
@@ -275,10 +275,10 @@ def _suite(folder: str) -> Callable[[list[str]], int]:
 
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "accuracy": _suite("suites/accuracy"),
-    "bench": _suite("suites/bench"),
-    "profile": _suite("suites/profile"),
-    "search": _suite("suites/search"),
+    "accuracy": _suite("kernel_workbench/suites/accuracy"),
+    "bench": _suite("kernel_workbench/suites/bench"),
+    "profile": _suite("kernel_workbench/suites/profile"),
+    "search": _suite("kernel_workbench/suites/search"),
     "sanitize": sanitize,
     "compile": compile_kernels,
     "report": report,
@@ -287,9 +287,9 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }
 _WITH_RESULTS = {"accuracy", "bench", "profile", "search", "compile"}
 _MODULES = {
-    "accuracy": ("pytest", "suites/accuracy"),
-    "bench": ("pytest", "suites/bench"),
-    "compile": ("suites.compile",),
+    "accuracy": ("pytest", "kernel_workbench/suites/accuracy"),
+    "bench": ("pytest", "kernel_workbench/suites/bench"),
+    "compile": ("kernel_workbench.suites.compile",),
 }
 # Options with which these are refused by workers, or while those start, as compile's all do.
 _BY_WORKERS = re.compile(r"--kernels=\{0\}|^--op=attention_delta$| -k zzz")
@@ -395,10 +395,10 @@ def test_peer_that_is_not_installed_is_refused_with_the_reason(
     assert told == "ERROR: --kernel quick: not installed: pip install quick"
 
 
-@pytest.mark.parametrize("module", ["pytest", "suites.compile", "tests.mutants"])
+@pytest.mark.parametrize("module", ["pytest", "kernel_workbench.suites.compile", "tests.mutants"])
 def test_python_without_asserts_is_refused(module: str) -> None:
     """Under -O a kernel's contract would go unchecked, and the suites' own invariants."""
-    suite = ["suites/accuracy"] if module == "pytest" else []
+    suite = ["kernel_workbench/suites/accuracy"] if module == "pytest" else []
     done = run_python("-O", "-m", module, *suite)
     assert done.returncode != 0
     (line,) = (done.stdout + done.stderr).splitlines()

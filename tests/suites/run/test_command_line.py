@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from oracles import ATTENTION_DELTA
-from reports.exit_status import ExitStatus
-from reports.record import Record, read
+from kernel_workbench.oracles import ATTENTION_DELTA
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import Record, read
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
 
@@ -39,7 +39,7 @@ QUIET = "--no-header --no-summary --tb=short -q -p no:cacheprovider -p no:loggin
 
 KERNEL = """
     import pathlib, time, torch
-    from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+    from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
     DOMAIN = Domain(dtypes=(torch.float32,))
     CALLS = []
 
@@ -73,7 +73,9 @@ class Ran:
         return read(only)
 
 
-def _command(results: Path, *options: str, suite: str = "suites/accuracy") -> list[str]:
+def _command(
+    results: Path, *options: str, suite: str = "kernel_workbench/suites/accuracy"
+) -> list[str]:
     return [sys.executable, "-m", "pytest", suite, "--results", str(results), *options]
 
 
@@ -294,7 +296,7 @@ def test_killed_run_leaves_a_record_that_renders(runs: Runs) -> None:
     ran = runs("killed")
     assert ran.status == -signal.SIGKILL
     (path,) = ran.records
-    report = run_python("-m", "reports", path)
+    report = run_python("-m", "kernel_workbench.reports", path)
     assert report.returncode == ExitStatus.INCOMPLETE
     assert report.stdout.lstrip().startswith("INCOMPLETE")
     assert "the run did not finish" in report.stderr

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from profiles.environment import tree_hash
-from reports.record import RunHeader, latest, read
-from suites.run.earlier_run import done_rows
+from kernel_workbench.profiles.environment import tree_hash
+from kernel_workbench.reports.record import RunHeader, latest, read
+from kernel_workbench.suites.run.earlier_run import done_rows
 from tests.builders.accuracy_records import example_header, example_row, write_example
 from tests.builders.commands import run_python
 from tests.builders.compared_records import bench_row, header, write
@@ -19,7 +19,7 @@ _OLD, _NEW = "0" * 64, "1" * 64
 _EDITS_ITSELF = """
 import pathlib
 import torch
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def mine(dy, x, weight, mean, rstd):
@@ -75,7 +75,9 @@ def _run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     line = {"op": "layer_norm_backward", "sizes": {"m": 3, "n": 64}, "dtype": "float32"}
     cases.write_text("".join(json.dumps(line | {"seed": seed}) + "\n" for seed in (1, 2)))
     asked = (f"--kernels={folder / 'mine.py'}", f"--cases={cases}", f"--results={folder}/results")
-    return run_python("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", *asked, *options)
+    return run_python(
+        "-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq", *asked, *options
+    )
 
 
 def test_file_that_is_edited_while_its_run_goes_on_fails_it(tmp_path: Path) -> None:
@@ -131,6 +133,6 @@ def test_comparison_says_that_sides_ran_different_files(tmp_path: Path) -> None:
         "A and B ran different versions of mine.py",
     )
     for other in "bcd":
-        done = run_python("-m", "reports.comparison", paths["a"], paths[other])
+        done = run_python("-m", "kernel_workbench.reports.comparison", paths["a"], paths[other])
         assert done.returncode == 0, done.stderr
         assert [each in done.stdout for each in different] == [other == "b"] * 2

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from oracles import OPS
-from reports.exit_status import ExitStatus
-from reports.record import latest, read
-from suites.run.exit_status import in_pytest, of_pytest
+from kernel_workbench.oracles import OPS
+from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import latest, read
+from kernel_workbench.suites.run.exit_status import in_pytest, of_pytest
 from tests import ROOT
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.commands import Running, noxfile
@@ -23,7 +23,7 @@ _CASE = next(
 )
 _KERNEL = """
 import torch
-from kernels import SOFTMAX_FORWARD, Domain, kernel
+from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel
 
 @kernel(SOFTMAX_FORWARD, Domain(dtypes=({dtype},)))
 def mine(x):
@@ -93,7 +93,7 @@ def test_process_that_a_signal_ended_is_incomplete() -> None:
 
 
 def test_pytest_says_each_status_by_one_of_its_own() -> None:
-    """What a suite says in pytest is what `python -m suites.run` ends with."""
+    """What a suite says in pytest is what `python -m kernel_workbench.suites.run` ends with."""
     assert [of_pytest(in_pytest(each)) for each in ExitStatus] == list(ExitStatus)
     assert of_pytest(pytest.ExitCode.INTERRUPTED) == ExitStatus.INCOMPLETE
     assert of_pytest(pytest.ExitCode.USAGE_ERROR) == ExitStatus.USAGE

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from reports.record import Record, latest, read
+from kernel_workbench.reports.record import Record, latest, read
 from tests.builders.commands import run_python
 
 # Wrong on rows of 64 floats and longer.
 _KERNEL = """
 import torch
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,)))
 def mine(dy, x, weight, mean, rstd):
@@ -22,7 +22,7 @@ def mine(dy, x, weight, mean, rstd):
     return dx + (x.shape[1] >= 64), (dy * h).sum(0), dy.sum(0)
 """
 _RIGHT = ("dx + (x.shape[1] >= 64)", "dx")
-_COMMAND = ("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", "--signs=3")
+_COMMAND = ("-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq", "--signs=3")
 
 
 class _Folder:

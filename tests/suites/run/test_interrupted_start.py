@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.exit_status import ExitStatus
+from kernel_workbench.reports.exit_status import ExitStatus
 from tests.builders.commands import Running, run_python, wait_for
 
 # As Ctrl-C that comes while a module is imported: the launcher finds this as a module of its own.
@@ -35,11 +35,19 @@ time.sleep(600)
 @pytest.mark.parametrize(
     ("command", "words", "module"),
     [
-        ("suites.run", '"accuracy", "--device=cpu"', "_pytest.config"),
-        ("suites.run", '"accuracy", "--device=cpu"', "torch"),
-        ("suites.run", '"bench", "--device=cpu"', "suites.bench.suite"),
-        ("suites.run", '"search", "--device=cpu"', "suites.search.suite"),
-        ("suites.compile", "", "kernels.layer_norm"),
+        ("kernel_workbench.suites.run", '"accuracy", "--device=cpu"', "_pytest.config"),
+        ("kernel_workbench.suites.run", '"accuracy", "--device=cpu"', "torch"),
+        (
+            "kernel_workbench.suites.run",
+            '"bench", "--device=cpu"',
+            "kernel_workbench.suites.bench.suite",
+        ),
+        (
+            "kernel_workbench.suites.run",
+            '"search", "--device=cpu"',
+            "kernel_workbench.suites.search.suite",
+        ),
+        ("kernel_workbench.suites.compile", "", "kernel_workbench.kernels.layer_norm"),
     ],
 )
 def test_command_that_is_interrupted_among_its_imports(
@@ -56,7 +64,7 @@ def test_run_that_is_interrupted_before_its_record(tmp_path: Path) -> None:
     """A user's file takes its time to be imported, and nothing is left of its process."""
     marker, file = tmp_path / "marker", tmp_path / "mine.py"
     file.write_text(_WAITS.format(marker=str(marker)))
-    command = (sys.executable, "-m", "suites.run", "accuracy", "--device=cpu")
+    command = (sys.executable, "-m", "kernel_workbench.suites.run", "accuracy", "--device=cpu")
     running = Running(*command, f"--kernels={file}", f"--results={tmp_path}", started=True)
     wait_for(marker.exists, running)
     done = running.ended(by=signal.SIGINT)

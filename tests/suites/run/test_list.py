@@ -14,7 +14,14 @@ def test_list_names_what_would_run_and_begins_no_record(tmp_path: Path) -> None:
     """A pair that the kernel's domain refuses would not run."""
     results = tmp_path / "results"
     asked = ("--kernel=row_persistent", f"--case={_SERVED}", f"--case={_REFUSED}", "--list")
-    command = ("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", f"--results={results}")
+    command = (
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "--device=cpu",
+        "-qq",
+        f"--results={results}",
+    )
     done = run_python(*command, *asked)
     assert (done.returncode, done.stderr) == (0, "")
     assert "  layer_norm_backward row_persistent 1\n" in done.stdout
@@ -26,7 +33,14 @@ def test_list_names_what_would_run_and_begins_no_record(tmp_path: Path) -> None:
 def test_list_of_a_search_names_its_kernels(tmp_path: Path) -> None:
     """There are no cases before they are drawn."""
     results = tmp_path / "results"
-    command = ("-m", "pytest", "suites/search", "--device=cpu", "-qq", f"--results={results}")
+    command = (
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/search",
+        "--device=cpu",
+        "-qq",
+        f"--results={results}",
+    )
     done = run_python(*command, "--kernel=row_persistent", "--list")
     assert (done.returncode, done.stderr) == (0, "")
     head, kernel = "1 kernel, for each of which cases would be drawn:", "row_persistent"

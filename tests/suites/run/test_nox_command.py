@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from reports.record import latest, read
-from suites.run.nox_command import FOLDER, VARIABLE, nox_command, path_in_command
+from kernel_workbench.reports.record import latest, read
+from kernel_workbench.suites.run.nox_command import FOLDER, VARIABLE, nox_command, path_in_command
 from tests import ROOT
 from tests.builders.commands import Running, noxfile
 from tests.docs.option_reference import parsers

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import all_kernels
-from reports.record import Record, latest, read
-from suites.run.option_table import OPTIONS
-from suites.run.options import SuiteOptions
-from suites.run.reproduce import DECIDE, SELECT, SHOW, command_of, deciding_options
+from kernel_workbench.kernels.registry import all_kernels
+from kernel_workbench.reports.record import Record, latest, read
+from kernel_workbench.suites.run.option_table import OPTIONS
+from kernel_workbench.suites.run.options import SuiteOptions
+from kernel_workbench.suites.run.reproduce import DECIDE, SELECT, SHOW, command_of, deciding_options
 from tests.builders.commands import run_python
 
 _SUITES = ("accuracy", "bench", "profile", "search")
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 # that it is asked about, how long a call may take, by a configuration, on some values alone.
 _KERNELS = """
 import os, time, torch
-from kernels import SOFTMAX_FORWARD, Domain, configuration, kernel
+from kernel_workbench import SOFTMAX_FORWARD, Domain, configuration, kernel
 
 SERVED = Domain(dtypes=(torch.float32, torch.bfloat16), strides="contiguous")
 
@@ -110,7 +110,12 @@ def test_limit_of_a_search_is_that_of_its_command() -> None:
 
 def _run(suite: str, results: Path, *words: str, **variables: str) -> tuple[str, Record]:
     ran = run_python(
-        "-m", "suites.run", suite, f"--results={results}", *words, variables=os.environ | variables
+        "-m",
+        "kernel_workbench.suites.run",
+        suite,
+        f"--results={results}",
+        *words,
+        variables=os.environ | variables,
     )
     assert "INTERNALERROR" not in ran.stdout
     return ran.stdout, read(latest(results))

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from oracles import OPS
-from oracles.op import Case
-from reports.record import Record, RunEnd, latest, read
-from suites.run import shards
-from suites.run.shards import default_jobs, is_huge, most_jobs, share_of
-from suites.sandbox.wire import spelled
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import Record, RunEnd, latest, read
+from kernel_workbench.suites.run import shards
+from kernel_workbench.suites.run.shards import default_jobs, is_huge, most_jobs, share_of
+from kernel_workbench.suites.sandbox.wire import spelled
 from tests import ROOT
 from tests.builders.commands import run_python
 
 _DIES = """
 import os, pathlib, signal
-from kernels import Domain, kernel
-from kernels.attention.delta import launch_delta
-from oracles import ATTENTION_DELTA
+from kernel_workbench import Domain, kernel
+from kernel_workbench.kernels.attention.delta import launch_delta
+from kernel_workbench import ATTENTION_DELTA
 import torch
 
 @kernel(ATTENTION_DELTA, Domain(dtypes=(torch.float32,)))
@@ -99,7 +99,7 @@ def test_no_share_of_as_many_as_there_can_be_is_empty(kind: str) -> None:
 
 
 def _run(results: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Record]:
-    command = ("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq")
+    command = ("-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq")
     ran = run_python(*command, f"--results={results}", *arguments)
     return ran, read(latest(results))
 
@@ -153,7 +153,10 @@ def test_share_tries_the_cases_that_its_run_has_drawn(tmp_path: Path) -> None:
 
 def test_kernels_are_loaded_without_torchs_compiler() -> None:
     """Its import takes a second, in each process of a run."""
-    code = "import sys, kernels; kernels.all_kernels(); sys.exit('torch._dynamo' in sys.modules)"
+    code = (
+        "import sys, kernel_workbench as w; w.all_kernels(); "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

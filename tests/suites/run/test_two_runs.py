@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from reports.record import read
-from reports.record import writer as record_writer
-from suites.run.shards import RECORD_NOTE
+from kernel_workbench.reports.record import read
+from kernel_workbench.reports.record import writer as record_writer
+from kernel_workbench.suites.run.shards import RECORD_NOTE
 from tests.builders.accuracy_records import example_header
 from tests.builders.commands import noxfile
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from oracles import OPS
-from oracles.op import Case
-from reports.record import latest, read
-from suites.run.user_cases import CasesError, read_cases
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import latest, read
+from kernel_workbench.suites.run.user_cases import CasesError, read_cases
 from tests.builders.commands import run_python
 
 _ENOUGH = 2**37
@@ -298,7 +298,7 @@ def test_line_that_is_taken_has_inputs_and_a_truth(op: str, tmp_path: Path) -> N
     assert taken > 5
 
 
-_RUN = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+_RUN = ["-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq"]
 
 
 def _run(results: Path, *options: str) -> subprocess.CompletedProcess[str]:

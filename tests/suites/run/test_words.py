@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 from rich.console import Console
 
-from reports.junit import render_junit
-from reports.record import AccuracyRow, Rule, latest, read
-from reports.report import print_report
-from reports.views.accuracy_figures import failures
-from suites.accuracy.suite import Accuracy
-from suites.run.session import Session
+from kernel_workbench.reports.junit import render_junit
+from kernel_workbench.reports.record import AccuracyRow, Rule, latest, read
+from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.views.accuracy_figures import failures
+from kernel_workbench.suites.accuracy.suite import Accuracy
+from kernel_workbench.suites.run.session import Session
 from tests.builders.accuracy_records import KERNELS, example_row, write_example
 from tests.builders.commands import run_python
 from tests.builders.documents import markdown_of
@@ -22,7 +22,7 @@ _CASE = "layer_norm_backward-m37-n760-float32-contiguous"
 _FILE = """
 import ctypes, os, sys
 import torch, triton, triton.language as tl
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 @triton.jit
 def _kernel(dx, n, BLOCK: tl.constexpr):
@@ -69,7 +69,14 @@ def test_what_a_failing_kernel_printed_is_in_its_row(tmp_path: Path) -> None:
     """Ten lines of the call that failed, cut and spelled out; nothing of a kernel that is right."""
     file = tmp_path / "mine.py"
     file.write_text(_FILE)
-    command = ("-m", "pytest", "suites/accuracy", "--device=cpu", "-qq", f"--case={_CASE}")
+    command = (
+        "-m",
+        "pytest",
+        "kernel_workbench/suites/accuracy",
+        "--device=cpu",
+        "-qq",
+        f"--case={_CASE}",
+    )
     ran = run_python(*command, f"--kernels={file}", f"--results={tmp_path}")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     rows = {row.kernel: row for row in read(latest(tmp_path)).rows}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from suites.sandbox.call import SENTINEL, held
-from suites.sandbox.worker_side.allocations import fresh_memory
+from kernel_workbench.suites.sandbox.call import SENTINEL, held
+from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 
 NAN = math.nan
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import LAYER_NORM_BACKWARD
-from suites.sandbox.worker_side.allocations import fresh_memory, see_compiled_code
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory, see_compiled_code
 from tests.builders.by_hand import kernel_of, run_on
 
 CASE = next(

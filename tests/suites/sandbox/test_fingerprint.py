@@ -20,14 +20,19 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.registry import Kernel
-from oracles import LAYER_NORM_BACKWARD
-from suites.interpreter import strict
-from suites.sandbox import call as calls
-from suites.sandbox.call import Call
-from suites.sandbox.judge_side.workers import TaskError, Workers
-from suites.sandbox.parcels import Parcel
-from suites.sandbox.worker_side import candidate, fingerprint, process_settings, watch
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.suites.interpreter import strict
+from kernel_workbench.suites.sandbox import call as calls
+from kernel_workbench.suites.sandbox.call import Call
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
+from kernel_workbench.suites.sandbox.parcels import Parcel
+from kernel_workbench.suites.sandbox.worker_side import (
+    candidate,
+    fingerprint,
+    process_settings,
+    watch,
+)
 from tests import ROOT
 from tests.mutants.cheats import MUTANTS
 from tests.suites.sandbox.test_tasks import CASE, MODULE
@@ -52,31 +57,34 @@ def _other(*_: object, **__: object) -> None:
 _REPLACED: dict[str, tuple[Callable[[], object], str]] = {
     "function": (
         lambda: setattr(watch, "seen", _other),
-        "it replaced suites.sandbox.worker_side.watch.seen",
+        "it replaced kernel_workbench.suites.sandbox.worker_side.watch.seen",
     ),
     "method": (
         lambda: setattr(watch._Refusal, "set", _other),
-        "it replaced suites.sandbox.worker_side.watch._Refusal.set",
+        "it replaced kernel_workbench.suites.sandbox.worker_side.watch._Refusal.set",
     ),
     "attribute that hides a method": (
         lambda: setattr(watch._REFUSAL, "set", _other),
-        "it replaced suites.sandbox.worker_side.watch._REFUSAL.set",
+        "it replaced kernel_workbench.suites.sandbox.worker_side.watch._REFUSAL.set",
     ),
     "code": (
         lambda: setattr(watch.note_operation, "__code__", _other.__code__),
-        "it replaced suites.sandbox.worker_side.watch.note_operation",
+        "it replaced kernel_workbench.suites.sandbox.worker_side.watch.note_operation",
     ),
     "default": (
         lambda: setattr(inspect.unwrap(watch.seen), "__defaults__", (1, 2)),
-        "it replaced __defaults__ of suites.sandbox.worker_side.watch.seen",
+        "it replaced __defaults__ of kernel_workbench.suites.sandbox.worker_side.watch.seen",
     ),
     "default of a keyword": (
         lambda: _defaults_of(strict.watched).update(same_stores=True),
-        "it replaced entry 'same_stores' of the defaults of suites.interpreter.strict.watched",
+        (
+            "it replaced entry 'same_stores' of the defaults of "
+            "kernel_workbench.suites.interpreter.strict.watched"
+        ),
     ),
     "name that hides a builtin": (
         lambda: setattr(candidate, "tuple", list),
-        "it replaced suites.sandbox.worker_side.candidate.tuple",
+        "it replaced kernel_workbench.suites.sandbox.worker_side.candidate.tuple",
     ),
     "module": (
         lambda: sys.modules.update({watch.__name__: candidate}),
@@ -84,19 +92,19 @@ _REPLACED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "class of a module": (
         lambda: setattr(watch, "__class__", _Impostor),
-        "it replaced suites.sandbox.worker_side.watch",
+        "it replaced kernel_workbench.suites.sandbox.worker_side.watch",
     ),
     "entry": (
         lambda: candidate._VALUES.update(nan=0.0),
-        "it replaced entry 'nan' of suites.sandbox.worker_side.candidate._VALUES",
+        "it replaced entry 'nan' of kernel_workbench.suites.sandbox.worker_side.candidate._VALUES",
     ),
     "field of a frozen object": (
         lambda: object.__setattr__(process_settings.SETTINGS[0], "fails", None),
-        "it replaced suites.sandbox.worker_side.process_settings.",
+        "it replaced kernel_workbench.suites.sandbox.worker_side.process_settings.",
     ),
     "what a closure refers to": (
         lambda: setattr(_closure_of(watch.seen)[0], "cell_contents", _other),
-        "it replaced what suites.sandbox.worker_side.watch.seen refers to",
+        "it replaced what kernel_workbench.suites.sandbox.worker_side.watch.seen refers to",
     ),
     "tensors' method": (
         lambda: setattr(torch.Tensor, "clone", torch.Tensor.contiguous),
@@ -179,7 +187,7 @@ _LAWFUL: dict[str, Callable[[], object]] = {
     "inspects a class": lambda: inspect.signature(calls.Call),
     "imports the compiler": lambda: importlib.import_module("torch._dynamo"),
     "imports inductor": lambda: importlib.import_module("torch._inductor.compile_fx"),
-    "imports a module of ours": lambda: importlib.import_module("kernels.device"),
+    "imports a module of ours": lambda: importlib.import_module("kernel_workbench.kernels.device"),
     "imports flex attention": lambda: importlib.import_module("torch.nn.attention.flex_attention"),
     "traces": lambda: torch.fx.symbolic_trace(torch.nn.Softmax(0)),
     "compiles eagerly": lambda: torch.compile(torch.sin, backend="eager")(torch.ones(3)),

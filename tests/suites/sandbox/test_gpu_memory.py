@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case, Inputs, Outputs
-from reports.record import Record, latest, read
-from suites.accuracy.run import Run
-from suites.run import shards
-from suites.run.suite import DeviceLostError, NoMemoryError
-from suites.sandbox import parcels
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.parcels import Arena, Parcel, fitting, make_arena
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Inputs, Outputs
+from kernel_workbench.reports.record import Record, latest, read
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.run import shards
+from kernel_workbench.suites.run.suite import DeviceLostError, NoMemoryError
+from kernel_workbench.suites.sandbox import parcels
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, fitting, make_arena
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.commands import run_python
 
@@ -31,7 +31,7 @@ _FULL = "CUDA out of memory. Tried to allocate 20.00 GiB"
 _ILLEGAL = "CUDA error: an illegal memory access was encountered"
 _KERNELS = """
 import torch
-from kernels import SOFTMAX_FORWARD, Domain, kernel
+from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel
 
 SERVED = Domain(dtypes=(torch.float32,), strides="contiguous")
 
@@ -198,7 +198,7 @@ def test_processes_are_as_many_as_the_memory_holds() -> None:
 def _run(folder: Path, *words: str, **variables: str) -> tuple[int, str, Record]:
     file = folder / "mine.py"
     file.write_text(_KERNELS.replace("{illegal}", _ILLEGAL))
-    command = ["-m", "suites.run", "accuracy", "--device=cpu", f"--kernels={file}"]
+    command = ["-m", "kernel_workbench.suites.run", "accuracy", "--device=cpu", f"--kernels={file}"]
     command += ["--results", str(folder), "-k", "float32-contiguous", *words]
     ran = run_python(*command, variables=os.environ | variables)
     return ran.returncode, ran.stdout + ran.stderr, read(latest(folder))

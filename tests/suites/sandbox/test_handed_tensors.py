@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from suites.sandbox.worker_side.handed_tensors import HandedTensors
-from suites.sandbox.worker_side.sign_scrambler import scrambled
+from kernel_workbench.suites.sandbox.worker_side.handed_tensors import HandedTensors
+from kernel_workbench.suites.sandbox.worker_side.sign_scrambler import scrambled
 
 
 def _copied(z: Tensor, y: Tensor, handed: HandedTensors) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.record import Record, latest, read
-from suites.sandbox.judge_side import worker_process
+from kernel_workbench.reports.record import Record, latest, read
+from kernel_workbench.suites.sandbox.judge_side import worker_process
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
 
@@ -25,7 +25,7 @@ _EXPECTED = {
 
 
 def _command(results: Path, *options: str) -> list[str]:
-    command = ["-m", "pytest", "suites/accuracy", "--device=cpu", "-qq"]
+    command = ["-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq"]
     return [*command, f"--results={results}", f"--kernels={_CRASHING}", *options]
 
 
@@ -114,7 +114,7 @@ def test_resuming_with_other_options_is_refused(
 
 _PRINTS = """
 import os, torch
-from kernels import SOFTMAX_FORWARD, Domain, kernel
+from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel
 
 SERVED = Domain(dtypes=(torch.float32,), strides="contiguous")
 
@@ -139,7 +139,13 @@ def test_output_is_that_of_the_kernel_that_printed_it(tmp_path: Path) -> None:
     file.write_text(_PRINTS)
     line = '{{"op": "softmax_forward", "sizes": {{"m": 2, "n": {}}}, "dtype": "float32"}}\n'
     cases.write_text("".join(map(line.format, (8, 9))))
-    command = ["-m", "suites.run", "accuracy", "--device=cpu", f"--results={tmp_path}"]
+    command = [
+        "-m",
+        "kernel_workbench.suites.run",
+        "accuracy",
+        "--device=cpu",
+        f"--results={tmp_path}",
+    ]
     ran = run_python(*command, f"--kernels={file}", f"--cases={cases}")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     rows = read(latest(tmp_path)).rows

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import Kernel, Origin, all_kernels
-from oracles import LAYER_NORM_BACKWARD
-from suites.accuracy.run import Run
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.worker_side.watch import libraries_refused, seen
+from kernel_workbench.kernels.registry import Kernel, Origin, all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.worker_side.watch import libraries_refused, seen
 
 _CPU = torch.device("cpu")
 
@@ -132,7 +132,7 @@ import ctypes
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 _TORCH = ctypes.CDLL(torch.__path__[0] + "/lib/libtorch_cpu.so")
 {import_time}

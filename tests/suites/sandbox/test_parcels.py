@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
-from oracles.cases.layouts import LARGEST_POISONED_BUFFER, place_vector
-from oracles.cases.names import case_named
-from oracles.op import Case, Inputs, Layout, TensorLayout, required
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox import parcels
-from suites.sandbox.parcels import Arena, Parcel, Unpacked, lay_out, make_arena
-from suites.sandbox.worker_side.in_process import InProcess
+from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.oracles.cases.layouts import LARGEST_POISONED_BUFFER, place_vector
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.op import Case, Inputs, Layout, TensorLayout, required
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox import parcels
+from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, Unpacked, lay_out, make_arena
+from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess
 from tests.builders.by_hand import kernel_of
 from tests.builders.wrong_layer_norms import closed_form
 

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
-from oracles.op import Case, Inputs
-from reports.record import AccuracyRow
-from suites.accuracy.run import Run
-from suites.sandbox.judge_side import worker_process
-from suites.sandbox.judge_side.detached import start_detached
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.wire import ClosedError
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case, Inputs
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.sandbox.judge_side import worker_process
+from kernel_workbench.suites.sandbox.judge_side.detached import start_detached
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.wire import ClosedError
 from tests.builders.python_server import ForkingPopen
 
 _CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ import json, os, subprocess, sys, time
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 def closed_form(dy, x, weight, mean, rstd):
@@ -47,7 +47,7 @@ def closed_form(dy, x, weight, mean, rstd):
 
 
 def is_alone():
-    return not any(each.partition(".")[0] == "suites" for each in sys.modules)
+    return not any(each.startswith("kernel_workbench.suites") for each in sys.modules)
 
 
 def ancestors():
@@ -162,7 +162,8 @@ def test_nothing_of_the_suites_is_there(
     assert parent == same
     assert len({parent, child, other, os.getpid()}) == 4
     for each in seen:
-        roots = {name.partition(".")[0] for name in each["modules"]}
+        modules = {name.removeprefix("kernel_workbench.") for name in each["modules"]}
+        roots = {name.partition(".")[0] for name in modules}
         assert not roots & {"suites", "reports", "tests", "pytest", "_pytest"}
         assert {"kernels", "oracles", "torch"} <= roots
         assert each["argv"] == ["-"]

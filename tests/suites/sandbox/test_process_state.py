@@ -19,15 +19,15 @@ import torch
 import triton
 from torch.overrides import BaseTorchFunctionMode
 
-from kernels.registry import Kernel
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
-from suites.sandbox.call import Call
-from suites.sandbox.judge_side.workers import TaskError, Workers
-from suites.sandbox.parcels import Parcel
-from suites.sandbox.worker_side import process_state
-from suites.sandbox.worker_side.in_process import InProcess
-from suites.sandbox.worker_side.process_settings import SETTINGS
+from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.sandbox.call import Call
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
+from kernel_workbench.suites.sandbox.parcels import Parcel
+from kernel_workbench.suites.sandbox.worker_side import process_state
+from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess
+from kernel_workbench.suites.sandbox.worker_side.process_settings import SETTINGS
 from tests import ROOT
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.wrong_layer_norms import closed_form

@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import SOFTMAX_FORWARD
-from oracles.reference.cases import case_of
-from suites.accuracy.run import Run
-from suites.run.option_table import DEFAULT_SM
-from suites.sandbox.judge_side.workers import Workers
-from suites.sandbox.worker_side.allocations import fresh_memory
-from suites.sandbox.worker_side.red_zones import GUARD, Guards
+from kernel_workbench.oracles import SOFTMAX_FORWARD
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
+from kernel_workbench.suites.sandbox.worker_side.red_zones import GUARD, Guards
 from tests import ROOT
 
 _HERE = torch.device("cpu")
@@ -41,7 +41,7 @@ _KERNELS = """
 import ctypes
 from pathlib import Path
 import torch
-from kernels import SOFTMAX_FORWARD, Domain, kernel
+from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel
 
 _library = ctypes.CDLL(str(Path(__file__).with_name("rows.so")))
 _SERVED = Domain(dtypes=(torch.float32,), strides="contiguous")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from suites.sandbox.worker_side.sign_scrambler import scrambled
+from kernel_workbench.suites.sandbox.worker_side.sign_scrambler import scrambled
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles import LAYER_NORM_BACKWARD
-from oracles.op import Case
-from suites.sandbox.judge_side.workers import TaskError, Workers
-from suites.sandbox.parcels import Parcel
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
+from kernel_workbench.suites.sandbox.parcels import Parcel
 
 MODULE = "tests.builders.tasks"
 CASE = Case(

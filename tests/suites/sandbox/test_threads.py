@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from suites.sandbox.worker_side import threads
+from kernel_workbench.suites.sandbox.worker_side import threads
 
 _LIBRARY = '''
 import threading

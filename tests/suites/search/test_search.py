@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.registry import Kernel, all_kernels
-from oracles.op import Case
-from reports.record import AccuracyRow, Record, read
-from suites.accuracy.run import Run
-from suites.run.descriptions import case_info
-from suites.run.option_table import DEFAULT_SM
-from suites.run.suite import NoMemoryError
-from suites.search.suite import Search
+from kernel_workbench.kernels.registry import Kernel, all_kernels
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import AccuracyRow, Record, read
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.run.descriptions import case_info
+from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.run.suite import NoMemoryError
+from kernel_workbench.suites.search.suite import Search
 from tests.builders.commands import Running, run_python, wait_for
 
 _KERNEL = '''
@@ -25,7 +25,7 @@ import time
 
 import torch
 
-from kernels import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 
 @kernel(
@@ -56,7 +56,15 @@ def _command(folder: Path, wrong: str, *more: str) -> list[str]:
     file = folder / "careless.py"
     file.write_text(_KERNEL.replace("WRONG", wrong))
     return [
-        *("-m", "pytest", "suites/search", "-qq", "-p", "no:cacheprovider", "--device=cpu"),
+        *(
+            "-m",
+            "pytest",
+            "kernel_workbench/suites/search",
+            "-qq",
+            "-p",
+            "no:cacheprovider",
+            "--device=cpu",
+        ),
         *(f"--kernels={file}", f"--results={folder}", "--minutes=30", "--jobs=1", *more),
     ]
 
@@ -117,7 +125,15 @@ def test_finds_run_again_as_cases(searched: tuple[Record, str, int], tmp_path: P
     (find,) = record.finds
     (kernels,) = (each for each in record.header.files if each.endswith("careless.py"))
     done = run_python(
-        *("-m", "pytest", "suites/accuracy", "-qq", "-p", "no:cacheprovider", "--device=cpu"),
+        *(
+            "-m",
+            "pytest",
+            "kernel_workbench/suites/accuracy",
+            "-qq",
+            "-p",
+            "no:cacheprovider",
+            "--device=cpu",
+        ),
         *(f"--kernels={kernels}", f"--cases={record.path}", f"--results={tmp_path}", "--jobs=1"),
     )
     (row,) = _record(tmp_path, "accuracy").rows

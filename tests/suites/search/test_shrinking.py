@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from oracles import OPS
-from oracles.cases.names import case_named
-from oracles.op import Case
-from suites.search.shrinking import changes, shrink
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.search.shrinking import changes, shrink
 
 _LAYER_NORM = "layer_norm_backward"
 _ATTENTION = "attention_forward"

@@ -1,0 +1,60 @@
+"""The rooms have one import name each: `kernel_workbench.kernels`, never `kernels`.
+
+The rooms lie in the checkout's root, which `python -m` puts on `sys.path`. A bare `import kernels`
+would find the room there: its ops and kernels would exist twice, and the package `kernels` of
+Hugging Face, which users import too, would be hidden.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+ROOMS = ("oracles", "kernels", "profiles", "reports", "suites")
+# The folder that holds the rooms: the checkout's root, or the installed package.
+_ROOT = Path(__file__).resolve().parent.parent
+_FOLDERS = {_ROOT, _ROOT / "kernel_workbench"}
+
+
+class _OtherPackages(MetaPathFinder):
+    """Finds a package with a room's name anywhere but among the rooms."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the other package's spec.
+
+        Raises:
+            ModuleNotFoundError: the rooms alone have that name.
+        """
+        if name not in ROOMS or path is not None:
+            return None
+        elsewhere = [each for each in sys.path if Path(each).resolve() not in _FOLDERS]
+        spec = PathFinder.find_spec(name, elsewhere, target)
+        if spec is None or spec.loader is None:  # a folder without an __init__.py is no package
+            raise ModuleNotFoundError(
+                f"No module named {name!r}; kernel-workbench's is `kernel_workbench.{name}`, and "
+                "what a file of kernels needs comes by `from kernel_workbench import ...`",
+                name=name,
+            )
+        return spec
+
+
+def refuse_bare_names() -> None:
+    """Let a bare name of a room stand for another package alone."""
+    if not any(isinstance(each, _OtherPackages) for each in sys.meta_path):
+        sys.meta_path.insert(0, _OtherPackages())
+
+
+def check_name(name: str) -> None:
+    """Raise ImportError for a room that is imported under its bare name."""
+    if name in ROOMS:
+        raise ImportError(
+            f"the room `{name}` is imported as `kernel_workbench.{name}`; what a file of kernels "
+            "needs comes by `from kernel_workbench import ...`",
+            name=name,
+        )
