@@ -277,7 +277,7 @@ def _wrong_op(op: object) -> str | None:
         if close
         else f"there are {', '.join(map(str.upper, OPS))}"
     )
-    return f"its op is {quoted(op)}, and an op is imported from `kernels`; {meant}"
+    return f"its op is {quoted(op)}, and an op is imported from `kernel_workbench`; {meant}"
 
 
 def _wrong_domain(op: Op, domain: object) -> str | None:
@@ -366,7 +366,7 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
     if not added and file not in _homes.values():
         raise KernelError(
             f"--kernels {path}: it registers no kernel; decorate a function with "
-            "@kernel(LAYER_NORM_BACKWARD, Domain(...)) from the package `kernels`"
+            "@kernel(LAYER_NORM_BACKWARD, Domain(...)) from `kernel_workbench`"
         )
     return added
 
@@ -385,7 +385,7 @@ def load_ops(path: Path, option: str = "--ops") -> tuple[Op, ...]:
     if not found:
         raise KernelError(
             f"{option} {path}: it defines no op; decorate a function with @op(sizes=...) from "
-            "`kernel_workbench.oracles.reference`"
+            "`kernel_workbench`"
         )
     for each in found:
         if isinstance(each, ReferenceOp):

@@ -10,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -25,6 +28,24 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.record.reader import Record, Row
     from kernel_workbench.reports.record.run import RunEnd, RunHeader
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C in when the block has ended: a row that is written is also counted."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield  # Python raises KeyboardInterrupt in the main thread alone
+        return
+    # A mask of signals wouldn't do: the system hands Ctrl-C to any thread that doesn't block it.
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 class _TakenError(RecordError):
@@ -74,8 +95,9 @@ class RecordWriter:
 
     def write(self, row: Row) -> None:
         """Append one row; it is in the file, whole, when this returns."""
-        self._append(row)
-        self._rows += 1
+        with interrupts_later():
+            self._append(row)
+            self._rows += 1
 
     def close(self, end: RunEnd) -> None:
         """Append the last line and close the file.

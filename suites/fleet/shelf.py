@@ -21,6 +21,7 @@ from kernel_workbench.reports.record import (
     new_record,
     read,
 )
+from kernel_workbench.reports.record.writer import interrupts_later
 from kernel_workbench.suites.fleet.attempts import Attempts
 from kernel_workbench.suites.fleet.engine import FleetError
 
@@ -88,8 +89,9 @@ class Shelf:
     def write(self, row: Row) -> None:
         """Write a row to the record of the board that it came from. Raises RecordError."""
         assert self._current is not None
-        self._current.write(row)
-        self.rows[self._current.path] += 1
+        with interrupts_later():
+            self._current.write(row)
+            self.rows[self._current.path] += 1
 
     def close(self, status: int, problem: str | None) -> None:
         """Write last lines. problem: why rows are missing, if any are. Raises RecordError."""

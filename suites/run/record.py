@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from kernel_workbench.reports.record import Row, RunEnd, RunHeader, new_record
+from kernel_workbench.reports.record.writer import interrupts_later
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -31,8 +32,9 @@ class RunRecord(Generic[AnyRow]):
 
     def add(self, row: AnyRow) -> None:
         """Write a row."""
-        self._writer.write(row)
-        self.rows.append(row)
+        with interrupts_later():
+            self._writer.write(row)
+            self.rows.append(row)
 
     @property
     def is_whole(self) -> bool:

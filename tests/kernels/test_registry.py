@@ -252,7 +252,7 @@ def test_users_file_registers_kernels_of_its_own(tmp_path: Path) -> None:
         ("def f(:\n", "raised SyntaxError: invalid syntax (mine.py, line 1)"),
         ("raise SystemExit", "raised SystemExit (line 1)"),
         ("import no_such_module", "No module named 'no_such_module' (line 1)"),
-        ("import kernels", "it registers no kernel; decorate a function with @kernel("),
+        ("import kernel_workbench", "it registers no kernel; decorate a function with @kernel("),
     ],
     ids=["assertion", "syntax", "exit", "import", "empty"],
 )

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from kernel_workbench.reports.junit import render_junit
 from kernel_workbench.reports.record import (
+    AccuracyRow,
     KernelInfo,
     OutputError,
     RecordError,
@@ -30,6 +31,7 @@ from kernel_workbench.reports.record import (
     read,
 )
 from kernel_workbench.reports.report import print_report
+from kernel_workbench.suites.run.record import RunRecord
 from tests import ROOT
 from tests.builders.accuracy_records import example_header, example_row, example_rows, write_example
 from tests.builders.documents import markdown_of
@@ -295,6 +297,28 @@ def test_end_that_miscounts_is_refused_with_the_rows_kept(tmp_path: Path) -> Non
     assert len(read(writer.path).rows) == 1
     with pytest.raises(RecordError, match="is closed"):
         writer.write(example_row())
+
+
+def test_row_that_ctrl_c_meets_is_written_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between the write and the count comes after both, so that the record is readable."""
+    header = example_header(1)
+    fields = {name: getattr(header, name) for name in header.model_fields_set - {"started_at"}}
+    record = RunRecord[AccuracyRow](tmp_path, 0.0, **fields)
+    write = os.write
+
+    def interrupted(descriptor: int, data: bytes) -> int:
+        written = write(descriptor, data)
+        os.kill(os.getpid(), signal.SIGINT)
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            record.add(example_row())
+    record.close(0)
+    assert len(record.rows) == len(read(record.path).rows) == 1
 
 
 def test_new_path_is_free_and_in_utc(tmp_path: Path) -> None:

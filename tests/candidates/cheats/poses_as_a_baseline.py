@@ -2,7 +2,8 @@
 
 import torch
 
-from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel, registry
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench.kernels import registry
 
 registry._origin = lambda _: "baseline"
 

@@ -160,7 +160,7 @@ def test_file_with_an_op_and_a_kernel_of_another_is_refused(tmp_path: Path) -> N
     file = tmp_path / "mine.py"
     text = _FILE.read_text()
     file.write_text(
-        f"{text}\nfrom kernels import RMS_NORM_FORWARD as root_norm\n_register('x', '')"
+        f"{text}\nfrom kernel_workbench import RMS_NORM_FORWARD as root_norm\n_register('x', '')"
     )
     assert "give those a file of their own" in _ran(tmp_path, f"--kernels={file}", status=4)
 

@@ -58,7 +58,7 @@ _FILES = {
     "code.md": '{"kind": "no Markdown"}\n',
     "syntax.py": "def mine(:\n",
     "raises.py": "x = 1\nx / 0\n",
-    "nothing.py": "import kernels\n",
+    "nothing.py": "import kernel_workbench\n",
     "exits.py": "import os\nos._exit(0)\n",
     "quits.py": "raise SystemExit(0)\n",
     "twice.py": 2 * _KERNEL.format(name="same"),

@@ -131,7 +131,9 @@ class Folder:
     def run_elsewhere(self, name: str, *options: str) -> Ran:
         """Run the suite from this folder."""
         results = self.results(name)
-        command = _command(results, "--device", "cpu", *options, suite=f"{ROOT}/suites/accuracy")
+        command = _command(
+            results, "--device", "cpu", *options, suite=f"{ROOT}/kernel_workbench/suites/accuracy"
+        )
         return _ended(_start(command, self.path), results)
 
     def run_in_little_space(self, name: str, *options: str) -> Ran:

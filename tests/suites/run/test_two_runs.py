@@ -21,7 +21,7 @@ def test_each_run_checks_its_own_record(monkeypatch: pytest.MonkeyPatch) -> None
     sessions, checked, notes = noxfile(), [], []
 
     def run(session: Any, _: str, *command: str, variables: Any = None) -> None:  # noqa: ANN401
-        if command[0] == "reports":
+        if command[0] == "kernel_workbench.reports":
             checked.append((session.name, command[1]))
             return
         note = Path(variables[RECORD_NOTE])

@@ -88,7 +88,7 @@ _REPLACED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "module": (
         lambda: sys.modules.update({watch.__name__: candidate}),
-        "it replaced sys.modules.suites.sandbox.worker_side.watch",
+        "it replaced sys.modules.kernel_workbench.suites.sandbox.worker_side.watch",
     ),
     "class of a module": (
         lambda: setattr(watch, "__class__", _Impostor),
@@ -285,7 +285,8 @@ def _mutated(module: ast.Module) -> Iterator[str]:
 
 def _constants_that_change(file: Path) -> set[str]:
     module = ast.parse(file.read_text())
-    name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    parts = ("kernel_workbench", *file.relative_to(ROOT).with_suffix("").parts)
+    name = ".".join(parts).removesuffix(".__init__")
     return {f"{name}.{each}" for each in _mutated(module) if each in _assigned(module)}
 
 
