@@ -185,8 +185,7 @@ def open_gpu(uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | Missing:
     if isinstance(handle, Missing):
         _let_go()
         return handle
-    named = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    gpu = NvmlGpu(named, handle, mig)
+    gpu = NvmlGpu(full_uuid(uuid), handle, mig)
     true_uuid = gpu.ask("nvmlDeviceGetUUID")
     if isinstance(true_uuid, str):
         gpu.uuid = true_uuid
@@ -195,6 +194,11 @@ def open_gpu(uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | Missing:
     kind = gpu.ask("nvmlDeviceGetVirtualizationMode")
     gpu.virtualisation = None if isinstance(kind, Missing) else _VIRTUALISATION.get(int(kind))
     return gpu
+
+
+def full_uuid(uuid: str) -> str:
+    """Return the UUID with the `GPU-` that NVML writes and torch leaves out."""
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
 def driver() -> str | Missing:

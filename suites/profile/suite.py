@@ -14,6 +14,7 @@ import torch
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case
+from kernel_workbench.profiles.environment import gpu
 from kernel_workbench.profiles.traces import Missing
 from kernel_workbench.reports.record import AccuracyRow, ProfileRow
 from kernel_workbench.suites.accuracy.run import Run
@@ -87,7 +88,8 @@ class Profile(Suite[ProfileRow]):
 
     def begin(self) -> dict[str, Any]:
         """Say before minutes pass that there will be no energy, where there won't."""
-        why = self.machine.missing.get("gpu_uuid")
+        board = gpu(self.card.uuid, self.card.pci_bus_id)
+        why = str(board) if isinstance(board, Missing) else None
         if self.machine.mig:
             why = "mig: the board's power is shared by its MIG instances"
         if why is not None:

@@ -15,6 +15,7 @@ import triton
 from kernel_workbench.kernels.registry import Kernel, KernelError
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.profiles import environment
+from kernel_workbench.profiles.nvml import full_uuid
 from kernel_workbench.profiles.traces import Missing
 from kernel_workbench.reports.record import CaseInfo, Environment, KernelInfo
 from kernel_workbench.suites import ROOT
@@ -102,6 +103,7 @@ def describe_machine(
 
     unchecked: the strict interpreter's checks that this version of Triton doesn't allow.
     hash_uuid: keep a hash in place of the GPU's UUID.
+    torch tells the UUID where NVML can't: two boards of one host are never taken for one.
     """
     commit, dirty = environment.git_state()
     hostname, system = environment.host()
@@ -134,11 +136,12 @@ def describe_machine(
         "l2_bytes": properties.L2_cache_size,
         **shared,
     }
+    uuid = full_uuid(str(properties.uuid)) if isinstance(card, Missing) else card.uuid
+    described["gpu_uuid"] = environment.hashed(uuid) if hash_uuid else uuid
     if isinstance(card, Missing):
-        described["missing"] = dict.fromkeys(("gpu_uuid", *_OF_NVML), str(card))
+        described["missing"] = dict.fromkeys(_OF_NVML, str(card))
         return Environment(**described)
     described |= {name: getattr(card, name) for name in _OF_NVML}
-    described["gpu_uuid"] = environment.hashed(card.uuid) if hash_uuid else card.uuid
     if card.memory_bytes is not None and not card.mig:
         described["memory_bytes"] = card.memory_bytes
     described["missing"] = {

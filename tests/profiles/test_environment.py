@@ -77,7 +77,7 @@ def test_field_that_cannot_be_read_is_none_with_its_reason(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("on_gpu")
 def test_machine_without_nvml_is_described_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No library: what torch knows is there, and each other field has the reason."""
+    """What torch knows is there, the UUID too, and each other field has the reason."""
 
     def refuse() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -90,9 +90,13 @@ def test_machine_without_nvml_is_described_by_torch(monkeypatch: pytest.MonkeyPa
         62_914_560,
     )
     assert told.memory_bytes == 149_000_000_000
-    for name in ("gpu_uuid", "driver", "vbios", "power_limit_w", "mig", "virtualisation"):
+    assert told.gpu_uuid == UUID
+    assert "gpu_uuid" not in told.missing
+    for name in ("driver", "vbios", "pci_bus_id", "power_limit_w", "mig", "virtualisation"):
         assert getattr(told, name) is None
         assert told.missing[name].startswith("no library: ")
+    hidden = describe_machine(CUDA, 90, strict=None, hash_uuid=True)
+    assert hidden.gpu_uuid == hashed(UUID)
 
 
 @pytest.mark.usefixtures("on_gpu")
