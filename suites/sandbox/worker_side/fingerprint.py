@@ -238,7 +238,12 @@ class _Inventory:
         """A class: its bases, its attributes, and their functions. Foreign ones may get more."""
         content = _dictionary(of)
         ours = _is_ours(of.__module__)
-        changing = frozenset(key for key in content if f"{name}.{key}" in CHANGING)
+        changing = frozenset(
+            key
+            for key, value in content.items()
+            # Libraries set data of theirs at a first use: a stream of `torch.cuda.graph`, say.
+            if f"{name}.{key}" in CHANGING or not (ours or _is_method(value))
+        )
         self._add(
             of,
             lambda: {"bases": of.__bases__, "order": of.__mro__},
@@ -452,6 +457,11 @@ def _functions_of(code: CodeType | None) -> Iterator[CodeType]:
 
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == _OURS
+
+
+def _is_method(value: object) -> bool:
+    """Return True for a function or a descriptor, which decide what an attribute does."""
+    return callable(value) or hasattr(type(value), "__get__")
 
 
 def _is_frozen(of: type) -> bool:

@@ -178,6 +178,9 @@ def _in_a_mode() -> None:
         torch.ones(1).clone()
 
 
+_LAZY_STREAM = "default_capture_stream"
+
+
 # What libraries, Python and the suites do between two calls, and no kernel fails for.
 _LAWFUL: dict[str, Callable[[], object]] = {
     "warns": lambda: warnings.warn_explicit("once", UserWarning, "a", 1, registry={}),
@@ -197,6 +200,7 @@ _LAWFUL: dict[str, Callable[[], object]] = {
         "fingerprint::twice", lambda x: 2 * x, mutates_args=(), schema="(Tensor x) -> Tensor"
     )(torch.ones(1)),
     "opens a socket": socket.socketpair,
+    "captures its first graph": lambda: setattr(torch.cuda.graph, _LAZY_STREAM, _other),
 }
 
 
