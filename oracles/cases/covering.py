@@ -29,8 +29,14 @@ from kernel_workbench.oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
 _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
 _ALTERNATIVES = 4  # of a level's parts, where the first is refused
+_AHEAD = 12  # cases that are named ahead, from the second try on
 
 Levels = tuple[int, ...]
+Drawn = tuple[list[Part], list[Part]]  # the parts of a case, and those that come last
+
+
+def _nobody_asks(_: Sequence[Case]) -> None:
+    """Ignore the cases that are about to be tried."""
 
 
 @dataclass(slots=True)
@@ -38,6 +44,7 @@ class Coverage:
     """The levels of an op's factors, and which pairs of them were met by the cases of a kernel.
 
     serves    whether a case is one of the kernel's, and small enough
+    ahead     is called with cases that `serves` may be asked about next, a few at a time
     possible  [levels, levels]: whether a served case has both; found by `search`
     met       [levels, levels]: whether a case that was added has both
     """
@@ -45,6 +52,7 @@ class Coverage:
     op: Op
     serves: Callable[[Case], bool]
     seed: int | str = 0
+    ahead: Callable[[Sequence[Case]], object] = _nobody_asks
     possible: NDArray[np.bool_] = field(init=False)
     met: NDArray[np.bool_] = field(init=False)
     names: list[tuple[str, str]] = field(default_factory=list)
@@ -131,6 +139,7 @@ class Coverage:
             for place, factor in enumerate(factors, 1)
             for level in factor.levels.values()
         ]
+        self._tell_ahead(tries)
         self._bases += [parts for parts in tries if self._made(parts) is not None][:_BASES]
         kinds: set[frozenset[str]] = set()
         for case in self.op.cases():
@@ -194,18 +203,40 @@ class Coverage:
 
     def _with(self, wanted: Sequence[tuple[int, str]], tries: int) -> Iterator[Case]:
         """Served cases into which these levels were put: first plain ones, then changed ones."""
-        assert self.op.allowed is not None
-        factors = self.op.allowed.factors
-        for number in range(tries):
-            base = self._bases[number % len(self._bases)]
-            parts = list(base)
-            for place in self._draw.sample(range(len(factors)), min(number // 12, 3)):
-                parts[place + 1] = self._any(place)
-            # Last, so that what they bring along counts.
-            fixed = [self._any(*each) for each in wanted]
+        for parts, fixed in self._tries(wanted, tries, 3):
             case = self._made([*parts, *fixed])
             if case is not None:
                 yield case
+
+    def _tries(self, wanted: Sequence[tuple[int, str]], tries: int, most: int) -> Iterator[Drawn]:
+        """Draw parts with these levels, with at most so many other factors changed.
+
+        Once the first was refused, the draws that come next are made, and made again in their turn.
+        """
+        until, count = 1, _AHEAD
+        for number in range(tries):
+            if number == until and self.ahead is not _nobody_asks:
+                until, count = min(number + count, tries), 2 * count
+                state = self._draw.getstate()
+                drawn = [self._parts(each, wanted, most) for each in range(number, until)]
+                self._draw.setstate(state)
+                self._tell_ahead([*parts, *fixed] for parts, fixed in drawn)
+            yield self._parts(number, wanted, most)
+
+    def _tell_ahead(self, drawn: Iterable[Sequence[Part]]) -> None:
+        """Name the cases that are about to be tried."""
+        cases = (assembled(self.op, parts) for parts in drawn)
+        self.ahead([case for case in cases if objection(self.op, case) is None])
+
+    def _parts(self, number: int, wanted: Sequence[tuple[int, str]], most: int) -> Drawn:
+        """Draw the parts of the try of this number."""
+        assert self.op.allowed is not None
+        factors = self.op.allowed.factors
+        parts = list(self._bases[number % len(self._bases)])
+        for place in self._draw.sample(range(len(factors)), min(number // 12, most)):
+            parts[place + 1] = self._any(place)
+        # Last, so that what they bring along counts.
+        return parts, [self._any(*level) for level in wanted]
 
     def keep_pairs_of_options(self) -> None:
         """Leave pairs that are possible aside where neither level is an option that is present."""
@@ -285,13 +316,7 @@ class Coverage:
         self, wanted: Sequence[tuple[int, str]]
     ) -> Iterator[tuple[Case, list[Part], list[Part]]]:
         """Served cases with these levels put in, and the parts that they are made of."""
-        assert self.op.allowed is not None
-        factors = self.op.allowed.factors
-        for number in range(4 * _REPAIRS):
-            parts = list(self._bases[number % len(self._bases)])
-            for place in self._draw.sample(range(len(factors)), min(number // 12, 4)):
-                parts[place + 1] = self._any(place)
-            fixed = [self._any(*each) for each in wanted]
+        for parts, fixed in self._tries(wanted, 4 * _REPAIRS, 4):
             case = self._made([*parts, *fixed])
             if case is not None:
                 yield case, parts, fixed
@@ -310,12 +335,13 @@ def cover_pairs(
     why: str,
     *,
     of_options: bool = False,
+    ahead: Callable[[Sequence[Case]], object] = _nobody_asks,
 ) -> list[Case]:
     """Cases until each pair that a served one can have has met, in them or in what is known.
 
-    of_options: pairs alone in which an option is present.
+    of_options: pairs alone in which an option is present. ahead: as in `Coverage`.
     """
-    coverage = Coverage(op, serves)
+    coverage = Coverage(op, serves, ahead=ahead)
     coverage.search()
     if of_options:
         coverage.keep_pairs_of_options()

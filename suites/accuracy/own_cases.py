@@ -7,9 +7,8 @@ its op's cases: it is tried on no fewer than 60 in all, and asked everything on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases import GENERATED
@@ -29,31 +28,43 @@ def is_small(op: Op, case: Case, most_flops: float) -> bool:
 
 
 def own_cases(
-    kernel: Kernel, refusal: Callable[[Case], str | None], beside: Iterable[Case], tier: Tier
+    kernel: Kernel,
+    refusal: Callable[[Case], str | None],
+    beside: Iterable[Case],
+    tier: Tier,
+    learn: Callable[[Sequence[Case]], object] = lambda _: None,
 ) -> list[Case]:
-    """What the kernel is tried on besides; too few where its domain allows no more."""
+    """Draw what the kernel is tried on besides; too few where its domain allows no more.
+
+    learn: is called with cases that `refusal` may be asked about next.
+    """
     op = kernel.op
     if op.allowed is None or not op.allowed.factors:
         return []
 
+    def drawn(most_flops: float, known: Iterable[Case], why: str) -> list[Case]:
+        def serves(case: Case) -> bool:
+            return is_small(op, case, most_flops) and refusal(case) is None
+
+        def ahead(cases: Sequence[Case]) -> None:
+            learn([case for case in cases if is_small(op, case, most_flops)])
+
+        return cover_pairs(op, serves, known, tier, why, ahead=ahead)
+
+    beside = list(beside)
+    learn(beside)
     known = {case.id() for case in beside if refusal(case) is None}
     made: dict[str, Case] = {}
     if len(known) >= FEWEST:
-        serves = partial(_serves, op, refusal, _MOST_FLOPS[0])
-        return cover_pairs(op, serves, beside, tier, GENERATED)
+        return drawn(_MOST_FLOPS[0], beside, GENERATED)
     for most in _MOST_FLOPS:
-        serves = partial(_serves, op, refusal, most)
-        made = {case.id(): case for case in cover_pairs(op, serves, beside, tier, _WHY)}
+        made = {case.id(): case for case in drawn(most, beside, _WHY)}
         if len(known) + len(made) >= FEWEST:
             return list(made.values())
-    once = cover_pairs(op, serves, (), tier, _WHY)
+    once = drawn(_MOST_FLOPS[-1], (), _WHY)
     for seed in range(1, FEWEST):
         again = (replace(case, seed=seed) for case in once)
         made |= {case.id(): case for case in again if case.id() not in known}
         if len(known) + len(made) >= FEWEST:
             break
     return list(made.values())
-
-
-def _serves(op: Op, refusal: Callable[[Case], str | None], most_flops: float, case: Case) -> bool:
-    return is_small(op, case, most_flops) and refusal(case) is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -109,6 +109,11 @@ class Run:
             if flops > _MOST_FLOPS_ON_CPU:
                 return f"does {flops / 1e9:.0f} GFLOP, which is tried on a GPU only"
         return self.runner.refusal(kernel, case)
+
+    def learn(self, kernel: Kernel, cases: Iterable[Case]) -> None:
+        """Ask a worker about cases together, before `refusal` is asked about each."""
+        if isinstance(self.runner, Workers):
+            self.runner.learn(kernel, cases)
 
     def try_pair(self, kernel: Kernel, case: Case) -> AccuracyRow:
         """Call the kernel twice on the case and judge what it left.

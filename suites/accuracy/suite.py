@@ -142,12 +142,20 @@ class Accuracy(Suite[AccuracyRow]):
             self.share = shards.share_of(self.cases, number, count, self.device.type)
         self.judge.further = max(FURTHER, _FURTHER_CASES / max(1, len(self.cases)))
         alike = alike_together(self.kernels)
-        return [
+        pairs = [
             (each, case)
             for case in self.cases
             for each in alike
             if each.op.name == case.op and self._is_asked(each, case)
         ]
+        for kernel in self.kernels:
+            of_kernel = (case for other, case in pairs if other is kernel and self._is_mine(case))
+            self.judge.learn(kernel, of_kernel)
+        return pairs
+
+    def _is_mine(self, case: Case) -> bool:
+        """Return whether this process tries the case."""
+        return self.share is None or case.id() in self.share
 
     def known(self) -> str:
         """The cases that were drawn, a JSON object a line."""
@@ -170,8 +178,8 @@ class Accuracy(Suite[AccuracyRow]):
                 continue
             every = (*self.cases, *made.values())
             beside = [case for case in every if case.op == kernel.op.name]
-            refusal = partial(self.judge.refusal, kernel)
-            for case in own_cases(kernel, refusal, beside, self.options.tier):
+            refusal, learn = partial(self.judge.refusal, kernel), partial(self.judge.learn, kernel)
+            for case in own_cases(kernel, refusal, beside, self.options.tier, learn):
                 for seed in self.options.seed:
                     other = replace(case, seed=case.seed + seed)
                     if not self.options.dtype or dtype_name(case.dtype) in self.options.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -11,8 +12,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from kernel_workbench.kernels.domain import Domain
 from kernel_workbench.oracles import OPS
-from kernel_workbench.oracles.cases.covering import Coverage
+from kernel_workbench.oracles.cases.covering import Coverage, cover_pairs
 from kernel_workbench.oracles.cases.factors import levels_of
 from kernel_workbench.oracles.cases.names import case_named, joined, layout_named, objection
 from kernel_workbench.oracles.op import Case, Op
@@ -25,6 +27,7 @@ _NAMES = (
     *("rms_norm_backward", "cross_entropy_forward", "rope_forward", "quantise_blocks"),
     "matmul_forward",
 )
+_NARROW = Domain(dtypes=(torch.float32, torch.bfloat16), strides="contiguous")
 _BY_NAME = pytest.mark.parametrize("op", [OPS[name] for name in _NAMES], ids=_NAMES)
 
 
@@ -93,6 +96,31 @@ def test_covering_is_the_same_each_time() -> None:
         return [case.id() for case in coverage.cover("ci", "")]
 
     assert ids() == ids()
+
+
+def test_cases_that_are_named_ahead_change_no_covering() -> None:
+    """Whoever asks about all that are named at once asks half as often, or less."""
+    answered: set[Case] = set()
+    questions: list[int] = []
+
+    def learn(cases: Sequence[Case]) -> None:
+        new = set(cases) - answered
+        questions.extend([len(new)] * bool(new))
+        answered.update(new)
+
+    def serves(case: Case) -> bool:
+        learn([case])
+        return _small(case) and _NARROW.reject(case, 90, "cpu") is None
+
+    def covering(**named: Callable[[Sequence[Case]], object]) -> tuple[list[Case], int]:
+        answered.clear()
+        questions.clear()
+        made = cover_pairs(OPS["layer_norm_backward"], serves, (), "ci", "", **named)
+        return made, len(questions)
+
+    (alone, one_by_one), (made, together) = covering(), covering(ahead=learn)
+    assert made == alone
+    assert 0 < 2 * together < one_by_one
 
 
 def test_kernel_that_serves_nothing_has_an_empty_covering() -> None:

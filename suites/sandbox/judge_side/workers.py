@@ -10,7 +10,7 @@ must have, copied out of memory that the judge owns.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ _ASK_S = 60.0
 _OTHER_OUTPUTS = "its process returned other outputs than the op's"
 _NO_WORKER = "its process sent what no worker sends"
 _MOST_RENEWED = 3  # workers, for one call
+_MOST_ASKED = 256  # cases of which a message asks
 _NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
 # Errors after which a worker isn't used again: what is out of memory may still hold it.
 SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
@@ -48,7 +49,7 @@ SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_CALL, _DECLARED = TypeAdapter(Call), TypeAdapter(Declared)  # what a worker may say of them
+_CALL, _ANSWERS = TypeAdapter(Call), TypeAdapter(list[Declared])  # what a worker may say of them
 
 
 class _NoArenaError(Exception):
@@ -373,20 +374,45 @@ class Workers:
     def _is_remote(self, kernel: Kernel) -> bool:
         return (kernel.op.name, kernel.name) in self._remote
 
+    def learn(self, kernel: Kernel, cases: Iterable[Case]) -> None:
+        """Ask about cases in a few messages, before `refusal` and `declared` need the answers."""
+        if not self._is_remote(kernel):
+            return
+        new = [
+            case for case in dict.fromkeys(cases) if self._key(kernel, case) not in self._answers
+        ]
+        for start in range(0, len(new), _MOST_ASKED):
+            self._ask(kernel, new[start : start + _MOST_ASKED])
+
     def _answer(self, kernel: Kernel, case: Case) -> Declared:
-        key = kernel.op.name, kernel.name, case
-        if key not in self._answers:
-            question = {"do": "ask", "op": kernel.op.name, "kernel": kernel.name, "sm": self.sm}
-            try:
-                reply = self._renewed(self._exchange, question | {"case": spelled(case)}, _ASK_S)
-                self._answers[key] = _DECLARED.validate_python(reply)
-                if self._answers[key].rule == "replaced code":
-                    self._end()
-            except EndedError as ended:
-                self._answers[key] = Declared(problem=f"asked about the case, {ended}")
-            except ValidationError:
-                self._answers[key] = Declared(problem="what it says of the case is no answer")
-        return self._answers[key]
+        if self._key(kernel, case) not in self._answers:
+            self._ask(kernel, [case])
+        return self._answers[self._key(kernel, case)]
+
+    def _key(self, kernel: Kernel, case: Case) -> tuple[str, str, Case]:
+        return kernel.op.name, kernel.name, case
+
+    def _ask(self, kernel: Kernel, cases: Sequence[Case]) -> None:
+        """Note what the kernel says of the cases; one that it has a problem with is asked alone."""
+        question = {"do": "ask", "op": kernel.op.name, "kernel": kernel.name, "sm": self.sm}
+        question |= {"cases": [spelled(case) for case in cases]}
+        answers, problem = [], "what it says of the case is no answer"
+        try:
+            reply = self._renewed(self._exchange, question, _ASK_S)
+            answers = _ANSWERS.validate_python(reply.get("answers"))
+        except EndedError as ended:
+            problem = f"asked about the case, {ended}"
+        except ValidationError:
+            pass
+        if any(answer.rule == "replaced code" for answer in answers):
+            self._end()
+        if len(answers) != len(cases):
+            answers = [Declared(problem=problem)] * len(cases)
+        for case, answer in zip(cases, answers, strict=True):
+            if answer.problem is not None and len(cases) > 1:
+                self._ask(kernel, [case])
+            else:
+                self._answers[self._key(kernel, case)] = answer
 
     def _renewed(self, do: Callable[_P, _T], /, *given: _P.args, **named: _P.kwargs) -> _T:
         """Call `do`, once more in a new worker where an earlier call has replaced code in this one.

@@ -21,6 +21,7 @@ import torch
 
 from kernel_workbench import use_overlay
 from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.sandbox.call import Call, Declared, How, declared, is_fatal, told_of
 from kernel_workbench.suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
 from kernel_workbench.suites.sandbox.shared_sets import OpenedSets
@@ -105,7 +106,8 @@ class _Worker:
     def blamed(self, message: Message, reason: str, reply: Message) -> Message:
         """Answer `message`, during which code of the suites was replaced."""
         if message["do"] == "ask":
-            return asdict(Declared(problem=f"asked about the case, {reason}", rule=_REPLACED))
+            problem = Declared(problem=f"asked about the case, {reason}", rule=_REPLACED)
+            return {"answers": [asdict(problem)] * len(message["cases"])}
         if message["is_baseline"]:
             return reply | {"spent": True}
         if message["do"] == "call":
@@ -123,18 +125,20 @@ class _Worker:
             raise RuntimeError("what an earlier kernel changed can't be set back")
 
     def ask(self, message: Message) -> Message:
-        """What a kernel says of a case: a refusal, or the variant and memory that it will take."""
-        case, sm = case_of(message["case"]), message["sm"]
-        kernel = self.kernels[message["op"], message["kernel"]]
+        """Ask a kernel about cases: a refusal of one, or the variant and memory that it takes."""
+        kernel, sm = self.kernels[message["op"], message["kernel"]], message["sm"]
         self.settle()
 
-        def answer() -> Message:
+        def answer(case: Case) -> Message:
             refusal = kernel.domain.reject(case, sm, self.device.type)
             return asdict(
                 declared(kernel, case, sm) if refusal is None else Declared(refusal=refusal)
             )
 
-        return self._asked(kernel, answer)
+        def answers() -> Message:
+            return {"answers": [answer(case_of(case)) for case in message["cases"]]}
+
+        return self._asked(kernel, answers)
 
     def _asked(self, kernel: Kernel, answer: Callable[[], Message]) -> Message:
         """What a user's function says; what it changes of the process is set back."""

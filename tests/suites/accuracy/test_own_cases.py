@@ -118,7 +118,7 @@ def test_kernels_of_two_ops_are_given_cases_of_their_own(other: str) -> None:
     def drawn(*several: Kernel) -> list[str]:
         run = SimpleNamespace(
             cases=tuple(case for each in several for case in _quick(each)),
-            judge=SimpleNamespace(refusal=refusal),
+            judge=SimpleNamespace(refusal=refusal, learn=lambda *_: None),
             options=SimpleNamespace(seed=[0], dtype=[], tier="ci"),
         )
         made = Accuracy._own_cases(cast("Accuracy", run), several)
