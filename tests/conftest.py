@@ -13,7 +13,7 @@ import torch
 
 from kernel_workbench.suites.interpreter import repairs, strict
 from kernel_workbench.suites.run.options import DEVICE
-from kernel_workbench.suites.sandbox.judge_side import worker_process
+from kernel_workbench.suites.sandbox.judge_side import detached, worker_process
 from tests.builders.python_server import ForkingPopen
 
 
@@ -56,9 +56,10 @@ def _mended_interpreter(device: torch.device) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers(device: torch.device) -> Iterator[None]:
-    """The server of workers is forked from a Python that has torch loaded, and not started anew."""
+    """Fork the server of workers, and users' processes, from a Python that has torch loaded."""
     with pytest.MonkeyPatch.context() as patch:
         if device.type == "cpu":
             forking = SimpleNamespace(**vars(subprocess) | {"Popen": ForkingPopen})
             patch.setattr(worker_process, "subprocess", forking)
+            patch.setattr(detached, "subprocess", forking)
         yield

@@ -27,17 +27,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.reference import ReferenceOp
 from tests import ROOT
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+_FROM_INPUT = "-"  # Python's argument for a program that comes as input
 _LONGEST = 2**20  # bytes of a request
 _ROOTS = (ROOT, str(ROOT))
 _STANDARD = 3  # input, output and errors
@@ -216,11 +218,34 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
+class DetachedFork(Fork):
+    """A fork that runs a program's text, whose own child is nobody's here once the fork has ended.
+
+    The fork becomes a child of this process, which adopts orphans only until then.
+    """
+
+    stdout: BinaryIO
+
+    def __init__(self, command: Sequence[str], *, stdin: IO[bytes], **named: Any) -> None:  # noqa: ANN401
+        text, writing = os.pipe()
+        reading, printed = os.pipe()
+        own = {**named, "stdout": printed}
+        try:
+            with _orphans_adopted():
+                super().__init__(command, stdin=text, **own)
+        finally:
+            os.close(text)
+            os.close(printed)
+            self.stdout = os.fdopen(reading, "rb")
+            with os.fdopen(writing, "wb") as program:
+                program.write(stdin.read())
+
+
 def can_fork(
     command: Sequence[str | Path], folder: str | Path | None, variables: Mapping[str, str] | None
 ) -> bool:
     """Whether a fork of the server would be as the process that the command starts."""
-    if command[0] != sys.executable or command[1] not in {"-m", "-c"}:
+    if command[0] != sys.executable or command[1] not in {"-m", "-c", _FROM_INPUT}:
         return False
     # From elsewhere Python would import that folder's modules first; nox imports none of ours.
     if folder not in _ROOTS and command[2] != "nox":
@@ -244,13 +269,17 @@ class ForkingPopen(subprocess.Popen[Any]):
 
     def __new__(cls, command: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401
         """Fork it, or start it."""
-        pipes = subprocess.PIPE in (named.get(each) for each in ("stdin", "stdout", "stderr"))
-        if given or pipes or isinstance(command, str):
+        if given or isinstance(command, str):
             return super().__new__(cls)
         variables = named.get("env") or os.environ
         can = can_fork(command, named.get("cwd", Path.cwd()), variables)
         as_here = _interprets(variables) == _interprets(os.environ)  # of which there is a server
-        return Fork(command, **named) if can and as_here else super().__new__(cls)
+        if not (can and as_here):
+            return super().__new__(cls)
+        if command[1] == _FROM_INPUT:
+            return DetachedFork(command, **named)
+        pipes = subprocess.PIPE in (named.get(name) for name in ("stdin", "stdout", "stderr"))
+        return super().__new__(cls) if pipes else Fork(command, **named)
 
 
 def _serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -283,7 +312,7 @@ def _serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
         for each in (reading, writing, *descriptors):
             os.close(each)
     line.close()
-    if _LONE not in request["command"]:
+    if {_LONE, _FROM_INPUT}.isdisjoint(request["command"]):
         ours, theirs = _line()
         if os.fork() == 0:
             ours.close()
@@ -314,6 +343,18 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+@contextmanager
+def _orphans_adopted() -> Iterator[None]:
+    """Adopt orphans inside, where this process doesn't by now."""
+    libc, adopts = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, adopts.value, 0, 0, 0)
+
+
 def _become(request: dict[str, Any], given: Sequence[int]) -> list[str]:
     """Be as a process that was started; its command."""
     adopt_orphans()
@@ -330,18 +371,17 @@ def _become(request: dict[str, Any], given: Sequence[int]) -> list[str]:
     if "PYTHONUNBUFFERED" in os.environ and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(write_through=True)
     subprocess.Popen = ForkingPopen  # type: ignore[assignment,misc]
-    if _LONE in request["command"]:
-        os.execve = _script  # type: ignore[assignment]
+    if _FROM_INPUT in request["command"]:
+        os.execv = _script  # type: ignore[assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, request["held"])
     return list(request["command"])
 
 
-def _script(_path: str, _arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+def _script(_path: str, arguments: Sequence[str]) -> None:
     """In place of a Python that is started anew and reads its program: the one that there is."""
-    os.environ.clear()
-    os.environ.update(variables)
-    with open(0, encoding="utf-8") as file:
+    sys.argv = list(arguments[1:])
+    with open(0, encoding="utf-8", closefd=False) as file:
         _program(file.read())
 
 
@@ -351,9 +391,11 @@ def _program(text: str) -> None:
 
 
 def _run(option: str, what: str, *arguments: str) -> None:
-    """Run a module, or a program's text."""
+    """Run a module, a program's text, or the text that comes as input."""
     sys.argv = [option, *arguments]
-    if option == "-m":
+    if option == _FROM_INPUT:
+        _script("", ["", option, what, *arguments])
+    elif option == "-m":
         for each in (what, f"{what}.__main__"):  # as where it isn't loaded yet
             if not hasattr(sys.modules.get(each), "__path__"):
                 sys.modules.pop(each, None)

@@ -17,7 +17,7 @@ from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.op import Case, Inputs
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.run import Run
-from kernel_workbench.suites.sandbox.judge_side import worker_process
+from kernel_workbench.suites.sandbox.judge_side import detached, worker_process
 from kernel_workbench.suites.sandbox.judge_side.detached import start_detached
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.wire import ClosedError
@@ -114,9 +114,10 @@ _FATES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _started() -> Iterator[None]:
-    """Workers' servers are started here, not forked: a Python of its own is what is asked about."""
+    """Start users' processes here, not by a fork: a Python of its own is what is asked about."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_process, "subprocess", subprocess)
+        patch.setattr(detached, "subprocess", subprocess)
         yield
 
 
