@@ -12,7 +12,7 @@ class ExitStatus(IntEnum):
 
     RIGHT = 0
     WRONG = 1  # a kernel that gates is wrong, or a gate shows a regression
-    USAGE = 2  # an option, a name or a file is wrong, and nothing ran
+    USAGE = 2  # an option, a name or a file of the user's is wrong
     SUITE_FAILED = 3  # the suite itself failed, which says nothing of a kernel
     INCOMPLETE = 4  # cut off, interrupted, or nothing ran
 

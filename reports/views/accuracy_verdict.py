@@ -89,7 +89,8 @@ def headline(record: Record) -> Headline:
         notes.append(f"no row that gates failed, yet the run's exit status was {status}")
     if record.problem is not None:
         verdict = "INCOMPLETE"
-        notes.insert(0, record.problem)
+        problems = () if record.end is None else record.end.problems
+        notes[:0] = [record.problem, *problems]
         if failed:
             notes.insert(1, f"{count(failed, 'row')} that gates failed already")
     if beside:

@@ -59,6 +59,7 @@ class Session(Generic[PairRow]):
 
     record        None until it is begun, which listing tests never does
     errors        what failed in the suite itself, which is no verdict on a kernel
+    op_failures   sentences about ops of a user's file that failed on a case, whose rows are missing
     also_failed   whether something beside the rows fails the run
     """
 
@@ -76,6 +77,7 @@ class Session(Generic[PairRow]):
         self.progress = Progress(self.suite.name)
         self.shards: shards.Shards | None = None
         self.errors: list[str] = []
+        self.op_failures: list[str] = []
         self.also_failed = False
         self._failed = self._beside = self._short = 0
         self._left_out: str | None = None  # the name of a row that -k leaves out
@@ -272,12 +274,14 @@ class Session(Generic[PairRow]):
             self._short += is_short(row) and not self.suite.drawn
 
     def measure(self, kernel: str, case: str, request: pytest.FixtureRequest) -> Sequence[PairRow]:
-        """A test: its rows, once they are in the record. It fails where one is wrong and gates."""
+        """Run a test: write its rows to the record, and fail where one is wrong and gates."""
         assert self.record is not None
         note_pair(kernel, case)
         try:
             rows = self._rows(*self.pairs[kernel, case])
         except OpError as error:
+            self.op_failures.append(f"{error} (on {case})")
+            request.node.user_properties.append(("judged", True))
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except DeviceLostError as lost:
             self._lose(lost)
@@ -356,6 +360,7 @@ class Session(Generic[PairRow]):
                         break
         finally:
             self.errors += processes.problems
+            self.op_failures += processes.op_failures
 
     def _advance(self) -> None:
         """One more test has ended."""
@@ -412,7 +417,9 @@ class Session(Generic[PairRow]):
         if self.suite.share is None:  # of a share the run that it belongs to reports
             console.print()
             print_report(read(self.record.path), console, details=self.options.details)
-        if not self.record.is_whole and self.suite.share is None and "resume" in self.options:
+        # A file that has to be edited can't be gone on with.
+        goes_on = self.suite.share is None and "resume" in self.options and not self.op_failures
+        if not self.record.is_whole and goes_on:
             text = f"\nTo go on with it: {self._again(self.record.path)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
         for each in self.errors:
@@ -436,17 +443,21 @@ class Session(Generic[PairRow]):
         if whole and self._short:
             record.interrupted = True
             stopped = f"the GPU had too little memory for {count(self._short, 'row')}"
+        if self.op_failures and not record.is_whole and stopped is None:
+            stopped = f"an op of a file failed on {count(len(self.op_failures), 'pair')}"
         missing = not record.is_whole and stopped is None
         if record.interrupted:
             status = ExitStatus.INCOMPLETE
         elif self.errors or suite_failed:
             status = ExitStatus.SUITE_FAILED
+        elif self.op_failures:
+            status = ExitStatus.USAGE
         elif missing or not anything:
             status = ExitStatus.INCOMPLETE
         else:
             status = ExitStatus.WRONG if failed else ExitStatus.RIGHT
         try:
-            record.close(status, stopped=stopped)
+            record.close(status, tuple(dict.fromkeys(self.op_failures)), stopped)
         except RecordError as error:
             print(error, file=sys.stderr)
             status = status or ExitStatus.SUITE_FAILED

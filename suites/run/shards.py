@@ -25,6 +25,7 @@ from pydantic import TypeAdapter
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.oracles.reference import ReferenceOp
+from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.record import AccuracyRow, FindRow, Line, RunEnd
 from kernel_workbench.suites.run.user_cases import TIMES_ITS_BYTES
 
@@ -150,8 +151,15 @@ class _Process:
                     elif isinstance(read, FindRow | AccuracyRow):
                         yield read
 
+    @property
+    def op_failures(self) -> tuple[str, ...]:
+        """Sentences about ops of a user's file that failed on cases of this process."""
+        return () if self.ended is None else self.ended.problems
+
     def problem(self, failures: int) -> str | None:
-        """What went wrong with the process itself; None where its rows say all there is."""
+        """Return what went wrong with the process itself; None where its rows say all there is."""
+        if self.ended is not None and self.ended.exit_status == ExitStatus.USAGE:
+            return None
         if self.ended is not None and not self.ended.interrupted:
             status = self.ended.exit_status
             if status == 0 or (status == 1 and failures):  # more than that tells of pytest itself
@@ -164,7 +172,7 @@ class _Process:
 
 @dataclass(slots=True)
 class Shards:
-    """The processes of a run; iterate over `rows`, then read `problems`."""
+    """The processes of a run; iterate over `rows`, then read `problems` and `op_failures`."""
 
     count: int
     huge: bool  # whether there are cases to be tried alone, after the others
@@ -172,6 +180,7 @@ class Shards:
     cwd: Path
     known: str = ""  # what they needn't find out again
     problems: list[str] = field(default_factory=list)
+    op_failures: list[str] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
 
     def rows(self) -> Generator[AccuracyRow | FindRow, None, None]:
@@ -193,6 +202,7 @@ class Shards:
                     yield from self._written(failures)
                 found = (each.problem(failures[each.number]) for each in self._processes)
                 self.problems += [each for each in found if each is not None]
+                self.op_failures += [text for each in self._processes for text in each.op_failures]
             except KeyboardInterrupt:
                 self._stop()
                 yield from self._written(failures)

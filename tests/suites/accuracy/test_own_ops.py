@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.record import AccuracyRow, latest, read
+from kernel_workbench.suites.run.exit_status import in_pytest
 from tests import ROOT
 from tests.builders.commands import run_python
 from tests.builders.definitions import ADD_RMS_NORM, workload, written
@@ -212,19 +214,28 @@ def other(x):
 """
 
 
-def test_function_that_fails_on_a_case_leaves_the_other_op_its_verdict(tmp_path: Path) -> None:
-    """The run fails, with the user's line in one sentence, and no traceback."""
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_function_that_fails_on_a_case_leaves_the_other_op_its_verdict(
+    jobs: int, tmp_path: Path
+) -> None:
+    """The run ends as wrong usage, with the user's line in one sentence, and no traceback."""
     file = tmp_path / "mine.py"
     file.write_text(_TWO.replace("SPOILT", "assert x.is_meta or len(x) != 9, 'no nine'"))
     cases = [f"--case=first_forward-m{m}-n64-float32-contiguous" for m in (9, 4)]
     cases.append("--case=second_forward-k9-float32-contiguous")
-    text = _ran(tmp_path, f"--kernels={file}", *cases, status=3)
+    status = in_pytest(ExitStatus.USAGE)
+    text = _ran(tmp_path, f"--kernels={file}", *cases, f"--jobs={jobs}", status=status)
     found = {row.case.id.split("-float32")[0]: row.status for row in _rows(tmp_path)}
     assert found == {"first_forward-m4-n64": "passed", "second_forward-k9": "passed"}
     assert f"{file}:13:first_forward:" in "".join(text.split()), text  # wrapped at 120 columns
-    assert text.count("no nine") == 1
     assert "Traceback" not in text
     assert "INTERNALERROR" not in text
+    assert "The suite itself failed" not in text
+    end = read(latest(tmp_path)).end
+    assert end is not None
+    assert end.exit_status == ExitStatus.USAGE
+    (problem,) = end.problems
+    assert "no nine (on first_forward-m9-n64-float32-contiguous)" in problem
 
 
 @pytest.mark.parametrize(
