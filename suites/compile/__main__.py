@@ -7,7 +7,7 @@ what is compiled is found out by calling kernels.
 
 Exit status: 0 where all compiles and every expectation holds; 1 where a kernel doesn't compile or
 breaks an expectation; 2 where an option is wrong; 3 where the suite itself fails; 4 where the run
-was cut off or nothing was compiled.
+was cut off, a compilation reached its limit of time or memory, or nothing was compiled.
 """
 
 from __future__ import annotations

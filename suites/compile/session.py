@@ -38,7 +38,7 @@ from kernel_workbench.suites.compile.compiler import Measured, tool_versions, un
 from kernel_workbench.suites.compile.expectations import broken, counting, expectations_of, is_about
 from kernel_workbench.suites.compile.plan import Plan, Planned, plan
 from kernel_workbench.suites.compile.rows import failed_row, row_of
-from kernel_workbench.suites.compile.workers import Compile, Locate, Workers
+from kernel_workbench.suites.compile.workers import Compile, Locate, Unfinished, Workers
 from kernel_workbench.suites.run.descriptions import (
     describe_machine,
     edited,
@@ -162,6 +162,7 @@ class Session:
         self.cache = Cache(Path(options.cache) if options.cache else default_folder())
         self.rows: list[CompileRow] = []
         self.problems: list[str] = []
+        self._unfinished: list[str] = []  # launches that reached a limit, whose rows are missing
         self._changed: list[str] = []  # which files changed while the run read them
         self._expectations = {
             (each.op.name, each.name): expectations_of(each) for each in self.kernels
@@ -203,8 +204,10 @@ class Session:
             self._judge()
         except KeyboardInterrupt:
             self.record.interrupted = True
-        status = self._status()
-        self.record.close(status, tuple(self.problems))
+        status, stopped = self._status(), None
+        if self._unfinished:
+            stopped = f"{count(len(self._unfinished), 'compilation')} reached a limit"
+        self.record.close(status, (*self.problems, *self._unfinished), stopped)
         return status
 
     def _status(self) -> ExitStatus:
@@ -212,6 +215,8 @@ class Session:
             return ExitStatus.INCOMPLETE
         if self._changed:
             return ExitStatus.SUITE_FAILED
+        if self._unfinished:
+            return ExitStatus.INCOMPLETE
         if not any(row.status == "compiled" for row in self.rows):
             failed = any(row.status == "failed" for row in self.rows)
             return ExitStatus.WRONG if failed else ExitStatus.INCOMPLETE
@@ -270,6 +275,10 @@ class Session:
             batches = _batches(missing.values(), self.workers.jobs)
             for sm, task, answer in self.workers.run(batches, progress.wait):
                 assert isinstance(task, Compile)
+                if isinstance(answer, Unfinished):
+                    self._unfinished.append(f"{task.name} for sm {sm}: {answer.how}")
+                    progress.advance(task.name)
+                    continue
                 assert isinstance(answer, list)
                 for (key, _), measured in zip(task.wanted, answer, strict=True):
                     self.cache.put(key, self.tools[sm], measured)
@@ -309,6 +318,8 @@ class Session:
         """What is wrong with the run beside its rows."""
         self._changed = edited(self.files)
         self.problems += self._changed
+        if self._unfinished:
+            return
         if not any(row.status == "compiled" for row in self.rows):
             self.problems.append("nothing was compiled")
         options = self.options

@@ -23,6 +23,7 @@ from kernel_workbench.suites.compile.compiler import Measured
 from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     EndedError,
     ForkServer,
+    LimitError,
     WorkerProcess,
     free_memory,
 )
@@ -164,6 +165,13 @@ class Locate:
 Task = Take | Compile | Locate
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """The answer where a worker reached a limit while it compiled a launch; how: a sentence."""
+
+    how: str
+
+
 @dataclass(slots=True)
 class _Worker:
     sm: int
@@ -243,7 +251,9 @@ class Workers:
                         alone = [Compile((each,)) for each in task.wanted]
                         waiting.setdefault(worker.sm, deque()).extend(alone)
                         continue
-                    answer = task.lost(str(how))
+                    # The machine's limits say nothing about the kernel's code.
+                    unfinished = isinstance(task, Compile) and isinstance(error, LimitError)
+                    answer = Unfinished(str(how)) if unfinished else task.lost(str(how))
                 else:
                     self._busy.remove(worker)
                     self._idle.append(worker)

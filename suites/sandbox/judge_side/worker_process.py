@@ -47,6 +47,10 @@ class EndedError(RuntimeError):
         self.rule = rule
 
 
+class LimitError(EndedError):
+    """The judge ended the worker, because it reached a limit of time or of memory."""
+
+
 @dataclass(slots=True)
 class ForkServer:
     """The server that workers are forked by, and what it says of those that have ended."""
@@ -234,15 +238,15 @@ class WorkerProcess:
             each.close()
         return status
 
-    def _beyond(self, deadline: float, limit_s: float, memory_limit: int) -> EndedError | None:
+    def _beyond(self, deadline: float, limit_s: float, memory_limit: int) -> LimitError | None:
         if time.monotonic() > deadline:
-            return EndedError("time limit", f"it didn't return within {limit_s:g} s")
+            return LimitError("time limit", f"it didn't return within {limit_s:g} s")
         resident = _resident(self.pid)
         if resident <= memory_limit:
             return None
         taken, most = resident / 2**30, memory_limit / 2**30
         reason = f"its process took {taken:.1f} GiB of memory, past {most:.1f} GiB"
-        return EndedError("process ended", reason)
+        return LimitError("process ended", reason)
 
     def _how_it_ended(self) -> str:
         """In a sentence, with the last line that it printed."""

@@ -130,6 +130,28 @@ def test_call_that_hangs_is_one_row(tmp_path: Path) -> None:
     assert "launch no Triton kernel, so nothing of theirs: returning" in done.stdout
 
 
+def test_compilation_that_reaches_its_limit_is_incomplete(tmp_path: Path) -> None:
+    """How long it takes is the machine's: it has no row, and the report names it."""
+    places = ["--results", str(tmp_path), "--cache", str(tmp_path / "cache")]
+    chosen = ["--kernels", str(FILE), "--kernel", "rows", "--kernel", "products", "--sm", "86"]
+    arguments = [*chosen, "--jobs", "1", *places]
+    code = (
+        "from kernel_workbench.suites.compile import workers\n"
+        "workers.Compile.limit_s = property(lambda task: 1e-3 if 'rows' in task.name else 600.0)\n"
+        f"from kernel_workbench.suites.compile.__main__ import main\nraise SystemExit(main({arguments}))"
+    )
+    done = run_python("-c", code, variables=_environment())
+    assert done.returncode == ExitStatus.INCOMPLETE, done.stdout + done.stderr
+    (path,) = tmp_path.glob("*.jsonl")
+    record = read(path)
+    assert [(row.kernel, row.status) for row in record.compiled] == [("products", "compiled")]
+    assert record.end is not None
+    (problem,) = record.end.problems
+    assert problem.startswith("rows on attention_delta-")
+    assert problem.endswith("for sm 86: it didn't return within 0.001 s")
+    assert " INCOMPLETE " in done.stdout
+
+
 def test_list_names_what_would_be_compiled_and_begins_no_record(compiled: Compiled) -> None:
     """Calls are made, to know what they launch; a variant has its generations beside it."""
     few = ("--kernel", "rows", "--kernel", "dying", "--sm", "86", "--sm", "90")
