@@ -89,13 +89,13 @@ def too_short(series: Sequence[Series]) -> str:
 
 
 def _verdict(series: Sequence[Series]) -> tuple[str, Tone]:
-    """The verdict and its tone: a series that is too short is no steady one."""
+    """Return the verdict and its tone, which is good only if no series is too short to tell."""
     if all(one.is_short for one in series):
         return "TOO SHORT", "doubtful"
     if worse(series):
         return "WORSE", "bad"
     changed = any(one.changes for one in series)
-    return "CHANGED" if changed else "STEADY", "good"
+    return "CHANGED" if changed else "STEADY", "doubtful" if too_short(series) else "good"
 
 
 def _board_and_figure(series: Series) -> str:

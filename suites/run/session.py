@@ -93,6 +93,14 @@ class Session(Generic[PairRow]):
         params = item.callspec.params
         return self.pairs[str(params["kernel"]), str(params["case"])]
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Let pytest print to a pipe that closes: pytest alone would end with 1, as if wrong."""
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        writer = terminal._tw  # noqa: SLF001 (there is no other way to its stream)
+        writer._file = lasting(writer._file)  # noqa: SLF001
+        self.config.add_cleanup(lasting(sys.__stdout__ or sys.stdout).flush)
+
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test for each pair; a process of a run has those of its share."""
         share = self.suite.share

@@ -12,6 +12,7 @@ import pytest
 from kernel_workbench.reports.history.__main__ import main
 from kernel_workbench.reports.history.change_points import change_points
 from kernel_workbench.reports.history.series import Series, read_runs, records_in, series_of
+from kernel_workbench.reports.history.view import document_of
 from kernel_workbench.reports.record import Row
 from tests.builders.compared_records import accuracy_row, bench_row, header, profile_row, write
 
@@ -116,13 +117,17 @@ def test_series_that_is_too_short_is_not_steady(
 def test_short_series_beside_a_long_one_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The long series gives the verdict, and the report says how many it is silent on."""
+    """The long series gives the verdict; gate and report say how many they are silent on."""
     _folder(tmp_path, _times(runs=8))
     _folder(tmp_path, _times(runs=3), "bench", board=_BOARDS[1])
     assert main([str(tmp_path), "--gate", "--width=100"]) == 0
-    out = capsys.readouterr().out
-    assert " STEADY " in out
-    assert "too short to tell: 1 of 2 series" in " ".join(out.split())
+    captured = capsys.readouterr()
+    assert " STEADY " in captured.out
+    assert "too short to tell: 1 of 2 series" in " ".join(captured.out.split())
+    assert "didn't look at every series: too short to tell: 1 of 2 series" in captured.err
+    runs, _ = read_runs(records_in([tmp_path]))
+    (part,) = document_of(series_of(runs), runs, []).parts
+    assert (part.verdict, part.tone) == ("STEADY", "doubtful")
 
 
 def test_short_series_of_ours_beside_long_ones_of_baselines_shuts_the_gate(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -68,6 +70,24 @@ def test_nox_passes_on_how_a_run_ended(
         end = read(latest(tmp_path)).end
         assert end is not None
         assert end.exit_status == status
+
+
+@pytest.mark.parametrize(
+    "module", ["pytest suites/accuracy", "kernel_workbench.suites.run accuracy"]
+)
+def test_reader_that_closes_its_pipe_leaves_the_status(module: str, tmp_path: Path) -> None:
+    """A passing run ends with 0 where `head` takes its first line, in a bare pytest too."""
+    words = [f"--kernels={_file(tmp_path)}", f"--case={_CASE}", f"--results={tmp_path}"]
+    command = shlex.join([sys.executable, "-m", *module.split(), "--device=cpu", *words])
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ExitStatus.RIGHT, done.stderr
+    assert len(done.stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize("sessions", [("report", "compare"), ("compare", "report")])
