@@ -51,7 +51,7 @@ from kernel_workbench.oracles.reference.cases import (
     distributions_of,
     workloads_of,
 )
-from kernel_workbench.oracles.reference.checks import check, one_sentence
+from kernel_workbench.oracles.reference.checks import check, check_shape, one_sentence
 from kernel_workbench.oracles.reference.counts import Counter, meta
 from kernel_workbench.oracles.reference.signature import (
     Array,
@@ -190,10 +190,13 @@ class Reference:
             whole = whole.masked_fill(rare(), self.ignored[array.name])
         return whole
 
-    def oracle(self, _case: Case, inputs: Inputs) -> Outputs:
-        """The truth."""
+    def oracle(self, case: Case, inputs: Inputs) -> Outputs:
+        """Return the truth. Raises OpError where an output's shape isn't the annotation's."""
         with self.stated("to run it in float64"):
-            return self._named(analysis.truth(self.function, inputs))
+            exact = self._named(analysis.truth(self.function, inputs))
+        for array in self.signature.outputs:
+            check_shape(self.written, array, exact[array.name], dict(case.sizes))
+        return exact
 
     def bound(
         self, case: Case, inputs: Inputs, _truth: Outputs, numerics: Numerics

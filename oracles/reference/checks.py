@@ -23,7 +23,13 @@ from torch.utils._pytree import tree_leaves
 from kernel_workbench.oracles.analysis import NoRuleError, bounds, truth
 from kernel_workbench.oracles.analysis.trace import attention_by_operations
 from kernel_workbench.oracles.op import Argument, Numerics
-from kernel_workbench.oracles.reference.signature import Function, OpError, Signature, place_of
+from kernel_workbench.oracles.reference.signature import (
+    Array,
+    Function,
+    OpError,
+    Signature,
+    place_of,
+)
 
 # Of these, bits mean nothing once an error is added; a code of 8 bits may be read as it is.
 _NUMBERS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -125,6 +131,20 @@ def one_sentence(function: Function, fails: str) -> Iterator[None]:
         raise OpError(f"{where}: {fails}: {type(error).__name__}: {message}") from error
 
 
+def check_shape(
+    written: Function, array: Array, value: Tensor, sizes: Mapping[str, int], where: str = ""
+) -> None:
+    """Raise OpError where an output hasn't the shape that its annotation says.
+
+    where: what the sentence ends with.
+    """
+    if tuple(value.shape) != array.shape(sizes):
+        raise OpError(
+            f"{place_of(written)}: {array.name} has shape {tuple(value.shape)} where its "
+            f"annotation says {array.shape(sizes)}{where}"
+        )
+
+
 _OF_THE_DEVICE = torch.OutOfMemoryError, torch.AcceleratorError
 
 
@@ -167,10 +187,6 @@ def check(
                 f"{place_of(written)}: {array.name} isn't float64 where all arguments are; "
                 "a tensor is made in another dtype: take an argument's"
             )
-        if tuple(value.shape) != array.shape(sizes):
-            raise OpError(
-                f"{place_of(written)}: {array.name} has shape {tuple(value.shape)} where its "
-                f"annotation says {array.shape(sizes)}{where_empty}"
-            )
+        check_shape(written, array, value, sizes, where_empty)
     with one_sentence(written, f"its errors can't be followed{where_empty}"):
         bounds(function, inputs, Numerics(), tuple(torch.float32 for _ in exact))

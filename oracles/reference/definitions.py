@@ -309,7 +309,7 @@ class _Meaning:
         return made
 
     def reference(self, numbers: Mapping[str, float]) -> Reference:
-        """The reference of an op with these values of its scalars."""
+        """Return the reference of an op with these values of its scalars."""
         made = Reference(
             name=self.read.name,
             written=self.run,
@@ -318,10 +318,19 @@ class _Meaning:
             sizes=self.sizes,
             without=frozenset({"inf"}),  # of exp(x - max x), say, it is nothing that was meant
             dtypes=(self.dtypes,),
-            problem=self.problem,
+            problem=self._broken,
             pointers=self._pointers(),
         )
         return replace(made, labels=cache(partial(_labels, made, self.path)))
+
+    def _broken(self, sizes: Mapping[str, int]) -> str | None:
+        """Return the constraint that sizes break: one pointer alone is the end of nothing."""
+        pointers = self._pointers()
+        for array in self.signature.arrays:
+            axis = pointers.get(array.name)
+            if axis is not None and length(axis, sizes) and length(array.axes[0], sizes) < 2:
+                return f"{axis} must be 0 where {array.name} has one element"
+        return self.problem(sizes)
 
     def _pointers(self) -> dict[str, Axis]:
         """Of each argument that a constraint says to end at an axis, as `n == p[-1]`, that axis."""
@@ -343,7 +352,7 @@ class _Meaning:
             self._check(each)
             axes = each.workload.axes
             sizes = {name: axes[name] for name in self.sizes}
-            wrong = self.problem({**sizes, **axes})
+            wrong = self._broken({**sizes, **axes})
             if wrong is not None:
                 raise OpError(f"{each.where}: axes: {wrong}")
             case = case_of(self.read.name, sizes, self.dtypes, "ci")

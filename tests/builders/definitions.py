@@ -244,3 +244,21 @@ def _gemm_reference(a, B, scale, bias=None, **_unused):
 """,
     constraints=["B.shape[-1] == K"],
 )
+PACKED_CONVOLUTION = definition(
+    "packed_conv_n24",
+    {"total": None, "len_indptr": None, "n": 24, "w": 4},
+    {"x": "bfloat16 total n", "weight": "bfloat16 w n", "indptr": "int32 len_indptr"},
+    {"y": "bfloat16 total n"},
+    """
+import torch
+
+def run(x, weight, indptr):
+    ends = indptr.tolist()
+    parts = [x[:0]]
+    for a, b in zip(ends, ends[1:]):
+        rows = torch.cat((x.new_zeros(3, x.shape[1]), x[a:b]))
+        parts.append(sum(rows[i : i + b - a] * weight[i] for i in range(4)))
+    return torch.cat(parts)
+""",
+    constraints=["total == indptr[-1].item()"],
+)

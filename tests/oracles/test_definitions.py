@@ -23,6 +23,7 @@ from tests.builders.definitions import (
     ATTENTION,
     LABELLED,
     MASKED,
+    PACKED_CONVOLUTION,
     PAGED,
     PRODUCT,
     RMS_NORM,
@@ -511,3 +512,29 @@ def test_workload_that_breaks_a_constraint_is_refused(tmp_path: Path) -> None:
     others = [workload("another", sizes)]
     with pytest.raises(OpError, match="no line is a workload of gqa_decode_d16"):
         read_definition(*written(tmp_path, ATTENTION, others))
+
+
+def test_single_pointer_ends_an_axis_of_no_length_alone(tmp_path: Path) -> None:
+    """One end has no sequence before it: a reference that loops over sequences returns no row."""
+    op = read_definition(written(tmp_path, PACKED_CONVOLUTION)[0])
+    allowed = op.allowed
+    assert allowed is not None
+    case = op.cases()[0]
+    sizes = {"total": 12, "len_indptr": 1}
+    told = allowed.objection(replace(case, sizes=tuple(sizes.items())))
+    assert told == "total must be 0 where indptr has one element"
+    for each in op.cases():
+        assert each.size("len_indptr") >= 2
+        assert required(op.inputs(each, CPU), "x").shape[0] == each.size("total")
+
+
+def test_truth_of_another_shape_on_one_case_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """The judge would compare tensors of two shapes, and end in its own error."""
+    made = definition(
+        *("some_rows", {"m": None, "n": 8}, {"x": "float32 m n"}, {"y": "float32 m n"}),
+        "def run(x):\n    return x[:9] * 2",
+    )
+    op = read_definition(written(tmp_path, made)[0])
+    case = replace(op.cases()[0], sizes=(("m", 12),))
+    with pytest.raises(OpError, match=r"y has shape \(9, 8\) where its annotation says \(12, 8\)"):
+        op.oracle(case, op.inputs(case, CPU))
