@@ -36,9 +36,10 @@ def shared_facts(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> tu
     """Facts that all failing cases share, and that no passing case has together.
 
     Fewer facts say more: a fact is left out where the others already rule every passing case out.
-    Empty where no case passed, or where no such facts exist.
+    Empty where no case passed, where one case alone fails, since any of its facts would do, or
+    where no such facts exist.
     """
-    if not failing or not passing:
+    if len(failing) < 2 or not passing:
         return ()
     facts = _facts(failing, passing)
     having = {fact: frozenset(places) for fact, places in facts.items()}

@@ -23,24 +23,25 @@ def _case(m: int = 1, n: int = 64, **changes: object) -> CaseInfo:
 @pytest.mark.parametrize(
     ("failing", "passing", "needs"),
     [
-        ([_case(options=("residual",))], [_case()], ("residual",)),
+        ([_case(options=("residual",)), _case(4, options=("residual",))], [_case()], ("residual",)),
         ([_case(dtype="float16"), _case(4, dtype="float16")], [_case(), _case(4)], ("float16",)),
         ([_case(layout="rowpad"), _case(2, layout="offset1")], [_case()], ("a layout that",)),
         ([_case(n=65), _case(n=1000)], [_case(n=64), _case(n=1)], ("n of 65 or more",)),
         ([_case(n=3), _case(n=97)], [_case(n=2), _case(n=96), _case(n=128)], ("n no multiple",)),
         (
-            [_case(dtype="float16", options=("residual",))],
+            [_case(m, dtype="float16", options=("residual",)) for m in (1, 4)],
             [_case(dtype="float16"), _case(options=("residual",))],
             ("residual", "float16"),
         ),
-        ([_case()], [_case()], ()),
-        ([_case()], [], ()),
+        ([_case(), _case(4)], [_case()], ()),
+        ([_case(), _case(4)], [], ()),
+        ([_case(4, dtype="float16")], [_case()], ()),
     ],
 )
 def test_shared_facts_are_the_fewest_that_no_passing_case_has(
     failing: list[CaseInfo], passing: list[CaseInfo], needs: tuple[str, ...]
 ) -> None:
-    """One fact where one is enough; none where a passing case has all that the failing share."""
+    """One fact where one is enough; none where a passing case has it, or one case alone fails."""
     found = shared_facts(failing, passing)
     assert len(found) == len(needs)
     assert all(fact.startswith(start) for fact, start in zip(found, needs, strict=True))
