@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 import torch
 
-_SEVERAL = (tuple, list, AbstractSet)
+from kernel_workbench.oracles.declared import SEVERAL, quoted, wrong_repetition, wrong_strings
 
 
 class KernelError(Exception):
@@ -23,12 +23,6 @@ def hint(word: str, names: Iterable[str]) -> str:
     known = sorted(names)
     close = difflib.get_close_matches(word.lower(), known, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-
-
-def quoted(value: object) -> str:
-    """A value as it was written, in short."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def is_int(value: object) -> bool:
@@ -53,23 +47,21 @@ def wrong_choice(name: str, value: object, known: Sequence[str]) -> str | None:
     return None if value in known else f"{name} is {quoted(value)}; {hint(str(value), known)}"
 
 
-def wrong_strings(name: str, value: object) -> str | None:
-    """Of several strings: a single one would be taken letter by letter."""
-    if isinstance(value, str):
-        return f"{name} is the string {value!r}; write ({value!r},)"
-    if not isinstance(value, _SEVERAL) or not all(isinstance(each, str) for each in value):
-        return f"{name} is {quoted(value)}; write a tuple of strings"
-    return None
+def wrong_name(name: str, value: object, wanted: str) -> str | None:
+    """Check a name that may be left out as None; wanted: what to write."""
+    if value is None or (isinstance(value, str) and value.strip()):
+        return None
+    return f"{name} is {quoted(value)}; write {wanted}"
 
 
 def wrong_dtypes(name: str, value: object) -> str | None:
-    """Say what is wrong with several dtypes, none of which is written as its name."""
+    """Check several dtypes: none is written as its name, and none comes twice."""
     if isinstance(value, torch.dtype):
         return f"{name} is {value} alone; write ({value},)"
-    for each in value if isinstance(value, _SEVERAL) else (value,):
+    for each in value if isinstance(value, SEVERAL) else (value,):
         if not isinstance(each, torch.dtype):
             return f"{name} has {quoted(each)}; {_meant_dtype(each)}"
-    return None
+    return wrong_repetition(name, value if isinstance(value, SEVERAL) else ())
 
 
 def _meant_dtype(value: object) -> str:
@@ -107,7 +99,7 @@ def wrong_sizes(value: object) -> str | None:
     if not isinstance(value, Mapping):
         return f"sizes is {quoted(value)}; write a dict, as {{'n': (1, 8192)}}"
     for name, limits in value.items():
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not name.strip():
             return f"sizes has {quoted(name)} for a name; write a string, as 'n'"
         if not isinstance(limits, tuple | list) or len(limits) != 2:
             return f"sizes[{name!r}] is {quoted(limits)}; write the least and the largest, or None"
@@ -124,7 +116,7 @@ def wrong_outputs(value: object, outputs: Sequence[str]) -> str | None:
     problem = wrong_strings("returns", value)
     if problem is not None:
         return problem
-    assert isinstance(value, _SEVERAL)
+    assert isinstance(value, SEVERAL)
     given = list(value)
     for each in given:
         if each not in outputs:

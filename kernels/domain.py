@@ -22,10 +22,10 @@ from kernel_workbench.kernels.declarations import (
     wrong_since,
     wrong_sizes,
     wrong_sm,
-    wrong_strings,
 )
 from kernel_workbench.kernels.size_relations import parsed
 from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.declared import wrong_names
 from kernel_workbench.oracles.op import Case, Geometry, dtype_name
 
 Strides = Literal["any", "rows", "contiguous"]
@@ -90,7 +90,7 @@ class Domain:
         yield wrong_since(self.since)
         yield wrong_sizes(self.sizes)
         for name in ("unaligned", "relations", "features", "devices"):
-            yield wrong_strings(name, getattr(self, name))
+            yield wrong_names(name, getattr(self, name))
         for each in self.devices:
             yield wrong_choice("devices", each, _DEVICES)
         yield wrong_kind("interpretable", self.interpretable, bool, "True or False")

@@ -23,14 +23,15 @@ from kernel_workbench.kernels.declarations import (
     KernelError,
     hint,
     is_int,
-    quoted,
     wrong_function,
     wrong_kind,
+    wrong_name,
     wrong_outputs,
 )
 from kernel_workbench.kernels.domain import Domain
 from kernel_workbench.kernels.size_relations import parsed
 from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.declared import quoted
 from kernel_workbench.oracles.op import Case, Numerics, Op
 from kernel_workbench.oracles.reference import OpError, ReferenceOp
 from kernel_workbench.oracles.reference.definitions import read_definition, unsaid
@@ -189,12 +190,12 @@ def kernel(
             or (None if returns is None else wrong_outputs(returns, op.outputs))
             or wrong_kind("numerics", numerics, (Numerics, type(None)), "Numerics(...)")
             or (None if is_int(priority) else f"priority is {quoted(priority)}; write an int")
-            or wrong_kind("name", name, (str, type(None)), "a string")
+            or wrong_name("name", name, "a string")
             or wrong_function("variant", variant)
             or wrong_function("variants", variants)
             or wrong_function("workspace", workspace)
             or wrong_function("configurations", configurations)
-            or wrong_kind("wraps", wraps, (str, type(None)), "the library's name")
+            or wrong_name("wraps", wraps, "the library's name")
             or wrong_kind("same_stores", same_stores, (bool,), "True or False")
             or wrong_kind("profiled", profiled, (bool,), "True or False")
             or _wrong_own(path, same_code_as=same_code_as, dispatched=dispatched)

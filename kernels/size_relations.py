@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from kernel_workbench.kernels.declarations import KernelError, quoted
+from kernel_workbench.kernels.declarations import KernelError
+from kernel_workbench.oracles.declared import quoted
 
 _COMPARED: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,

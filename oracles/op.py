@@ -19,11 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from types import NoneType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from kernel_workbench.oracles.declared import quoted, wrong_repetition
 
 Tier = Literal["ci", "full"]
 Argument = Tensor | bool | float | str | tuple[int | None, int | None] | None
@@ -147,6 +150,16 @@ class Case:
         return "-".join(parts)
 
 
+# The types that a field of Numerics may have by the type of its default, and what to write.
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "True or False"),
+    NoneType: ((bool, NoneType), "True, False or None"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "names in a string, with spaces between"),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
     """What a kernel declares of its arithmetic; the defaults fit a plain fp32-accumulating one.
@@ -200,7 +213,15 @@ class Numerics:
     rounds_gradient: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError for arithmetic that no bound would hold."""
+        """Raise ValueError for a value of another type, and for arithmetic without a bound."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            kind, wanted = _KINDS[type(each.default)]
+            if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
+                raise ValueError(f"{each.name} is {quoted(value)}; write {wanted}")
+        repeated = wrong_repetition("casts", self.casts.split())
+        if repeated is not None:
+            raise ValueError(repeated)
         if not 2.0**-53 <= self.accumulation_roundoff <= 2.0**-8:  # of float64, of bfloat16
             raise ValueError(
                 "accumulation_roundoff must be from 2^-53 to 2^-8, got "

@@ -29,6 +29,7 @@ from kernel_workbench.oracles import analysis
 from kernel_workbench.oracles.cases.distributions import Values, generator
 from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector, strides_of
 from kernel_workbench.oracles.cases.sizes import Sizes
+from kernel_workbench.oracles.declared import wrong_names
 from kernel_workbench.oracles.op import (
     Bound,
     Case,
@@ -579,8 +580,13 @@ def op(
     """
 
     def made(function: Function) -> ReferenceOp:
+        listed = {"outputs": outputs, "weights": weights, "nonzero": nonzero, "without": without}
+        for what, names in listed.items():
+            if (wrong := wrong_names(what, names)) is not None:
+                raise OpError(f"{place_of(function)}: {wrong}")
         signature = Signature.of(function, outputs, weights)
         _compare(function, signature, sizes, labels or {}, spreads)
+        _compare_names(function, signature, nonzero, without)
         apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
         problem = partial(_too_many, signature, labels or {}, apart)
         _compare_distinct(function, signature, sizes, apart, problem)
@@ -643,6 +649,25 @@ def _compare(
                 f"{where}: {array.name} holds whole numbers; say the size that they are below, as "
                 f'labels={{"{array.name}": "n"}}'
             )
+
+
+def _compare_names(
+    function: Function,
+    signature: Signature,
+    nonzero: Sequence[str],
+    without: Sequence[str],
+) -> None:
+    """Raise OpError where `nonzero` names no argument, or `without` no distribution."""
+    arguments = [array.name for array in signature.arrays]
+    for what, names, there in (
+        ("nonzero", nonzero, arguments),
+        ("without", without, distributions_of(signature)),
+    ):
+        for name in names:
+            if name not in there:
+                raise OpError(
+                    f"{place_of(function)}: {what} names {name!r}, and there are {', '.join(there)}"
+                )
 
 
 def _compare_distinct(

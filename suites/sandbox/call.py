@@ -17,8 +17,8 @@ from pydantic import ConfigDict
 from torch import Tensor
 from triton.runtime.errors import InterpreterError
 
-from kernel_workbench.kernels.declarations import wrong_strings
 from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.oracles.declared import wrong_strings
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import Rule
 

@@ -151,6 +151,73 @@ _WRONG = {
         f"{_PLAIN}, numerics={{'key_tile': 64}}",
         "numerics is {'key_tile': 64}; write Numerics(...)",
     ),
+    "dtype twice": (
+        f"{_NORM}, Domain(dtypes=(F16, F16))",
+        "Domain: dtypes has torch.float16 twice; write it once",
+    ),
+    "dtype of weights twice": (
+        f"{_NORM}, Domain(dtypes=(F16,), weight_dtypes=[F16, F16])",
+        "Domain: weight_dtypes has torch.float16 twice; write it once",
+    ),
+    "empty feature": (
+        f"{_NORM}, Domain(dtypes=(F16,), features=('',))",
+        "Domain: features has '', which names nothing; leave it out",
+    ),
+    "feature twice": (
+        f"{_NORM}, Domain(dtypes=(F16,), features=('no_bias', 'no_bias'))",
+        "Domain: features has 'no_bias' twice; write it once",
+    ),
+    "device twice": (
+        f"{_NORM}, Domain(dtypes=(F16,), devices=('cpu', 'cuda', 'cpu'))",
+        "Domain: devices has 'cpu' twice; write it once",
+    ),
+    "blank device": (
+        f"{_NORM}, Domain(dtypes=(F16,), devices=(' ',))",
+        "Domain: devices has ' ', which names nothing; leave it out",
+    ),
+    "blank argument": (
+        f"{_NORM}, Domain(dtypes=(F16,), unaligned=('',))",
+        "Domain: unaligned has '', which names nothing; leave it out",
+    ),
+    "argument twice": (
+        f"{_NORM}, Domain(dtypes=(F16,), unaligned=['x', 'x'])",
+        "Domain: unaligned has 'x' twice; write it once",
+    ),
+    "relation twice": (
+        f"{_NORM}, Domain(dtypes=(F16,), relations=('m >= n', 'm >= n'))",
+        "Domain: relations has 'm >= n' twice; write it once",
+    ),
+    "blank relation": (
+        f"{_NORM}, Domain(dtypes=(F16,), relations=('',))",
+        "Domain: relations has '', which names nothing; leave it out",
+    ),
+    "blank size": (
+        f"{_NORM}, Domain(dtypes=(F16,), sizes={{'': (1, 8)}})",
+        "Domain: sizes has '' for a name; write a string, as 'n'",
+    ),
+    "empty name": (f"{_PLAIN}, name=''", "name is ''; write a string"),
+    "empty library": (f"{_PLAIN}, wraps=' '", "wraps is ' '; write the library's name"),
+    "cast twice": (f"{_PLAIN}, numerics=Numerics(casts='p p')", "casts has 'p' twice; write it"),
+    "casts in a tuple": (
+        f"{_PLAIN}, numerics=Numerics(casts=('p',))",
+        "casts is ('p',); write names in a string, with spaces between",
+    ),
+    "truth value that is none": (
+        f"{_PLAIN}, numerics=Numerics(gradual_underflow='no')",
+        "gradual_underflow is 'no'; write True or False",
+    ),
+    "truth value that may be left out": (
+        f"{_PLAIN}, numerics=Numerics(batch_invariant='yes')",
+        "batch_invariant is 'yes'; write True, False or None",
+    ),
+    "tile that is no whole number": (
+        f"{_PLAIN}, numerics=Numerics(key_tile=True)",
+        "key_tile is True; write a whole number",
+    ),
+    "roundoff that is no number": (
+        f"{_PLAIN}, numerics=Numerics(accumulation_roundoff='2**-24')",
+        "accumulation_roundoff is '2**-24'; write a number",
+    ),
     "priority": (f"{_PLAIN}, priority='high'", "priority is 'high'; write an int"),
     "name": (f"{_PLAIN}, name=7", "name is 7; write a string"),
     "workspace": (f"{_PLAIN}, workspace=0", "workspace is 0; write a function, or leave it out"),

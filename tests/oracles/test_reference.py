@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from kernel_workbench.oracles import (
 )
 from kernel_workbench.oracles.cases.covering import Coverage
 from kernel_workbench.oracles.cases.names import case_named
-from kernel_workbench.oracles.cases.sizes import ROWS, Sizes
+from kernel_workbench.oracles.cases.sizes import COLUMNS, ROWS, Sizes
 from kernel_workbench.oracles.op import Case, Numerics, OutputForm, required
 from kernel_workbench.oracles.reference import OpError, ReferenceOp
 from kernel_workbench.oracles.reference import op as made_by
@@ -360,6 +361,33 @@ def _known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     OPS.clear()
     OPS.update(before)
+
+
+def _same(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:  # noqa: F722  # sizes
+    return x
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        ({"outputs": "y"}, "outputs is the string 'y'; write ('y',)"),
+        ({"outputs": ("",)}, "outputs has '', which names nothing; leave it out"),
+        ({"outputs": ("y", "y")}, "outputs has 'y' twice; write it once"),
+        ({"weights": ("weight", " ")}, "weights has ' ', which names nothing"),
+        ({"weights": ("weight", "weight")}, "weights has 'weight' twice"),
+        ({"nonzero": "x"}, "nonzero is the string 'x'; write ('x',)"),
+        ({"nonzero": ("z",)}, "nonzero names 'z', and there are x"),
+        ({"without": ("inff",)}, "without names 'inff', and there are normal, "),
+        ({"without": ("inf", "inf")}, "without has 'inf' twice"),
+    ],
+    ids=str,
+)
+def test_names_that_an_op_lists_are_refused_in_a_sentence(
+    listed: dict[str, Any], told: str
+) -> None:
+    """A blank name, one that comes twice, one of nothing, and a string alone."""
+    with pytest.raises(OpError, match=re.escape(told)):
+        made_by(sizes={"m": ROWS, "n": COLUMNS}, **listed)(_same)
 
 
 @pytest.mark.usefixtures("_known_ops_alone")
