@@ -21,7 +21,7 @@ def wrong_strings(name: str, value: object) -> str | None:
     """Check several strings: a single one would be taken letter by letter."""
     if isinstance(value, str):
         return f"{name} is the string {value!r}; write ({value!r},)"
-    if not isinstance(value, SEVERAL) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, SEVERAL) or not all(isinstance(item, str) for item in value):
         return f"{name} is {quoted(value)}; write a tuple of strings"
     return None
 
@@ -32,7 +32,7 @@ def wrong_names(name: str, value: object) -> str | None:
     if problem is not None:
         return problem
     assert isinstance(value, SEVERAL)
-    blank = next((each for each in value if not each.strip()), None)
+    blank = next((item for item in value if not item.strip()), None)
     if blank is not None:
         return f"{name} has {blank!r}, which names nothing; leave it out"
     return wrong_repetition(name, value)

@@ -214,11 +214,11 @@ class Numerics:
 
     def __post_init__(self) -> None:
         """Raise ValueError for a value of another type, and for arithmetic without a bound."""
-        for each in fields(self):
-            value = getattr(self, each.name)
-            kind, wanted = _KINDS[type(each.default)]
+        for item in fields(self):
+            value = getattr(self, item.name)
+            kind, wanted = _KINDS[type(item.default)]
             if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
-                raise ValueError(f"{each.name} is {quoted(value)}; write {wanted}")
+                raise ValueError(f"{item.name} is {quoted(value)}; write {wanted}")
         repeated = wrong_repetition("casts", self.casts.split())
         if repeated is not None:
             raise ValueError(repeated)

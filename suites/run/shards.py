@@ -202,7 +202,8 @@ class Shards:
                     yield from self._written(failures)
                 found = (each.problem(failures[each.number]) for each in self._processes)
                 self.problems += [each for each in found if each is not None]
-                self.op_failures += [text for each in self._processes for text in each.op_failures]
+                for process in self._processes:
+                    self.op_failures += process.op_failures
             except KeyboardInterrupt:
                 self._stop()
                 yield from self._written(failures)
