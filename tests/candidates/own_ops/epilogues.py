@@ -1,4 +1,4 @@
-"""A product with an epilogue, whose right kernel has PyTorch multiply."""
+"""A product with an epilogue, whose kernels have PyTorch multiply."""
 
 from __future__ import annotations
 
@@ -22,25 +22,31 @@ def biased_product(
 
 
 @triton.jit
-def epilogue_kernel(z, bias, y, count, n, BLOCK: tl.constexpr):
-    """y = what of z + bias is positive."""
+def epilogue_kernel(z, bias, y, count, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Add the bias, by rows where that is asked for, and leave 0 where the sum isn't positive."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.load(z + at, at < count, other=0.0)
-    total += tl.load(bias + at % n, at < count, other=0.0).to(tl.float32)
+    place = (at // n) % n if ROWS else at % n
+    total += tl.load(bias + place, at < count, other=0.0).to(tl.float32)
     positive = tl.where(total > 0, total, tl.where(total == total, 0.0, total))  # noqa: PLR0124
     tl.store(y + at, positive.to(y.dtype.element_ty), at < count)
 
 
-@kernel(
-    biased_product,
-    Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES),
-    numerics=Numerics(accumulation_roundoff=2.0**-23),
-)
-def product_by_torch(a, b, bias):
-    """PyTorch multiplies, and the launch does the rest."""
-    z = a.float() @ b.float()
-    y = torch.empty(z.shape, dtype=a.dtype, device=a.device)
-    if z.numel():
-        grid = (triton.cdiv(z.numel(), 256),)
-        epilogue_kernel[grid](z, bias, y, z.numel(), z.shape[1], BLOCK=256)
-    return y
+def _register(name, *, rows):
+    @kernel(
+        biased_product,
+        Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES),
+        numerics=Numerics(accumulation_roundoff=2.0**-23),
+        name=name,
+    )
+    def call(a, b, bias):
+        z = a.float() @ b.float()
+        y = torch.empty(z.shape, dtype=a.dtype, device=a.device)
+        if z.numel():
+            grid, n = (triton.cdiv(z.numel(), 256),), z.shape[1]
+            epilogue_kernel[grid](z, bias, y, z.numel(), n, ROWS=rows, BLOCK=256)
+        return y
+
+
+_register("product_by_torch", rows=False)
+_register("bias_of_rows", rows=True)

@@ -30,6 +30,11 @@ _FILES = {
         ("mean_of_magnitudes",),
         ("b12-c16-s64-float32-contiguous", "b3-c40-s24-bfloat16-contiguous"),
     ),
+    "epilogues": (
+        ("product_by_torch",),
+        ("bias_of_rows",),
+        ("m12-k64-n24-float32-contiguous", "m12-k24-n64-bfloat16-contiguous"),
+    ),
     "tails": (("right",), ("squares",), ("m12-n264-float32-contiguous",)),
     "cache_write": (
         ("right",),
