@@ -15,7 +15,7 @@ and cases (signature.py, cases.py); signs that only turn its outputs' are found 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
@@ -194,10 +194,10 @@ class Reference:
     def oracle(self, case: Case, inputs: Inputs) -> Outputs:
         """Return the truth. Raises OpError where an output's shape isn't the annotation's."""
         with self.stated("to run it in float64"):
-            exact = self._named(analysis.truth(self.function, inputs))
-        for array in self.signature.outputs:
-            check_shape(self.written, array, exact[array.name], dict(case.sizes))
-        return exact
+            exact = analysis.truth(self.function, inputs)
+        for array, values in zip(self.signature.outputs, exact, strict=True):
+            check_shape(self.written, array, values, dict(case.sizes))
+        return self._named(exact)
 
     def bound(
         self, case: Case, inputs: Inputs, _truth: Outputs, numerics: Numerics

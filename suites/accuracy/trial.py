@@ -199,14 +199,14 @@ class Trial:
             if self.run.apart and self._first_of("unstubbed", None, of_dtype=False):
                 self.notes += (_UNSTUBBED,)
             return None
-        truth, bounds = self.run.truth(self.known), self.known.bounds_of(self.kernel)
-        # Zeros need no kernel, what memory held may be NaN, and the rest may not be judged.
+        bounds = self.known.bounds_of(self.kernel)
+        # What is within its bound of zeros needs no kernel: a buffer of zeros, to which launches
+        # add, is right without them. What memory held may be NaN, and the rest may not be judged.
         needed = (
-            (exact != 0) & exact.isfinite() & bounds[name].deterministic.isfinite()
-            for name in self.first.outputs
-            if (exact := truth[name]) is not None
+            change.isfinite() & (change.abs() > bounds[name].deterministic)
+            for name, change in self._changes().items()
         )
-        if not all(bool(each.any()) for each in needed):
+        if not all(bool(elements.any()) for elements in needed):
             return None
         words = sorted(self.known.case.options)
         pairs = tuple(combinations(words, 2))
@@ -269,23 +269,30 @@ class Trial:
         So are those of the truth of other signs, the draw of this number: softmax of numbers near 0
         doesn't know theirs.
 
-        An output that is added to in place counts by what is added: a launch that stores what it
-        read there can't be told from one that stored nothing.
         """
         bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
-        case, inputs = self.known.case, self._inputs
-        turned = self.kernel.op.oracle(case, _with_signs(case, inputs, number))
+        case = self.known.case
+        turned = self.kernel.op.oracle(case, _with_signs(case, self._inputs, number))
         telling = dict.fromkeys(self.first.outputs, 0)
+        for name, change in self._changes().items():
+            least, other, exact = 4 * bounds[name].deterministic, turned[name], truth[name]
+            assert other is not None
+            assert exact is not None
+            telling[name] = int(((change.abs() > least) & ~((other - exact).abs() <= least)).sum())
+        return telling
+
+    def _changes(self) -> dict[str, Tensor]:
+        """Return what launches have to make of each output: its truth, or what is added in place.
+
+        A launch that stores what it read there can't be told from one that stored nothing.
+        """
+        truth, changes = self.run.truth(self.known), {}
         for name in self.first.outputs:
             exact = truth[name]
-            if exact is None:
-                continue
-            before = optional(inputs, name) if name in self.kernel.op.updates else None
-            made = exact if before is None else exact - before.to(exact)
-            least, other = 4 * bounds[name].deterministic, optional(turned, name)
-            assert other is not None
-            telling[name] = int(((made.abs() > least) & ~((other - exact).abs() <= least)).sum())
-        return telling
+            if exact is not None:
+                before = optional(self._inputs, name) if name in self.kernel.op.updates else None
+                changes[name] = exact if before is None else exact - before.to(exact)
+        return changes
 
     def _configurations(self) -> Finding | None:
         count = self.first.configurations

@@ -96,9 +96,8 @@ class Session(Generic[PairRow]):
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Let pytest print to a pipe that closes: pytest alone would end with 1, as if wrong."""
-        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        writer = terminal._tw  # noqa: SLF001 (there is no other way to its stream)
-        writer._file = lasting(writer._file)  # noqa: SLF001
+        writer = self.config.get_terminal_writer()
+        writer._file = lasting(writer._file)  # noqa: SLF001 (there is no other way to its stream)
         self.config.add_cleanup(lasting(sys.__stdout__ or sys.stdout).flush)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:

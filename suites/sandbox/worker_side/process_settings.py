@@ -281,7 +281,13 @@ _handler: Any = sys.modules["_signal"].getsignal  # signal's own takes twenty ti
 
 
 def _handlers() -> dict[str, object]:
-    return {name: _handler(each) for name, each in _SIGNALS.items()}
+    handlers = {name: _handler(each) for name, each in _SIGNALS.items()}
+    debugger = getattr(sys.modules.get("pdb"), "Pdb", None)
+    handler = getattr(handlers["SIGINT"], "__func__", None)
+    if debugger is not None and handler is debugger.sigint_handler:
+        # pdb leaves its own handler where its user goes on after a breakpoint.
+        handlers["SIGINT"] = debugger._previous_sigint_handler  # noqa: SLF001
+    return handlers
 
 
 def _named_handlers(value: dict[str, Any]) -> dict[str, object]:

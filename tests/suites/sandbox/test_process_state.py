@@ -7,6 +7,7 @@ import importlib
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from torch.overrides import BaseTorchFunctionMode
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.op import Case
+from kernel_workbench.reports.record import latest, read
 from kernel_workbench.suites.sandbox.call import Call
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
 from kernel_workbench.suites.sandbox.parcels import Parcel
@@ -319,3 +321,42 @@ def test_thread_of_a_pool_is_left_running_while_it_works(
     row = run_on(device).try_pair(_kernel(submits), CASE)
     pool.shutdown()
     assert row.rule == ("left running" if seconds else None), row.reason
+
+
+_STOPS = """
+import torch
+from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel
+
+@kernel(SOFTMAX_FORWARD, Domain(dtypes=(torch.float32,)))
+def stops(x):
+    breakpoint()
+    return x.softmax(-1) if len(x) == 0 else (x - x.amax(-1, True)).exp().div_(
+        (x - x.amax(-1, True)).exp().sum(-1, keepdim=True)
+    )
+"""
+
+
+def test_kernel_that_stops_in_a_debugger_keeps_its_verdict(tmp_path: Path) -> None:
+    """Python's debugger leaves a handler of Ctrl-C behind, which isn't the kernel's doing."""
+    file = tmp_path / "mine.py"
+    file.write_text(_STOPS)
+    case = "softmax_forward-m12-n64-float32-contiguous"
+    words = (f"--kernels={file}", f"--case={case}", f"--results={tmp_path}", "--in-process", "-s")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "kernel_workbench/suites/accuracy",
+            "--device=cpu",
+            *words,
+        ],
+        cwd=ROOT,
+        input="continue\n" * 20,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "(Pdb)" in done.stdout
+    assert done.returncode == 0, done.stdout
+    assert [row.status for row in read(latest(tmp_path)).rows] == ["passed"]
