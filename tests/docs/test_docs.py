@@ -52,7 +52,6 @@ _RUN = {
     "nox -s report -- --html page.html": "--results=results",
     "nox -s report -- --roofline roofline.svg --baseline flash": "bench-h200.jsonl.gz",
     f"{_OF_CI} report -- --results=results --html page.html --junit junit.xml": "",
-    f'{_OF_CI} report -- --results=results --markdown - >> "$GITHUB_STEP_SUMMARY"': "",
     "nox -s compare -- docs/gallery/shapes-h200.jsonl.gz docs/gallery/published-a100.jsonl": "",
     "nox -s compare -- docs/gallery/shapes-h200.jsonl.gz "
     + " ".join(map(_GALLERY.format, ("a100", "h100", "b200"))): "",
