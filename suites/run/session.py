@@ -397,10 +397,17 @@ class Session(Generic[PairRow]):
             self._advance()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_keyboard_interrupt(self) -> None:
-        """Ctrl-C: what there is by then is kept and reported."""
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Keep and report what there is at Ctrl-C, with a traceback only if --full-trace asks.
+
+        pytest renders all frames of the interrupt before it leaves them out, which takes seconds,
+        and fails at a frame without a line.
+        """
         if self.record is not None:
             self.record.interrupted = True
+        if not self.options.fulltrace:
+            excinfo.traceback = excinfo.traceback[:1]
+            excinfo.value.__suppress_context__ = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.run.session import Session
 from tests.builders.commands import Running, run_python, wait_for
 
 # As Ctrl-C that comes while a module is imported: the launcher finds this as a module of its own.
@@ -71,3 +74,24 @@ def test_run_that_is_interrupted_before_its_record(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.strip()) == (ExitStatus.INCOMPLETE, "")
     assert done.stderr == "interrupted before anything was run\n"
     assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_interrupt_is_rendered_without_its_frames() -> None:
+    """pytest renders every frame of it, and one without a line ended the run in a traceback."""
+    session: Session[AccuracyRow] = Session.__new__(Session)
+    session.record, session.options = None, Namespace(fulltrace=False)
+
+    def interrupted() -> None:
+        try:
+            raise ValueError("in the middle of something")  # noqa: TRY301
+        except ValueError:
+            raise KeyboardInterrupt  # noqa: B904
+
+    try:
+        interrupted()
+    except KeyboardInterrupt:
+        excinfo = pytest.ExceptionInfo.from_current()
+    session.pytest_keyboard_interrupt(excinfo)
+    text = str(excinfo.getrepr(funcargs=True))
+    assert text.count("test_interrupted_start.py:") == 1
+    assert "During handling" not in text
