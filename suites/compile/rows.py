@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from kernel_workbench.profiles.peaks import LIMITS, Limits
+from kernel_workbench.profiles.peaks import LIMITS, SmLimits
 from kernel_workbench.reports.record import CompileRow
 from kernel_workbench.suites.compile.cases import Standing, alignment_bytes
 from kernel_workbench.suites.compile.compiler import Measured
@@ -38,7 +38,7 @@ def _up(value: int, unit: int) -> int:
 
 
 def occupancy_of(
-    limits: Limits, *, warps: int, registers: int, shared_bytes: int, tensor_columns: int = 0
+    limits: SmLimits, *, warps: int, registers: int, shared_bytes: int, tensor_columns: int = 0
 ) -> Occupancy:
     """The occupancy of a kernel whose blocks have so many warps, and take so much of each."""
     held = _up(shared_bytes + limits.shared_reserved_bytes, limits.shared_unit_bytes)
