@@ -125,10 +125,7 @@ _GVISOR = ("gvisor", "Sun Jan 10 15:06:54 PST 2016")
 
 
 def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str | None:
-    """Return the names of the containers around this process, outermost last, or None.
-
-    For example "docker, gvisor".
-    """
+    """Return the containers of this process, outermost last, for example "docker, gvisor"."""
     kernel = _read(root / "proc/version") + _read(root / "proc/sys/kernel/osrelease")
     groups = _read(root / "proc/1/cgroup")
     board = _read(root / "sys/class/dmi/id/sys_vendor") + _read(root / "proc/cmdline")

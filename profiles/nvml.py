@@ -74,7 +74,7 @@ class Meter(Protocol):
     uuid: str
 
     def read(self, names: Sequence[str]) -> dict[str, Reading]:
-        """The fields of these names, each a value or the reason why there is none."""
+        """Read fields; return by name a value, or the reason why there is none."""
 
 
 def why(error: Any) -> Missing:  # noqa: ANN401  (pynvml is untyped)
@@ -102,7 +102,7 @@ class NvmlGpu:
     virtualisation: str | None = None
 
     def read(self, names: Sequence[str]) -> dict[str, Reading]:
-        """The fields of these names, each a value or the reason why there is none."""
+        """Read fields; return by name a value, or the reason why there is none."""
         wanted = [name for name in names if name in _FIELD_IDS]
         read = self._field_values(wanted) if wanted else {}
         for name in names:
@@ -122,18 +122,11 @@ class NvmlGpu:
             return Missing("error", "NVML's text can't be read")
 
     def compute_processes(self) -> tuple[int, ...] | Missing:
-        """Return the ids of processes that compute on the GPU, as the host numbers them.
-
-        A container may see none.
-        """
+        """Return the host's ids of processes that compute on the GPU; a container may see none."""
         if self.mig:
             return Missing("mig", "the board lists the processes of all its MIG instances")
-        processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
-        return (
-            processes
-            if isinstance(processes, Missing)
-            else tuple(int(process.pid) for process in processes)
-        )
+        users = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        return users if isinstance(users, Missing) else tuple(int(user.pid) for user in users)
 
     def close(self) -> None:
         """Release NVML."""

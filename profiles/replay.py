@@ -62,7 +62,7 @@ class Replay:
         self._stamps = [sample.at_ns for sample in self.trace.samples]
 
     def read(self, names: Sequence[str]) -> dict[str, Reading]:
-        """The fields of these names, each a value or the reason why there is none."""
+        """Read fields; return by name a value, or the reason why there is none."""
         passed_ns = self.clock_ns() - self._began_ns
         return {name: self._read(name, passed_ns) for name in names}
 
@@ -77,7 +77,7 @@ class Replay:
         value = self._value(name, passed_ns)
         if value is None:
             return self.trace.missing.get(name, Missing("no data", "the trace has no value here"))
-        # A driver that is loaded anew counts from zero.
+        # A reloaded driver counts from zero.
         return value - self._first(name) if going_back else value
 
     def _value(self, name: str, passed_ns: int) -> int | None:

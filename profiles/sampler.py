@@ -28,8 +28,8 @@ from kernel_workbench.profiles.traces import (
     FATAL,
     FIELDS,
     Missing,
-    Sample,
     TraceError,
+    TraceSample,
     TraceWriter,
     load,
 )
@@ -78,7 +78,7 @@ class Sampler:
         done_ns = self.clock_ns()
         if not self.gone:
             row = tuple(values[name] for name in FIELDS)
-            self.writer.sample(Sample(at_ns, energy_at_ns, done_ns, row))
+            self.writer.sample(TraceSample(at_ns, energy_at_ns, done_ns, row))
 
     def _read(self, names: Sequence[str], at_ns: int) -> dict[str, int | None]:
         values: dict[str, int | None] = dict.fromkeys(names)
@@ -194,9 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="default: until standard input closes")
     parser.add_argument("--alternate-s", type=float, default=0.0, help="sample and rest in turn")
     parser.add_argument("--replay", type=Path, help="a trace to read in place of a GPU")
-    parser.add_argument(
-        "--fault", type=_fault, action="append", default=[], help="fault in a replay"
-    )
+    parser.add_argument("--fault", type=_fault, action="append", default=[], help="in a replay")
     return parser
 
 

@@ -66,7 +66,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TraceSample:
     """One round of reads. `values` are in the order of FIELDS, None where a read failed.
 
     at_ns         time before the first read
@@ -89,7 +89,7 @@ class Trace:
 
     uuid: str
     period_ms: float
-    samples: tuple[Sample, ...]
+    samples: tuple[TraceSample, ...]
     missing: dict[str, Missing] = field(default_factory=dict)
     lost_ns: int | None = None
 
@@ -110,7 +110,7 @@ class TraceWriter:
         self._file: IO[str] = _opened(path, "wt")
         self._write({"trace": _VERSION, "uuid": uuid, "period_ms": period_ms, "fields": FIELDS})
 
-    def sample(self, sample: Sample) -> None:
+    def sample(self, sample: TraceSample) -> None:
         """Append a sample."""
         self._write([sample.at_ns, sample.energy_at_ns, sample.done_ns, *sample.values])
 
@@ -169,14 +169,14 @@ def _parse_trace(head: dict[str, Any], rest: Sequence[Any]) -> Trace:
         stamps, values = line[:_STAMPS], line[_STAMPS:]
         in_order = tuple(None if place is None else values[place] for place in places)
         at_ns, energy_at_ns, done_ns = map(int, stamps)
-        samples.append(Sample(at_ns, energy_at_ns, done_ns, in_order))
+        samples.append(TraceSample(at_ns, energy_at_ns, done_ns, in_order))
     return Trace(head["uuid"], float(head["period_ms"]), tuple(samples), missing, lost)
 
 
 def _parsed(file: IO[str]) -> Iterator[Any]:
     for line in file:
         if not line.endswith("\n"):
-            return  # its writer was killed in mid-line
+            return  # the writer was killed within a line
         yield json.loads(line)
 
 

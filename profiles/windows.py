@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
-from kernel_workbench.profiles.traces import ENERGY, FIELDS, POWER, REASONS, Missing, Sample, Trace
+from kernel_workbench.profiles.traces import (
+    ENERGY,
+    FIELDS,
+    POWER,
+    REASONS,
+    Missing,
+    Trace,
+    TraceSample,
+)
 
 NS = 1e-9
 LARGEST_GAP_S = 0.25  # sampled power doesn't describe the power drawn within a longer gap
@@ -35,7 +43,7 @@ _STATED = {"power_w": 1e-3, "sm_clock_mhz": 1.0, "memory_clock_mhz": 1.0, "tempe
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class WindowSpread:
     """The distribution of a quantity over a window."""
 
     mean: float
@@ -46,7 +54,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class WindowSeries:
     """Samples thinned for a chart, in columns; None where every read failed."""
 
     seconds: tuple[float, ...]
@@ -77,11 +85,11 @@ class Figures:
     energy_counter_j: float | None = None
     energy_counter_error_j: float | None = None
     energy_integral_j: float | None = None
-    power_w: Spread | None = None
-    sm_clock_mhz: Spread | None = None
-    memory_clock_mhz: Spread | None = None
-    temperature_c: Spread | None = None
-    memory_temperature_c: Spread | None = None
+    power_w: WindowSpread | None = None
+    sm_clock_mhz: WindowSpread | None = None
+    memory_clock_mhz: WindowSpread | None = None
+    temperature_c: WindowSpread | None = None
+    memory_temperature_c: WindowSpread | None = None
     sm_clocks: dict[int, float] = field(default_factory=dict)
     reasons_s: dict[str, float] = field(default_factory=dict)
     reasons_polled: dict[str, float] = field(default_factory=dict)
@@ -93,7 +101,7 @@ class Figures:
     transient: bool = False
     broken: bool = False
     missing: dict[str, Missing] = field(default_factory=dict)
-    series: Series | None = None
+    series: WindowSeries | None = None
 
     @property
     def duration_s(self) -> float:
@@ -117,9 +125,8 @@ def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
         figures.energy_counter_j = last.energy_j - first.energy_j
         power_w = figures.energy_counter_j / figures.duration_s
         figures.energy_counter_error_j = power_w * (first.half_s + last.half_s)
-    inside = [
-        sample for sample in trace.samples if figures.begin_s <= sample.at_ns * NS <= figures.end_s
-    ]
+    begin, end = figures.begin_s, figures.end_s
+    inside = [sample for sample in trace.samples if begin <= sample.at_ns * NS <= end]
     figures.samples = len(inside)
     if len(inside) < 2:
         return _without(figures, trace)
@@ -139,7 +146,7 @@ def energy_ticks(trace: Trace, begin_s: float, end_s: float) -> list[Tick] | Mis
     """Return the energy counter's ticks within the window, at least two, or a reason."""
     place = FIELDS.index(ENERGY)
     ticks: list[Tick] = []
-    before: tuple[Sample, int] | None = None
+    before: tuple[TraceSample, int] | None = None
     wraps = 0
     for sample in trace.samples:
         value = sample.values[place]
@@ -189,7 +196,7 @@ def _field_of(trace: Trace, stated: str) -> str:
     return _power_field(trace) if stated == "power_w" else stated
 
 
-def _values(trace: Trace, stated: str, inside: Sequence[Sample]) -> list[tuple[float, float]]:
+def _values(trace: Trace, stated: str, inside: Sequence[TraceSample]) -> list[tuple[float, float]]:
     """Return times and values of a reported quantity, in the report's unit."""
     place = FIELDS.index(_field_of(trace, stated))
     unit = _STATED.get(stated, 1.0)
@@ -200,7 +207,7 @@ def _values(trace: Trace, stated: str, inside: Sequence[Sample]) -> list[tuple[f
     ]
 
 
-def _spreads(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
+def _spreads(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
     for stated in (*_STATED, "memory_temperature_c"):
         values = [value for _, value in _values(trace, stated, inside)]
         if values:
@@ -213,11 +220,11 @@ def _spreads(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
     figures.sm_clocks = {clock: clocks.count(clock) / len(clocks) for clock in sorted(set(clocks))}
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> WindowSpread:
     """Return mean, median, 95th percentile and extremes of one value or more."""
     ordered = sorted(values)
     highest = len(ordered) - 1
-    return Spread(
+    return WindowSpread(
         mean=statistics.fmean(ordered),
         p50=statistics.median(ordered),
         p95=ordered[min(highest, math.ceil(0.95 * len(ordered)) - 1)],
@@ -257,11 +264,7 @@ def _integrate(figures: Figures, trace: Trace, lost: Missing | None, largest_gap
 def integral(points: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
     """Integrate the line through the points from begin to end; it is level beyond its ends."""
     inside = [(at, value) for at, value in points if begin_s < at < end_s]
-    line = [
-        (begin_s, at_time(points, begin_s)),
-        *inside,
-        (end_s, at_time(points, end_s)),
-    ]
+    line = [(begin_s, at_time(points, begin_s)), *inside, (end_s, at_time(points, end_s))]
     return sum(
         (later - earlier) * (one + other) / 2 for (earlier, one), (later, other) in pairwise(line)
     )
@@ -282,7 +285,7 @@ def at_time(points: Sequence[tuple[float, float]], at_s: float) -> float:
     return one + (at_s - earlier) / (later - earlier) * (other - one)
 
 
-def _reasons(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
+def _reasons(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
     place = FIELDS.index("reasons")
     polled = [value for sample in inside if (value := sample.values[place]) is not None]
     if not polled:
@@ -304,10 +307,9 @@ def _reasons(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
 def counted_s(trace: Trace, counter: str, begin_s: float, end_s: float) -> float | Missing:
     """Return by how many seconds a counter of nanoseconds advanced from begin to end."""
     points = _points(trace, counter)
-    near = [
-        point for point in points if begin_s - LARGEST_GAP_S <= point[0] <= end_s + LARGEST_GAP_S
-    ]
-    if len(near) < 2 or near[0][0] > begin_s + LARGEST_GAP_S or near[-1][0] < end_s - LARGEST_GAP_S:
+    gap_s = LARGEST_GAP_S
+    near = [point for point in points if begin_s - gap_s <= point[0] <= end_s + gap_s]
+    if len(near) < 2 or near[0][0] > begin_s + gap_s or near[-1][0] < end_s - gap_s:
         return _why(trace, counter)
     raised: list[tuple[float, float]] = []
     carry = 0.0
@@ -320,7 +322,7 @@ def counted_s(trace: Trace, counter: str, begin_s: float, end_s: float) -> float
     return NS * (at_time(raised, end_s) - at_time(raised, begin_s))
 
 
-def _test_steadiness(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
+def _test_steadiness(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
     limits = {
         "power_w": ("power drifts", MOST_POWER_DRIFT),
         "sm_clock_mhz": ("clock drifts", MOST_CLOCK_DRIFT),
@@ -354,7 +356,7 @@ def fitted_slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return slope, math.sqrt(residual / (max(updates - 2, 1) * spread_s))
 
 
-def _series(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> Series:
+def _series(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> WindowSeries:
     """Return at most a hundred points; a point is the mean of its samples."""
     size = -(-len(inside) // _POINTS)
     groups = [inside[start : start + size] for start in range(0, len(inside), size)]
@@ -365,7 +367,7 @@ def _series(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> Series:
             yield round(statistics.fmean(values), 3) if values else None
 
     middle = (statistics.fmean(sample.at_ns for sample in group) * NS for group in groups)
-    return Series(
+    return WindowSeries(
         tuple(round(time_s - figures.begin_s, 4) for time_s in middle),
         tuple(column("power_w")),
         tuple(column("sm_clock_mhz")),
