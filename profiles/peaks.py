@@ -23,7 +23,7 @@ KIB = 1024
 class Peak:
     """One GPU model at its default power limit.
 
-    name             the name that the GPU reports, or a prefix of it
+    name             the GPU's name or a prefix of it, for example "NVIDIA H200"
     sm               compute capability, 10 * major + minor
     multiprocessors  SMs
     power_w          default limit of the board

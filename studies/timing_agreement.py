@@ -248,7 +248,7 @@ def _time(calls: Sequence[Beside], device: torch.device, sm: int, on: Ground) ->
 
 
 def _table(calls: Sequence[Beside]) -> tuple[Table, int, int]:
-    """Return the table, the number of calls that agree, and the number of all other calls."""
+    """Return the table, how many calls agree, and how many differ unexplained or have no figure."""
     table = Table(title="the suite's medians beside other ways of timing")
     columns = ("call", "suite us", "other us", "by", "difference", "unexplained", "processes")
     for column in (*columns, "without pauses"):

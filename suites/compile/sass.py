@@ -40,7 +40,7 @@ _LANES = 32
 class Instruction:
     """One instruction: its address, its predicate, its opcode and its operands.
 
-    `place` is the source's file and line, or "" if the text has none.
+    `place` is the source's file and line, for example "k.py:12", or "" if the text has none.
     """
 
     address: int

@@ -250,7 +250,7 @@ class CompileWorkers:
                 yield worker.sm, task, answer
 
     def _longest(self) -> str:
-        """Return a text about the longest running task and its seconds."""
+        """Describe the longest running task, for example "at k on CASE for sm 90 since 8 s"."""
         now = time.monotonic()
         first = min(self._busy, key=lambda worker: worker.started)
         assert first.task is not None

@@ -37,7 +37,7 @@ def too_large(root: Path = ROOT) -> str | None:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variable that states the commit, which only .git knows."""
+    """Return the variable that states the commit to nodes, for example with "1f2e3d4 clean"."""
     commit, edited = git_state()
     return {} if commit is None else {CHECKOUT: f"{commit} {'edited' if edited else 'clean'}"}
 

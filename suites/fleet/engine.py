@@ -66,7 +66,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The engine lost the attempt, or the node that it ran on."""
+    """The engine lost the attempt, for example because its node was removed."""
 
     reason: str
 

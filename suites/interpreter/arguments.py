@@ -54,7 +54,7 @@ NEEDED = ("KernelParam", "mangle_type")
 class Argument:
     """A number that is passed to a kernel.
 
-    kind       Triton's name of its type: "i64", "fp32", "constexpr"
+    kind       Triton's name of its type, for example "i64", "fp32" or "constexpr"
     is_passed  True if the caller passed the number; False for a default
     """
 

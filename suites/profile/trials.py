@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The entry's name in the progress bar."""
+        """The entry's name in the progress bar, for example "flash, zeros"."""
         return f"{self.kernel.name}, {self.distribution}"
 
 

@@ -236,7 +236,7 @@ def _runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Ru
 
 
 def who(launch: Launch) -> str:
-    """Return the running program and its kernel, as the subject of a sentence."""
+    """Return the running program and its kernel, for example "program (0, 0, 0) of copy"."""
     return f"program {launch.place} of {launch.kernel}"
 
 
@@ -286,7 +286,7 @@ def conflict(
 
 
 def _nearest(launch: Launch, low: int, high: int) -> str:
-    """Return the distance of an untagged access from the nearest argument, as text."""
+    """Return an access's distance from an argument, for example ", 3 elements past the nearest"."""
     best: tuple[int, str, Tagged] | None = None
     for extent in launch.extents.values():
         start, end = extent.start - (extent.tag << TAG), extent.end - (extent.tag << TAG)

@@ -55,6 +55,6 @@ def let_pass(loads: Sequence[str]) -> tuple[str, ...]:
 
 
 def listed(loads: Sequence[str]) -> str:
-    """Return the first loads as text, and the number of further ones."""
+    """Return the loads as text, for example "x_ptr at line 5 of k.py, ... and 2 more"."""
     more = f" and {len(loads) - _MOST} more" if len(loads) > _MOST else ""
     return ", ".join(loads[:_MOST]) + more

@@ -80,7 +80,7 @@ class ProgramOrder:
         return self.last_ahead.get(self.program(segment), 0) >= segment
 
     def place(self, segment: int) -> str:
-        """Return the name of a segment's program, as in a sentence."""
+        """Return the name of a segment's program, for example "program (1, 0, 0)"."""
         if segment < FIRST:
             return "several programs"
         return f"program {self.places[self.program(segment)]}"
