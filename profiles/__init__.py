@@ -1,4 +1,4 @@
-"""The machine: what it is, and (through NVML) what state it is in."""
+"""The machine: its description, and its state as NVML reports it."""
 
 from kernel_workbench.bare_names import check_name
 

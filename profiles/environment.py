@@ -1,4 +1,4 @@
-"""The machine and its software, as a record needs them. What can't be read is None, never zero."""
+"""The machine and its software, as a record needs them. An unreadable value is None, never zero."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kernel_workbench.profiles.traces import Missing
 
 _PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvidia-ml-py")
 _ROOMS = ("kernel_workbench", "oracles", "kernels", "profiles", "reports", "suites")
-# Of a copy of the checkout: its commit, and "clean" or "edited" after a space.
+# The variable holds a copied checkout's commit and, after a space, "clean" or "edited".
 CHECKOUT = "WORKBENCH_CHECKOUT"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def _then(told: Any, made: Callable[[Any], Any]) -> Any:  # noqa: ANN401  (pynvml is untyped)
-    """Something made of what NVML told; a Missing stays one."""
-    return told if isinstance(told, Missing) else made(told)
+def _then(value: Any, convert: Callable[[Any], Any]) -> Any:  # noqa: ANN401  (pynvml is untyped)
+    """Return `convert(value)`, or `value` itself where it is a Missing."""
+    return value if isinstance(value, Missing) else convert(value)
 
 
 def _watts(milliwatts: int) -> float:
@@ -35,7 +35,7 @@ def _watts(milliwatts: int) -> float:
 
 
 def _default_clock(gpu: NvmlGpu) -> Any:  # noqa: ANN401  (pynvml is untyped)
-    """Of applications, where the driver still has such a thing; else the most."""
+    """Return the default application clock, or the highest clock where the driver has none."""
     clock = gpu.ask("nvmlDeviceGetDefaultApplicationsClock", pynvml.NVML_CLOCK_SM)
     if isinstance(clock, Missing):
         return gpu.ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
@@ -67,9 +67,9 @@ _FACTS: dict[str, Callable[[NvmlGpu], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as NVML describes it. memory_bytes: the whole card's.
+    """A GPU as NVML describes it. `memory_bytes` counts the whole card's memory.
 
-    missing: by field, why it couldn't be read; such a field is None.
+    `missing` maps a field that couldn't be read to the reason; the field itself is then None.
     """
 
     uuid: str
@@ -91,32 +91,32 @@ class Gpu:
 
 
 def gpu(uuid: str, pci_bus_id: str | None = None) -> Gpu | Missing:
-    """The GPU of this UUID (with or without `GPU-`), or why NVML can't describe it.
+    """Return the GPU of this UUID (with or without `GPU-`), or why NVML can't describe it.
 
-    By UUID, since NVML's indices take no notice of CUDA_VISIBLE_DEVICES.
+    The UUID finds the GPU, because NVML's indices ignore CUDA_VISIBLE_DEVICES.
     """
-    found = open_gpu(uuid, pci_bus_id)
-    if isinstance(found, Missing):
-        return found
+    device = open_gpu(uuid, pci_bus_id)
+    if isinstance(device, Missing):
+        return device
     try:
-        told = {"driver": driver()} | {name: fact(found) for name, fact in _FACTS.items()}
+        values = {"driver": driver()} | {name: fact(device) for name, fact in _FACTS.items()}
     finally:
-        found.close()
-    missing = {name: each for name, each in told.items() if isinstance(each, Missing)}
-    if found.virtualisation is None:
-        missing["virtualisation"] = Missing("not supported", "this driver doesn't tell it")
-    known = {name: None if name in missing else each for name, each in told.items()}
+        device.close()
+    missing = {name: value for name, value in values.items() if isinstance(value, Missing)}
+    if device.virtualisation is None:
+        missing["virtualisation"] = Missing("not supported", "this driver doesn't report it")
+    readable = {name: None if name in missing else value for name, value in values.items()}
     return Gpu(
-        uuid=found.uuid,
-        mig=found.mig,
-        virtualisation=found.virtualisation,
+        uuid=device.uuid,
+        mig=device.mig,
+        virtualisation=device.virtualisation,
         missing=missing,
-        **known,
+        **readable,
     )
 
 
 def hashed(uuid: str) -> str:
-    """A UUID as records keep it on request: the same for the same GPU, and not to be undone."""
+    """Return the hash of a UUID: equal for the same GPU, and not reversible."""
     return f"sha256-{hashlib.sha256(uuid.encode()).hexdigest()[:16]}"
 
 
@@ -125,7 +125,7 @@ _GVISOR = ("gvisor", "Sun Jan 10 15:06:54 PST 2016")
 
 
 def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str | None:
-    """What this process is contained in, outermost last; None where there is no mark of any."""
+    """Return the containers of this process, outermost last, for example "docker, gvisor"."""
     kernel = _read(root / "proc/version") + _read(root / "proc/sys/kernel/osrelease")
     groups = _read(root / "proc/1/cgroup")
     board = _read(root / "sys/class/dmi/id/sys_vendor") + _read(root / "proc/cmdline")
@@ -137,9 +137,9 @@ def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ)
         "gvisor": any(mark in kernel for mark in _GVISOR),
         "firecracker": "firecracker" in board.lower(),
     }
-    found = [name for name, is_there in marks.items() if is_there]
+    containers = [name for name, is_there in marks.items() if is_there]
     named = variables.get("container", "")  # set by systemd-nspawn, lxc and podman
-    return ", ".join(found) or named or None
+    return ", ".join(containers) or named or None
 
 
 def _read(path: Path) -> str:
@@ -150,7 +150,7 @@ def _read(path: Path) -> str:
 
 
 def cpu_name() -> str:
-    """The processor's model name."""
+    """Return the processor's model name."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -161,7 +161,7 @@ def cpu_name() -> str:
 
 
 def packages() -> dict[str, str]:
-    """Versions of the packages that a result depends on, of those that are installed."""
+    """Return the versions of the installed packages that a result depends on, by name."""
     versions = {}
     for name in _PACKAGES:
         try:
@@ -172,12 +172,12 @@ def packages() -> dict[str, str]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """The checkout's commit, and whether it has uncommitted changes; None where git can't say.
+    """Return the checkout's commit, and True if it has uncommitted changes; None if git fails.
 
-    A copy of the checkout on another machine has no .git: there `CHECKOUT` says it.
+    A copy of the checkout on another machine has no .git: the variable `CHECKOUT` states both.
     """
-    if told := os.environ.get(CHECKOUT):
-        name, _, state = told.partition(" ")
+    if stated := os.environ.get(CHECKOUT):
+        name, _, state = stated.partition(" ")
         return name, state != "clean"
 
     def git(*arguments: str) -> str | None:
@@ -199,7 +199,7 @@ def git_state() -> tuple[str | None, bool | None]:
 
 
 def hash_of(path: Path) -> str | None:
-    """SHA-256 of a file's bytes; None where it can't be read."""
+    """Return the SHA-256 of a file's bytes; None where the file can't be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -207,19 +207,19 @@ def hash_of(path: Path) -> str | None:
 
 
 def tree_hash(root: Path = _ROOT) -> str:
-    """SHA-256 of the files that make a run what it is, by path and content.
+    """Return a SHA-256 over the paths and contents of the files that a run depends on.
 
-    All of the rooms, committed or not, and the pinned versions; so it is the same with git and
-    without, and a word in the README or another test changes nothing.
+    The files are all rooms, committed or not, and the pinned versions. The hash is the same with
+    git and without it, and a change in the README or in a test doesn't alter the hash.
     """
     whole = hashlib.sha256()
-    files = [each for room in _ROOMS for each in (root / room).rglob("*")]
-    for each in sorted([*files, root / "pyproject.toml"]):
-        if each.is_file() and "__pycache__" not in each.parts:
-            whole.update(f"{each.relative_to(root)}\0{hash_of(each)}\n".encode())
+    files = [path for room in _ROOMS for path in (root / room).rglob("*")]
+    for path in sorted([*files, root / "pyproject.toml"]):
+        if path.is_file() and "__pycache__" not in path.parts:
+            whole.update(f"{path.relative_to(root)}\0{hash_of(path)}\n".encode())
     return whole.hexdigest()
 
 
 def host() -> tuple[str, str]:
-    """The host's name, and its platform."""
+    """Return the host's name, and its platform."""
     return socket.gethostname(), platform.platform()

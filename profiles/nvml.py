@@ -1,8 +1,8 @@
-"""NVML, read by read: a value, or the reason why there is none; nothing here raises for a GPU.
+"""NVML, read by read: a read returns a value or a `Missing` with the reason, and never raises.
 
-A GPU is found by UUID or PCI address, never by index: NVML takes no notice of
-CUDA_VISIBLE_DEVICES. `nvmlDeviceGetFieldValues` succeeds as a whole and leaves each field's own
-status in `nvmlReturn`; which member of its union holds the value is in `valueType`.
+A GPU is found by UUID or PCI address, never by index, because NVML ignores CUDA_VISIBLE_DEVICES.
+`nvmlDeviceGetFieldValues` succeeds as a whole and leaves each field's own status in `nvmlReturn`;
+`valueType` says which member of the union holds the value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
 }
-# What the board draws as a whole, which is no one's own where several share it.
+# The board's draw as a whole: where several users share the board, it belongs to none of them.
 _OF_BOARD = frozenset({POWER, "power_average_mw", ENERGY})
 
 _WHY = {
@@ -44,9 +44,9 @@ _WHY = {
         "NVML and the driver are of two versions; a restart of the host loads the new one",
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: ("no permission", "this user may not read it"),
-    pynvml.NVML_ERROR_NOT_SUPPORTED: ("not supported", "this GPU doesn't tell it"),
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: ("not supported", "this driver doesn't know of it"),
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: ("not supported", "this driver doesn't know of it"),
+    pynvml.NVML_ERROR_NOT_SUPPORTED: ("not supported", "this GPU doesn't report it"),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: ("not supported", "this driver doesn't know it"),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: ("not supported", "this driver doesn't know it"),
     pynvml.NVML_ERROR_GPU_IS_LOST: ("gpu lost", "the GPU fell off the bus"),
     pynvml.NVML_ERROR_RESET_REQUIRED: ("gpu lost", "the GPU has to be reset"),
     pynvml.NVML_ERROR_GPU_NOT_FOUND: ("gpu lost", "the GPU is gone"),
@@ -63,27 +63,27 @@ _VIRTUALISATION = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA: "host of vSGA",
 }
 _MIG = Missing("mig", "the board's power is shared by its MIG instances, so it is no one's own")
-_VGPU = Missing("vgpu", "the host doesn't tell a vGPU what its board draws")
+_VGPU = Missing("vgpu", "the host doesn't report the board's power to a vGPU")
 
 Reading = int | Missing
 
 
 class Meter(Protocol):
-    """What a sampler reads: a GPU, or a recorded trace that stands in for one."""
+    """A source of samples: a GPU, or a recorded trace that stands in for one."""
 
     uuid: str
 
     def read(self, names: Sequence[str]) -> dict[str, Reading]:
-        """The fields of these names, each a value or the reason why there is none."""
+        """Read fields; return by name a value, or the reason why there is none."""
 
 
 def why(error: Any) -> Missing:  # noqa: ANN401  (pynvml is untyped)
-    """The reason that an NVMLError stands for."""
+    """Return the reason that an NVMLError stands for."""
     return why_status(error.value)
 
 
 def why_status(status: int) -> Missing:
-    """The reason that a status of NVML's stands for."""
+    """Return the reason that an NVML status stands for."""
     if status in _WHY:
         return Missing(*_WHY[status])
     return Missing("error", f"NVML says: {pynvml.NVMLError(status)}")
@@ -91,9 +91,9 @@ def why_status(status: int) -> Missing:
 
 @dataclass(slots=True)
 class NvmlGpu:
-    """A GPU that NVML knows. `close` lets go of the library.
+    """A GPU that NVML knows. `close` releases the library.
 
-    mig      the board is divided, and `handle` is of the whole
+    mig      True if the board is divided; `handle` is then the whole board's
     """
 
     uuid: str
@@ -102,7 +102,7 @@ class NvmlGpu:
     virtualisation: str | None = None
 
     def read(self, names: Sequence[str]) -> dict[str, Reading]:
-        """The fields of these names, each a value or the reason why there is none."""
+        """Read fields; return by name a value, or the reason why there is none."""
         wanted = [name for name in names if name in _FIELD_IDS]
         read = self._field_values(wanted) if wanted else {}
         for name in names:
@@ -111,7 +111,7 @@ class NvmlGpu:
         return {name: self._own(name, read[name]) for name in names}
 
     def ask(self, function: str, *arguments: object) -> Any:  # noqa: ANN401  (untyped)
-        """What pynvml's function of the handle returns, or a Missing."""
+        """Call a pynvml function with the handle; return its result, or a Missing."""
         try:
             return getattr(pynvml, function)(self.handle, *arguments)
         except pynvml.NVMLError as error:
@@ -122,15 +122,15 @@ class NvmlGpu:
             return Missing("error", "NVML's text can't be read")
 
     def compute_processes(self) -> tuple[int, ...] | Missing:
-        """The ids of processes that compute on the GPU; in a container the host's, or none."""
+        """Return the host's ids of processes that compute on the GPU; a container may see none."""
         if self.mig:
             return Missing("mig", "the board lists the processes of all its MIG instances")
-        found = self.ask("nvmlDeviceGetComputeRunningProcesses")
-        return found if isinstance(found, Missing) else tuple(int(each.pid) for each in found)
+        users = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        return users if isinstance(users, Missing) else tuple(int(user.pid) for user in users)
 
     def close(self) -> None:
-        """Let go of NVML."""
-        _let_go()
+        """Release NVML."""
+        _release()
 
     def _called(self, name: str) -> Reading:
         value = self.ask(*_CALLS[name])
@@ -151,7 +151,7 @@ class NvmlGpu:
         answers = self.ask("nvmlDeviceGetFieldValues", ids)
         if isinstance(answers, Missing):
             return dict.fromkeys(names, answers)
-        return {name: _member(each) for name, each in zip(names, answers, strict=True)}
+        return {name: _member(answer) for name, answer in zip(names, answers, strict=True)}
 
 
 def _member(answer: Any) -> Reading:  # noqa: ANN401  (a structure of pynvml's)
@@ -163,7 +163,7 @@ def _member(answer: Any) -> Reading:  # noqa: ANN401  (a structure of pynvml's)
     return int(getattr(answer.value, member))
 
 
-# By function's name, so that a pynvml that lacks one is a reason like any other.
+# Functions are named, so that one which pynvml lacks becomes a reason like any other.
 _CALLS: dict[str, tuple[str, *tuple[int, ...]]] = {
     "power_average_mw": ("nvmlDeviceGetPowerUsage",),
     "sm_clock_mhz": ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
@@ -176,14 +176,14 @@ _OLD_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"  # their name before 
 
 
 def open_gpu(uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | Missing:
-    """The GPU of this UUID, with or without its `GPU-`, else the one at this PCI address."""
+    """Return the GPU of this UUID, with or without its `GPU-`, else the one at this PCI address."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return why(error)
-    handle, mig = _found(uuid, pci_bus_id)
+    handle, mig = _find(uuid, pci_bus_id)
     if isinstance(handle, Missing):
-        _let_go()
+        _release()
         return handle
     gpu = NvmlGpu(full_uuid(uuid), handle, mig)
     true_uuid = gpu.ask("nvmlDeviceGetUUID")
@@ -202,15 +202,15 @@ def full_uuid(uuid: str) -> str:
 
 
 def driver() -> str | Missing:
-    """The driver's version, while a GPU is open."""
+    """Return the driver's version; a GPU must be open."""
     try:
         return str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
         return why(error)
 
 
-def _found(uuid: str, pci_bus_id: str | None) -> tuple[Any, bool]:
-    """A board's handle, or a Missing; and whether the UUID is of a part of the board."""
+def _find(uuid: str, pci_bus_id: str | None) -> tuple[Any, bool]:
+    """Return a board's handle or a Missing, and True if the UUID names a part of the board."""
     bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
     reason = Missing("gpu not found", f"NVML knows no GPU of UUID {uuid}")
     try:
@@ -231,7 +231,7 @@ def _found(uuid: str, pci_bus_id: str | None) -> tuple[Any, bool]:
         return reason, False
 
 
-def _let_go() -> None:
+def _release() -> None:
     try:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:

@@ -1,11 +1,11 @@
-"""What GPUs could do at most: peaks by model, and what one SM holds by compute capability.
+"""Peaks of GPU models, and the limits of one SM by compute capability.
 
 Peaks are dense, with fp32 accumulation, at boost clock: a vendor's figures with sparsity are
-halved. Two models of one name differ in SMs or in the power they may draw, so a model is looked up
-by all three. `tests/profiles/test_peaks.py` holds the rows to one another: fp32 = 2 x lanes x SMs x
-clock.
+halved. Two models of one name differ in SMs or in power limit, so name, SMs and power limit select
+a model together. `tests/profiles/test_peaks.py` checks the rows against one another:
+fp32 = 2 x lanes x SMs x clock.
 
-Limits of an SM are those of NVIDIA's CCCL (cuda/__device/arch_traits.h), whose source is the table
+Limits of an SM come from NVIDIA's CCCL (cuda/__device/arch_traits.h), whose source is the table
 "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide; fp32 lanes are
 from its table of arithmetic throughput. Registers are given out to warps in units of 256, and
 shared memory to blocks in units of 128 bytes (of 256 before sm 80): the occupancy calculator of
@@ -23,14 +23,14 @@ KIB = 1024
 class Peak:
     """One GPU model at its default power limit.
 
-    name             what it reports as its own; a longer name that starts so is one too
+    name             the GPU's name or a prefix of it, for example "NVIDIA H200"
     sm               compute capability, 10 * major + minor
     multiprocessors  SMs
     power_w          default limit of the board
     half_tflops      fp16 on tensor cores, and bf16 where `bf16`
     tf32_tflops      on tensor cores; None before sm 80
-    fp32_tflops      outside of them
-    memory_gb_s      of the memory's interface
+    fp32_tflops      outside of tensor cores
+    memory_gb_s      bandwidth of the memory's interface
     l2_mb            in MB as the vendor counts
     source           the vendor's document
     """
@@ -48,17 +48,17 @@ class Peak:
 
     @property
     def bf16(self) -> bool:
-        """Whether the tensor cores take bf16."""
+        """True if the tensor cores take bf16."""
         return self.sm >= 80
 
     @property
     def clock_mhz(self) -> float:
-        """The boost clock that the fp32 peak was counted at: an FMA is two flops."""
+        """The boost clock in MHz that the fp32 peak assumes: an FMA is two flops."""
         lanes = LIMITS[self.sm].fp32_lanes * self.multiprocessors
         return self.fp32_tflops * 1e6 / (2 * lanes)
 
 
-# Newest last in each generation; the first row of an sm stands for it where one GPU has to.
+# Newest last in each generation; the first row of an sm represents that sm.
 PEAKS: tuple[Peak, ...] = (
     Peak(
         name="Tesla V100-SXM2", sm=70, multiprocessors=80, power_w=300,
@@ -134,14 +134,14 @@ PEAKS: tuple[Peak, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one SM of a compute capability holds, and what a block of it may take.
+class SmLimits:
+    """The resources of one SM of a compute capability, and the most that one block may use.
 
-    shared_bytes           of an SM, for all its blocks
+    shared_bytes           shared memory of an SM, for all its blocks
     shared_block_bytes     the most that a block may ask for
     shared_reserved_bytes  taken by the driver from each block's share
-    shared_unit_bytes      shared memory is given out in multiples of it
-    warps, blocks          resident at one time
+    shared_unit_bytes      shared memory is allocated in multiples of this size
+    warps, blocks          the most that are resident at one time
     fp32_lanes             FMA units
     """
 
@@ -154,14 +154,14 @@ class Limits:
     fp32_lanes: int
     registers: int = 65_536
     registers_a_thread: int = 255
-    register_unit: int = 256  # given out to warps in multiples of it
+    register_unit: int = 256  # warps get registers in multiples of this
     schedulers: int = 4  # each issues one warp instruction a cycle
     special_lanes: int = 16  # exp2, rsqrt and their like
 
 
-def _limits(shared_kib: int, warps: int, blocks: int, lanes: int) -> Limits:
-    """Limits from sm 80 on: the driver keeps 1 KiB of each block's shared memory."""
-    return Limits(
+def _limits(shared_kib: int, warps: int, blocks: int, lanes: int) -> SmLimits:
+    """Return limits from sm 80 on: the driver keeps 1 KiB of each block's shared memory."""
+    return SmLimits(
         shared_bytes=shared_kib * KIB,
         shared_block_bytes=(shared_kib - 1) * KIB,
         shared_reserved_bytes=KIB,
@@ -172,9 +172,9 @@ def _limits(shared_kib: int, warps: int, blocks: int, lanes: int) -> Limits:
     )
 
 
-def _early_limits(shared_kib: int, warps: int, blocks: int) -> Limits:
-    """Limits before sm 80: nothing is kept, and the unit is 256 bytes."""
-    return Limits(
+def _early_limits(shared_kib: int, warps: int, blocks: int) -> SmLimits:
+    """Return limits before sm 80: the driver keeps nothing, and the unit is 256 bytes."""
+    return SmLimits(
         shared_bytes=shared_kib * KIB,
         shared_block_bytes=shared_kib * KIB,
         shared_reserved_bytes=0,
@@ -185,7 +185,7 @@ def _early_limits(shared_kib: int, warps: int, blocks: int) -> Limits:
     )
 
 
-LIMITS: dict[int, Limits] = {
+LIMITS: dict[int, SmLimits] = {
     70: _early_limits(96, warps=64, blocks=32),
     75: _early_limits(64, warps=32, blocks=16),
     80: _limits(164, warps=64, blocks=32, lanes=64),
@@ -201,10 +201,10 @@ LIMITS: dict[int, Limits] = {
 
 
 def peak_of(name: str, multiprocessors: int, power_w: float) -> Peak | None:
-    """The row of the GPU that calls itself `name` and has these SMs and this power limit.
+    """Return the row of the GPU that reports this name, number of SMs and power limit in watts.
 
-    A limit within 5% is the row's. None where no row fits: a card that is capped, or cut in parts
-    (MIG), has other peaks than the whole one.
+    The power limit may differ by 5%. None means that no row fits: a card that is capped, or divided
+    (MIG), has other peaks than the whole card.
     """
     fitting = [
         peak
@@ -217,5 +217,5 @@ def peak_of(name: str, multiprocessors: int, power_w: float) -> Peak | None:
 
 
 def peaks_of_sm(sm: int) -> tuple[Peak, ...]:
-    """The models of a compute capability, the one that stands for it first."""
+    """Return the models of a compute capability, its representative first."""
     return tuple(peak for peak in PEAKS if peak.sm == sm)

@@ -1,4 +1,4 @@
-"""Processor time as Linux tells it in /proc: all of the host's, and a tree of processes'."""
+"""Processor time as Linux reports it in /proc: the whole host's, and a process tree's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_IDLE = (3, 4)  # of a host's fields: idle, and idle while a disk works
+_IDLE = (3, 4)  # places in a host's fields: idle, and idle while a disk works
 _GUEST_FROM = 8  # a guest's time is in the first field too
-# Of a process's fields after its name: its parent, and its time and that of children which ended.
+# Places in a process's fields after its name: its parent; its time and its ended children's time.
 _PARENT, _TIMES = 1, slice(11, 15)
 
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """Ticks of all cores together since the host started: busy, and busy or not."""
+    """Ticks of all cores together since the host started: busy ticks, and all ticks."""
 
     busy: int
     whole: int
@@ -22,14 +22,14 @@ class HostTime:
 
 @dataclass(frozen=True, slots=True)
 class TreeTime:
-    """A process and all below it: their ids, and the ticks that they have taken."""
+    """A process and its descendants: their ids, and the ticks that they have used."""
 
     processes: frozenset[int]
     ticks: int
 
 
 def host_time(root: Path = _PROC) -> HostTime | None:
-    """The host's time; None where it isn't told (a sandbox has zeros there)."""
+    """Return the host's time; None where the host hides it (a sandbox shows zeros)."""
     try:
         name, *fields = (root / "stat").read_text().split("\n", 1)[0].split()
         ticks = list(map(int, fields[:_GUEST_FROM]))
@@ -42,20 +42,20 @@ def host_time(root: Path = _PROC) -> HostTime | None:
 
 
 def tree_time(top: int, root: Path = _PROC) -> TreeTime:
-    """The time of the process `top` and of all below it, those that have ended too."""
+    """Return the time of the process `top` and of its descendants, ended ones included."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
-    for each in root.iterdir():
-        if each.name.isdigit():
+    for folder in root.iterdir():
+        if folder.name.isdigit():
             try:
-                fields = (each / "stat").read_text().rpartition(")")[2].split()
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue  # it has ended
-            children.setdefault(int(fields[_PARENT]), []).append(int(each.name))
-            ticks[int(each.name)] = sum(map(int, fields[_TIMES]))
-    found, todo = set(), [top]
+            children.setdefault(int(fields[_PARENT]), []).append(int(folder.name))
+            ticks[int(folder.name)] = sum(map(int, fields[_TIMES]))
+    tree, todo = set(), [top]
     while todo:
         process = todo.pop()
-        found.add(process)
+        tree.add(process)
         todo += children.get(process, [])
-    return TreeTime(frozenset(found), sum(ticks.get(each, 0) for each in found))
+    return TreeTime(frozenset(tree), sum(ticks.get(process, 0) for process in tree))

@@ -1,6 +1,6 @@
-"""A recorded trace in place of a GPU, with faults put into it: how NVML's failures are tried.
+"""A recorded trace that replaces a GPU, with injected faults, to test the handling of failures.
 
-A fault is spelled `CODE`, `CODE:FIELD`, each with `@SECONDS` for one that comes later: "not
+A fault is spelled `CODE` or `CODE:FIELD`, with `@SECONDS` for a later one. For example: "not
 supported:energy_mj", "gpu lost@1.5", "went back:sw_power_cap_ns@2", "no library".
 """
 
@@ -20,7 +20,7 @@ _CODES = frozenset({"not supported", "no permission", "no data", _WENT_BACK}) | 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong: with one field, or with all where `name` is None; from `after_s` on."""
+    """A failure of the field `name`, or of all fields if it is None, from `after_s` on."""
 
     code: str
     name: str | None = None
@@ -28,7 +28,7 @@ class Fault:
 
     @classmethod
     def of(cls, text: str) -> Fault:
-        """A fault as it is spelled. Raises ValueError, in one sentence."""
+        """Parse a fault, for example "gpu lost@1.5". Raises ValueError with one sentence."""
         what, _, when = text.partition("@")
         code, _, name = what.partition(":")
         if code not in _CODES:
@@ -44,9 +44,9 @@ class Fault:
 
 @dataclass(slots=True)
 class Replay:
-    """A meter that says at each time what the trace has; past its end it goes on as it went.
+    """A meter that returns the trace's value at each time, and repeats the trace past its end.
 
-    Counters are carried on by what the whole trace added to them, all else starts over.
+    In a repetition, counters go on from their last value; all other fields start over.
     """
 
     trace: Trace
@@ -59,10 +59,10 @@ class Replay:
     def __post_init__(self) -> None:
         self.uuid = self.trace.uuid
         self._began_ns = self.clock_ns()
-        self._stamps = [each.at_ns for each in self.trace.samples]
+        self._stamps = [sample.at_ns for sample in self.trace.samples]
 
     def read(self, names: Sequence[str]) -> dict[str, Reading]:
-        """The fields of these names, each a value or the reason why there is none."""
+        """Read fields; return by name a value, or the reason why there is none."""
         passed_ns = self.clock_ns() - self._began_ns
         return {name: self._read(name, passed_ns) for name in names}
 
@@ -77,7 +77,7 @@ class Replay:
         value = self._value(name, passed_ns)
         if value is None:
             return self.trace.missing.get(name, Missing("no data", "the trace has no value here"))
-        # A driver that is loaded anew counts from zero.
+        # A reloaded driver counts from zero.
         return value - self._first(name) if going_back else value
 
     def _value(self, name: str, passed_ns: int) -> int | None:
@@ -91,4 +91,4 @@ class Replay:
         return value + rounds * ((column[-1] or 0) - self._first(name))
 
     def _first(self, name: str) -> int:
-        return next((each for each in self.trace.column(name) if each is not None), 0)
+        return next((value for value in self.trace.column(name) if value is not None), 0)

@@ -1,12 +1,12 @@
-"""Samples a GPU through NVML, as a process of its own, until its standard input closes.
+"""Sample a GPU through NVML, in a process of its own, until its standard input closes.
 
     python -m kernel_workbench.profiles.sampler --uuid GPU-... --period-ms 20 --out FILE
 
-A process apart, so that neither the lock of the measured program's Python nor its garbage
-collector makes gaps. It says "ready" on standard output once it has its GPU, or can't have it; why
-it can't stands in the file. After a field's failure the others are read on; one that isn't
-supported isn't asked for again. With --alternate-s it samples every other so many seconds, so that
-what it costs the GPU can be seen within one run of a kernel.
+The process is separate so that neither the measured program's interpreter lock nor its garbage
+collector makes gaps. It prints "ready" once it has opened the GPU or failed to; the file then holds
+the reason. After one field fails, the other fields are still read; an unsupported field isn't read
+again. With --alternate-s the process samples and rests in turn, that many seconds at a time, so
+that one run of a kernel shows what sampling costs the GPU.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from kernel_workbench.profiles.traces import (
     FATAL,
     FIELDS,
     Missing,
-    Sample,
     TraceError,
+    TraceSample,
     TraceWriter,
     load,
 )
 
 _FAST = tuple(name for name in FIELDS if name != ENERGY)
 _FLUSH_EVERY_S = 0.5
-# What doesn't change while a driver is loaded.
+# Reasons that don't change while a driver is loaded.
 _NEVER = frozenset({"not supported", "no permission", "mig", "vgpu"})
 
 
@@ -46,21 +46,21 @@ def _host_ns() -> int:
 
 @dataclass(slots=True)
 class Steps:
-    """The clock of a replay: it stands still, but for the steps that the sampler makes.
+    """The clock of a replay: it moves only when the sampler sets it.
 
-    A replayed trace then has no gaps, however late a busy host comes to its rounds.
+    A replayed trace then has no gaps, however late a busy host runs its rounds.
     """
 
     at_ns: int = field(default_factory=_host_ns)
 
     def __call__(self) -> int:
-        """Nanoseconds of CLOCK_MONOTONIC: of the round that is due."""
+        """Return the time of the current round, in nanoseconds of CLOCK_MONOTONIC."""
         return self.at_ns
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Reads a meter at fixed times and writes what it says; remembers what it needn't ask."""
+    """Reads a meter and writes its values; skips fields that can't be read."""
 
     meter: Meter
     writer: TraceWriter
@@ -70,7 +70,7 @@ class Sampler:
     _failed: set[str] = field(default_factory=set)
 
     def sample(self) -> None:
-        """One round of reads; once the GPU is gone, nothing is read or written any more."""
+        """Read and write one round; do nothing once the GPU is lost."""
         at_ns = self.clock_ns()
         values = self._read(_FAST, at_ns)
         energy_at_ns = self.clock_ns()
@@ -78,14 +78,14 @@ class Sampler:
         done_ns = self.clock_ns()
         if not self.gone:
             row = tuple(values[name] for name in FIELDS)
-            self.writer.sample(Sample(at_ns, energy_at_ns, done_ns, row))
+            self.writer.sample(TraceSample(at_ns, energy_at_ns, done_ns, row))
 
     def _read(self, names: Sequence[str], at_ns: int) -> dict[str, int | None]:
         values: dict[str, int | None] = dict.fromkeys(names)
-        asked = [name for name in names if name not in self._given_up]
-        if self.gone or not asked:
+        wanted = [name for name in names if name not in self._given_up]
+        if self.gone or not wanted:
             return values
-        for name, value in self.meter.read(asked).items():
+        for name, value in self.meter.read(wanted).items():
             if not isinstance(value, Missing):
                 values[name] = value
                 continue
@@ -99,7 +99,7 @@ class Sampler:
 
 
 def run(sampler: Sampler, period_s: float, seconds: float | None, alternate_s: float) -> None:
-    """Sample every `period_s` until standard input closes, or for so many seconds."""
+    """Sample every `period_s` for `seconds`, or until standard input closes if that is None."""
     clock = sampler.clock_ns
     began = 1e-9 * clock()
     flushed, following = began, began
@@ -113,7 +113,7 @@ def run(sampler: Sampler, period_s: float, seconds: float | None, alternate_s: f
             flushed = now
         if seconds is not None and now - began >= seconds:
             return
-        # A round that came late leaves out those it missed: the times stay a grid.
+        # A late round skips the rounds that it missed: the times stay on a grid.
         following += period_s * max(1, int((now - following) / period_s) + 1)
         ended = _waited(following - time.monotonic(), listens=seconds is None)
         if isinstance(clock, Steps):
@@ -124,7 +124,7 @@ def run(sampler: Sampler, period_s: float, seconds: float | None, alternate_s: f
 
 
 def _waited(wait_s: float, *, listens: bool) -> bool:
-    """Wait; whether standard input has closed meanwhile."""
+    """Wait; return True if standard input has closed meanwhile."""
     if not listens:
         time.sleep(max(0.0, wait_s))
         return False
@@ -143,7 +143,7 @@ def _meter(options: argparse.Namespace, steps: Steps) -> Meter | Missing:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 also where the GPU can't be read, which the file then says."""
+    """Run the command line. Returns 0 also if the GPU can't be read: the file has the reason."""
     options = _parser().parse_args(arguments)
     steps = Steps()
     try:
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sampler = Sampler(meter, writer, clock)
             run(sampler, options.period_ms / 1e3, options.seconds, options.alternate_s)
     except KeyboardInterrupt:
-        pass  # what was sampled is kept
+        pass  # the samples are kept
     finally:
         writer.close()
         if isinstance(meter, NvmlGpu):
@@ -187,14 +187,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kernel_workbench.profiles.sampler", description=__doc__
     )
-    parser.add_argument("--uuid", required=True, help="of the GPU")
-    parser.add_argument("--pci", help="its PCI address, where NVML may not know the UUID")
+    parser.add_argument("--uuid", required=True, help="UUID of the GPU")
+    parser.add_argument("--pci", help="PCI address of the GPU, where NVML may not know the UUID")
     parser.add_argument("--period-ms", type=float, default=20.0)
     parser.add_argument("--out", type=Path, required=True, help="the trace; .gz is compressed")
-    parser.add_argument("--seconds", type=float, help="else until standard input closes")
+    parser.add_argument("--seconds", type=float, help="default: until standard input closes")
     parser.add_argument("--alternate-s", type=float, default=0.0, help="sample and rest in turn")
     parser.add_argument("--replay", type=Path, help="a trace to read in place of a GPU")
-    parser.add_argument("--fault", type=_fault, action="append", default=[], help="of a replay")
+    parser.add_argument("--fault", type=_fault, action="append", default=[], help="in a replay")
     return parser
 
 

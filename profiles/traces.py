@@ -1,8 +1,8 @@
-"""What NVML said of a GPU over time: samples in memory and in a file.
+"""Traces: NVML's readings of a GPU over time, in memory and in a file.
 
 A file is JSON lines, gzipped where its name ends in `.gz`: a head, then a list for each sample,
-then objects for what failed and when. Times are of CLOCK_MONOTONIC, which all processes of a host
-share. A read that failed is null, and the first failure of each field is kept with its reason.
+and an object for each failure and its time. Times are of CLOCK_MONOTONIC, which all processes of a
+host share. A failed read is null, and the first failure of each field is kept with its reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, Any, Literal
 
 ENERGY = "energy_mj"
 POWER = "power_instant_mw"
-# What a sample holds, in the order of its columns; energy is read last, since it is slow.
+# The columns of a sample, in order; energy is read last, since that read is slow.
 FIELDS = (
     POWER,
     "power_average_mw",
@@ -32,7 +32,7 @@ FIELDS = (
     "power_brake_ns",
     ENERGY,
 )
-# What holds clocks down: the bit that is polled, and the counter of the time in it, where there is.
+# Reasons for low clocks: the polled bit, and the counter of the time in that state, if any.
 REASONS: dict[str, tuple[int, str | None]] = {
     "gpu idle": (0x1, None),
     "application clocks": (0x2, None),
@@ -44,7 +44,7 @@ REASONS: dict[str, tuple[int, str | None]] = {
     "HW power brake": (0x80, "power_brake_ns"),
     "display clocks": (0x100, None),
 }
-# Codes after which nothing of the GPU can be read any more.
+# Codes after which no field of the GPU can be read any more.
 FATAL = frozenset({"no library", "no driver", "gpu not found", "gpu lost"})
 _VERSION = 1
 _STAMPS = 3
@@ -56,7 +56,7 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a figure can't be had: a code that stays the same, and a sentence for the reader."""
+    """The reason why a figure is absent: a stable code, and a sentence for the reader."""
 
     code: str
     why: str
@@ -66,12 +66,12 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One round of reads. values: in the order of FIELDS, None where a read failed.
+class TraceSample:
+    """One round of reads. `values` are in the order of FIELDS, None where a read failed.
 
-    at_ns         before the first read
-    energy_at_ns  before the read of the energy counter, which takes milliseconds
-    done_ns       after it
+    at_ns         time before the first read
+    energy_at_ns  time before the read of the energy counter, which takes milliseconds
+    done_ns       time after the read of the energy counter
     """
 
     at_ns: int
@@ -82,35 +82,35 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Samples in the order taken. missing: by field, the first failure of its reads.
+    """Samples in order of time. `missing` maps a field to the first failure of its reads.
 
-    lost_ns: when the GPU was lost, after which there are no samples.
+    `lost_ns` is the time at which the GPU was lost; no sample follows it.
     """
 
     uuid: str
     period_ms: float
-    samples: tuple[Sample, ...]
+    samples: tuple[TraceSample, ...]
     missing: dict[str, Missing] = field(default_factory=dict)
     lost_ns: int | None = None
 
     def column(self, name: str) -> tuple[int | None, ...]:
-        """The values of one field, sample by sample."""
+        """Return the values of one field, sample by sample."""
         place = FIELDS.index(name)
-        return tuple(each.values[place] for each in self.samples)
+        return tuple(sample.values[place] for sample in self.samples)
 
     def without(self) -> Missing:
-        """Why there are no samples at all, as far as it is known."""
+        """Return the reason why the trace has no samples."""
         return self.missing.get(POWER, Missing("no samples", "the sampler took none"))
 
 
 class TraceWriter:
-    """Writes a trace line by line; a process that is killed leaves what it had flushed."""
+    """Writes a trace line by line; a killed process leaves the lines that it had flushed."""
 
     def __init__(self, path: Path, uuid: str, period_ms: float) -> None:
         self._file: IO[str] = _opened(path, "wt")
         self._write({"trace": _VERSION, "uuid": uuid, "period_ms": period_ms, "fields": FIELDS})
 
-    def sample(self, sample: Sample) -> None:
+    def sample(self, sample: TraceSample) -> None:
         """Append a sample."""
         self._write([sample.at_ns, sample.energy_at_ns, sample.done_ns, *sample.values])
 
@@ -119,7 +119,7 @@ class TraceWriter:
         self._write({"missing": name, "code": reason.code, "why": reason.why, "at_ns": at_ns})
 
     def flush(self) -> None:
-        """Hand what was written to the system."""
+        """Hand the written lines to the system."""
         self._file.flush()
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ def save(trace: Trace, path: Path) -> None:
 
 
 def load(path: Path) -> Trace:
-    """Read a trace, also one whose last line is cut. Raises TraceError."""
+    """Read a trace; an incomplete last line is ignored. Raises TraceError."""
     try:
         with _opened(path, "rt") as file:
             lines = list(_parsed(file))
@@ -152,12 +152,12 @@ def load(path: Path) -> Trace:
         raise TraceError(f"{path}: not a trace of version {_VERSION}")
     head, *rest = lines
     try:
-        return _made(head, rest)
+        return _parse_trace(head, rest)
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise TraceError(f"{path}: the trace is damaged ({error})") from error
 
 
-def _made(head: dict[str, Any], rest: Sequence[Any]) -> Trace:
+def _parse_trace(head: dict[str, Any], rest: Sequence[Any]) -> Trace:
     places = [head["fields"].index(name) if name in head["fields"] else None for name in FIELDS]
     samples, missing, lost = [], {}, None
     for line in rest:
@@ -167,16 +167,16 @@ def _made(head: dict[str, Any], rest: Sequence[Any]) -> Trace:
                 lost = int(line["at_ns"])
             continue
         stamps, values = line[:_STAMPS], line[_STAMPS:]
-        known = tuple(None if place is None else values[place] for place in places)
+        in_order = tuple(None if place is None else values[place] for place in places)
         at_ns, energy_at_ns, done_ns = map(int, stamps)
-        samples.append(Sample(at_ns, energy_at_ns, done_ns, known))
+        samples.append(TraceSample(at_ns, energy_at_ns, done_ns, in_order))
     return Trace(head["uuid"], float(head["period_ms"]), tuple(samples), missing, lost)
 
 
 def _parsed(file: IO[str]) -> Iterator[Any]:
     for line in file:
         if not line.endswith("\n"):
-            return  # its writer was killed in mid-line
+            return  # the writer was killed within a line
         yield json.loads(line)
 
 

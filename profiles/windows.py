@@ -1,10 +1,10 @@
-"""A window of a trace in figures: energy, power, clocks, and what held the clocks down.
+"""A window of a trace in figures: energy, power, clocks, and the reasons for low clocks.
 
-The energy counter moves in ticks (every 100 ms on an H200). A window is cut to whole ticks, so that
-the counter's difference belongs to a time that is known to within half the distance between two
-reads at either end, where a window cut anywhere is wrong by up to a tick: Yang et al., Part-time
-Power Measurements, SC24 (arXiv 2312.02741). Counters of nanoseconds are read between samples by
-straight lines. What a window lacks is None, with the reason; it never becomes zero.
+The energy counter moves in ticks (every 100 ms on an H200). A window is cut to whole ticks: the
+time at either end is then uncertain by half the distance between two reads. A window that is cut
+anywhere else is wrong by up to a tick: Yang et al., Part-time Power Measurements, SC24 (arXiv
+2312.02741). Counters of nanoseconds are interpolated linearly between samples. A figure that a
+window lacks is None and has a reason; it never becomes zero.
 """
 
 from __future__ import annotations
@@ -17,17 +17,25 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
-from kernel_workbench.profiles.traces import ENERGY, FIELDS, POWER, REASONS, Missing, Sample, Trace
+from kernel_workbench.profiles.traces import (
+    ENERGY,
+    FIELDS,
+    POWER,
+    REASONS,
+    Missing,
+    Trace,
+    TraceSample,
+)
 
 NS = 1e-9
-LARGEST_GAP_S = 0.25  # past it sampled power says nothing of what was drawn meanwhile
-# How far a steady quantity may go over a window: shares of the mean, and degrees. Noise apart: a
-# drift also has to be three times its own uncertainty.
+LARGEST_GAP_S = 0.25  # sampled power doesn't describe the power drawn within a longer gap
+# The most that a steady quantity may drift over a window: shares of the mean, and degrees. A drift
+# counts only if it is also three times its own uncertainty.
 MOST_POWER_DRIFT = 0.02
 MOST_CLOCK_DRIFT = 0.02
 MOST_TEMPERATURE_DRIFT_C = 6.0
 _SIGMAS = 3.0
-_POINTS = 100  # of a series that is drawn
+_POINTS = 100  # the most in a series for a chart
 _WRAPS = 2**32
 _A_MINUTE = 60.0
 
@@ -35,8 +43,8 @@ _STATED = {"power_w": 1e-3, "sm_clock_mhz": 1.0, "memory_clock_mhz": 1.0, "tempe
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """A quantity over a window."""
+class WindowSpread:
+    """The distribution of a quantity over a window."""
 
     mean: float
     p50: float
@@ -46,8 +54,8 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """Samples thinned for a picture, in columns; None where no read worked."""
+class WindowSeries:
+    """Samples thinned for a chart, in columns; None where every read failed."""
 
     seconds: tuple[float, ...]
     power_w: tuple[float | None, ...]
@@ -57,7 +65,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A step of the energy counter: it came within `half_s` of `at_s`, and left `energy_j`."""
+    """A step of the energy counter to `energy_j`, within `half_s` of the time `at_s`."""
 
     at_s: float
     half_s: float
@@ -66,10 +74,10 @@ class Tick:
 
 @dataclass(slots=True)
 class Figures:
-    """What a window comes to. begin_s, end_s: as it was cut, of CLOCK_MONOTONIC.
+    """The figures of a window, cut from `begin_s` to `end_s` of CLOCK_MONOTONIC.
 
-    slopes  a minute, of power_w, sm_clock_mhz and temperature_c
-    codes   why it isn't steady or whole; `transient` and `broken` say which those are
+    slopes  change per minute of power_w, sm_clock_mhz and temperature_c
+    codes   why the window isn't steady (`transient`) or not whole (`broken`)
     """
 
     begin_s: float
@@ -77,11 +85,11 @@ class Figures:
     energy_counter_j: float | None = None
     energy_counter_error_j: float | None = None
     energy_integral_j: float | None = None
-    power_w: Spread | None = None
-    sm_clock_mhz: Spread | None = None
-    memory_clock_mhz: Spread | None = None
-    temperature_c: Spread | None = None
-    memory_temperature_c: Spread | None = None
+    power_w: WindowSpread | None = None
+    sm_clock_mhz: WindowSpread | None = None
+    memory_clock_mhz: WindowSpread | None = None
+    temperature_c: WindowSpread | None = None
+    memory_temperature_c: WindowSpread | None = None
     sm_clocks: dict[int, float] = field(default_factory=dict)
     reasons_s: dict[str, float] = field(default_factory=dict)
     reasons_polled: dict[str, float] = field(default_factory=dict)
@@ -93,16 +101,16 @@ class Figures:
     transient: bool = False
     broken: bool = False
     missing: dict[str, Missing] = field(default_factory=dict)
-    series: Series | None = None
+    series: WindowSeries | None = None
 
     @property
     def duration_s(self) -> float:
-        """How long it is."""
+        """The window's length in seconds."""
         return self.end_s - self.begin_s
 
 
 def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
-    """The figures of a window of the trace, cut to the energy counter's ticks where it has them."""
+    """Return the figures of a window of the trace, cut to the energy counter's ticks if any."""
     figures = Figures(begin_s, end_s)
     lost = _lost(trace, begin_s, end_s)
     if lost is not None:
@@ -117,11 +125,12 @@ def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
         figures.energy_counter_j = last.energy_j - first.energy_j
         power_w = figures.energy_counter_j / figures.duration_s
         figures.energy_counter_error_j = power_w * (first.half_s + last.half_s)
-    inside = [each for each in trace.samples if figures.begin_s <= each.at_ns * NS <= figures.end_s]
+    begin, end = figures.begin_s, figures.end_s
+    inside = [sample for sample in trace.samples if begin <= sample.at_ns * NS <= end]
     figures.samples = len(inside)
     if len(inside) < 2:
         return _without(figures, trace)
-    stamps = [figures.begin_s, *(each.at_ns * NS for each in inside), figures.end_s]
+    stamps = [figures.begin_s, *(sample.at_ns * NS for sample in inside), figures.end_s]
     gaps = [later - earlier for earlier, later in pairwise(stamps)]
     figures.period_ms = 1e3 * statistics.median(gaps[1:-1])
     figures.largest_gap_ms = 1e3 * max(gaps)
@@ -134,10 +143,10 @@ def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
 
 
 def energy_ticks(trace: Trace, begin_s: float, end_s: float) -> list[Tick] | Missing:
-    """The counter's ticks within the window, at least two; or why there are none."""
+    """Return the energy counter's ticks within the window, at least two, or a reason."""
     place = FIELDS.index(ENERGY)
     ticks: list[Tick] = []
-    before: tuple[Sample, int] | None = None
+    before: tuple[TraceSample, int] | None = None
     wraps = 0
     for sample in trace.samples:
         value = sample.values[place]
@@ -164,41 +173,41 @@ def energy_ticks(trace: Trace, begin_s: float, end_s: float) -> list[Tick] | Mis
 
 
 def _wrapped(before: int, after: int) -> bool:
-    """Whether a counter of 32 bits went round, where one that is smaller was set back."""
+    """Return True if a 32-bit counter wrapped, False if it was reset."""
     return before < _WRAPS and before - after > _WRAPS // 2
 
 
 def _points(trace: Trace, name: str) -> list[tuple[float, float]]:
-    """The reads of a field that worked, with their times in seconds."""
+    """Return the time in seconds and the value of each successful read of a field."""
     place = FIELDS.index(name)
     return [
-        (each.at_ns * NS, float(value))
-        for each in trace.samples
-        if (value := each.values[place]) is not None
+        (sample.at_ns * NS, float(value))
+        for sample in trace.samples
+        if (value := sample.values[place]) is not None
     ]
 
 
 def _power_field(trace: Trace) -> str:
-    """Instant power; the second's average where the driver has no other."""
-    return POWER if any(each is not None for each in trace.column(POWER)) else "power_average_mw"
+    """Return the field of instant power, or of the average where the driver has only that."""
+    return POWER if any(value is not None for value in trace.column(POWER)) else "power_average_mw"
 
 
 def _field_of(trace: Trace, stated: str) -> str:
     return _power_field(trace) if stated == "power_w" else stated
 
 
-def _values(trace: Trace, stated: str, inside: Sequence[Sample]) -> list[tuple[float, float]]:
-    """Times and values of what a report states, in its unit."""
+def _values(trace: Trace, stated: str, inside: Sequence[TraceSample]) -> list[tuple[float, float]]:
+    """Return times and values of a reported quantity, in the report's unit."""
     place = FIELDS.index(_field_of(trace, stated))
     unit = _STATED.get(stated, 1.0)
     return [
-        (each.at_ns * NS, unit * value)
-        for each in inside
-        if (value := each.values[place]) is not None
+        (sample.at_ns * NS, unit * value)
+        for sample in inside
+        if (value := sample.values[place]) is not None
     ]
 
 
-def _spreads(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
+def _spreads(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
     for stated in (*_STATED, "memory_temperature_c"):
         values = [value for _, value in _values(trace, stated, inside)]
         if values:
@@ -208,14 +217,14 @@ def _spreads(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
     if _power_field(trace) != POWER and figures.power_w is not None:
         figures.codes.append("averaged power")
     clocks = [int(value) for _, value in _values(trace, "sm_clock_mhz", inside)]
-    figures.sm_clocks = {each: clocks.count(each) / len(clocks) for each in sorted(set(clocks))}
+    figures.sm_clocks = {clock: clocks.count(clock) / len(clocks) for clock in sorted(set(clocks))}
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Mean, median, 95th percentile and extremes of one value or more."""
+def spread(values: Sequence[float]) -> WindowSpread:
+    """Return mean, median, 95th percentile and extremes of one value or more."""
     ordered = sorted(values)
     highest = len(ordered) - 1
-    return Spread(
+    return WindowSpread(
         mean=statistics.fmean(ordered),
         p50=statistics.median(ordered),
         p95=ordered[min(highest, math.ceil(0.95 * len(ordered)) - 1)],
@@ -225,11 +234,11 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def _why(trace: Trace, name: str) -> Missing:
-    return trace.missing.get(name, Missing("no data", "no read of it worked in the window"))
+    return trace.missing.get(name, Missing("no data", "every read of it failed in the window"))
 
 
 def _lost(trace: Trace, begin_s: float, end_s: float) -> Missing | None:
-    """That the GPU was lost before the window's end, and when."""
+    """Return the reason if the GPU was lost before the window's end, else None."""
     if trace.lost_ns is None or trace.lost_ns * NS > end_s:
         return None
     at_s = trace.lost_ns * NS - begin_s
@@ -253,20 +262,20 @@ def _integrate(figures: Figures, trace: Trace, lost: Missing | None, largest_gap
 
 
 def integral(points: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
-    """Of straight lines between the points, from begin to end; beyond its ends it is level."""
+    """Integrate the line through the points from begin to end; it is level beyond its ends."""
     inside = [(at, value) for at, value in points if begin_s < at < end_s]
-    line = [
-        (begin_s, at_time(points, begin_s)),
-        *inside,
-        (end_s, at_time(points, end_s)),
-    ]
+    line = [(begin_s, at_time(points, begin_s)), *inside, (end_s, at_time(points, end_s))]
     return sum(
         (later - earlier) * (one + other) / 2 for (earlier, one), (later, other) in pairwise(line)
     )
 
 
 def at_time(points: Sequence[tuple[float, float]], at_s: float) -> float:
-    """The value at a time on the straight line between its neighbours; beyond the ends, theirs."""
+    """Interpolate linearly at a time; beyond the ends return the first or last value.
+
+    >>> at_time([(0.0, 10.0), (2.0, 30.0)], 0.5)
+    15.0
+    """
     place = bisect_right(points, at_s, key=itemgetter(0))
     if place == 0:
         return points[0][1]
@@ -276,9 +285,9 @@ def at_time(points: Sequence[tuple[float, float]], at_s: float) -> float:
     return one + (at_s - earlier) / (later - earlier) * (other - one)
 
 
-def _reasons(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
+def _reasons(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
     place = FIELDS.index("reasons")
-    polled = [value for each in inside if (value := each.values[place]) is not None]
+    polled = [value for sample in inside if (value := sample.values[place]) is not None]
     if not polled:
         figures.missing["reasons_polled"] = _why(trace, "reasons")
     for name, (bit, counter) in REASONS.items():
@@ -296,10 +305,11 @@ def _reasons(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
 
 
 def counted_s(trace: Trace, counter: str, begin_s: float, end_s: float) -> float | Missing:
-    """Seconds that a counter of nanoseconds went on by from begin to end."""
+    """Return by how many seconds a counter of nanoseconds advanced from begin to end."""
     points = _points(trace, counter)
-    near = [each for each in points if begin_s - LARGEST_GAP_S <= each[0] <= end_s + LARGEST_GAP_S]
-    if len(near) < 2 or near[0][0] > begin_s + LARGEST_GAP_S or near[-1][0] < end_s - LARGEST_GAP_S:
+    gap_s = LARGEST_GAP_S
+    near = [point for point in points if begin_s - gap_s <= point[0] <= end_s + gap_s]
+    if len(near) < 2 or near[0][0] > begin_s + gap_s or near[-1][0] < end_s - gap_s:
         return _why(trace, counter)
     raised: list[tuple[float, float]] = []
     carry = 0.0
@@ -312,7 +322,7 @@ def counted_s(trace: Trace, counter: str, begin_s: float, end_s: float) -> float
     return NS * (at_time(raised, end_s) - at_time(raised, begin_s))
 
 
-def _test_steadiness(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> None:
+def _test_steadiness(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
     limits = {
         "power_w": ("power drifts", MOST_POWER_DRIFT),
         "sm_clock_mhz": ("clock drifts", MOST_CLOCK_DRIFT),
@@ -333,9 +343,9 @@ def _test_steadiness(figures: Figures, trace: Trace, inside: Sequence[Sample]) -
 
 
 def fitted_slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares' slope and its standard error; a value that is read again counts once.
+    """Return the least-squares slope and its standard error; a repeated value counts once.
 
-    Between two updates of a sensor reads repeat: they say nothing new of its noise.
+    Reads between two updates of a sensor repeat its value and add nothing about its noise.
     """
     times = [at for at, _ in points]
     values = [value for _, value in points]
@@ -346,8 +356,8 @@ def fitted_slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return slope, math.sqrt(residual / (max(updates - 2, 1) * spread_s))
 
 
-def _series(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> Series:
-    """At most a hundred points, each the mean of its samples."""
+def _series(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> WindowSeries:
+    """Return at most a hundred points; a point is the mean of its samples."""
     size = -(-len(inside) // _POINTS)
     groups = [inside[start : start + size] for start in range(0, len(inside), size)]
 
@@ -356,9 +366,9 @@ def _series(figures: Figures, trace: Trace, inside: Sequence[Sample]) -> Series:
             values = [value for _, value in _values(trace, stated, group)]
             yield round(statistics.fmean(values), 3) if values else None
 
-    middle = (statistics.fmean(each.at_ns for each in group) * NS for group in groups)
-    return Series(
-        tuple(round(each - figures.begin_s, 4) for each in middle),
+    middle = (statistics.fmean(sample.at_ns for sample in group) * NS for group in groups)
+    return WindowSeries(
+        tuple(round(time_s - figures.begin_s, 4) for time_s in middle),
         tuple(column("power_w")),
         tuple(column("sm_clock_mhz")),
         tuple(column("temperature_c")),

@@ -1,15 +1,15 @@
-"""Bounds that derive themselves, beside those derived by hand: docs/derivations/analysis.md.
+"""Compare derived bounds with bounds derived by hand: docs/derivations/analysis.md.
 
     python -m studies.analysis [--op NAME ... | --cost] [--write FILE]
 
-Layer norm's backward and attention's forward are written in a few lines of torch, and analysed on
-their `ci` cases, for a plain kernel, which casts P of halves. Element by element the derived bound
-is divided by the one derived by hand: by output and distribution the median, the 5th and 95th
-percentile and the largest, of the cases' elements together. What the op's own emulation is off by
-is held against the derived bound too. Left out are cases with values that aren't finite, and probes
-on which nothing is rounded, whose bounds are of another kind; of attention varlen and dropout,
-which take a reference of more than a few lines. Then the time, the memory and the operations of the
-analysis, beside those of the reference in float64, for each op that is a function.
+The study writes layer norm's backward and attention's forward in a few lines of torch, and analyses
+them on their `ci` cases for a plain kernel, which casts P to halves. It divides the derived bound
+of each element by the bound derived by hand, and prints the median, the 5th and 95th percentile and
+the largest ratio, by output and distribution. It also compares the error of the op's own emulation
+with the derived bound. It skips cases with non-finite values, probes without rounding, whose bounds
+are of another kind, and attention's varlen and dropout, whose reference is longer. A second table
+compares time, memory and operations of the analysis with the reference in float64, for each op that
+is a function.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def layer_norm_backward(  # the op's arguments
     zero_centred: bool = False,
     **_: object,
 ) -> tuple[Tensor, ...]:
-    """dx, and dweight and dbias where there are any."""
+    """Return dx, and dweight and dbias if the layer has them."""
     shape, n = x.shape, x.shape[-1]
     dy, x, rstd = dy.reshape(-1, n), x.reshape(-1, n), rstd.reshape(-1, 1)
     x_hat = (x if mean is None else x - mean.reshape(-1, 1)) * rstd
@@ -66,14 +66,14 @@ def layer_norm_backward(  # the op's arguments
     if mean is not None:
         dx = dx - g.mean(-1, keepdim=True)
     dx = (dx * rstd).view(shape)
-    made = [dx if dresidual is None else dx + dresidual]
+    outputs = [dx if dresidual is None else dx + dresidual]
     if weight is not None:
         total = (dy * x_hat).sum(0)
-        made.append(total if dweight is None else total + dweight)
+        outputs.append(total if dweight is None else total + dweight)
         if has_bias:
             total = dy.sum(0)
-            made.append(total if dbias is None else total + dbias)
-    return tuple(made)
+            outputs.append(total if dbias is None else total + dbias)
+    return tuple(outputs)
 
 
 def attention_forward(  # noqa: PLR0913  # the op's arguments
@@ -91,9 +91,9 @@ def attention_forward(  # noqa: PLR0913  # the op's arguments
     scale: float | None = None,
     **_: object,
 ) -> tuple[Tensor, Tensor]:
-    """out [b, s_q, h_q, d_v] and lse [b, h_q, s_q]."""
+    """Return out [b, s_q, h_q, d_v] and lse [b, h_q, s_q]."""
     group, s_q, s_kv = q.shape[2] // k.shape[2], q.shape[1], k.shape[1]
-    k, v = (each.repeat_interleave(group, 2).transpose(1, 2) for each in (k, v))
+    k, v = (operand.repeat_interleave(group, 2).transpose(1, 2) for operand in (k, v))
     s = q.transpose(1, 2) @ k.mT * (q.shape[3] ** -0.5 if scale is None else scale)
     if softcap is not None:
         s = softcap * torch.tanh(s / softcap)
@@ -128,19 +128,19 @@ REFERENCES: dict[str, tuple[Op, Reference]] = {
 
 @dataclass(slots=True)
 class Ratios:
-    """Derived over hand-derived, of elements that both bound, and how often one holds alone."""
+    """Derived over hand-derived bounds of elements with both, and counts of the others."""
 
     cases: int = 0
-    found: list[Tensor] = field(default_factory=list)
+    ratios: list[Tensor] = field(default_factory=list)
     wide: int = 0  # elements whose derived bound alone is infinite
     beyond: int = 0  # elements of the op's emulation beyond the derived bound
     silent: tuple[int, int] = (0, 0)  # elements without power: derived, by hand
 
     def cells(self) -> tuple[str, ...]:
-        """Cases, elements, percentiles, what is infinite, what is beyond, what has no power."""
-        every = torch.cat(self.found).sort().values if self.found else torch.zeros(1)
+        """Return cases, elements, percentiles, and counts: infinite, beyond, without power."""
+        every = torch.cat(self.ratios).sort().values if self.ratios else torch.zeros(1)
         at = (every[min(int(q * len(every)), len(every) - 1)] for q in (0.5, 0.05, 0.95, 1.0))
-        figures = (f"{float(each):.3g}" for each in at)
+        figures = (f"{float(figure):.3g}" for figure in at)
         counts = (self.wide, self.beyond, *self.silent)
         return (str(self.cases), str(len(every)), *figures, *map(str, counts))
 
@@ -154,15 +154,15 @@ def _cases(op: Op) -> Iterator[Case]:
 
 
 def compare(name: str) -> dict[tuple[str, str, str], Ratios]:
-    """By form of the bound, output and distribution; "all" for every distribution's together."""
+    """Return ratios by form of the bound, output and distribution, which may be "all"."""
     op, reference = REFERENCES[name]
-    made: dict[tuple[str, str, str], Ratios] = defaultdict(Ratios)
+    by_key: dict[tuple[str, str, str], Ratios] = defaultdict(Ratios)
     for case in _cases(op):
         inputs = op.inputs(case, CPU)
         exact = op.oracle(case, inputs)
         forms = op.forms(case)
         by_hand = op.bound(case, inputs, exact, _NUMERICS)
-        derived = bounds(reference, inputs, _NUMERICS, [each.dtype for each in forms.values()])
+        derived = bounds(reference, inputs, _NUMERICS, [form.dtype for form in forms.values()])
         own = op.emulate(case, inputs, _NUMERICS) if op.emulate is not None else {}
         for output, bound in zip(forms, derived, strict=True):
             hand, value, emulated = by_hand[output], exact[output], own.get(output)
@@ -171,24 +171,24 @@ def compare(name: str) -> dict[tuple[str, str, str], Ratios]:
             if hand.probabilistic is not None and bound.probabilistic is not None:
                 pairs.append(("likely", hand.probabilistic, bound.probabilistic))
             for form, one, other in pairs:
-                held = one.isfinite() & (one > 0)
-                ratio = (other / one)[held].flatten()
+                bounded = one.isfinite() & (one > 0)
+                ratio = (other / one)[bounded].flatten()
                 beyond = torch.zeros(())
                 if emulated is not None:
                     error = (emulated.double() - value).abs()
                     beyond = (~(error <= other) & value.isfinite() & emulated.isfinite()).sum()
                 silent = [
-                    0 if each is None else int(each.expand(value.shape).sum())
-                    for each in (bound.powerless, hand.powerless)
+                    0 if mask is None else int(mask.expand(value.shape).sum())
+                    for mask in (bound.powerless, hand.powerless)
                 ]
                 for distribution in (case.distribution, "all"):
-                    ratios = made[form, output, distribution]
+                    ratios = by_key[form, output, distribution]
                     ratios.cases += 1
-                    ratios.found.append(ratio[ratio.isfinite()])
+                    ratios.ratios.append(ratio[ratio.isfinite()])
                     ratios.wide += int((~ratio.isfinite()).sum())
                     ratios.beyond += int(beyond)
                     ratios.silent = (ratios.silent[0] + silent[0], ratios.silent[1] + silent[1])
-    return made
+    return by_key
 
 
 _TITLES = (
@@ -203,18 +203,18 @@ def _rows(name: str) -> Iterator[tuple[str, ...]]:
 
 
 def _seconds(*functions: Callable[[], object]) -> list[float]:
-    """The least processor time of each, called in turn: none finds its own data in the cache."""
+    """Return each function's least time; calls take turns, so that none finds its data cached."""
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(_CALLS + 1):
-        for function, taken in zip(functions, times, strict=True):
+        for function, seconds in zip(functions, times, strict=True):
             began = time.process_time()
             function()
-            taken.append(time.process_time() - began)
-    return [min(each[1:]) for each in times]  # the first isn't timed
+            seconds.append(time.process_time() - began)
+    return [min(seconds[1:]) for seconds in times]  # the first isn't timed
 
 
 def _peak(function: Callable[[], object]) -> int:
-    """The most bytes of tensors that were made inside and were there at one time."""
+    """Return the most bytes of tensors that exist at one time inside the function."""
     with fresh_memory(float("nan"), CPU) as memory:
         function()
     assert memory.peak_bytes is not None
@@ -234,25 +234,25 @@ _COST_TITLES = (
     *("float64, operations", "bounds, operations", "bounds over float64"),
 )
 _CALLS = 15
-_LONGEST = 1024  # a size of what is timed here
+_LONGEST = 1024  # the largest size to time
 
 
 def costs() -> Iterator[tuple[str, ...]]:
-    """What the analysis takes, of each op that is a function, beside the reference in float64.
+    """Yield costs of the analysis and of the reference in float64, for each op as a function.
 
-    In fp32, once the reference is traced: time, the largest memory, operations on tensors.
+    The costs are time, peak memory and tensor operations in fp32, after the reference is traced.
     """
     for op in OPS.values():
         if not isinstance(op, ReferenceOp):
             continue
-        sizes = {name: min(_LONGEST, each.timed[0]) for name, each in op.reference.sizes.items()}
+        sizes = {name: min(_LONGEST, size.timed[0]) for name, size in op.reference.sizes.items()}
         case = case_of(op.name, sizes, (torch.float32, torch.float32), "full")
         inputs = op.inputs(case, CPU)
         truth_of, bound_of = partial(op.oracle, case, inputs), partial(_bound, op, case, inputs)
         cells = [op.name]
         seconds = _seconds(truth_of, bound_of)
         peaks, operations = (
-            [measure(each) for each in (truth_of, bound_of)] for measure in (_peak, _operations)
+            [measure(call) for call in (truth_of, bound_of)] for measure in (_peak, _operations)
         )
         for (alone, both), unit in ((seconds, 1e-3), (peaks, 2**20), (operations, 1)):
             cells += [f"{alone / unit:.3g}", f"{both / unit:.3g}", f"{both / alone:.1f}"]
@@ -265,14 +265,14 @@ def _bound(op: Op, case: Case, inputs: Inputs) -> object:
 
 def _table(titles: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
     lines = [titles, tuple("---" for _ in titles), *rows]
-    return "".join(f"| {' | '.join(each)} |\n" for each in lines)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
+    """Measure and print the tables, and write them if --write says so."""
     parser = argparse.ArgumentParser(prog="python -m studies.analysis", description=__doc__)
     parser.add_argument("--op", action="append", choices=tuple(REFERENCES), help="may be repeated")
-    parser.add_argument("--cost", action="store_true", help="what the analysis costs, alone")
+    parser.add_argument("--cost", action="store_true", help="only the table of costs")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the tables in Markdown")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
-"""`python -m studies.change_points [--series N]`: what a history finds, and what it finds falsely.
+"""`python -m studies.change_points [--series N]`: true and false steps that a history finds.
 
-Series are drawn with noise as measured and a step at a random run, three or more from either end.
-Noise is normal, or that of a kernel with two times: a fifth of its runs take four parts of noise
-more. Found: a change within one run of the step. Other: series that have a change elsewhere.
+The study draws series with the measured noise and a step at a random run, three or more runs from
+either end. Noise is normal, or like a kernel with two times: a fifth of its runs take longer by
+four times the noise. "found" counts changes within one run of the step, "other" changes elsewhere.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ _STEPS = (0.0, 0.02, 0.05, 0.10)
 def series(
     draw: random.Random, runs: int, noise: float, at: int, step: float, *, two_times: bool
 ) -> list[float]:
-    """The figures of so many runs, larger by `step` from run `at` on."""
-    made = []
+    """Return the figures of some runs, larger by the share `step` from run `at` on."""
+    figures = []
     for run in range(runs):
         if two_times:
             error = draw.gauss(0, noise / 3) + 4 * noise * (draw.random() < 1 / 5)
         else:
             error = draw.gauss(0, noise)
-        made.append(math.exp(error) * (1 + step * (run >= at)))
-    return made
+        figures.append(math.exp(error) * (1 + step * (run >= at)))
+    return figures
 
 
 def rows(number: int) -> Iterator[tuple[str, ...]]:
-    """A row for each kind of noise and number of runs: per cent found and other, step by step."""
+    """Yield a row for each noise and number of runs: per cent found and other, for each step."""
     for two_times in (False, True):
         for noise in (0.003, 0.005, 0.01):
             for runs in (12, 24, 48):
                 draw = random.Random(f"{two_times} {noise} {runs}")  # noqa: S311 (no secret)
                 cells = []
                 for step in _STEPS:
-                    found = other = 0
+                    hits = other = 0
                     for _ in range(number):
                         at = draw.randint(FEWEST, runs - FEWEST)
                         values = series(draw, runs, noise, at, step, two_times=two_times)
                         places = change_points(values)
-                        near = [each for each in places if step and abs(each - at) <= 1]
-                        found += bool(near)
+                        near = [place for place in places if step and abs(place - at) <= 1]
+                        hits += bool(near)
                         other += len(places) > len(near)
-                    told = f"{100 * other / number:.1f}"
-                    cells.append(f"{100 * found / number:.1f}, {told}" if step else told)
+                    share = f"{100 * other / number:.1f}"
+                    cells.append(f"{100 * hits / number:.1f}, {share}" if step else share)
                 kind = "two times" if two_times else "normal"
                 yield kind, f"{100 * noise:.1f}", str(runs), *cells
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=200, help="series of each kind (default 200)")
     number = parser.parse_args().series
     titles: tuple[str, ...] = ("noise", "%", "runs", "no step: other, %")
-    titles += tuple(f"step of {100 * each:.0f} %: found, other, %" for each in _STEPS[1:])
+    titles += tuple(f"step of {100 * step:.0f} %: found, other, %" for step in _STEPS[1:])
     for line in (titles, ("---",) * len(titles), *rows(number)):
         print(f"| {' | '.join(line)} |", flush=True)
 

@@ -1,13 +1,12 @@
 """`python -m studies.coverings [--write]`: the generated cases of both tiers.
 
-They are in the files of `oracles/cases/coverings/`, beside the cases that people wrote. In those of
-`full` each pair of levels meets that a case of each of our kernels can have, or one within what a
-library serves (kernels/feature_sets.py); and so do every three options, each of which may be
-absent. In those of `ci` each pair meets that a quick case of any of our kernels can have, which an
-interpreter runs; and within what each library serves each pair that has an option in it. It says
-what the files lack; --write adds that to them.
+The files are in `oracles/cases/coverings/`, beside the cases that people wrote. The file of `full`
+covers each pair of levels that a case of our kernels can have, or a case within a library's
+features (kernels/feature_sets.py), and every combination of three options. The file of `ci` covers
+each pair that a quick case of our kernels can have in the interpreter, and each pair with an option
+within a library's features. The study lists missing cases; --write adds them.
 
-Kernels that users bring get the rest within their own domains when they are run, in `ci` too
+A user's kernel gets the remaining pairs of its own domain when it runs, in `ci` too
 (suites/accuracy/own_cases.py).
 """
 
@@ -31,21 +30,21 @@ from kernel_workbench.oracles.op import Case, Op, Tier
 from kernel_workbench.suites.accuracy.own_cases import is_small
 
 _SM = 90
-_MOST_FLOPS = 5e6  # of a quick case
+_MOST_FLOPS = 5e6  # the most of a quick case
 
 
 def within(*domains: Domain, device: str = "cuda") -> Callable[[Case], bool]:
-    """Whether one of the domains holds a case."""
+    """Return a function that is True for a case that one of the domains serves."""
 
     def holds(case: Case) -> bool:
-        return any(each.reject(case, _SM, device) is None for each in domains)
+        return any(domain.reject(case, _SM, device) is None for domain in domains)
 
     return holds
 
 
 def served_by(kernels: Iterable[Kernel], device: str = "cuda") -> Callable[[Case], bool]:
-    """Whether one of the kernels serves a case."""
-    return within(*(each.domain for each in kernels), device=device)
+    """Return a function that is True for a case that one of the kernels serves."""
+    return within(*(kernel.domain for kernel in kernels), device=device)
 
 
 def _both(one: Callable[[Case], bool], other: Callable[[Case], bool], case: Case) -> bool:
@@ -53,33 +52,33 @@ def _both(one: Callable[[Case], bool], other: Callable[[Case], bool], case: Case
 
 
 def ours(op: Op) -> tuple[Kernel, ...]:
-    """Our kernels of an op, that which serves the least of its cases first."""
-    kernels = [each for each in all_kernels() if each.op.name == op.name and each.origin == "ours"]
+    """Return our kernels of an op, the one that serves the fewest cases first."""
+    kernels = [one for one in all_kernels() if one.op.name == op.name and one.origin == "ours"]
     ci = [case for case in written(op) if case.tier == "ci"]
-    return tuple(sorted(kernels, key=lambda each: sum(map(served_by([each]), ci))))
+    return tuple(sorted(kernels, key=lambda kernel: sum(map(served_by([kernel]), ci))))
 
 
 def written(op: Op) -> list[Case]:
-    """The cases that people wrote."""
+    """Return the cases that people wrote."""
     return [case for case in op.cases() if case.why != GENERATED]
 
 
 def covered(op: Op, beside: Iterable[Case], tier: Tier) -> list[Case]:
-    """The cases of a tier in which, with these of it, all that is to meet there meets."""
+    """Return the cases that a tier needs, in addition to `beside`, to cover all pairs."""
     kernels = ours(op)
-    known = [case for case in beside if tier in {"full", case.tier}]
-    made: list[Case] = []
-    domains = [each.domain for each in feature_sets(op)]
+    present = [case for case in beside if tier in {"full", case.tier}]
+    added: list[Case] = []
+    domains = [features.domain for features in feature_sets(op)]
     if tier == "ci":
         serves = partial(_is_quick, op, served_by(kernels, "cpu"))
-        for each in domains:
-            both = partial(_both, serves, within(each))
-            made += cover_pairs(op, both, (*known, *made), tier, GENERATED, of_options=True)
-        return made + cover_pairs(op, serves, (*known, *made), tier, GENERATED)
-    for each in (*(kernel.domain for kernel in kernels), *domains):
-        made += cover_pairs(op, within(each), (*known, *made), tier, GENERATED)
-    made += cover_triples(op, served_by(kernels), (*known, *made), tier, GENERATED)
-    return made
+        for domain in domains:
+            both = partial(_both, serves, within(domain))
+            added += cover_pairs(op, both, (*present, *added), tier, GENERATED, of_options=True)
+        return added + cover_pairs(op, serves, (*present, *added), tier, GENERATED)
+    for domain in (*(kernel.domain for kernel in kernels), *domains):
+        added += cover_pairs(op, within(domain), (*present, *added), tier, GENERATED)
+    added += cover_triples(op, served_by(kernels), (*present, *added), tier, GENERATED)
+    return added
 
 
 def _is_quick(op: Op, serves: Callable[[Case], bool], case: Case) -> bool:
@@ -88,12 +87,12 @@ def _is_quick(op: Op, serves: Callable[[Case], bool], case: Case) -> bool:
 
 
 def file_of(op: Op, tier: Tier) -> Path:
-    """The file that has the generated ids."""
+    """Return the file that has the generated ids."""
     return COVERINGS / tier / f"{op.name}.txt"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or say what they lack."""
+    """Write the files, or print how many cases they lack."""
     parser = argparse.ArgumentParser(prog="python -m studies.coverings", description=__doc__)
     parser.add_argument("--write", action="store_true", help="add what the files lack")
     options = parser.parse_args(arguments)
@@ -102,18 +101,18 @@ def main(arguments: list[str] | None = None) -> int:
     for op in OPS.values():
         if op.allowed is None or not ours(op):
             continue
-        known = list(op.cases())
+        present = list(op.cases())
         for tier in TIERS:
-            made = covered(op, known, tier)
-            known += made
+            added = covered(op, present, tier)
+            present += added
             if options.write:
-                generated = {each for each in known if (each.why, each.tier) == (GENERATED, tier)}
-                ids = sorted(each.id() for each in generated)
-                file_of(op, tier).write_text("".join(f"{each}\n" for each in ids))
-                print(f"{op.name}, {tier}: {len(made):,} cases added to {len(ids) - len(made):,}")
+                generated = {case for case in present if (case.why, case.tier) == (GENERATED, tier)}
+                ids = sorted(case.id() for case in generated)
+                file_of(op, tier).write_text("".join(f"{name}\n" for name in ids))
+                print(f"{op.name}, {tier}: {len(added):,} cases added to {len(ids) - len(added):,}")
             else:
-                missing += len(made)
-                print(f"{op.name}, {tier}: {len(made):,} cases would meet what none does")
+                missing += len(added)
+                print(f"{op.name}, {tier}: {len(added):,} cases are missing")
     return int(missing > 0)
 
 

@@ -1,15 +1,14 @@
-"""What a fault at a random moment does to a run by Ray: is a row lost, doubled, or of a dead try?
+"""Does a fault at a random moment of a run by Ray lose a row, double it, or keep a dead attempt's?
 
-`python -m studies.fleet_faults node --moments 20` starts a small Ray cluster on this machine, of
-nodes that say they have an accelerator. A moment is a number of rows, drawn at random; when it is
-reached
+`python -m studies.fleet_faults node --moments 20` starts a small Ray cluster on this machine, whose
+nodes claim to have an accelerator. A moment is a random number of rows; when the run reaches it,
 
-- node: the node that runs is removed, as from a power failure; every other time it is the only one;
-- suite, worker, raylet: that process of it is stopped, and goes on when the run has been moved and
-  has a row from its second node, so that whatever the first one still tells comes late;
-- driver: the driver is killed, and another one goes on with its folder.
+- node: the running node is removed, as by a power failure; every other time it is the only node;
+- suite, worker, raylet: that process of the node is stopped, and continues when the run has moved
+  and has a row from its second node, so that the first node's events come late;
+- driver: the driver is killed, and another one continues its folder.
 
-`delay` does nothing to the run: it tells how long a row takes from the node's record to the
+`delay` doesn't disturb the run: it measures the time of a row from the node's record to the
 driver's.
 """
 
@@ -38,14 +37,14 @@ from kernel_workbench.suites import ROOT
 _KIND = "H200"
 _SUITE = ("accuracy", "--device", "cpu", "--op", "attention_delta", "--kernel", "delta")
 _LONG = ("accuracy", "--device", "cpu", "--op", "layer_norm_backward")
-_STOPPED_S = 60.0  # a process at most, where the run isn't moved
+_STOPPED_S = 60.0  # the longest that a process is stopped if the run doesn't move
 _WAIT_S = 0.02
-_MOVES = b"goes on with what is missing"
+_MOVES = b"runs the missing rows"
 _STOPPED = ("suite", "worker", "raylet")
 
 
 class _Tail:
-    """The lines of the first file that a folder's pattern gets, and when each was seen."""
+    """The lines of the first new file that matches a pattern, and when each was read."""
 
     def __init__(self, folder: Path, pattern: str) -> None:
         self._folder, self._pattern = folder, pattern
@@ -55,7 +54,7 @@ class _Tail:
         self.times: list[float] = []
 
     def look(self) -> int:
-        """How many there are now; a file that has been removed is read all the same."""
+        """Read new lines, also of a file that was removed, and return the number of all lines."""
         if self._file is None:
             new = sorted(set(self._folder.glob(self._pattern)) - self._before)
             if not new:
@@ -70,11 +69,11 @@ class _Tail:
 
 
 class _Run:
-    """A run of the fleet, its records in a folder of its own."""
+    """A run of the fleet with its own folder of records."""
 
     def __init__(self, cluster: Any, folder: str, suite: Sequence[str]) -> None:  # noqa: ANN401
         self.folder, self._suite = Path(folder), suite
-        self.said = self.folder / "said"
+        self.log = self.folder / "log"
         self.nodes: list[_Tail] = []
         self.kept = _Tail(self.folder, f"fleet-*/{_KIND}/*.jsonl")
         self._command = [
@@ -91,39 +90,39 @@ class _Run:
         """Start a driver."""
         self.follow()
         command = [*self._command, *words, "--", *self._suite, "--in-process"]
-        with self.said.open("ab") as said:
-            self.driver = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
+        with self.log.open("ab") as log:
+            self.driver = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
     def follow(self) -> _Tail:
-        """Read the record that a node writes next, as it grows."""
+        """Read the next record of a node, as it grows."""
         folder = Path(tempfile.gettempdir())
         self.nodes.append(_Tail(folder, "kernel-workbench-fleet-*/results/*.jsonl"))
         return self.nodes[-1]
 
     def until(self, event: Callable[[], object]) -> float:
-        """Wait for it, or for the driver's end; the seconds that it took."""
+        """Wait for an event or the driver's end, and return the seconds waited."""
         began = time.monotonic()
         while self.driver.poll() is None and not event():
-            for each in (*self.nodes, self.kept):
-                each.look()
+            for tail in (*self.nodes, self.kept):
+                tail.look()
             time.sleep(_WAIT_S)
         return round(time.monotonic() - began, 2)
 
-    def told(self) -> dict[str, Any]:
-        """What the records have, once the driver has ended."""
+    def results(self) -> dict[str, Any]:
+        """Return counts of the records' rows, once the driver has ended."""
         records = [read(path) for path in sorted(self.folder.glob("fleet-*/*/*.jsonl"))]
         cases = [(row.kernel, row.case.id) for record in records for row in record.rows]
         return {
             "kept": len(set(cases)),
             "doubled": len(cases) - len(set(cases)),
-            "planned": max((each.header.planned_rows for each in records), default=0),
+            "planned": max((record.header.planned_rows for record in records), default=0),
             "status": self.driver.wait(),
             "problem": str(records[-1].problem).partition(": ")[2][:120] if records else "",
         }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try so many moments and print what came of each; 1 where a row was lost or doubled."""
+    """Try moments and print their results; return 1 if a row was lost or doubled."""
     parser = CommandLine(prog="python -m studies.fleet_faults", description=__doc__)
     faults = ("node", *_STOPPED, "driver", "delay")
     parser.add_argument("fault", nargs="?", choices=faults, default="node")
@@ -146,18 +145,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="fleet-faults-") as folder:
                 run = _Run(cluster, folder, _LONG if options.fault == "raylet" else _SUITE)
                 if options.fault == "delay":
-                    told = _delayed(run)
+                    results = _delayed(run)
                 else:
                     run.until(lambda: run.kept.look() > rows and _running(nodes))  # noqa: B023  (used at once)
-                    told = {"at": run.kept.look() - 1} | _tried(options.fault, cluster, nodes, run)
-            planned = max(planned, told["planned"])
+                    at = run.kept.look() - 1
+                    results = {"at": at} | _tried(options.fault, cluster, nodes, run)
+            planned = max(planned, results["planned"])
             alone = options.fault == "node" and not second
-            whole = told["kept"] >= rows if alone else told["kept"] == planned
-            wrong = (
-                not whole or told["doubled"] or told.get("late") or bool(told["status"]) != alone
-            )
-            bad += bool(wrong)
-            print(f"{moment + 1:3}  {'alone' if alone else options.fault:6}  {told}", flush=True)
+            whole = results["kept"] >= rows if alone else results["kept"] == planned
+            wrong = not whole or results["doubled"] or results.get("late")
+            bad += bool(wrong or bool(results["status"]) != alone)
+            print(f"{moment + 1:3}  {'alone' if alone else options.fault:6}  {results}", flush=True)
     finally:
         cluster.shutdown()
     print(f"{bad} of {options.moments} moments lost or doubled a row")
@@ -170,12 +168,12 @@ def _added(cluster: Any) -> Any:  # noqa: ANN401  (Ray's, untyped)
 
 
 def _tried(fault: str, cluster: Any, nodes: list[Any], run: _Run) -> dict[str, Any]:  # noqa: ANN401
-    """Do it to the run; what is known when its driver has ended."""
+    """Apply the fault to the run; return the results when its driver has ended."""
     if fault == "node":
-        for each in _running(nodes):
-            nodes.remove(each)
-            cluster.remove_node(each, allow_graceful=False)
-        return {"seconds": run.until(lambda: False)} | run.told()
+        for running in _running(nodes):
+            nodes.remove(running)
+            cluster.remove_node(running, allow_graceful=False)
+        return {"seconds": run.until(lambda: False)} | run.results()
     if fault == "driver":
         run.driver.kill()
         run.driver.wait()
@@ -186,12 +184,12 @@ def _tried(fault: str, cluster: Any, nodes: list[Any], run: _Run) -> dict[str, A
         (folder,) = run.folder.glob("fleet-*")
         run.start(f"--resume={folder}")
         run.until(lambda: False)
-        return {"gone_s": gone} | run.told()
+        return {"gone_s": gone} | run.results()
     return _stopped(fault, cluster, nodes, run)
 
 
 def _stopped(fault: str, cluster: Any, nodes: list[Any], run: _Run) -> dict[str, Any]:  # noqa: ANN401
-    """Stop a process of the run's node; let it go on when a second node has told a row."""
+    """Stop a process of the run's node; continue it when a second node has sent a row."""
     (node,) = _running(nodes)
     ancestors = _ancestors(_suites()[0])
     raylet = ancestors.index(_raylet(node))
@@ -199,77 +197,77 @@ def _stopped(fault: str, cluster: Any, nodes: list[Any], run: _Run) -> dict[str,
     first, second = run.nodes[0], run.follow()
     os.kill(process[fault], signal.SIGSTOP)
     until = time.monotonic() + _STOPPED_S
-    moved_s = run.until(lambda: _MOVES in run.said.read_bytes() or time.monotonic() > until)
-    moved = _MOVES in run.said.read_bytes()
-    taken = run.kept.look()
+    moved_s = run.until(lambda: _MOVES in run.log.read_bytes() or time.monotonic() > until)
+    moved = _MOVES in run.log.read_bytes()
+    kept = run.kept.look()
     if moved:
         run.until(lambda: second.look() > 1)
     with suppress(ProcessLookupError):
         os.kill(process[fault], signal.SIGCONT)
     run.until(lambda: False)
-    if fault == "raylet":  # the cluster may have given it up
+    if fault == "raylet":  # the cluster may have dropped the node
         nodes.remove(node)
         cluster.remove_node(node, allow_graceful=False)
     first.look()
-    late = _rows(first.lines[taken:]) if moved else set()  # else it was the run's only one
+    late = _rows(first.lines[kept:]) if moved else set()  # a run that didn't move has one node
     came = {
         "moved_s": moved_s if moved else None,
-        "moved_later": not moved and _MOVES in run.said.read_bytes(),
+        "moved_later": not moved and _MOVES in run.log.read_bytes(),
         "came_late": len(late),
         "late": len(late & _rows(run.kept.lines)),
     }
-    return came | run.told()
+    return came | run.results()
 
 
 def _rows(lines: Collection[bytes]) -> set[str]:
-    """Rows of a record, whose durations tell two tries of a case apart."""
-    rows = [json.loads(each) for each in lines]
-    return {json.dumps(each, sort_keys=True) for each in rows if each["kind"] == "accuracy"}
+    """Return the rows of a record; two attempts at a case differ in their durations."""
+    rows = [json.loads(line) for line in lines]
+    return {json.dumps(row, sort_keys=True) for row in rows if row["kind"] == "accuracy"}
 
 
 def _delayed(run: _Run) -> dict[str, Any]:
-    """How long rows are under way, as seen every 20 ms."""
+    """Return how long rows take to arrive, as sampled every 20 ms."""
     run.until(lambda: False)
     run.kept.look()
-    # The header and the end aside, which the driver writes in its own time.
+    # The header and the end don't count: the driver writes them at other times.
     pairs = zip(run.nodes[0].times[1:-1], run.kept.times[1:-1], strict=True)
     delays = [round(there - here, 3) for here, there in pairs]
-    return {"median_s": statistics.median(delays), "most_s": max(delays)} | run.told()
+    return {"median_s": statistics.median(delays), "most_s": max(delays)} | run.results()
 
 
 def _processes() -> dict[int, tuple[int, list[bytes]]]:
-    """Parent and words of each."""
-    found = {}
-    for each in Path("/proc").iterdir():
+    """Return the parent and the command's words of each process, by its id."""
+    processes = {}
+    for folder in Path("/proc").iterdir():
         try:
-            if each.name.isdigit():
-                parent = (each / "stat").read_text().rpartition(")")[2].split()[1]
-                words = (each / "cmdline").read_bytes().split(b"\0")
-                found[int(each.name)] = int(parent), words
+            if folder.name.isdigit():
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                processes[int(folder.name)] = int(parent), words
         except OSError:
             continue
-    return found
+    return processes
 
 
 def _suites() -> list[int]:
-    """Processes of suites that a node of this study was asked for, guards aside."""
+    """Return the ids of this study's suite processes, without their guards."""
     ours = f"--results={tempfile.gettempdir()}/kernel-workbench-fleet-".encode()
     return [
         process
         for process, (_, words) in _processes().items()
-        if any(each.startswith(ours) for each in words)
+        if any(word.startswith(ours) for word in words)
         and b"kernel_workbench.suites.fleet.guard" not in words
     ]
 
 
 def _ancestors(process: int) -> list[int]:
-    """A process, its parent, and so on."""
-    parents = {each: parent for each, (parent, _) in _processes().items()}
-    found = []
+    """Return the ids of a process, its parent, and so on."""
+    parents = {process_id: parent for process_id, (parent, _) in _processes().items()}
+    ancestors = []
     while process in parents:
-        found.append(process)
+        ancestors.append(process)
         process = parents[process]
-    return found
+    return ancestors
 
 
 def _raylet(node: Any) -> int:  # noqa: ANN401  (Ray's, untyped)
@@ -278,8 +276,8 @@ def _raylet(node: Any) -> int:  # noqa: ANN401  (Ray's, untyped)
 
 
 def _running(nodes: Sequence[Any]) -> list[Any]:
-    """Nodes whose raylet is an ancestor of a suite's process."""
-    above = {each for process in _suites() for each in _ancestors(process)}
+    """Return the nodes whose raylet is an ancestor of a suite's process."""
+    above = {process_id for process in _suites() for process_id in _ancestors(process)}
     return [node for node in nodes if _raylet(node) in above]
 
 

@@ -1,8 +1,8 @@
-"""What the interpreter takes for our kernels: stock, mended, and strict.
+"""Measure the time of our kernels in the interpreter: stock, mended, and strict.
 
-`python -m studies.interpreter_cost` starts a process for each of the three, since what is
-mended stays so, in three rounds, and prints milliseconds of processor time for a call, the least of
-all. In fp32 and fp16: the stock interpreter has no bfloat16.
+`python -m studies.interpreter_cost` starts a process for each interpreter, since mending can't be
+undone, in three rounds. It prints the least processor time of a call in milliseconds, in fp32 and
+fp16: the stock interpreter has no bfloat16.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def _calls() -> dict[str, Callable[[], object]]:
 
 
 def _measure(mode: str) -> dict[str, float]:
-    """Milliseconds of each call, in this process from here on."""
+    """Install the mode's interpreter in this process; return milliseconds of each call."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if mode != "stock":
         repairs.install()
     if mode == "strict":
         strict.install()
-    found = {}
+    times_ms = {}
     for name, call in _calls().items():
         with strict.watched(), fresh_memory(math.nan, torch.device("cpu")):
             call()
@@ -78,8 +78,8 @@ def _measure(mode: str) -> dict[str, float]:
                 start = time.process_time()
                 call()
                 times.append(time.process_time() - start)
-        found[name] = 1000 * min(times)
-    return found
+        times_ms[name] = 1000 * min(times)
+    return times_ms
 
 
 def _in_a_process(mode: str) -> dict[str, float]:
@@ -98,13 +98,13 @@ def _in_a_process(mode: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table, or, asked for one mode, its figures as JSON."""
+    """Print the table, or the figures of one mode as JSON if the command names it."""
     if len(sys.argv) > 1:
         print(json.dumps(_measure(sys.argv[1])))
         return
     rounds = [{mode: _in_a_process(mode) for mode in _MODES} for _ in range(_ROUNDS)]
     of = {
-        mode: {name: min(each[mode][name] for each in rounds) for name in rounds[0][mode]}
+        mode: {name: min(figures[mode][name] for figures in rounds) for name in rounds[0][mode]}
         for mode in _MODES
     }
     table = Table("call, ms", *_MODES, "strict / mended", "strict / stock")

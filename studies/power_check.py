@@ -1,4 +1,4 @@
-"""Is what `nox -s profile` measures to be believed on this GPU? A sustained matmul shows it.
+"""Check on this GPU, with a sustained matmul, that energies of `nox -s profile` can be trusted.
 
     python -m studies.power_check --save-trace FILE
 
@@ -6,10 +6,10 @@
 - Time under the power cap, by its nanosecond counter and by the reasons polled beside it, differs
   by less than 2 % of the window.
 - The sampler slows the matmul by less than 0.5 %.
-- The GPU that is sampled is the one that computes, also under CUDA_VISIBLE_DEVICES: its PCI address
-  is the same, and it draws more while it computes.
+- The sampled GPU is the computing GPU, also under CUDA_VISIBLE_DEVICES: the PCI addresses are
+  equal, and the sampled power rises during the computation.
 
-Exit status: 0 where all of it holds, 1 where something doesn't, 2 where there is no GPU.
+Exit status: 0 if all checks hold, 1 if one doesn't, 2 if there is no GPU.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ _DROPPED_S = 1.5
 _BATCH_S = 0.05
 _MOST_TIME_APART = 0.02
 _POWER_CAP = "SW power cap"
-_LOADED = 1.5  # times idle power: what a matmul draws on any board
+_LOADED = 1.5  # a matmul draws at least this many times idle power on any board
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that has to hold: what was found, the most that it may be, and whether it is so."""
+    """One condition: its result and its limit as text, and whether it holds."""
 
     name: str
-    found: str
+    result: str
     limit: str
     holds: bool
 
 
 def checks(loaded: Window, idle: Figures, slower: float | Missing) -> Iterator[Check]:
-    """What the windows show of energy, of time under the power cap and of the sampler."""
+    """Yield the checks of energy, of time under the power cap, of the sampler and of power."""
     counter, integral = loaded.energy_counter_j, loaded.energy_integral_j
     if counter is None or integral is None:
         why = "; ".join(
-            loaded.missing.get(f"energy_{each}_j", "") for each in ("counter", "integral")
+            loaded.missing.get(f"energy_{source}_j", "") for source in ("counter", "integral")
         )
         yield Check("energy, counter against integral", why, "both are there", holds=False)
     else:
@@ -103,9 +103,9 @@ def checks(loaded: Window, idle: Figures, slower: float | Missing) -> Iterator[C
             "sampler's slowdown", f"{slower:+.3%}", f"{MOST_SLOWDOWN:.1%}", slower < MOST_SLOWDOWN
         )
     idle_w, loaded_w = mean_power_w(window_in_record(idle)), mean_power_w(loaded)
-    found = "none" if idle_w is None or loaded_w is None else f"{idle_w:.0f} W to {loaded_w:.0f} W"
+    powers = "none" if idle_w is None or loaded_w is None else f"{idle_w:.0f} W to {loaded_w:.0f} W"
     holds = idle_w is not None and loaded_w is not None and loaded_w > _LOADED * idle_w
-    yield Check("power, idle to loaded", found, f"at least {_LOADED:g} times", holds)
+    yield Check("power, idle to loaded", powers, f"at least {_LOADED:g} times", holds)
 
 
 def _same_board(device: torch.device) -> Check:
@@ -116,12 +116,12 @@ def _same_board(device: torch.device) -> Check:
     name = f"PCI address (CUDA_VISIBLE_DEVICES {visible})"
     if isinstance(card, Missing):
         return Check(name, str(card), "as torch says", holds=False)
-    found = f"{card.pci_bus_id} by UUID, {address} by torch"
-    return Check(name, found, "the same", holds=card.pci_bus_id == address)
+    addresses = f"{card.pci_bus_id} by UUID, {address} by torch"
+    return Check(name, addresses, "the same", holds=card.pci_bus_id == address)
 
 
 def _measured(seconds: float, sampling: Sampling) -> tuple[Figures, Trace, Reply, float | Missing]:
-    """Idle, the trace that has idle and load in it, the load's calls, and the sampler's cost."""
+    """Return idle figures, the trace of idle and load, the load's reply, and the slowdown."""
     device = torch.device("cuda")
     one, other = (torch.randn(_SIZE, _SIZE, dtype=torch.bfloat16, device=device) for _ in range(2))
     out = torch.empty_like(one)
@@ -131,18 +131,18 @@ def _measured(seconds: float, sampling: Sampling) -> tuple[Figures, Trace, Reply
 
     loop([multiply], device, 0.5, _BATCH_S)
     time.sleep(_IDLE_S)
-    with sampling.during() as taken:
+    with sampling.during() as sampled:
         begin_s = time.monotonic_ns() * NS
         time.sleep(_IDLE_S)
         end_s = time.monotonic_ns() * NS
         reply = Reply.model_validate(loop([multiply], device, seconds, _BATCH_S).message)
-    idle = measure(taken.trace, begin_s, end_s)
+    idle = measure(sampled.trace, begin_s, end_s)
     with sampling.during(ALTERNATE_S) as alternating:
         rests = Reply.model_validate(loop([multiply], device, 2 * seconds, _BATCH_S).message)
-    return idle, taken.trace, reply, slowdown(alternating.trace, rests)
+    return idle, sampled.trace, reply, slowdown(alternating.trace, rests)
 
 
-def _told(window: Window) -> str:
+def _summary(window: Window) -> str:
     codes = f" ({', '.join(window.codes)})" if window.codes else ""
     if window.period_ms is None or window.largest_gap_ms is None:
         return f"{window.validity}{codes}; {window.samples} samples"
@@ -152,16 +152,16 @@ def _told(window: Window) -> str:
 
 
 def main() -> int:
-    """Run the checks, print what they found, and return the exit status."""
+    """Run the checks, print their results, and return the exit status."""
     parser = CommandLine(
         prog="python -m studies.power_check",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--seconds", type=number(2, 600), default=6.0, help="of the matmul (default 6)"
+        "--seconds", type=number(2, 600), default=6.0, help="length of the matmul (default 6)"
     )
-    parser.add_argument("--save-trace", type=Path, metavar="FILE", help="keep what was sampled")
+    parser.add_argument("--save-trace", type=Path, metavar="FILE", help="keep the samples")
     options = parser.read()
     if not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; run this on a machine with a GPU")
@@ -176,14 +176,14 @@ def main() -> int:
     console = Console()
     console.print(f"{properties.name}: bf16 matmul of {_SIZE}, {loaded.duration_s:.2f} s of it")
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for title in ("what", "found", "limit", "holds"):
+    for title in ("check", "result", "limit", "holds"):
         table.add_column(title, overflow="fold")
-    found = [_same_board(torch.device("cuda")), *checks(loaded, idle, slower)]
-    for each in found:
-        table.add_row(each.name, each.found, each.limit, "yes" if each.holds else "NO")
+    results = [_same_board(torch.device("cuda")), *checks(loaded, idle, slower)]
+    for check in results:
+        table.add_row(check.name, check.result, check.limit, "yes" if check.holds else "NO")
     console.print(table)
-    console.print(f"the window: {_told(loaded)}", markup=False, highlight=False)
-    return int(not all(each.holds for each in found))
+    console.print(f"the window: {_summary(loaded)}", markup=False, highlight=False)
+    return int(not all(check.holds for check in results))
 
 
 if __name__ == "__main__":

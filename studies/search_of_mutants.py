@@ -1,17 +1,15 @@
 """`python -m studies.search_of_mutants [NAME ...]`: which mutants `nox -s search` finds by itself.
 
-By default the mutants that are wrong where two or three things meet. Each is searched as `nox -s
-search -- --kernel NAME --device cpu --jobs 1 --finds 1` searches it: nothing is known of its cases,
-nor of the lists of the op. What is found is shrunk, and tried on the kernel that the mutant was
-made of.
+By default the study searches the mutants that are wrong where two or three things meet, one by one
+as `nox -s search -- --kernel NAME --device cpu --jobs 1 --finds 1`: the search knows neither the
+mutant's cases nor the op's lists. A find is shrunk, and tried on the mutant's sound kernel.
 
-A line a mutant as it is known: whether it was found, after how many seconds and cases (with finding
-out which pairs the kernel can have, without shrinking), by which rule, the shrunk case, and the
-case as it was drawn; and the sums. A mutant that no interpreter shows, as one of a size near 2^31
-elements, is simply not found.
+The study prints a line for each mutant (found or not, seconds and cases without shrinking, the
+rule, the shrunk case, and the case as drawn), and the sums. A mutant that no interpreter shows, for
+example at a size near 2^31 elements, is not found.
 
---minutes M: for each mutant (default 5). --seed N: what cases are drawn from. --jobs N: so many
-mutants at a time. Ctrl-C ends it with the sums of those that are known.
+--minutes M: for each mutant (default 5). --seed N: seed of the draws. --jobs N: mutants at a time.
+Ctrl-C ends the study with the sums so far.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ _FOUND, _NOT_FOUND, _UNSOUND = "found", "not found", "sound one fails"
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What a search came to; seconds and cases: until the first row that failed, or in all."""
+    """The result of a search; seconds and cases count up to the first failure, or all."""
 
     result: str
     seconds: float
@@ -52,10 +50,10 @@ class Searched:
 
 
 class _Silent(Progress):
-    """Of a search beside many others."""
+    """A progress without output, since many searches run side by side."""
 
     def advance(self, label: str) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 class _OfMutant(Search):
@@ -68,11 +66,11 @@ class _OfMutant(Search):
         self.workers = Workers(_CPU, self.sm, overlay=overlay, time_limit_s=options.time_limit)
 
     def selected(self) -> tuple[Kernel, ...]:
-        """The one that the mutant is made of, as it is in the copy."""
+        """Return the mutant's kernel in the changed copy."""
         assert self.workers is not None
         wanted = self.options.op[0], self.options.kernel[0]
-        known = self.workers.kernels()
-        return tuple(each for each in known if (each.op.name, each.name) == wanted)
+        kernels = self.workers.kernels()
+        return tuple(kernel for kernel in kernels if (kernel.op.name, kernel.name) == wanted)
 
 
 def searched(mutant: Mutant, folder: Path, _: int, minutes: float, seed: int) -> Searched:
@@ -102,12 +100,12 @@ def searched(mutant: Mutant, folder: Path, _: int, minutes: float, seed: int) ->
 
 
 def _sound(mutant: Mutant, find: FindRow) -> str:
-    """How the kernel that it was made of does on the shrunk case."""
+    """Return the status of the mutant's sound kernel on the shrunk case."""
     case = case_named(OPS[mutant.op], find.case.id)
     if case is None:
         return "can't be asked"
     name = mutant.op, mutant.sound or mutant.kernel
-    kernel = next(each for each in all_kernels() if (each.op.name, each.name) == name)
+    kernel = next(kernel for kernel in all_kernels() if (kernel.op.name, kernel.name) == name)
     workers = Workers(_CPU, DEFAULT_SM)
     run = Run(_CPU, DEFAULT_SM, workers=workers)
     try:
@@ -119,21 +117,21 @@ def _sound(mutant: Mutant, find: FindRow) -> str:
 
 
 def main() -> None:
-    """Print a line a mutant as it is known, and the sums."""
+    """Print a line for each mutant when it is done, and the sums."""
     parser = command_line("search_of_mutants", __doc__)
     parser.add_argument("--minutes", type=number(0.01, 10_000), default=5.0, metavar="M")
     parser.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N")
     options = parser.read()
     task = partial(searched, minutes=options.minutes, seed=options.seed)
     counts = dict.fromkeys((_FOUND, _NOT_FOUND, _UNSOUND), 0)
-    for mutant, known in each_known(task, chosen(parser, options), options.jobs):
-        if isinstance(known, BaseException):
-            print(f"{'?':15} {mutant.name:44} {type(known).__name__}: {known}", flush=True)
+    for mutant, done in each_known(task, chosen(parser, options), options.jobs):
+        if isinstance(done, BaseException):
+            print(f"{'?':15} {mutant.name:44} {type(done).__name__}: {done}", flush=True)
             continue
-        counts[known.result] += 1
+        counts[done.result] += 1
         print(
-            f"{known.result:15} {mutant.name:44} {known.seconds:4.0f} s {known.cases:5} cases  "
-            f"{known.what}",
+            f"{done.result:15} {mutant.name:44} {done.seconds:4.0f} s {done.cases:5} cases  "
+            f"{done.what}",
             flush=True,
         )
     print(", ".join(f"{name}: {count}" for name, count in counts.items()))

@@ -1,13 +1,13 @@
-"""The power of the accuracy suite: the smallest error, planted in one place, that a case sees.
+"""The power of the accuracy suite: the smallest error, planted in one place, that a case detects.
 
     python -m studies.smallest_error [--op NAME ...] [--write docs/power.md]
 
-A sound kernel in plain torch has one of its numbers multiplied by 1 + 2^-k: the bias, the slopes,
-the softcap, the sink, dropout's scale, the scale, delta, the last key's score; of layer norm rstd,
-mean, the weight, the last column as it counts in the row's means, c1 and c2. For each op and dtype
-the largest k is found by bisection that any contiguous case of `ci` fails for, and the rule it
-fails by: of all cases, of those that aren't exact probes, and of these by the bounds alone, without
-the emulation. The kernel rounds besides, so that the verdict is that of a run.
+The study multiplies one number of a sound kernel in plain torch by 1 + 2^-k: the bias, the slopes,
+the softcap, the sink, dropout's scale, the scale, delta, or the last key's score; in layer norm
+rstd, mean, the weight, the last column's part of the row's means, c1 or c2. For each op and dtype,
+bisection finds the largest k for which a contiguous case of `ci` fails, and the rule that fails:
+over all cases, over cases that aren't exact probes, and over these by the bounds alone, without the
+emulation. The kernel also rounds, so that the verdict equals a run's.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ class _Off(Attention):
         return super().closed(part, out, total, largest)
 
     def _changed(self, given: Given, scale: float) -> Given:
-        made = given.copy()
-        made["scale"] = scale * self._of("scale")
-        if "alibi_slopes" in made:
-            made["alibi_slopes"] = made["alibi_slopes"] * self._of("slopes")
-        if "softcap" in made:
-            made["softcap"] *= self._of("softcap")
-        if "sink" in made:
-            made["sink"] = made["sink"] * self._of("sink")
-        return made
+        changed = given.copy()
+        changed["scale"] = scale * self._of("scale")
+        if "alibi_slopes" in changed:
+            changed["alibi_slopes"] = changed["alibi_slopes"] * self._of("slopes")
+        if "softcap" in changed:
+            changed["softcap"] *= self._of("softcap")
+        if "sink" in changed:
+            changed["sink"] = changed["sink"] * self._of("sink")
+        return changed
 
-    def backward(self, *args: Tensor, **given: object) -> tuple[Tensor | None, ...]:
-        if self.thing == "sink" and isinstance(given.get("sink"), Tensor):
-            given = {**given, "sink": given["sink"] * self.factor}  # type: ignore[operator]
-        return super().backward(*args, **given)  # type: ignore[arg-type]
+    def backward(self, *args: Tensor, **arguments: object) -> tuple[Tensor | None, ...]:
+        if self.thing == "sink" and isinstance(arguments.get("sink"), Tensor):
+            arguments = {**arguments, "sink": arguments["sink"] * self.factor}  # type: ignore[operator]
+        return super().backward(*args, **arguments)  # type: ignore[arg-type]
 
 
 def _attention(op: str, thing: str, factor: float) -> Function:
@@ -114,21 +114,21 @@ def _layer_norm(thing: str, factor: float) -> Function:
         c2 = (counted * x_hat).mean(-1, keepdim=True) * of("c2")
         dx = (g - c1 - x_hat * c2) * rstd
         sums = (wide_dy * x_hat).sum(rows), wide_dy.sum(rows)
-        return dx.to(x.dtype), *(each.to(weight.dtype) for each in sums)
+        return dx.to(x.dtype), *(total.to(weight.dtype) for total in sums)
 
     return function
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """What is off in an op, the option that a case must have for it, "" for none."""
+    """The number that is wrong in an op, and the option that a case needs for it, or ""."""
 
     op: str
     thing: str
     option: str = ""
 
     def function(self, factor: float) -> Function:
-        """The kernel, off by so much."""
+        """Return the kernel with its number multiplied by `factor`."""
         if self.op == LAYER_NORM:
             return _layer_norm(self.thing, factor)
         return _attention(self.op, self.thing, factor)
@@ -144,16 +144,16 @@ _OF_SCORES = (
     ("last key", ""),
 )
 PLANTED = (
-    *(Planted(FORWARD, *each) for each in _OF_SCORES),
+    *(Planted(FORWARD, *scored) for scored in _OF_SCORES),
     Planted(DELTA, "delta"),
-    *(Planted(op, *each) for op in (BACKWARD, GRADIENTS) for each in (*_OF_SCORES, ("delta", ""))),
-    *(Planted(LAYER_NORM, each) for each in ("rstd", "mean", "weight", "last column", "c1", "c2")),
+    *(Planted(op, *pair) for op in (BACKWARD, GRADIENTS) for pair in (*_OF_SCORES, ("delta", ""))),
+    *(Planted(LAYER_NORM, name) for name in ("rstd", "mean", "weight", "last column", "c1", "c2")),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A case with all that it is judged by."""
+class JudgedCase:
+    """A case with its truth, bounds and emulation."""
 
     op: Op
     case: Case
@@ -163,38 +163,38 @@ class Trial:
     emulation: Outputs
 
     @classmethod
-    def of(cls, op: Op, case: Case) -> Trial:
-        """Everything of a case, for a plain kernel."""
+    def of(cls, op: Op, case: Case) -> JudgedCase:
+        """Compute the truth, the bounds and the emulation of a case, for a plain kernel."""
         inputs = op.inputs(case, CPU)
         truth = op.oracle(case, inputs)
         emulation = {} if op.emulate is None else op.emulate(case, inputs, _NUMERICS)
         return cls(op, case, inputs, truth, op.bound(case, inputs, truth, _NUMERICS), emulation)
 
     def rule(self, function: Function, *, emulation: bool) -> Rule | None:
-        """The rule that a kernel fails by, None where it passes."""
+        """Return the rule that a kernel breaks, or None if it passes."""
         forms = self.op.forms(self.case)
-        made = dict(zip(self.op.outputs, function(**self.inputs), strict=True))
+        outputs = dict(zip(self.op.outputs, function(**self.inputs), strict=True))
         call = Call(
-            {name: each for name, each in made.items() if name in forms and each is not None}, 0.0
+            {name: x for name, x in outputs.items() if name in forms and x is not None}, 0.0
         )
         other = self.emulation if emulation else None
         return judge(call, call, self.truth, self.bounds, _NUMERICS, emulation=other).rule
 
 
-def _trials(op: str) -> Iterator[Trial]:
-    """The contiguous cases of `ci` whose values are finite, small enough to be tried often."""
+def _trials(op: str) -> Iterator[JudgedCase]:
+    """Yield the contiguous, finite cases of `ci` that are small enough to be tried often."""
     for case in OPS[op].cases():
         plain = case.layout.name == "contiguous" and case.weight_dtype == case.dtype
         if op == LAYER_NORM:
             plain = plain and not case.options
         finite = not case.distribution.startswith(("nan", "inf"))
         if case.tier == "ci" and plain and finite and OPS[op].flops(case) <= _MOST_FLOPS:
-            yield Trial.of(OPS[op], case)
+            yield JudgedCase.of(OPS[op], case)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The smallest error that is seen: its power of two, None where none is, by what and where."""
+class Detection:
+    """The smallest detected error as a power of two, or None, and its rule and case."""
 
     power: int | None
     rule: Rule | None = None
@@ -202,55 +202,55 @@ class Seen:
 
     @property
     def text(self) -> str:
-        """`2^-12`, or that nothing is seen."""
+        """The error, for example "2^-12", or "none"."""
         return "none" if self.power is None else f"2^-{self.power}"
 
 
-def smallest_seen(planted: Planted, trials: list[Trial], *, emulation: bool) -> Seen:
-    """By bisection; an error that a case sees is taken to be seen where it is twice as large.
+def smallest_seen(planted: Planted, trials: list[JudgedCase], *, emulation: bool) -> Detection:
+    """Return the smallest detected error, by bisection: a larger error counts as detected too.
 
-    Raises AssertionError where the sound kernel fails.
+    Raises AssertionError if the sound kernel fails.
     """
     sound = planted.function(1.0)
     for trial in trials:
         assert trial.rule(sound, emulation=emulation) is None, trial.case.id()
     order = list(trials)
 
-    def seen(power: int) -> Seen | None:
+    def seen(power: int) -> Detection | None:
         function = planted.function(1 + 2.0**-power)
         for index, trial in enumerate(order):
             rule = trial.rule(function, emulation=emulation)
             if rule is not None:
-                order.insert(0, order.pop(index))  # the likeliest to see the next one
-                return Seen(power, rule, trial.case.id())
+                order.insert(0, order.pop(index))  # the likeliest to detect the next error
+                return Detection(power, rule, trial.case.id())
         return None
 
-    low, high, best = -1, _MOST + 1, Seen(None)
+    low, high, best = -1, _MOST + 1, Detection(None)
     while high - low > 1:
         middle = (low + high) // 2
-        found = seen(middle)
-        if found is None:
+        detection = seen(middle)
+        if detection is None:
             high = middle
         else:
-            low, best = middle, found
+            low, best = middle, detection
     return best
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is seen of a planted error in one dtype, of so many cases."""
+    """The detections of a planted error in one dtype, and the number of cases."""
 
     planted: Planted
     dtype: str
     cases: int
-    every: Seen
-    rounding: Seen
-    bounds: Seen
+    every: Detection
+    rounding: Detection
+    bounds: Detection
 
 
 def measure(ops: Iterable[str]) -> Iterator[Row]:
-    """Every planted error of some ops, in every dtype that a case has."""
-    for op, every in itertools.groupby(PLANTED, key=lambda each: each.op):
+    """Yield a row for each planted error of some ops, in every dtype that a case has."""
+    for op, every in itertools.groupby(PLANTED, key=lambda error: error.op):
         if op not in ops:
             continue
         trials = list(_trials(op))
@@ -258,12 +258,12 @@ def measure(ops: Iterable[str]) -> Iterator[Row]:
             every, (torch.float32, torch.float16, torch.bfloat16)
         ):
             fit = [
-                each
-                for each in trials
-                if each.case.dtype == dtype
-                and (not planted.option or planted.option in each.case.options)
+                trial
+                for trial in trials
+                if trial.case.dtype == dtype
+                and (not planted.option or planted.option in trial.case.options)
             ]
-            rounding = [each for each in fit if each.case.distribution not in _PROBES]
+            rounding = [trial for trial in fit if trial.case.distribution not in _PROBES]
             if rounding:
                 yield Row(
                     planted,
@@ -307,20 +307,20 @@ def _markdown(rows: list[Row], command: str, day: str) -> str:
     head = f"""# The power of the accuracy suite
 
 The smallest relative error, planted in one number of a sound kernel in plain torch, that a
-contiguous `ci` case sees; found by bisection, as `studies/smallest_error.py` says. *Seen from*: an
-error of that size fails some case, and one of half of it none. *No probes*: the same without the
-exact probes, by the bounds and the emulation; and without the emulation, by the *bounds alone*.
-none: twice the number passes too.
+contiguous `ci` case detects, by bisection (`studies/smallest_error.py`). *Seen from*: an error of
+this size fails a case, and half of it fails none. *No probes*: the same without the exact probes,
+by the bounds and the emulation; *bounds alone*: also without the emulation. "none": twice the
+number passes too.
 
 {day}, on a CPU: `{command}`
 
 """
     lines = [_TITLES, tuple("---" for _ in _TITLES), *map(_cells, rows)]
-    return head + "".join(f"| {' | '.join(each)} |\n" for each in lines)
+    return head + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
+    """Measure and print the table, and write it if --write says so."""
     parser = argparse.ArgumentParser(prog="python -m studies.smallest_error", description=__doc__)
     parser.add_argument("--op", action="append", choices=tuple(OPS), help="may be repeated")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write a table in Markdown")
@@ -332,7 +332,7 @@ def main() -> None:
     rows = []
     progress = Console(stderr=True)
     for row in measure(arguments.op or OPS):
-        seen = ", ".join(each.case for each in (row.every, row.rounding, row.bounds))
+        seen = ", ".join(detection.case for detection in (row.every, row.rounding, row.bounds))
         progress.print(f"{' '.join(_cells(row))}: {seen}", highlight=False, soft_wrap=True)
         rows.append(row)
         table.add_row(*_cells(row))

@@ -1,9 +1,9 @@
 """`python -m studies.sound_kernels [FILE ...]`: the accuracy suite on kernels that are right.
 
-By default those of tests/candidates/sound. They are run on the `ci` cases of their ops, with the
-suite's own progress, and the table says for each kernel how many rows passed, failed and
-were refused. A failure is a false alarm: its command follows the table, and the exit status is 1.
-It is 3 where the suite itself failed.
+By default the kernels are those of tests/candidates/sound. They run on the `ci` cases of their ops,
+with the suite's own progress, and the table has the number of passed, failed and refused rows of
+each kernel. A failure is a false alarm: its command follows the table, and the exit status is 1.
+The exit status is 3 if the suite itself failed.
 
 --seed N or N..M: added to every case's seed.
 --device, --jobs, --kernel, --op, --case: as in `nox -s accuracy`.
@@ -30,7 +30,7 @@ _FAILED, _SUITE_FAILED = 1, 3
 
 
 def rows_of(files: Sequence[Path], typed: Sequence[str]) -> tuple[int, tuple[AccuracyRow, ...]]:
-    """Run the accuracy suite on the files' kernels: its exit status, and the rows that it wrote."""
+    """Run the accuracy suite on the files' kernels; return its exit status and its rows."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -50,7 +50,7 @@ def rows_of(files: Sequence[Path], typed: Sequence[str]) -> tuple[int, tuple[Acc
 
 
 def table_of(rows: Iterable[AccuracyRow]) -> Table:
-    """A line a kernel, and the sums."""
+    """Return the table: a line for each kernel, and the sums."""
     counts = dict[tuple[str, str], Counter[str]]()
     for row in rows:
         counts.setdefault((row.case.op, row.kernel), Counter())[row.status] += 1
@@ -69,7 +69,7 @@ def table_of(rows: Iterable[AccuracyRow]) -> Table:
 
 
 def main() -> int:
-    """Run the suite, and print the table and the commands of what failed."""
+    """Run the suite, and print the table and the commands of failed rows."""
     parser = CommandLine(prog="python -m studies.sound_kernels", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="instead of all files")
     parser.add_argument("--seed", default="0", metavar="N|N..M", help="added to every case's seed")

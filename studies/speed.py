@@ -1,7 +1,7 @@
-"""How long reports of 5,000 rows take, beside what they should: `python -m studies.speed`.
+"""Print the time and the target of reports of 5,000 rows: `python -m studies.speed`.
 
-In seconds of a processor, of which a busy machine counts more for the same work. So these are
-figures to look at where reports are changed, and no tests.
+Figures are processor seconds, which grow on a busy machine for the same work. So this is a study to
+run after a change of reports, and no test.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _REPORT_S, _COMPARISON_S = 3.0, 5.0  # on an idle core of a laptop
 
 
 def _used() -> float:
-    """Seconds of a processor that the processes started here have taken by now."""
+    """Return the processor seconds of this process's children so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _commands(folder: Path) -> Iterator[tuple[str, float, list[str | Path]]]:
-    """What is run: in words, the seconds that it should take, the module and its arguments."""
+    """Yield each command's description, target in seconds, module and arguments."""
     for suite in SUITES:
         path = large(suite, folder / f"{suite}.jsonl")
         page = folder / "page.html"
@@ -32,9 +32,9 @@ def _commands(folder: Path) -> Iterator[tuple[str, float, list[str | Path]]]:
             _REPORT_S,
             ["kernel_workbench.reports", path, "--html", page],
         )
-    others = ("--markdown", folder / "report.md", "--junit", folder / "report.xml")
+    outputs = ("--markdown", folder / "report.md", "--junit", folder / "report.xml")
     path = folder / "accuracy.jsonl"
-    yield "Markdown and JUnit of accuracy", _REPORT_S, ["kernel_workbench.reports", path, *others]
+    yield "Markdown and JUnit of accuracy", _REPORT_S, ["kernel_workbench.reports", path, *outputs]
     yield (
         "comparison of five",
         _COMPARISON_S,
@@ -43,7 +43,7 @@ def _commands(folder: Path) -> Iterator[tuple[str, float, list[str | Path]]]:
 
 
 def main() -> None:
-    """Print a line for each command, as it ends."""
+    """Print a line for each command when it ends."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         for what, target_s, (module, *arguments) in _commands(Path(folder)):
             before_s = _used()

@@ -1,14 +1,14 @@
-"""`python -m studies.tiers_of_mutants [NAME ...]`: which cases kill a mutant, its own aside.
+"""`python -m studies.tiers_of_mutants [NAME ...]`: which cases kill a mutant, besides its own.
 
-By default the mutants that are wrong where two or three things meet. Each is tried on the cases of
-`ci` that people wrote; where these let it pass, on the generated ones of `ci`, called once; and
-then on the generated ones of `full` that an interpreter can run (oracles/cases/coverings). Of our
-kernels those are asked that its edits can change. Cases that have most in common with its own come
-first, since one that is killed is done with then: how many were tried says little.
+By default the study tries the mutants that are wrong where two or three things meet. A mutant runs
+on the cases of `ci` that people wrote; if it passes, on the generated cases of `ci`, called once;
+then on the generated cases of `full` that an interpreter can run (oracles/cases/coverings). Only
+our kernels that the mutant's edits can change run. Cases most similar to the mutant's own come
+first, to end early, so the number of tried rows says little.
 
-A line a mutant as it is known: what killed it, how many rows were tried, and in how many seconds;
-and the sums. --jobs N: so many at a time. --parts N: each mutant's cases in so many parts, tried
-beside one another. Ctrl-C ends it with the sums of those that are known.
+The study prints a line for each mutant (the rule and case that killed it, tried rows, seconds), and
+the sums. --jobs N: mutants at a time. --parts N: parts of each mutant's cases, tried side by side.
+Ctrl-C ends the study with the sums so far.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tests.mutants.pairs import (
     is_told_by_another,
 )
 
-_MOST_FLOPS = 2e7  # of a case that an interpreter runs in a second
+_MOST_FLOPS = 2e7  # an interpreter runs such a case in a second
 _NONE = "none"
 _STAGES = ("written", *TIERS, _NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """The stage that killed a mutant, or none, and by what."""
+    """The stage that killed a mutant, or "none", and the rule, kernel and case."""
 
     stage: str
     what: str
@@ -55,25 +55,25 @@ class Killed:
 
 
 def stages(mutant: Mutant) -> dict[str, list[Case]]:
-    """The cases of each stage that a CPU can run: most like its own first, of these the small."""
+    """Return each stage's cases for a CPU: most similar to the mutant's own first, then small."""
     op = OPS[mutant.op]
-    own = [frozenset(_words(each)) for each in mutant.own_cases.values()]
-    found = {each: list[Case]() for each in ("written", *TIERS)}
+    own = [frozenset(_words(case)) for case in mutant.own_cases.values()]
+    cases = {stage: list[Case]() for stage in ("written", *TIERS)}
 
     def unlike(case: Case) -> tuple[int, float]:
         has = set(_words(case))
-        return min((len(each - has) for each in own), default=0), op.flops(case)
+        return min((len(words - has) for words in own), default=0), op.flops(case)
 
     for case in sorted(op.cases(), key=unlike):
         if case.why == GENERATED and op.flops(case) <= _MOST_FLOPS:
-            found[case.tier].append(case)
+            cases[case.tier].append(case)
         elif case.why != GENERATED and case.tier == "ci":
-            found["written"].append(case)
-    return found
+            cases["written"].append(case)
+    return cases
 
 
 def _words(case: Case) -> Iterator[str]:
-    """What a case has besides sizes."""
+    """Yield a case's properties other than sizes."""
     yield from case.options
     yield case.dtype_label
     if case.distribution != "normal":
@@ -83,7 +83,7 @@ def _words(case: Case) -> Iterator[str]:
 
 
 def rows(run: Run, workers: Workers, mutant: Mutant, cases: list[Case]) -> Iterator[AccuracyRow]:
-    """Our kernels, as the mutant has them, on cases that they serve: a run tries them all."""
+    """Yield the rows of the mutant's copies of our kernels on the cases that they serve."""
     ours = changed_kernels(workers.kernels(), mutant)
     for case in cases:
         for kernel in ours:
@@ -94,9 +94,9 @@ def rows(run: Run, workers: Workers, mutant: Mutant, cases: list[Case]) -> Itera
 
 
 def killed(mutant: Mutant, folder: Path, part: int, parts: int) -> Killed:
-    """The first stage in which a row of this part of the cases fails.
+    """Return the first stage in which a row of this part of the cases fails.
 
-    It ends where another part has killed the mutant in the same stage or an earlier one.
+    The run ends when another part has killed the mutant in the same stage or an earlier one.
     """
     started, tried = time.perf_counter(), 0
     mutant.write_overlay(folder)
@@ -114,7 +114,7 @@ def killed(mutant: Mutant, folder: Path, part: int, parts: int) -> Killed:
                     marks[-1].touch()
                     what = f"{row.rule}, {row.kernel}, {row.case.id}"
                     return Killed(stage, what, tried, time.perf_counter() - started)
-                if any(each.exists() for each in marks):
+                if any(mark.exists() for mark in marks):
                     return Killed(_NONE, "-", tried, time.perf_counter() - started)
         return Killed(_NONE, "-", tried, time.perf_counter() - started)
     finally:
@@ -122,38 +122,38 @@ def killed(mutant: Mutant, folder: Path, part: int, parts: int) -> Killed:
 
 
 def together(parts: Sequence[Killed]) -> Killed:
-    """What the parts of a mutant come to; seconds: of all processes."""
-    first = min(parts, key=lambda each: _STAGES.index(each.stage))
-    tried, seconds = sum(each.tried for each in parts), sum(each.seconds for each in parts)
+    """Combine the results of a mutant's parts; seconds are the sum over processes."""
+    first = min(parts, key=lambda part: _STAGES.index(part.stage))
+    tried, seconds = sum(part.tried for part in parts), sum(part.seconds for part in parts)
     return Killed(first.stage, first.what, tried, seconds)
 
 
 def main() -> None:
-    """Print a line a mutant as it is known, and the sums."""
+    """Print a line for each mutant when it is done, and the sums."""
     parser = command_line("tiers_of_mutants", __doc__)
     parser.add_argument("--parts", type=whole_number(1, 100), default=1, metavar="N")
     options = parser.read()
-    counts, found = dict.fromkeys(_STAGES, 0), dict[str, list[Killed]]()
+    counts, results = dict.fromkeys(_STAGES, 0), dict[str, list[Killed]]()
     task = partial(killed, parts=options.parts)
-    for mutant, known in each_known(task, chosen(parser, options), options.jobs, options.parts):
-        if isinstance(known, BaseException):
-            print(f"{'?':7} {mutant.name:44} {type(known).__name__}: {known}", flush=True)
+    for mutant, outcome in each_known(task, chosen(parser, options), options.jobs, options.parts):
+        if isinstance(outcome, BaseException):
+            print(f"{'?':7} {mutant.name:44} {type(outcome).__name__}: {outcome}", flush=True)
             continue
-        found.setdefault(mutant.name, []).append(known)
-        if len(found[mutant.name]) < options.parts:
+        results.setdefault(mutant.name, []).append(outcome)
+        if len(results[mutant.name]) < options.parts:
             continue
-        whole = together(found[mutant.name])
+        whole = together(results[mutant.name])
         counts[whole.stage] += 1
         print(
             f"{whole.stage:7} {mutant.name:44} {whole.tried:4} tried  {whole.seconds:4.0f} s  "
             f"{whole.what}",
             flush=True,
         )
-    for name, parts in found.items():
+    for name, parts in results.items():
         if len(parts) < options.parts:
             whole = together(parts)
-            told = f"{len(parts)} of {options.parts} parts done"
-            print(f"{'cut off':7} {name:44} {whole.tried:4} tried  {told}: {whole.stage}")
+            progress = f"{len(parts)} of {options.parts} parts done"
+            print(f"{'cut off':7} {name:44} {whole.tried:4} tried  {progress}: {whole.stage}")
     print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 
 

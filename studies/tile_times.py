@@ -1,10 +1,10 @@
 """`python -m studies.tile_times [TILES]`: on a GPU, does the model order tiles as time does?
 
-For each pass and head of attention in bf16 the first TILES (24) of the model's order, every fourth
-of the rest, and the tile that is taken now are timed on a nominal call (b 4, s 4,096, h d = 2048,
-not causal), by events, ten calls each after three, the median. A line for each tile, then one for
-the pass: what the model's first takes of the fastest's time, and Spearman's correlation of the two
-orders.
+For each pass and head of attention in bf16, the study times the first TILES (24) of the model's
+order, every fourth of the rest, and the current tile on a nominal call (b 4, s 4,096, h d = 2048,
+not causal): the median of ten calls by events, after three. It prints a line for each tile, and one
+for the pass: the time of the model's first tile over the fastest, and Spearman's correlation of the
+two orders.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Call:
         self.delta = torch.zeros_like(lse)
 
     def run(self, variant: Variant) -> None:
-        """One pass."""
+        """Run one pass."""
         if variant.kind == "fwd":
             launch(self.launcher, variant)
         elif variant.kind == "dq":
@@ -61,7 +61,7 @@ class _Call:
             self.backward.one_key_gradient(variant, self.delta)
 
     def time_ms(self, variant: Variant) -> float:
-        """Of a call, the median."""
+        """Return the median time of a call in milliseconds."""
         for _ in range(_WARM):
             self.run(variant)
         times: list[float] = []
@@ -84,30 +84,30 @@ def main(most: int) -> None:
         if kind not in _PASSES or d > WIDEST_RF:
             continue
         call, order = _Call(d), ranked(kind, "bf16", d, generation)
-        taken = next(
-            each
-            for each in all_variants(kind)
-            if (each.dtype, each.max_d, each.sm) == ("bf16", d, generation.sm) and each.is_plain
+        current = next(
+            one
+            for one in all_variants(kind)
+            if (one.dtype, one.max_d, one.sm) == ("bf16", d, generation.sm) and one.is_plain
         )
-        tiles = dict.fromkeys((*order[:most], *order[most::4], taken.tile))
+        tiles = dict.fromkeys((*order[:most], *order[most::4], current.tile))
         times: dict[Tile, float] = {}
         for tile in tiles:
-            made = replace(taken, tile=tile)
+            variant = replace(current, tile=tile)
             try:
-                times[tile] = call.time_ms(made)
+                times[tile] = call.time_ms(variant)
             except Exception as error:  # noqa: BLE001  (whatever a compiler or a launch raises)
                 print(f"{kind} d {d} {tile}: {' '.join(str(error).split())[:120]}")
                 continue
             predicted = cycles(kind, "bf16", d, tile, generation)
             rank = order.index(tile) + 1 if tile in order else "not ranked"
-            mark = ", taken" if tile == taken.tile else ""
+            mark = ", taken" if tile == current.tile else ""
             print(f"{kind} d {d} {tile}: {times[tile]:.3f} ms, rank {rank}, {predicted:.3g}{mark}")
-        known = [each for each in order if each in times]
-        if len(known) > 1:
-            measured = [times[each] for each in known]
-            places = [sorted(measured).index(each) for each in measured]
-            rho = statistics.correlation(range(len(known)), places)
-            loss = times[known[0]] / min(times.values())
+        timed = [tile for tile in order if tile in times]
+        if len(timed) > 1:
+            measured = [times[tile] for tile in timed]
+            places = [sorted(measured).index(time_ms) for time_ms in measured]
+            rho = statistics.correlation(range(len(timed)), places)
+            loss = times[timed[0]] / min(times.values())
             print(f"{kind} d {d}: the model's first takes {loss:.2f} of the fastest, rho {rho:.2f}")
 
 

@@ -1,22 +1,22 @@
-"""On a machine with a GPU: do other ways of timing agree with this suite's medians?
+"""Check on a machine with a GPU that other ways of timing agree with this suite's medians.
 
     python -m studies.timing_agreement
 
-Calls of both ops, ours and peers', from microseconds to milliseconds. Each is timed by the suite,
-in a worker, and in a process apart: calls over 1 ms by triton.testing.do_bench, which launches one
-after the other and flushes by zeroing; shorter ones by replaying a CUDA graph, of
-inputs at ten places in memory.
+The calls are of both ops, ours and peers', from microseconds to milliseconds. The suite times a
+call in a worker, and another process times it in another way: calls over 1 ms by
+triton.testing.do_bench, which launches one after the other and flushes by zeroing; shorter calls by
+replaying a CUDA graph, with inputs at ten places in memory.
 
-Three differences are none of the method's. A short call is up to 6 % quicker in one process than in
-another, by either way: each times it in three, the nearest two of which have to agree. do_bench for
-100 ms leaves a GPU no pause, so a product runs at a lower clock under its power cap (H200: up to
-11 % slower, told in the last column): it runs in short bursts here, with pauses, as the suite rests
-after long calls. And in a graph the kernels of one call follow one another faster, by 0.5 to 1.3 us
-each there, and a kernel alone begins up to 0.6 us earlier or later: how much it is for a call is
-measured by the suite's own way of timing, of the call and of its graph by turns, and taken away.
+Three differences don't come from the method. First, a short call is up to 6 % quicker in one
+process than in another, by either way: both ways time it in three processes, and the nearest two
+have to agree. Second, do_bench for 100 ms leaves a GPU no pause, so a product runs at a lower clock
+under the power cap (H200: up to 11 % slower; see the last column): here do_bench runs in short
+bursts with pauses, as the suite rests after long calls. Third, kernels in a graph follow one
+another faster, by 0.5 to 1.3 us each, and a single kernel begins up to 0.6 us earlier or later: the
+study times the call and its graph in turn by the suite's way, and subtracts the difference.
 
-Exit status 1 where fewer than twelve calls are within 2 % as they are, or one is off by more than
-that without what is known.
+Exit status 1: fewer than twelve calls agree within 2 %, or a call still differs by more than 2 %
+after the known differences are subtracted.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _LONG_US = 1_000.0
 _AGREES = 0.02
 _PLACEMENTS, _SAMPLES = 10, 12
 _SEED = 1
-_BURSTS, _PAUSE_S = 15, 0.1  # of do_bench: eight calls, of which the last is timed
+_BURSTS, _PAUSE_S = 15, 0.1  # a burst of do_bench has eight calls, and the last is timed
 _WARM_UP = 3
 _FLUSH_BYTES = 256 * 2**20  # over four times an H200's L2
 _HOLD_CYCLES = 400_000  # about 0.2 ms: longer than the host takes to enqueue a sample
 _WARM_UPS_OF_GRAPH = 5
-_LEAST_ALIKE = 12  # calls, as they are
-_PROCESSES = 3  # of each way, for a call under 1 ms
+_LEAST_ALIKE = 12  # calls, without any correction
+_PROCESSES = 3  # for each way, if a call takes under 1 ms
 
-# A kernel's name, "" for the one of ours that dispatch takes, and the beginning of a case's id.
+# A kernel's name, or "" for our kernel by dispatch, and the beginning of a case's id.
 _CALLS = (
     ("", "layer_norm_backward-m16384-n1024-bfloat16"),
     ("", "layer_norm_backward-m8192-n8192-bfloat16"),
@@ -86,19 +86,19 @@ _CALLS = (
 
 def _pair(name: str, case_id: str, sm: int) -> tuple[Kernel, Case]:
     op = OPS[case_id.partition("-")[0]]
-    case = next(each for each in op.workloads.timed("cuda") if each.id().startswith(case_id))
+    case = next(case for case in op.workloads.timed("cuda") if case.id().startswith(case_id))
     if not name:
         return choose(op, case, sm), case
-    mine = (each for each in all_kernels() if each.op.name == op.name)
-    return next(each for each in mine if each.name == name), case
+    mine = (kernel for kernel in all_kernels() if kernel.op.name == op.name)
+    return next(kernel for kernel in mine if kernel.name == name), case
 
 
 @dataclass(frozen=True, slots=True)
 class Otherwise:
     """Median device time of a call in microseconds by another way.
 
-    graph_saves_us: the call by the suite's way of timing, less its graph by the same
-    without_pauses_us: by do_bench as it is
+    graph_saves_us     the call's time less its graph's time, both by the suite's way
+    without_pauses_us  the time by do_bench without pauses
     """
 
     time_us: float
@@ -109,52 +109,52 @@ class Otherwise:
 
 @dataclass(slots=True)
 class Beside:
-    """A call's rows by the suite and its times by another way, one of each process."""
+    """A call's rows by the suite and its times by another way, one for each process."""
 
-    number: int  # in _CALLS
+    number: int  # the place in _CALLS
     kernel: Kernel
     case: Case
     rows: list[BenchRow] = field(default_factory=list)
-    others: list[Otherwise] = field(default_factory=list)
+    alternatives: list[Otherwise] = field(default_factory=list)
 
     @property
     def suite_us(self) -> float | None:
-        """The median over processes; None where a row has none."""
+        """The suite's median over processes; None if a row has no median."""
         times = [row.median_us for row in self.rows if row.median_us is not None]
         return statistics.median(times) if len(times) == len(self.rows) else None
 
     @property
     def other_us(self) -> float:
-        """As of the suite."""
-        return statistics.median(each.time_us for each in self.others)
+        """The other way's median over processes."""
+        return statistics.median(other.time_us for other in self.alternatives)
 
     @property
     def goes_on(self) -> bool:
-        """Whether another process is to time it too: one says enough of a long call."""
+        """True if another process must time the call too: one is enough for a long call."""
         return not self.rows or (self.suite_us is not None and self.suite_us <= _LONG_US)
 
     def left(self) -> tuple[float, float]:
-        """The suite's median over the other, less 1: as it is, and what nothing known explains.
+        """Return the suite's median over the other, less 1, and the part that stays unexplained.
 
-        That is from the suite's nearest process to the other's, without what a graph saves.
+        The second figure compares the nearest processes, and subtracts the graph's savings.
         """
         assert self.suite_us is not None
-        saved_us = statistics.median(each.graph_saves_us for each in self.others)
+        saved_us = statistics.median(other.graph_saves_us for other in self.alternatives)
         suites = [row.median_us - saved_us for row in self.rows if row.median_us is not None]
-        others = [each.time_us for each in self.others]
-        least, most = min(suites) / max(others) - 1.0, max(suites) / min(others) - 1.0
+        alternatives = [other.time_us for other in self.alternatives]
+        least, most = min(suites) / max(alternatives) - 1.0, max(suites) / min(alternatives) - 1.0
         return self.suite_us / self.other_us - 1.0, max(least, 0.0) + min(most, 0.0)
 
     def spread(self) -> float:
-        """The slowest process over the quickest, less 1, by the way that has more of it."""
+        """Return the slowest process over the quickest, less 1, by the way that varies more."""
         by_suite = [row.median_us or math.nan for row in self.rows]
-        by_other = [each.time_us for each in self.others]
-        return max(max(each) / min(each) for each in (by_suite, by_other)) - 1.0
+        by_other = [other.time_us for other in self.alternatives]
+        return max(max(times) / min(times) for times in (by_suite, by_other)) - 1.0
 
 
-def _timed_otherwise(asked: Sequence[tuple[int, float]], sm: int) -> list[Otherwise]:
-    """Of each (number in _CALLS, the suite's median in microseconds)."""
-    return [_other(*_pair(*_CALLS[number], sm), median_us) for number, median_us in asked]
+def _timed_otherwise(requests: Sequence[tuple[int, float]], sm: int) -> list[Otherwise]:
+    """Time each request (number in _CALLS, the suite's median in microseconds) in another way."""
+    return [_other(*_pair(*_CALLS[number], sm), median_us) for number, median_us in requests]
 
 
 def _other(kernel: Kernel, case: Case, median_us: float) -> Otherwise:
@@ -171,7 +171,7 @@ def _other(kernel: Kernel, case: Case, median_us: float) -> Otherwise:
 
 
 def _captured(call: Callable[[], object]) -> Callable[[], None]:
-    """What replays the call, which is made here a few times. Needs a CUDA device."""
+    """Make the call a few times, and return a function that replays it. Needs a CUDA device."""
     for _ in range(3):  # compile, and let the allocator settle, before the capture
         call()
     torch.cuda.synchronize()
@@ -182,11 +182,11 @@ def _captured(call: Callable[[], object]) -> Callable[[], None]:
 
 
 def _device_times_us(replay: Callable[[], None], samples: int) -> list[float]:
-    """Device time in microseconds of each of `samples` replays, L2 cold.
+    """Return the device time in microseconds of each of `samples` replays with a cold L2.
 
-    For each the device is held busy while the host enqueues a flush of L2, an event, the replay and
-    an event; so neither launch overhead nor Python shows. The flush reads a buffer: zeroing one
-    leaves dirty lines, whose write-back the call would pay for (16384 x 1024 bf16 torch.add on an
+    The device is kept busy while the host enqueues a flush of L2, an event, the replay and an
+    event, so neither launch overhead nor Python shows. The flush reads a buffer: zeroing one leaves
+    dirty lines, and the call would pay for their write-back (16384 x 1024 bf16 torch.add on an
     H200: 24.6 us after a read, 28.8 after zeroing).
     """
     buffer = torch.ones(_FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
@@ -223,62 +223,62 @@ def _do_bench(call: Callable[[], object], **options: int) -> float:
 
 
 def _time(calls: Sequence[Beside], device: torch.device, sm: int, on: Ground) -> Iterator[Beside]:
-    """Each by the suite, in a worker made for it, then all the other way, in a process apart."""
+    """Time each call by the suite in a new worker, then all in another process the other way."""
     workers = Workers(device, sm, strict=False, tasks=(TASK,))
     run = Run(device, sm, workers=workers, two_calls_alone=True)
     bench = Bench(
         run, workers, on.roofs, "cold", _ROW_S, on.default_clock_mhz, _LIMIT_S, on.flush_us
     )
     timed = list[Beside]()
-    asked = list[tuple[int, float]]()
+    requests = list[tuple[int, float]]()
     try:
-        for each in calls:
-            row = bench.row(each.kernel, each.case)
-            each.rows.append(row)
+        for call in calls:
+            row = bench.row(call.kernel, call.case)
+            call.rows.append(row)
             if row.median_us is not None:
-                timed.append(each)
-                asked.append((each.number, row.median_us))
-            yield each
+                timed.append(call)
+                requests.append((call.number, row.median_us))
+            yield call
     finally:
         workers.close()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
-        others = apart.submit(_timed_otherwise, asked, sm).result()
-    for each, other in zip(timed, others, strict=True):
-        each.others.append(other)
+        alternatives = apart.submit(_timed_otherwise, requests, sm).result()
+    for call, other in zip(timed, alternatives, strict=True):
+        call.alternatives.append(other)
 
 
 def _table(calls: Sequence[Beside]) -> tuple[Table, int, int]:
-    """And how many calls agree as they are, and how many don't, or have no figure."""
+    """Return the table, how many calls agree, and how many differ unexplained or have no figure."""
     table = Table(title="the suite's medians beside other ways of timing")
     columns = ("call", "suite us", "other us", "by", "difference", "unexplained", "processes")
     for column in (*columns, "without pauses"):
         table.add_column(column, justify="left" if column in ("call", "by") else "right")
     apart = alike = 0
-    for each in calls:
-        row, name, suite_us = each.rows[-1], each.case.id(each.kernel.name), each.suite_us
+    for call in calls:
+        row, name, suite_us = call.rows[-1], call.case.id(call.kernel.name), call.suite_us
         if suite_us is None:
             apart += 1
             table.add_row(name, "-", "-", "", f"{row.status}: {row.reason}")
             continue
-        difference, left = each.left()
-        pressed_us = each.others[0].without_pauses_us
+        difference, left = call.left()
+        pressed_us = call.alternatives[0].without_pauses_us
         apart += abs(left) > _AGREES
         alike += abs(difference) <= _AGREES
         table.add_row(
             name,
             f"{suite_us:,.2f}",
-            f"{each.other_us:,.2f}",
-            each.others[0].by,
+            f"{call.other_us:,.2f}",
+            call.alternatives[0].by,
             f"{difference:+.2%}",
             f"{left:+.2%}",
-            f"{each.spread():.2%}" if len(each.rows) > 1 else "",
+            f"{call.spread():.2%}" if len(call.rows) > 1 else "",
             "" if pressed_us is None else f"{suite_us / pressed_us - 1.0:+.2%}",
         )
     return table, alike, apart
 
 
 def main() -> int:
-    """Print the table; 1 where a difference is too large or a call has no figure."""
+    """Print the table; return 1 if a difference is too large or a call has no figure."""
     if not torch.cuda.is_available():
         print("agreement: torch sees no CUDA device here; run this where there is one")
         return 2
@@ -286,18 +286,18 @@ def main() -> int:
     major, minor = torch.cuda.get_device_capability()
     sm = 10 * major + minor
     ground = survey(device, describe_machine(device, sm, strict=None))
-    calls = [Beside(number, *_pair(*asked, sm)) for number, asked in enumerate(_CALLS)]
+    calls = [Beside(number, *_pair(*call, sm)) for number, call in enumerate(_CALLS)]
     with Progress(console=Console(stderr=True)) as progress:
         for process in range(1, _PROCESSES + 1):
-            now = [each for each in calls if each.goes_on]
+            now = [call for call in calls if call.goes_on]
             task = progress.add_task(f"process {process} of {_PROCESSES}", total=len(now))
             for _ in _time(now, device, sm, ground):
                 progress.advance(task)
     table, alike, apart = _table(calls)
     Console(width=max(Console().width, 160)).print(table)
     print(
-        f"of {len(calls)} calls {alike} agree to {_AGREES:.0%} as they are, and {apart} differ by "
-        "more than that without what is known"
+        f"{alike} of {len(calls)} calls agree within {_AGREES:.0%}, and {apart} differ by more "
+        "after the known differences are subtracted"
     )
     return int(apart > 0 or alike < _LEAST_ALIKE)
 

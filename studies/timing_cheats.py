@@ -2,10 +2,10 @@
 
     python -m studies.timing_cheats [--device cpu|cuda] [--only NAME ...]
 
-Runs `bench` of each file in tests/candidates/timing_cheats, and of honest kernels beside them, and
-prints a row for each: the time that its process says, the time by the judge's clock, and what
-became of the figure. Ends with 1 where a cheat has a figure that its work doesn't take, or an
-honest kernel has none.
+The study runs `bench` on each file in tests/candidates/timing_cheats and on honest kernels, and
+prints a row for each: the time by its own process, the time by the judge's clock, and the status of
+the figure. The exit status is 1 if a cheat keeps a figure that is too small, or an honest kernel
+has none.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 CHEATS = Path(__file__).parents[1] / "tests" / "candidates" / "timing_cheats"
 _INTERPRETER = "TRITON_INTERPRET"
 _SIZES = {"cpu": (48, 96), "cuda": (4096, 4096)}
-# These earn their figures: the work takes as long as they say.
+# These files cheat in vain: their work takes as long as their figures say.
 _EARNED = ("by_content", "replaces_the_clock")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row, and whether it is what it should be."""
+    """A row, and True if its kernel is a cheat."""
 
     row: BenchRow
     is_cheat: bool
@@ -63,16 +63,11 @@ class Outcome:
 
 def _case(op: str, device: str) -> Case:
     m, n = _SIZES[device]
-    return Case(
-        op=op,
-        sizes=(("m", m), ("n", n)),
-        dtype=torch.float32,
-        weight_dtype=torch.float32,
-    )
+    return Case(op=op, sizes=(("m", m), ("n", n)), dtype=torch.float32, weight_dtype=torch.float32)
 
 
 def _rows(device: torch.device, files: list[Path], honest: list[Kernel]) -> list[Outcome]:
-    """Bench each file's kernels in workers of their own, and then the honest kernels."""
+    """Bench each file's kernels in their own workers, and then the honest kernels."""
     sm = 10 * torch.cuda.get_device_capability()[0] if device.type == "cuda" else 90
     machine = describe_machine(device, sm, strict=False)
     print("measuring the device", file=sys.stderr, flush=True)
@@ -81,16 +76,8 @@ def _rows(device: torch.device, files: list[Path], honest: list[Kernel]) -> list
     for file in [*files, None]:
         workers = Workers(device, sm, strict=False, files=(file,) if file else (), tasks=(TASK,))
         run = Run(device, sm, workers=workers, two_calls_alone=True)
-        bench = Bench(
-            run,
-            workers,
-            ground.roofs,
-            "cold",
-            0.5,
-            ground.default_clock_mhz,
-            120.0,
-            ground.flush_us,
-        )
+        clock_mhz = ground.default_clock_mhz
+        bench = Bench(run, workers, ground.roofs, "cold", 0.5, clock_mhz, 120.0, ground.flush_us)
         try:
             for kernel in workers.kernels() if file else honest:
                 started = time.perf_counter()
@@ -107,10 +94,10 @@ def _rows(device: torch.device, files: list[Path], honest: list[Kernel]) -> list
 
 
 def main() -> int:
-    """Print the table; 1 where a row isn't what it should be."""
+    """Print the table; return 1 if a row isn't as it should be."""
     parser = argparse.ArgumentParser(description=__doc__)
-    known = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=known)
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=default)
     parser.add_argument("--only", nargs="*", default=(), help="names of files of cheats")
     options = parser.parse_args()
     if options.device == "cpu" and os.environ.get(_INTERPRETER) != "1":  # before Triton is imported

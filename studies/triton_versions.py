@@ -1,8 +1,8 @@
-"""Whether the interpreter is right, and strict, on other versions of Triton than the installed one.
+"""Check that the interpreter is right, and strict, on other versions of Triton.
 
-`python -m studies.triton_versions` installs each beside the environment, into a folder that
-is kept, and runs the interpreter's tests and some cases of the suite with it. Not more than Triton
-is exchanged: torch needs none on a CPU.
+`python -m studies.triton_versions` installs each version beside the environment, into a folder that
+is kept, and runs the interpreter's tests and some cases of the suite with it. Only Triton is
+replaced: torch doesn't need it on a CPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How one version did; `right`: nothing failed, and every check is in force."""
+    """The results of one version; `right` if nothing failed and every check is in force."""
 
     version: str
     tests: str
@@ -47,7 +47,7 @@ class _Outcome:
 
 
 def _installed(version: str, folder: Path) -> Path | None:
-    """Where the version is, installed if need be; None where the environment itself has it."""
+    """Install the version if needed; return its folder, or None if the environment has it."""
     if installed_version("triton") == version:
         return None
     target = folder / f"triton-{version}"
@@ -73,7 +73,7 @@ def _run(where: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _tests(where: Path | None) -> tuple[str, bool]:
-    """What pytest says of the interpreter's tests, and whether all passed."""
+    """Run the interpreter's tests; return pytest's last line, and True if all passed."""
     done = _run(
         where,
         "-m",
@@ -89,13 +89,13 @@ def _tests(where: Path | None) -> tuple[str, bool]:
 
 
 def _cases(where: Path | None) -> tuple[str, bool]:
-    """How many rows of our kernels passed, of those that some cases of two ops give."""
+    """Run our kernels on some cases of two ops; return the passed rows as text, and success."""
     wanted: list[str] = []
     for name in ("layer_norm_backward", "attention_forward"):
-        cases = [each for each in OPS[name].cases() if each.tier == "ci"]
+        cases = [case for case in OPS[name].cases() if case.tier == "ci"]
         step = len(cases) // _CASES_OF_EACH
-        wanted += (each.id() for each in cases[step // 2 :: step][:_CASES_OF_EACH])
-    options = [*(f"--case={each}" for each in wanted), *(f"--kernel={each}" for each in _KERNELS)]
+        wanted += (case.id() for case in cases[step // 2 :: step][:_CASES_OF_EACH])
+    options = [*(f"--case={case}" for case in wanted), *(f"--kernel={name}" for name in _KERNELS)]
     with tempfile.TemporaryDirectory() as results:
         suite = (
             "-m",
@@ -116,13 +116,13 @@ def _cases(where: Path | None) -> tuple[str, bool]:
 
 
 def _checks(where: Path | None, version: str) -> tuple[str, bool]:
-    """The checks that aren't in force, or why they can't be asked for."""
+    """Return the checks that aren't in force, or an error, and True if all are in force."""
     done = _run(where, "-c", _CHECKS)
     if done.returncode:
         return done.stderr.strip().rpartition("\n")[2], False
-    found, _, missing = done.stdout.strip().partition("\n")
-    if found != version:
-        return f"this is triton {found}", False
+    running, _, missing = done.stdout.strip().partition("\n")
+    if running != version:
+        return f"this is triton {running}", False
     return missing or "none", not missing
 
 
@@ -138,25 +138,25 @@ def _outcome(version: str, folder: Path) -> _Outcome:
 
 def _version(text: str) -> str:
     if not re.fullmatch(r"\d+(\.\d+)+", text):
-        raise argparse.ArgumentTypeError(f"{quoted(text)!r} isn't a version, as {VERSIONS[0]} is")
+        raise argparse.ArgumentTypeError(f"{quoted(text)!r}: give a version like {VERSIONS[0]}")
     return text
 
 
 def main() -> int:
-    """Run every version, print a table; 1 where one isn't right."""
+    """Run every version and print a table; return 1 if one isn't right."""
     parser = CommandLine(prog="nox -s triton_versions --", description=__doc__)
     parser.add_argument("versions", nargs="*", type=_version, default=VERSIONS, metavar="VERSION")
     parser.add_argument("--cache", type=Path, default=ROOT / ".nox" / "triton", metavar="DIR")
-    given = parser.read()
+    options = parser.read()
     table = Table("triton", "the interpreter's tests", "cases", "checks not in force")
     outcomes = []
-    for version in given.versions:
+    for version in options.versions:
         print(f"triton {version}", flush=True)
-        outcomes.append(_outcome(version, given.cache))
-        each = outcomes[-1]
-        table.add_row(each.version, each.tests, each.cases, each.missing)
+        outcomes.append(_outcome(version, options.cache))
+        outcome = outcomes[-1]
+        table.add_row(outcome.version, outcome.tests, outcome.cases, outcome.missing)
     Console(width=100).print(table)
-    return 0 if all(each.right for each in outcomes) else 1
+    return 0 if all(outcome.right for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Ver
         then += "doesn't promise"
     reason = (
         f"{verdict.reason}; it comes of {lanes}, which are undefined: "
-        f"{masked_lanes.told(loads)}; {then}; {advice}"
+        f"{masked_lanes.listed(loads)}; {then}; {advice}"
     )
     return Verdict("undefined load", reason, verdict.outputs)
 

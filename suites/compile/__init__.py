@@ -1,1 +1,1 @@
-"""What a compiler makes of each kernel on each GPU generation, found out with no GPU."""
+"""Compile each kernel for each GPU generation, without a GPU, and inspect the machine code."""

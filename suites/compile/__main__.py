@@ -2,12 +2,12 @@
 
 No GPU is needed.
 
-A command line of its own and no pytest (docs/decisions/0028): nothing here is a test of a pair, and
-what is compiled is found out by calling kernels.
+The command doesn't use pytest (docs/decisions/0028): compiling isn't a test of a pair, and only
+calls of kernels show what to compile.
 
-Exit status: 0 where all compiles and every expectation holds; 1 where a kernel doesn't compile or
-breaks an expectation; 2 where an option is wrong; 3 where the suite itself fails; 4 where the run
-was cut off, a compilation reached its limit of time or memory, or nothing was compiled.
+Exit status: 0 if all compiles and every expectation holds; 1 if a kernel doesn't compile or breaks
+an expectation; 2 if an option is wrong; 3 if the suite itself fails; 4 if the run was interrupted,
+a compilation reached its limit of time or memory, or nothing was compiled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kernel_workbench.suites.run.exit_status import end_at_interrupt
 
 if __name__ == "__main__":
-    end_at_interrupt()  # importing what follows takes time
+    end_at_interrupt()  # the imports below take time
 
 import pytest
 
@@ -31,9 +31,9 @@ from kernel_workbench.suites.run.options import SuiteOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Triton looks for it when it is imported: nothing compiles under the interpreter.
+# Triton reads this variable when it is imported: nothing compiles under the interpreter.
 _INTERPRETER = "TRITON_INTERPRET"
-# Whether products and sums are fused: its default changes between versions of Triton.
+# "1" fuses products and sums; the default differs between versions of Triton.
 _FUSION = "TRITON_DEFAULT_FP_FUSION"
 
 

@@ -1,8 +1,8 @@
-"""What was measured of compiled kernels, kept on disk by all that it depends on.
+"""Measurements of compiled kernels on disk, by a hash of everything that they depend on.
 
-A file for each: its name is a hash of the jit function's source and of all that it calls, what it
-is specialised for, the target, the options, the versions of triton and ptxas, and of the analysis.
-A file that can't be read counts as none; one that can't be written isn't kept.
+A measurement is one file. The file's name hashes the jit function's source and its callees, the
+specialisation, the target, the options, and the versions of triton, ptxas and the analysis. A file
+that can't be read counts as absent; a file that can't be written is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOLDER = "kernel-workbench"
 
 
 def default_folder() -> Path:
-    """Where the user's system keeps such things."""
+    """Return the folder in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(home) / _FOLDER / "compile"
 
@@ -32,15 +32,15 @@ class Cache:
         self._folder = folder
 
     def get(self, key: str, tools: dict[str, str]) -> Measured | None:
-        """What was measured under the key with these tools; None where nothing was."""
+        """Return the measurement of a key with these tools, or None."""
         try:
-            found = json.loads(self._path(key, tools).read_text())
-            return Measured(**{each.name: found[each.name] for each in fields(Measured)})
+            stored = json.loads(self._path(key, tools).read_text())
+            return Measured(**{column.name: stored[column.name] for column in fields(Measured)})
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def put(self, key: str, tools: dict[str, str], measured: Measured) -> None:
-        """Keep a measurement; of a kernel that didn't compile nothing is kept."""
+        """Store a measurement, unless the kernel didn't compile."""
         if measured.problem is not None:
             return
         path = self._path(key, tools)

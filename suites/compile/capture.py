@@ -1,16 +1,16 @@
-"""The launches that a kernel's call makes, taken down where Triton would compile them.
+"""Capture the launches of a kernel's call at the point where Triton would compile them.
 
-`JITFunction.run` binds the arguments, looks up what of them a compiled kernel depends on (types,
-whether a pointer or an integer is divisible by 16, integers that are 1, constants, warps, stages)
-and hands that to `triton.compiler.compile`. In the place of that function stands a note-taker: what
-it is handed is what a driver's process would compile, by Triton's own rules of the version at hand,
-and what another process compiles later.
+`JITFunction.run` binds the arguments, finds the properties that a compiled kernel depends on
+(types, divisibility by 16, integers that are 1, constants, warps, stages), and passes them to
+`triton.compiler.compile`. A note-taker replaces that function and keeps its arguments: a process
+with a GPU would compile exactly these, by the rules of the installed Triton, and another process
+compiles them later.
 
-What a launch depends on is its key, one word that is the same in every process. Triton's own key of
-a jit function (`cache_key`) isn't: whether it holds the constants that a called function uses
-depends on which of the two was asked for its key first. So sources are walked here: a function's
-text and line, and those of all that it names, through modules too, with constants. Line numbers
-belong to it, because machine code is told by the lines it came from.
+A launch has a key, a hash that is the same in every process. Triton's own key of a jit function
+(`cache_key`) differs: it contains the constants of a called function or not, depending on which
+function's key is computed first. So this module walks the sources: a function's text and line, and
+the same of everything that it names, through modules too, with constants. Line numbers belong to
+the key, because findings in machine code name source lines.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.compile.stand_in import Placing, on_paper
 
-# Of a jit function's constants those that say how it is cut, shown beside its name.
+# Prefixes of the constants that say how a jit function is tiled; a report shows these.
 _TILE_WORDS = ("BLOCK", "TILE", "STAGES", "SPLIT", "CHUNK", "GROUP")
 
 
 class CaptureError(Exception):
-    """A call's launches can't be taken down; the message is one sentence for the user."""
+    """A call's launches can't be captured; the message is one sentence for the user."""
 
 
 class Source(Protocol):
-    """What of Triton's `ASTSource` is looked at; Gluon has one of its own."""
+    """The attributes of Triton's `ASTSource` that this module reads; Gluon has its own class."""
 
     fn: Any
     signature: dict[str, object]
@@ -49,10 +49,10 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Launch:
+class CapturedLaunch:
     """One launch of a compiled kernel.
 
-    source, target, options  what `triton.compile` takes
+    source, target, options  the arguments of `triton.compile`
     function                 the jit function's own name
     """
 
@@ -63,11 +63,11 @@ class Launch:
 
     @property
     def warps(self) -> int:
-        """Warps of a program."""
+        """The number of warps of a program."""
         return int(self.options.get("num_warps", 0))
 
     def tile(self) -> dict[str, int]:
-        """How the function is cut: its constants of that kind, and its stages."""
+        """Return the function's tile constants and its stages, for example {"BLOCK_M": 64}."""
         names = self.source.fn.arg_names
         constants = {
             names[path[0]] if isinstance(path, tuple) else str(path): value
@@ -83,7 +83,7 @@ class Launch:
 
     @cached_property
     def key(self) -> str:
-        """What it compiles to depends on this, and on the versions of the tools."""
+        """The hash of all that the machine code depends on, besides the versions of the tools."""
         source = self.source
         functions: dict[str, str] = {}
         _walk(source.fn, functions)
@@ -102,34 +102,34 @@ class Launch:
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
-class _Noted:
-    """Stands for a compiled kernel that is launched."""
+class _LaunchNoter:
+    """Replaces a compiled kernel, and keeps its launch instead of running it."""
 
     function = None
     packed_metadata = None
 
-    def __init__(self, launch: Launch, launches: list[Launch]) -> None:
+    def __init__(self, launch: CapturedLaunch, launches: list[CapturedLaunch]) -> None:
         self._launch, self._launches = launch, launches
 
     def launch_metadata(self, *_: object) -> None:
-        """None: nobody is told of a launch."""
+        """Return None: no hook hears of a launch."""
 
     def run(self, *_: object) -> None:
-        """Take down the launch."""
+        """Keep the launch."""
         self._launches.append(self._launch)
 
-    def result(self) -> _Noted:
-        """Itself: some versions wrap a kernel that is compiled in the background."""
+    def result(self) -> _LaunchNoter:
+        """Return itself: some versions wrap a kernel that is compiled in the background."""
         return self
 
 
 class NoteTaker:
-    """Takes down launches for the rest of this process, in the order they are made."""
+    """Captures launches for the rest of this process, in their order."""
 
     def __init__(self) -> None:
         import triton.compiler  # noqa: PLC0415  (the process decides first how it is to be imported)
 
-        self._launches: list[Launch] = []
+        self._launches: list[CapturedLaunch] = []
         self.compile = triton.compiler.compile
         triton.compiler.compile = self._note
 
@@ -139,12 +139,12 @@ class NoteTaker:
         target: object = None,
         options: dict[str, object] | None = None,
         **_: object,
-    ) -> _Noted:
-        launch = Launch(src, target, dict(options or {}), src.fn.__name__.strip("_"))
-        return _Noted(launch, self._launches)
+    ) -> _LaunchNoter:
+        launch = CapturedLaunch(src, target, dict(options or {}), src.fn.__name__.strip("_"))
+        return _LaunchNoter(launch, self._launches)
 
-    def of_call(self, kernel: Kernel, case: Case) -> tuple[Launch, ...]:
-        """The launches of one call of `kernel` on the inputs of `case`, each kind of launch once.
+    def of_call(self, kernel: Kernel, case: Case) -> tuple[CapturedLaunch, ...]:
+        """Return the distinct launches of one call of `kernel` on the inputs of `case`.
 
         Raises CaptureError.
         """
@@ -155,11 +155,11 @@ class NoteTaker:
             with Placing():
                 kernel.function(**arguments)
         except Exception as error:
-            raise CaptureError(_told(error, kernel, case)) from error
-        return tuple({each.key: each for each in self._launches}.values())
+            raise CaptureError(_message(error, kernel, case)) from error
+        return tuple({launch.key: launch for launch in self._launches}.values())
 
 
-def _told(error: Exception, kernel: Kernel, case: Case) -> str:
+def _message(error: Exception, kernel: Kernel, case: Case) -> str:
     text = " ".join(str(error).split())[:300]
     lines = [
         frame.lineno
@@ -168,44 +168,44 @@ def _told(error: Exception, kernel: Kernel, case: Case) -> str:
     ]
     where = f" at line {lines[-1]} of {kernel.path}" if lines else ""
     return (
-        f"{kernel.name}: its launches for {case.id()} can't be taken down: it raised "
+        f"{kernel.name}: its launches for {case.id()} can't be captured: it raised "
         f"{type(error).__name__}{where}: {text}"
     )
 
 
 def _name(function: Any) -> str:  # noqa: ANN401 (a jit function has no public type)
-    """By file: the module of a user's file has another name in every process."""
+    """Return the file's and function's name: a user's module has another name in every process."""
     return f"{Path(function.fn.__code__.co_filename).name} {function.fn.__qualname__}"
 
 
 def _is_jit(value: object) -> bool:
-    """Whether it is a jit function, of Triton or Gluon, or one that is only called by such."""
+    """Return True for a jit function of Triton or Gluon, also one that only such functions call."""
     return callable(getattr(value, "parse", None)) and hasattr(value, "fn")
 
 
-def _walk(function: Any, found: dict[str, str]) -> None:  # noqa: ANN401 (as above)
+def _walk(function: Any, sources: dict[str, str]) -> None:  # noqa: ANN401 (as above)
     name = _name(function)
-    if name in found:
+    if name in sources:
         return
-    found[name] = f"line {function.starting_line_number}\n{function.src}"
+    sources[name] = f"line {function.starting_line_number}\n{function.src}"
     for used, value in _named(function.fn):
         if _is_jit(value):
-            _walk(value, found)
+            _walk(value, sources)
         elif type(value).__name__ == "constexpr":
-            found[f"{name} {used}"] = repr(value)
+            sources[f"{name} {used}"] = repr(value)
 
 
 def _named(function: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401 (as above)
-    """What the names in a function's code stand for, and those of the modules that they name."""
+    """Yield the names in a function's code with their values, and attributes of named modules."""
     names = set(_code_names(function.__code__))
     cells = function.__closure__ or ()
     closed = dict(
-        zip(function.__code__.co_freevars, (each.cell_contents for each in cells), strict=True)
+        zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True)
     )
     for name in sorted(names | set(closed)):
         value = closed.get(name, function.__globals__.get(name))
         yield name, value
-        # Triton's own functions are told by its version.
+        # Triton's version identifies its own functions.
         if isinstance(value, ModuleType) and not value.__name__.startswith("triton"):
             for attribute in sorted(names):
                 yield f"{name}.{attribute}", getattr(value, attribute, None)
@@ -219,7 +219,7 @@ def _code_names(code: CodeType) -> Iterator[str]:
 
 
 def _spelled(value: object, functions: dict[str, str]) -> str:
-    """A constant that a launch gives: a jit function by its source."""
+    """Return a launch's constant as text; a jit function counts by its source."""
     if _is_jit(value):
         _walk(value, functions)
         return _name(value)

@@ -1,19 +1,18 @@
-"""Which cases stand for all that a kernel compiles to.
+"""Choose the cases that represent all that a kernel compiles to.
 
-Cases that a kernel treats alike on every generation form a class. A kernel that says what dispatch
-takes (`variant`) is asked; of one that doesn't, cases are alike if their dtypes, options,
-alignment, configurations and the power of four that holds their widest row are. Of each class the
-plainest case is taken: few options, packed, the widest heads or rows, no size of 1, then the least
-memory.
+Cases that a kernel treats alike on every generation form a class. If the kernel has a `variant`
+function, a class has one variant; else it has one dtype, one set of options, one alignment, one
+configuration and one width class (the power of four that holds the widest row). The plainest case
+represents its class: few options, packed, the widest heads or rows, no size of 1, least memory.
 
-All classes are the whole product. These stand for the rest:
-- aligned cases without options that dispatch would give to the kernel, every class, in bfloat16 (in
-  float16 on an sm that has none); in float32 of those that dispatch tells apart the narrowest;
-- of those that aren't aligned, in a half, for each width of load the class with the most cases;
-- in a half, of the options that dispatch tells from none the class that has most of them;
-- of a kernel that dispatch never takes, because another one of ours serves all its cases first, the
-  class with the most cases, but of one for whole float32 operands none. Where it launches nothing
-  new, its case with the most work for each byte is tried, over which work may be split.
+With --all, all classes are compiled; by default only these:
+- the aligned classes without options that dispatch gives to the kernel, in bfloat16 (in float16 on
+  an sm without bfloat16); in float32 only the narrowest class, if the kernel has variants;
+- for each width of load, the unaligned class with the most cases, in a half;
+- the class with the most options, in a half, if the kernel has variants;
+- for a kernel that dispatch never takes, because another of our kernels serves its cases first, the
+  class with the most cases, unless the kernel is for whole float32 operands. If that class launches
+  nothing new, the case with the most work for each byte is tried: a kernel may split such work.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case, Geometry
 
 GENERATIONS = (75, 80, 86, 89, 90, 100, 120)
-_LARGEST = 2**28  # bytes from a tensor's first element to its last that a process is given
-_QUICK = 1e10  # flops of a case whose inputs are made in a fraction of a second
+_LARGEST = 2**28  # the most bytes from a tensor's first element to its last
+_QUICK = 1e10  # flops of a case whose inputs take a fraction of a second to draw
 _WIDEST_CLASS = 7  # as a power of four: no program holds more columns at a time
 _WHOLE = 16  # bytes of the widest load
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One case of a kernel, on each generation that the kernel serves it on.
+    """One case of a kernel, on each generation on which the kernel serves the case.
 
-    label   what it is, alike on every generation: `bfloat16 d128 aligned`
-    cases   by sm; on an sm without bfloat16 its float16 twin
-    otherwise  what to try where the cases launch nothing that another kernel doesn't
+    label      the same on every generation, for example `bfloat16 d128 aligned`
+    cases      the case by sm; on an sm without bfloat16 its float16 twin
+    otherwise  the case to try if these launch nothing but other kernels' launches
     """
 
     kernel: Kernel
@@ -51,7 +50,7 @@ class Standing:
 
 
 def alignment_bytes(case: Case) -> int:
-    """The widest load, at most 16 bytes, that the rows of all its matrices allow."""
+    """Return the widest load, at most 16 bytes, that the rows of all its matrices allow."""
     return min(map(_load_bytes, _matrices(case)), default=_WHOLE)
 
 
@@ -67,22 +66,22 @@ def _load_bytes(place: Geometry) -> int:
 def standing(
     kernel: Kernel, sms: Sequence[int], *, before: Sequence[Kernel] = (), everything: bool = False
 ) -> tuple[Standing, ...]:
-    """The cases that stand for what `kernel` compiles to; with `everything` one of each class.
+    """Return the cases that represent what `kernel` compiles to; `everything` takes all classes.
 
-    before: kernels of the same op that dispatch asks first. Raises KernelError where a user's
-    kernel can't say which variant a case takes.
+    `before` has the kernels of the same op that dispatch tries first. Raises KernelError if a
+    user's kernel can't tell the variant of a case.
     """
     cases = kernel.op.cases()
     if everything:
-        found = _classes(kernel, cases, sms)
+        classes = _classes(kernel, cases, sms)
     else:
-        # A kernel may serve none of the usual ones.
-        found = _classes(kernel, [each for each in cases if _usual(kernel, each)], sms)
-        found = found or _classes(kernel, cases, sms)
-        found = _standing_classes(kernel, found, sms, before) if found else []
+        # A kernel may serve no usual case.
+        classes = _classes(kernel, [case for case in cases if _usual(kernel, case)], sms)
+        classes = classes or _classes(kernel, cases, sms)
+        classes = _standing_classes(kernel, classes, sms, before) if classes else []
     chosen: dict[str, Standing] = {}
-    for each in found:
-        one = _standing(kernel, each, sms, exact=everything)
+    for alike in classes:
+        one = _standing(kernel, alike, sms, exact=everything)
         earlier = chosen.setdefault(one.label, one)
         kind = _kind(one)
         if kind != _kind(earlier):
@@ -90,12 +89,12 @@ def standing(
     return tuple(chosen.values())
 
 
-def _kind(each: Standing) -> str:
-    """The kind of its first variant, as the variant's name begins; "" where it has none."""
-    if each.kernel.variant is None or not each.cases:
+def _kind(entry: Standing) -> str:
+    """Return the first word of the first variant's name; "" if the kernel has no variants."""
+    if entry.kernel.variant is None or not entry.cases:
         return ""
-    sm, case = next(iter(each.cases.items()))
-    return each.kernel.variant(case, sm).partition("_")[0]
+    sm, case = next(iter(entry.cases.items()))
+    return entry.kernel.variant(case, sm).partition("_")[0]
 
 
 def _classes(kernel: Kernel, cases: Iterable[Case], sms: Sequence[int]) -> list[_Class]:
@@ -125,9 +124,9 @@ class _Class:
 
 
 def _usual(kernel: Kernel, case: Case) -> bool:
-    """Whether the case may stand for others: plain values, no twin of another dtype, few options.
+    """Return True if the case may represent others: plain values, no twin dtype, few options.
 
-    Options are looked at where dispatch may tell them apart, in a half: two at most.
+    A case may have up to two options if it is in a half and the kernel has variants.
     """
     if case.distribution != "normal" or case.weight_dtype != case.dtype:
         return False
@@ -140,47 +139,47 @@ def _usual(kernel: Kernel, case: Case) -> bool:
 
 
 def _standing_classes(
-    kernel: Kernel, found: Sequence[_Class], sms: Sequence[int], before: Sequence[Kernel]
+    kernel: Kernel, classes: Sequence[_Class], sms: Sequence[int], before: Sequence[Kernel]
 ) -> list[_Class]:
-    def taken(case: Case, plainest: Case) -> bool:
+    def is_dispatched(case: Case, plainest: Case) -> bool:
         return (case.options, case.layout) == (plainest.options, plainest.layout) and any(
             kernel.domain.reject(case, sm) is None
             and all(other.left_to_others(case, sm) is not None for other in before)
             for sm in sms
         )
 
-    ranked = sorted(found, key=lambda each: -len(each.cases))
-    plain = [each for each in ranked if not each.case.options]
+    ranked = sorted(classes, key=lambda group: -len(group.cases))
+    plain = [group for group in ranked if not group.case.options]
     dispatched = [
-        replace(each, case=min(cases, key=_plainness))
-        for each in plain
-        if (cases := [case for case in each.cases if taken(case, each.case)])
+        replace(group, case=min(cases, key=_plainness))
+        for group in plain
+        if (cases := [case for case in group.cases if is_dispatched(case, group.case)])
     ]
     if not dispatched:
         return _never_dispatched(kernel, plain or ranked)
-    whole = [each for each in dispatched if each.width == _WHOLE]
-    chosen = [each for each in whole if each.is_half or kernel.variant is None]
-    single = [each for each in whole if not each.is_half and kernel.variant is not None]
-    chosen += sorted(single, key=lambda each: max(_widths(each.case).values(), default=0))[:1]
+    whole = [group for group in dispatched if group.width == _WHOLE]
+    chosen = [group for group in whole if group.is_half or kernel.variant is None]
+    single = [group for group in whole if not group.is_half and kernel.variant is not None]
+    chosen += sorted(single, key=lambda group: max(_widths(group.case).values(), default=0))[:1]
     by_width: dict[tuple[torch.dtype, int], _Class] = {}
-    for each in dispatched:
-        if each.width < _WHOLE and (each.is_half or not whole):
-            by_width.setdefault((each.case.dtype, each.width), each)
+    for group in dispatched:
+        if group.width < _WHOLE and (group.is_half or not whole):
+            by_width.setdefault((group.case.dtype, group.width), group)
     optional = [
-        each for each in ranked if each.case.options and each.is_half and each.width == _WHOLE
+        group for group in ranked if group.case.options and group.is_half and group.width == _WHOLE
     ]
     if kernel.variant is not None and optional:
-        chosen.append(max(optional, key=lambda each: (len(each.case.options), len(each.cases))))
+        chosen.append(max(optional, key=lambda group: (len(group.case.options), len(group.cases))))
     return chosen + list(by_width.values())
 
 
 def _never_dispatched(kernel: Kernel, ranked: Sequence[_Class]) -> list[_Class]:
-    """The class with the most cases, of what isn't for whole fp32 operands alone."""
+    """Return the class with the most cases, or none if the kernel is for whole fp32 operands."""
     first = ranked[0]
     if not first.is_half and not kernel.numerics.tf32_operands:
         return []
     quick = [
-        each for each in first.cases if not each.options and OPS[each.op].flops(each) <= _QUICK
+        case for case in first.cases if not case.options and OPS[case.op].flops(case) <= _QUICK
     ]
     return [replace(first, otherwise=max(quick, key=_intensity, default=None))]
 
@@ -189,17 +188,17 @@ def _class(
     kernel: Kernel, case: Case, sms: Sequence[int], served: tuple[bool, ...]
 ) -> tuple[object, ...]:
     kind = (case.dtype, case.weight_dtype, served)
-    asked = kernel.variant or kernel.configurations
+    classify = kernel.variant or kernel.configurations
     try:
         names = tuple(
-            asked(case, sm) if serves and asked is not None else None
+            classify(case, sm) if serves and classify is not None else None
             for sm, serves in zip(sms, served, strict=True)
         )
     except Exception as error:
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
         which = "variant" if kernel.variant is not None else "configurations"
         raise KernelError(
-            f"kernel {kernel.name} in {kernel.path}: its {which} for {case.id()} raised {told}"
+            f"kernel {kernel.name} in {kernel.path}: its {which} for {case.id()} raised {problem}"
         ) from error
     if kernel.variant is None:
         aligned = alignment_bytes(case) == _WHOLE
@@ -212,24 +211,28 @@ def _width_class(case: Case) -> int:
 
 
 def width_class(widest: int) -> int:
-    """The power of four that holds a row: 1 to 4, 5 to 16, ... and all above 4096."""
+    """Return the power of four that holds a row: 1 to 4, 5 to 16, ... and all above 4096.
+
+    >>> width_class(4), width_class(5), width_class(10_000)
+    (1, 2, 7)
+    """
     return min(_WIDEST_CLASS, math.ceil(math.log2(widest) / 2))
 
 
 def _widths(case: Case) -> dict[str, int]:
-    """The sizes that a last axis has, by name."""
+    """Return the sizes of last axes, by name."""
     lasts, widths = {place.shape[-1] for place in _matrices(case)}, OPS[case.op].widths
     return {name: size for name, size in case.sizes if name in widths and size in lasts}
 
 
 def _matrices(case: Case) -> list[Geometry]:
     op = OPS[case.op]
-    places, others = op.geometry(case).items(), op.statistics | op.unaligned
-    return [place for name, place in places if name not in others and len(place.shape) > 1]
+    places, left_out = op.geometry(case).items(), op.statistics | op.unaligned
+    return [place for name, place in places if name not in left_out and len(place.shape) > 1]
 
 
 def _bytes(case: Case) -> int:
-    """The most memory that one tensor reaches over."""
+    """Return the most bytes that one tensor spans."""
     return max(
         (
             place.dtype.itemsize
@@ -248,18 +251,18 @@ def _is_empty(case: Case) -> bool:
 
 
 def _intensity(case: Case) -> float:
-    """Flops for each byte: long sequences of few heads, over which work may be split."""
+    """Return flops a byte: they are many for long sequences of few heads, which may be split."""
     return OPS[case.op].flops(case) / max(1, OPS[case.op].bytes(case))
 
 
 def _plainness(case: Case) -> tuple[object, ...]:
-    """The plainest first."""
+    """Return the key that sorts the plainest case first."""
     widths = sorted(_widths(case).values())
     return (
         len(case.options),
         case.layout.name != "contiguous",
-        -(widths[0] if widths else 0),  # of unequal heads the narrower one
-        -len(OPS[case.op].geometry(case)),  # an option that brings a tensor before one that doesn't
+        -(widths[0] if widths else 0),  # the narrower one of unequal heads
+        -len(OPS[case.op].geometry(case)),  # an option that adds a tensor comes first
         sum(size == 1 for _, size in case.sizes),  # a jit function may take a 1 for a constant
         case.distribution != "normal",
         _bytes(case),
@@ -281,7 +284,7 @@ def _standing(kernel: Kernel, alike: _Class, sms: Sequence[int], *, exact: bool)
 
 
 def label_of(case: Case) -> str:
-    """`bfloat16 d128 aligned`: dtypes, widths, how it is aligned, and options."""
+    """Return dtypes, widths, alignment and options, for example `bfloat16 d128 aligned`."""
     widths = _widths(case)
     if len(set(widths.values())) == 1:
         widths = dict(list(widths.items())[:1])

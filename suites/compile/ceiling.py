@@ -1,16 +1,16 @@
-"""The least time that a call could take on a GPU model, from its compiled code: a prediction.
+"""Predict the least time of a call on a GPU model from its compiled code.
 
-The largest of these, each of which no kernel of this code can beat at the boost clock:
+The prediction is the largest of these limits at the boost clock:
     memory      the op's least traffic / the bandwidth
     matrix      the op's flops / the peak of the matrix instructions that the code uses (bf16 or
-                tf32); arithmetic: / the peak of fp32, where it uses none
-    issue       the warp instructions to be issued / (4 a cycle and SM, or as many as warps reside)
-    special     the exp2 and their like / (16 lanes a cycle and SM)
-How many are issued at least is told by the busiest loop (sass.py): instructions a flop of its
-matrix instructions, or else a byte that it loads, times the op's flops, or the bytes of its inputs.
-Of several launches of a call the one that needs fewest counts. A kernel whose block doesn't fit has
-no time. Clocks under load are lower, and nothing is lost to latency here, so a measurement that
-comes below a prediction has a mistake in it.
+                tf32); code without matrix instructions: / the peak of fp32 ("arithmetic")
+    issue       the warp instructions / (4 a cycle and SM, or the resident warps if fewer)
+    special     the exp2 and similar instructions / (16 lanes a cycle and SM)
+The busiest loop (sass.py) gives the least number of instructions: its instructions for each flop of
+its matrix instructions times the op's flops, or for each byte that it loads times the bytes of the
+inputs. If a call has several launches, the one that needs the fewest counts. A kernel whose block
+doesn't fit has no time. Clocks under load are lower and latency costs more time, so a measurement
+below a prediction is wrong.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Limit = Literal["memory", "matrix", "arithmetic", "issue", "special functions"]
 
 @dataclass(frozen=True, slots=True)
 class BenchCase:
-    """A case that is timed, and for each GPU model the kernel that dispatch gives it there."""
+    """A timed case, and for each GPU model the kernel that dispatch takes there."""
 
     case: Case
     gpus: tuple[tuple[Peak, Kernel], ...]
 
 
 def bench_cases(kernels: Sequence[Kernel], sms: Sequence[int]) -> tuple[BenchCase, ...]:
-    """The shapes that peers' figures are known at, for the kernels and generations of a run."""
-    ops = {each.op.name for each in kernels}
-    found = []
+    """Return the cases with published figures of peers, for a run's kernels and generations."""
+    ops = {kernel.op.name for kernel in kernels}
+    benches = []
     for case in (case for op in OPS.values() if op.name in ops for case in op.workloads.anchors):
         gpus = []
         for peak in PEAKS:
@@ -53,14 +53,14 @@ def bench_cases(kernels: Sequence[Kernel], sms: Sequence[int]) -> tuple[BenchCas
                 except NoKernelError:
                     continue
         if gpus:
-            found.append(BenchCase(case, tuple(gpus)))
-    return tuple(found)
+            benches.append(BenchCase(case, tuple(gpus)))
+    return tuple(benches)
 
 
 def predictions(
     benches: Sequence[BenchCase], rows: Sequence[CompileRow]
 ) -> Iterator[PredictionRow]:
-    """The least time of each case on each of its GPU models."""
+    """Yield the least time of each case on each of its GPU models."""
     of_kernel: dict[tuple[str, str, int], list[CompileRow]] = {}
     for row in rows:
         of_kernel.setdefault((row.op, row.kernel, row.sm), []).append(row)
@@ -71,7 +71,7 @@ def predictions(
 
 
 def _alike(case: Case, kernel: Kernel, rows: Sequence[CompileRow]) -> list[CompileRow]:
-    """The rows of the launches that the case makes: those of the variant that it takes."""
+    """Return the rows of the launches that the case makes, by its variant or its width class."""
     compiled = [row for row in rows if row.status == "compiled"]
     if kernel.variant is not None:
         return [row for row in compiled if row.variant == kernel.variant(case, row.sm)]
@@ -84,7 +84,7 @@ def _alike(case: Case, kernel: Kernel, rows: Sequence[CompileRow]) -> list[Compi
         and row.alignment_bytes == alignment_bytes(case)
         and width_class(other := _width(case, row.case.sizes)) == width_class(width)
     ]
-    # Of a function that has several tiles in the class, that of the narrowest rows as wide.
+    # If a function has several tiles in the class, the one for the narrowest fitting rows counts.
     nearest: dict[str, int] = {}
     for other, row in widths:
         if other >= width:
@@ -93,7 +93,7 @@ def _alike(case: Case, kernel: Kernel, rows: Sequence[CompileRow]) -> list[Compi
 
 
 def _width(case: Case, sizes: Mapping[str, int]) -> int:
-    """The widest of a case's last axes."""
+    """Return the size of a case's widest last axis."""
     return max((1, *(sizes.get(name, 1) for name in OPS[case.op].widths)))
 
 
@@ -128,7 +128,7 @@ def _prediction(
 def _times(
     case: Case, peak: Peak, rows: Sequence[CompileRow], flops: int, least_bytes: int
 ) -> dict[Limit, float]:
-    """Seconds that each limit takes at the least."""
+    """Return the least seconds by each limit."""
     times: dict[Limit, float] = {"memory": least_bytes / (peak.memory_gb_s * 1e9)}
     names = {name for row in rows if row.mix is not None for name in row.mix.matrix}
     if names or (not rows and case.dtype.itemsize == 2):
@@ -139,7 +139,7 @@ def _times(
     outputs = OPS[case.op].forms(case).values()
     read = least_bytes - sum(form.nbytes for form in outputs)
     limits = LIMITS[peak.sm]
-    cycles = peak.multiprocessors * peak.clock_mhz * 1e6  # a second, of all SMs
+    cycles = peak.multiprocessors * peak.clock_mhz * 1e6  # per second, of all SMs
     issue, special = [], []
     for row in rows:
         loop = None if row.mix is None else row.mix.busy_loop
@@ -156,7 +156,7 @@ def _times(
 
 
 def _trips(loop: LoopMix, flops: int, read: int) -> float | None:
-    """Trips of a loop by all warps together that the op's work takes at the least."""
+    """Return the least number of a loop's trips, over all warps, for the op's work."""
     if loop.matrix:
         return flops / loop.matrix_flops if loop.matrix_flops else None
     return read / loop.load_bytes if loop.load_bytes else None

@@ -1,11 +1,11 @@
-"""Compiles launches ahead of time and reads what came out, with the tools that Triton brings.
+"""Compile launches ahead of time and inspect the code, with the tools that Triton installs.
 
-Registers and stack are the cubin's own (`cuobjdump -res-usage`), bytes spilled are what ptxas tells
-while it compiles, shared memory is Triton's, and all else is counted in the machine code. The
-disassembler takes 0.3 s to start, so the code of several kernels goes through it at one time, as
-raw bytes; with lines of the source it is asked for one kernel, where somebody wants to see them.
+Registers and stack come from the cubin (`cuobjdump -res-usage`), spilled bytes from the log of
+ptxas, shared memory from Triton's metadata, and all else from the machine code. The disassembler
+takes 0.3 s to start, so one run reads the code of several kernels as raw bytes; source lines are
+read for one kernel at a time, on request.
 
-What can't be read is None, with a sentence; the rest stands.
+A figure that can't be read is None and has a sentence that says why.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernel_workbench.suites.compile.capture import Launch
+from kernel_workbench.suites.compile.capture import CapturedLaunch
 from kernel_workbench.suites.compile.sass import Instruction, code_sections, mix_of, parsed
 
 KNOWN_TRITON = ("3.6", "3.7")
-# Raised when what is measured changes its meaning: what was kept of an earlier one isn't read.
+# Raised when a measured figure changes its meaning: the cache ignores entries of other numbers.
 ANALYSIS = 1
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+).*?LOCAL:(\d+)")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -36,10 +36,10 @@ _TIME_LIMIT_S = 120.0
 
 @dataclass(slots=True)
 class Measured:
-    """What is known of one compiled kernel; None: it couldn't be read, and `unread` says why.
+    """The figures of one compiled kernel; an unreadable one is None, and `unread` says why.
 
-    problem     one sentence where it doesn't compile at all
-    mix         of its machine code, as the record's `CodeMix` has it, in JSON
+    problem     a sentence if the kernel doesn't compile, else None
+    mix         the record's `CodeMix` of the machine code, in JSON
     """
 
     compile_s: float
@@ -57,122 +57,122 @@ class Measured:
 
 
 def tool_paths(sm: int) -> dict[str, str]:
-    """Where the tools are that Triton brings: ptxas for `sm`, cuobjdump, nvdisasm; those it has."""
+    """Return the paths of Triton's tools that exist: ptxas for `sm`, cuobjdump and nvdisasm."""
     from triton import knobs  # noqa: PLC0415  (the process decides first how it is imported)
 
     tools = {"cuobjdump": "cuobjdump", "nvdisasm": "nvdisasm"}
     tools["ptxas"] = "ptxas_blackwell" if sm >= 100 else "ptxas"
-    found = {}
+    paths = {}
     for name, knob in tools.items():
         with contextlib.suppress(Exception):  # a version without it, or with nothing at its path
-            found[name] = str(getattr(knobs.nvidia, knob).path)
-    return found
+            paths[name] = str(getattr(knobs.nvidia, knob).path)
+    return paths
 
 
 def tool_versions(sm: int) -> dict[str, str]:
-    """The versions of triton and of the ptxas for `sm`."""
+    """Return the versions of triton and of the ptxas for `sm`, by name."""
     import triton  # noqa: PLC0415  (as above)
 
     versions = {"triton": triton.__version__}
     path = tool_paths(sm).get("ptxas")
     if path is not None:
-        told = _RELEASE.search(_output([path, "--version"]))
+        release = _RELEASE.search(_output([path, "--version"]))
         name = "ptxas-blackwell" if sm >= 100 else "ptxas"
-        versions[name] = told[1] if told else "unknown"
+        versions[name] = release[1] if release else "unknown"
     return versions
 
 
 def unknown_version(version: str) -> str | None:
-    """A sentence where this isn't a version of Triton that the suite was tried with."""
-    if version.split(".")[:2] in [each.split(".") for each in KNOWN_TRITON]:
+    """Return a sentence if the suite wasn't tried with this version of Triton, else None."""
+    if version.split(".")[:2] in [version_tried.split(".") for version_tried in KNOWN_TRITON]:
         return None
     return (
         f"triton {version} isn't a version that this suite was tried with "
-        f"({' and '.join(KNOWN_TRITON)}): what it can't read is listed"
+        f"({' and '.join(KNOWN_TRITON)}): figures that it can't read are listed"
     )
 
 
 class Compiler:
-    """Compiles for one generation; `compile` is Triton's own, from before it was replaced."""
+    """Compiles for one generation. `compile_` is Triton's own function, before its replacement."""
 
     def __init__(self, compile_: Callable[..., Any], sm: int) -> None:
         from triton import knobs  # noqa: PLC0415  (as above)
 
         self._compile, self._sm, self._tools = compile_, sm, tool_paths(sm)
-        # Compiled anew, though Triton has kept it: what ptxas tells is told only then.
+        # Compile again even if Triton has a cached kernel: only then ptxas prints its log.
         knobs.compilation.always_compile = True
         with contextlib.suppress(AttributeError):  # a version without the knob: spills are unread
             knobs.nvidia.dump_ptxas_log = True
 
-    def measured(self, launches: Sequence[Launch]) -> Iterator[Measured]:
-        """What each launch's kernel is, in their order."""
-        made = [self._built(each) for each in launches]
-        texts = self._disassembled([cubin for _, cubin in made])
-        for (found, cubin), code in zip(made, texts, strict=True):
+    def measured(self, launches: Sequence[CapturedLaunch]) -> Iterator[Measured]:
+        """Compile the launches, and yield the figures of each, in order."""
+        built = [self._built(launch) for launch in launches]
+        texts = self._disassembled([cubin for _, cubin in built])
+        for (measured, cubin), code in zip(built, texts, strict=True):
             if cubin is not None and code is None:
-                found.unread.append("its machine code: nvdisasm isn't there, or can't read it")
+                measured.unread.append("its machine code: nvdisasm isn't there, or can't read it")
             if code is not None:
-                found.mix = mix_of(code).model_dump()
-            yield found
+                measured.mix = mix_of(code).model_dump()
+            yield measured
 
-    def lines(self, launch: Launch) -> tuple[Instruction, ...]:
-        """The instructions of a launch's kernel with the lines of the source they come from."""
-        found, cubin = self._built(launch)
+    def lines(self, launch: CapturedLaunch) -> tuple[Instruction, ...]:
+        """Return the instructions of a launch's kernel with their source lines."""
+        measured, cubin = self._built(launch)
         path = self._tools.get("nvdisasm")
-        if found.problem is not None or cubin is None or path is None:
+        if measured.problem is not None or cubin is None or path is None:
             return ()
         with _file(cubin) as name:
             return tuple(parsed(_output([path, "-g", "-c", "-ndf", name])))
 
-    def _built(self, launch: Launch) -> tuple[Measured, bytes | None]:
-        """What is known of a kernel before its machine code is read, and the cubin."""
-        told = io.StringIO()
+    def _built(self, launch: CapturedLaunch) -> tuple[Measured, bytes | None]:
+        """Compile a launch; return the figures known before disassembly, and the cubin."""
+        log = io.StringIO()
         started = time.perf_counter()
         try:
-            with contextlib.redirect_stdout(told):
+            with contextlib.redirect_stdout(log):
                 kernel = self._compile(launch.source, target=launch.target, options=launch.options)
         except Exception as error:  # noqa: BLE001  (whatever a compiler raises is its answer)
             seconds = time.perf_counter() - started
             return Measured(seconds, problem=_problem(error)), None
-        found = Measured(time.perf_counter() - started)
+        measured = Measured(time.perf_counter() - started)
         metadata = kernel.metadata
-        found.warps = int(getattr(metadata, "num_warps", launch.warps))
-        found.tensor_columns = int(getattr(metadata, "tmem_size", 0) or 0)
+        measured.warps = int(getattr(metadata, "num_warps", launch.warps))
+        measured.tensor_columns = int(getattr(metadata, "tmem_size", 0) or 0)
         shared = getattr(metadata, "shared", None)
         if shared is None:
-            found.unread.append("shared memory: the compiled kernel's metadata don't tell it")
+            measured.unread.append("shared memory: the compiled kernel's metadata lack it")
         else:
-            found.shared_bytes = int(shared)
+            measured.shared_bytes = int(shared)
         cubin = kernel.asm.get("cubin")
-        self._usage(found, told.getvalue(), cubin)
-        return found, cubin
+        self._usage(measured, log.getvalue(), cubin)
+        return measured, cubin
 
-    def _usage(self, found: Measured, log: str, cubin: bytes | None) -> None:
+    def _usage(self, measured: Measured, log: str, cubin: bytes | None) -> None:
         if spills := _SPILLS.search(log):
-            found.spill_store_bytes, found.spill_load_bytes = int(spills[1]), int(spills[2])
+            measured.spill_store_bytes, measured.spill_load_bytes = int(spills[1]), int(spills[2])
         else:
-            found.unread.append("bytes spilled: ptxas told nothing of them")
+            measured.unread.append("bytes spilled: the log of ptxas lacks them")
         usage = None
         if cubin is not None and "cuobjdump" in self._tools:
             with _file(cubin) as name:
                 usage = _USAGE.search(_output([self._tools["cuobjdump"], "-res-usage", name]))
         if usage is not None:
-            found.registers, found.stack_bytes = int(usage[1]), int(usage[2]) + int(usage[3])
+            measured.registers, measured.stack_bytes = int(usage[1]), int(usage[2]) + int(usage[3])
         elif used := _USED.search(log):
-            found.registers = int(used[1])
-            found.unread.append("the stack: cuobjdump isn't there, or can't read the cubin")
+            measured.registers = int(used[1])
+            measured.unread.append("the stack: cuobjdump isn't there, or can't read the cubin")
         else:
-            found.unread.append("registers: neither cuobjdump nor ptxas told them")
+            measured.unread.append("registers: neither cuobjdump nor ptxas reported them")
         if cubin is None:
-            found.unread.append("machine code: the compiled kernel holds no cubin")
+            measured.unread.append("machine code: the compiled kernel holds no cubin")
             return
         try:
-            found.code_bytes = len(code_sections(cubin))
+            measured.code_bytes = len(code_sections(cubin))
         except ValueError as error:
-            found.unread.append(f"the size of the code: {error}")
+            measured.unread.append(f"the size of the code: {error}")
 
     def _disassembled(self, cubins: Sequence[bytes | None]) -> list[tuple[Instruction, ...] | None]:
-        """The instructions of each cubin, all read at one time; None where they can't be."""
+        """Return the instructions of each cubin, or None, from one run of the disassembler."""
         codes: list[bytes | None] = []
         for cubin in cubins:
             try:
@@ -187,18 +187,18 @@ class Compiler:
         with _file(whole) as name:
             text = _output([path, "-b", f"SM{self._sm}{suffix}", name])
         code = list(parsed(text))
-        found: list[tuple[Instruction, ...] | None] = []
+        parts: list[tuple[Instruction, ...] | None] = []
         start = 0
-        for each in codes:
-            end = start + (0 if each is None else len(each))
+        for code_of_cubin in codes:
+            end = start + (0 if code_of_cubin is None else len(code_of_cubin))
             part = tuple(one for one in code if start <= one.address < end)
-            found.append(part or None)
+            parts.append(part or None)
             start = end
-        return found
+        return parts
 
 
 def _problem(error: Exception) -> str:
-    """The first line of what a compiler says, and its last, which has the cause."""
+    """Return the first line of a compiler's message, and its last line, which has the cause."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     if len(lines) > 1 and lines[-1] != lines[0]:
@@ -215,7 +215,7 @@ def _file(data: bytes) -> Iterator[str]:
 
 
 def _output(command: Sequence[str]) -> str:
-    """What a tool prints; nothing where it can't be run."""
+    """Run a tool and return its output; "" if the tool can't run."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False

@@ -1,9 +1,9 @@
-"""On a machine with a GPU: is what was compiled without it what its driver has?
+"""Compare kernels compiled without a GPU with the kernels of the driver on a machine with one.
 
-Each variant's call is made in earnest, with real tensors on the GPU, and what Triton's driver then
-says of each kernel (registers, local memory, shared memory) is laid beside what was measured
-without a GPU. A kernel is found by what it was compiled from: source, types, divisibility,
-constants, options. So a launch that was taken down wrongly isn't found at all, and is told.
+The check calls each variant with real tensors on the GPU, and compares the driver's figures of each
+kernel (registers, local memory, shared memory) with the figures measured without a GPU. A kernel is
+looked up by all that it was compiled from: source, types, divisibility, constants, options. So the
+lookup of a wrongly captured launch fails, and the table shows that.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import CompileRow
 from kernel_workbench.reports.views.compile_figures import short_label
-from kernel_workbench.suites.compile.capture import Launch, Source
+from kernel_workbench.suites.compile.capture import CapturedLaunch, Source
 from kernel_workbench.suites.compile.plan import Planned
 
 _WORD = 4  # bytes of a register
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the driver says of a kernel. local_bytes: of a thread, spilled registers among them."""
+class DriverFigures:
+    """The driver's figures of a kernel. `local_bytes` is a thread's, with spilled registers."""
 
     registers: int
     local_bytes: int
@@ -39,7 +39,7 @@ class Told:
 
 
 class Listener:
-    """Hears of each kernel that Triton compiles in this process, from now on."""
+    """Keeps each kernel that Triton compiles in this process from now on."""
 
     def __init__(self) -> None:
         self._compile: Callable[..., object] = triton.compiler.compile
@@ -54,17 +54,17 @@ class Listener:
         **more: object,
     ) -> object:
         kernel = self._compile(src, target=target, options=options, **more)
-        launch = Launch(src, target, dict(options or {}), src.fn.__name__)
+        launch = CapturedLaunch(src, target, dict(options or {}), src.fn.__name__)
         self._kernels[launch.key] = kernel
         return kernel
 
-    def told(self, key: str) -> Told | None:
-        """What the driver says of the kernel of a key; None where it has loaded none."""
+    def figures(self, key: str) -> DriverFigures | None:
+        """Return the driver's figures of a key's kernel; None if the driver hasn't loaded it."""
         kernel = self._kernels.get(key)
         registers = getattr(kernel, "n_regs", None)
         if kernel is None or registers is None:
             return None
-        return Told(registers, _WORD * kernel.n_spills, kernel.metadata.shared)
+        return DriverFigures(registers, _WORD * kernel.n_spills, kernel.metadata.shared)
 
 
 def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console: Console) -> int:
@@ -76,24 +76,24 @@ def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console
     for title in ("variant", "what", "without a GPU", "by the driver"):
         table.add_column(title, overflow="fold")
     equal = differing = unfit = 0
-    for each in launches:
-        place = each.kernel.op.name, each.kernel.name, each.label, each.function
-        row, told = by_place[place], listener.told(each.noted.key)
-        name = f"{each.kernel.name}, {short_label(each.label, each.function)}"
-        if told is None:
-            why = refused.get(_call(each), "it was never compiled: its launch was another one")
-            if row.blocks_per_sm == 0 and _call(each) in refused:
+    for launch in launches:
+        place = launch.kernel.op.name, launch.kernel.name, launch.label, launch.function
+        row, loaded = by_place[place], listener.figures(launch.noted.key)
+        name = f"{launch.kernel.name}, {short_label(launch.label, launch.function)}"
+        if loaded is None:
+            why = refused.get(_call(launch), "it was never compiled: its launch was another one")
+            if row.blocks_per_sm == 0 and _call(launch) in refused:
                 unfit += 1
                 continue
             differing += 1
-            table.add_row(Text(name), "launch", "taken down", Text(why))
+            table.add_row(Text(name), "launch", "captured", Text(why))
             continue
         wrong = [
             (what, without, by)
             for what, without, by in (
-                ("registers", row.registers, told.registers),
-                ("local memory", row.stack_bytes, told.local_bytes),
-                ("shared memory", row.shared_bytes, told.shared_bytes),
+                ("registers", row.registers, loaded.registers),
+                ("local memory", row.stack_bytes, loaded.local_bytes),
+                ("shared memory", row.shared_bytes, loaded.shared_bytes),
             )
             if without != by
         ]
@@ -105,8 +105,8 @@ def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console
         console.print(table)
     versions = f"triton {triton.__version__}, {torch.cuda.get_device_name()}"
     console.print(
-        f"{equal:,} kernels are as the driver has them, {differing:,} aren't, {unfit:,} don't fit "
-        f"and were refused ({versions})"
+        f"{equal:,} kernels equal the driver's, {differing:,} differ, {unfit:,} don't fit and were "
+        f"refused ({versions})"
     )
     return int(differing > 0 or not equal)
 
@@ -114,21 +114,21 @@ def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console
 _Call = tuple[str, str, str]
 
 
-def _call(each: Planned) -> _Call:
-    return each.kernel.op.name, each.kernel.name, each.case.id()
+def _call(launch: Planned) -> _Call:
+    return launch.kernel.op.name, launch.kernel.name, launch.case.id()
 
 
 def _call_all(launches: Sequence[Planned]) -> dict[_Call, str]:
-    """Make each call once; what was raised by those that did."""
+    """Make each call once, and return the errors of calls that raised one."""
     calls: dict[_Call, tuple[Kernel, Case]] = {}
-    for each in launches:
-        calls.setdefault(_call(each), (each.kernel, each.case))
+    for launch in launches:
+        calls.setdefault(_call(launch), (launch.kernel, launch.case))
     refused = {}
     for name, (kernel, case) in calls.items():
         inputs = kernel.op.inputs(case, torch.device("cuda"))
         try:
             kernel.function(**inputs)
             torch.cuda.synchronize()
-        except Exception as error:  # noqa: BLE001  (whatever a launch raises is told)
+        except Exception as error:  # noqa: BLE001  (whatever a launch raises is shown)
             refused[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return refused

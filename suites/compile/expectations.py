@@ -1,4 +1,4 @@
-"""Expectations that stand beside kernels, and which of them a compiled row breaks, and why."""
+"""Load the expectations beside kernels, and say which of them a compiled row breaks, and why."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _HOME = Path(kernels.__file__).resolve().parent
 
 
 def expectations_of(kernel: Kernel) -> tuple[Expectation, ...]:
-    """What is expected of a kernel's code. Raises KernelError where a file's aren't any."""
-    return tuple(each for module in _modules(Path(kernel.path)) for each in _held(module))
+    """Return the expectations for a kernel's code. Raises KernelError if a file's are malformed."""
+    return tuple(item for module in _modules(Path(kernel.path)) for item in _in_module(module))
 
 
 def _modules(path: Path) -> Iterable[ModuleType]:
@@ -42,7 +42,7 @@ def _modules(path: Path) -> Iterable[ModuleType]:
         return [module for module in list(sys.modules.values()) if _file_of(module) == path]
     folder = path.parent
     package = ".".join(["kernel_workbench.kernels", *folder.relative_to(_HOME).parts])
-    names = [each.name for each in pkgutil.iter_modules([str(folder)])]
+    names = [module.name for module in pkgutil.iter_modules([str(folder)])]
     return [
         importlib.import_module(f"{package}.{name}")
         for name in names
@@ -55,26 +55,26 @@ def _file_of(module: ModuleType) -> Path | None:
     return None if file is None else Path(file).resolve()
 
 
-def _held(module: ModuleType) -> tuple[Expectation, ...]:
-    held = getattr(module, "EXPECTATIONS", ())
-    if not isinstance(held, tuple | list) or not all(
-        isinstance(each, Expectation) for each in held
+def _in_module(module: ModuleType) -> tuple[Expectation, ...]:
+    items = getattr(module, "EXPECTATIONS", ())
+    if not isinstance(items, tuple | list) or not all(
+        isinstance(item, Expectation) for item in items
     ):
         raise KernelError(
             f"EXPECTATIONS in {module.__file__} must be a tuple of kernel_workbench.Expectation"
         )
-    return tuple(held)
+    return tuple(items)
 
 
 def is_about(expectation: Expectation, row: CompileRow) -> bool:
-    """Whether an expectation means the variant of a row."""
+    """Return True if an expectation applies to a row's variant."""
     low, high = expectation.sm
-    functions = {row.function, row.function.partition(" ")[0]}  # `key_gradients 2` is of both
+    functions = {row.function, row.function.partition(" ")[0]}  # `key_gradients 2` matches both
     sizes = row.case.sizes
     return (
         low <= row.sm <= high
-        and any(fnmatchcase(row.kernel, each) for each in expectation.kernels)
-        and any(fnmatchcase(name, each) for name in functions for each in expectation.functions)
+        and any(fnmatchcase(row.kernel, glob) for glob in expectation.kernels)
+        and any(fnmatchcase(name, glob) for name in functions for glob in expectation.functions)
         and (not expectation.dtypes or row.case.dtype in expectation.dtypes)
         and expectation.aligned in (None, row.alignment_bytes == _WHOLE)
         and (expectation.options is None or expectation.options.issuperset(row.case.options))
@@ -86,15 +86,15 @@ def is_about(expectation: Expectation, row: CompileRow) -> bool:
 
 
 def counting(expectations: Iterable[Expectation], row: CompileRow) -> list[Expectation]:
-    """Those that are about a row, of each kind of claim the last."""
-    last = {kind_of(each.claim): each for each in expectations if is_about(each, row)}
+    """Return the expectations that apply to a row: the last one for each kind of claim."""
+    last = {kind_of(item.claim): item for item in expectations if is_about(item, row)}
     return list(last.values())
 
 
 def broken(claim: Claim, row: CompileRow) -> str | None:
-    """Why a compiled row breaks a claim, in one sentence; None where it doesn't.
+    """Return why a compiled row breaks a claim, in one sentence; None if it doesn't.
 
-    A claim about what couldn't be read is neither kept nor broken: the row's `unread` tells.
+    A claim about an unreadable figure isn't broken: the row's `unread` names the figure.
     """
     match claim:
         case Loads():
@@ -120,43 +120,43 @@ def broken(claim: Claim, row: CompileRow) -> str | None:
         case Unfit():
             if row.shared_bytes is None or row.shared_bytes > row.shared_limit_bytes:
                 return None
-            return "it fits by now, so that this expectation is to be taken out"
+            return "it fits by now: remove this expectation"
 
 
 def _narrow(what: str, histogram: dict[int, int] | None, claim: Loads | Stores) -> str | None:
     if histogram is None:
         return None
-    found = share_of_width(histogram, claim.width)
-    if found >= claim.share:
+    share = share_of_width(histogram, claim.width)
+    if share >= claim.share:
         return None
-    told = ", ".join(f"{count} of {each}" for each, count in sorted(histogram.items())[::-1])
+    widths = ", ".join(f"{count} of {width}" for width, count in sorted(histogram.items())[::-1])
     return (
-        f"{found:.0%} of the bytes of its {what} come {claim.width} at a time, expected "
+        f"{share:.0%} of the bytes of its {what} come {claim.width} at a time, expected "
         f"{claim.share:.0%} "
-        f"({what} by bytes: {told})"
+        f"({what} by bytes: {widths})"
     )
 
 
 def _unused(instruction: str, mix: CodeMix) -> str | None:
     names = [*mix.matrix, *mix.bulk, *mix.atomics, *mix.local]
-    if any(each == instruction or each.startswith(f"{instruction}.") for each in names):
+    if any(name == instruction or name.startswith(f"{instruction}.") for name in names):
         return None
     instead = ", ".join(mix.matrix) or "no matrix instruction at all"
     return f"no {instruction} is in its code, which has {instead}"
 
 
 def offender(claim: Claim, code: Sequence[Instruction]) -> Instruction | None:
-    """An instruction that breaks a claim; None where no single one does."""
+    """Return an instruction that breaks a claim; None if no single instruction does."""
     match claim:
         case Loads():
             return _narrowest(code, {"LDG", "LD", "LDGSTS"}, claim.width)
         case Stores():
             return _narrowest(code, {"STG", "ST"}, claim.width)
         case Spills():
-            return _first(code, lambda each: each.root == "STL")
+            return _first(code, lambda instruction: instruction.root == "STL")
         case Uses():
             fmas = {"HFMA2", "FFMA", "DFMA"}
-            return _first(code, lambda each: each.root.endswith("MMA")) or _first(
+            return _first(code, lambda instruction: instruction.root.endswith("MMA")) or _first(
                 code, lambda each: each.root in fmas
             )
         case Fits() | Unfit():
@@ -164,8 +164,8 @@ def offender(claim: Claim, code: Sequence[Instruction]) -> Instruction | None:
 
 
 def _narrowest(code: Iterable[Instruction], roots: set[str], width: int) -> Instruction | None:
-    narrow = [each for each in code if each.root in roots and each.width < width]
-    return min(narrow, key=lambda each: (each.width, each.address), default=None)
+    narrow = [one for one in code if one.root in roots and one.width < width]
+    return min(narrow, key=lambda one: (one.width, one.address), default=None)
 
 
 def _first(code: Iterable[Instruction], holds: Callable[[Instruction], bool]) -> Instruction | None:

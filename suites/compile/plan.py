@@ -1,4 +1,4 @@
-"""What a run compiles: the launches of the chosen calls, each kind of launch once a generation."""
+"""Plan what a run compiles: the distinct launches of the chosen calls, for each generation."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.compile.cases import Standing
-from kernel_workbench.suites.compile.workers import Call, Noted, Take, Workers
+from kernel_workbench.suites.compile.workers import CompileWorkers, NamedCall, Noted, Take
 from kernel_workbench.suites.run.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One launch to be compiled: of which kernel's call, on which generation.
+    """One launch to compile, with its kernel's call and its generation.
 
-    function   numbered where the call launches several of it
-    also       other calls that launch the same
+    function   the function's name, numbered if the call launches it several times
+    also       other calls that make the same launch
     """
 
     kernel: Kernel
@@ -29,20 +29,20 @@ class Planned:
     also: tuple[str, ...] = ()
 
     @property
-    def call(self) -> Call:
+    def call(self) -> NamedCall:
         """The call, by names."""
-        return Call(self.kernel.op.name, self.kernel.name, self.case)
+        return NamedCall(self.kernel.op.name, self.kernel.name, self.case)
 
     def shared_with(self, other: str) -> Planned:
-        """The same, launched by another call too."""
+        """Return this launch with `other` among its calls."""
         return self if other in self.also else replace(self, also=(*self.also, other))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Launches to compile, calls whose launches can't be had, and kernels without any.
+    """Launches to compile, failed calls, and `silent` kernels without any launch.
 
-    failures: of each call what it stands for, the sm, and why.
+    `failures` has a failed call's entry, its sm, and the reason.
     """
 
     launches: tuple[Planned, ...]
@@ -50,62 +50,62 @@ class Plan:
     silent: tuple[str, ...]
 
 
-def plan(chosen: Sequence[Standing], workers: Workers, *, everything: bool = False) -> Plan:
-    """Take down the launches of every chosen call on every generation.
+def plan(chosen: Sequence[Standing], workers: CompileWorkers, *, everything: bool = False) -> Plan:
+    """Capture the launches of every chosen call on every generation.
 
-    What an earlier call launches isn't planned again for a later one; it is told beside the earlier
-    one's. A later one that has nothing of its own is tried with its other case. A kernel whose
-    plain calls are put together of other kernels' launches is none of its own, options and all,
-    unless everything is asked for.
+    A launch is planned once, for the first call that makes it; later calls are listed in `also`. A
+    call without launches of its own is tried with its other case. If all plain calls of a kernel
+    make only other kernels' launches, its calls with options aren't planned, except with
+    `everything`.
     """
-    answers = _taken(chosen, workers, {})
+    answers = _captured(chosen, workers, {})
     composed = set() if everything else _composed(chosen, answers)
-    own = [each for each in chosen if not (_options(each) and _kernel(each) in composed)]
+    own = [entry for entry in chosen if not (_options(entry) and _kernel(entry) in composed)]
     tried = [
-        _on(each.otherwise, each)
-        if each.otherwise is not None and _all_known(each, own, answers)
-        else each
-        for each in own
+        _on(entry.otherwise, entry)
+        if entry.otherwise is not None and _all_known(entry, own, answers)
+        else entry
+        for entry in own
     ]
-    answers = _taken(tried, workers, answers)
+    answers = _captured(tried, workers, answers)
     launches: dict[tuple[int, str], Planned] = {}
     failures = []
-    told = set()  # kernels of which anything is known
-    for each in tried:
-        for sm, case in each.cases.items():
-            answer = answers[sm, _call(each, sm)]
+    answered = set()  # kernels with an answer
+    for entry in tried:
+        for sm, case in entry.cases.items():
+            answer = answers[sm, _call(entry, sm)]
             if answer:
-                told.add(each.kernel.name)
+                answered.add(entry.kernel.name)
             if isinstance(answer, str):
-                failures.append((each, sm, answer))
+                failures.append((entry, sm, answer))
                 continue
             names = numbered([one.function for one in answer])
             for function, noted in zip(names, answer, strict=True):
                 earlier = launches.get((sm, noted.key))
                 launches[sm, noted.key] = (
-                    Planned(each.kernel, each.label, case, sm, function, noted)
+                    Planned(entry.kernel, entry.label, case, sm, function, noted)
                     if earlier is None
-                    else earlier.shared_with(" ".join([*_kernel(each), each.label]))
+                    else earlier.shared_with(" ".join([*_kernel(entry), entry.label]))
                 )
-    tried_kernels = dict.fromkeys(each.kernel.name for each in tried)
-    silent = tuple(each for each in tried_kernels if each not in told)
+    tried_kernels = dict.fromkeys(entry.kernel.name for entry in tried)
+    silent = tuple(name for name in tried_kernels if name not in answered)
     return Plan(tuple(launches.values()), tuple(failures), silent)
 
 
 _Answer = tuple[Noted, ...] | str
-_Answers = dict[tuple[int, Call], _Answer]
+_Answers = dict[tuple[int, NamedCall], _Answer]
 
 
-def _taken(chosen: Sequence[Standing], workers: Workers, known: _Answers) -> _Answers:
-    """What is known already, and what is launched by those calls that it lacks."""
-    tasks: dict[int, dict[Call, Take]] = {}
-    for each in chosen:
-        for sm in each.cases:
-            call = _call(each, sm)
-            if (sm, call) not in known:
+def _captured(chosen: Sequence[Standing], workers: CompileWorkers, before: _Answers) -> _Answers:
+    """Return the answers from before, and new answers for the calls that they lack."""
+    tasks: dict[int, dict[NamedCall, Take]] = {}
+    for entry in chosen:
+        for sm in entry.cases:
+            call = _call(entry, sm)
+            if (sm, call) not in before:
                 tasks.setdefault(sm, {})[call] = Take(call)
-    answers = dict(known)
-    waiting = {sm: list(each.values()) for sm, each in tasks.items()}
+    answers = dict(before)
+    waiting = {sm: list(calls.values()) for sm, calls in tasks.items()}
     with Progress("compile, calls") as progress:
         progress.begin(sum(map(len, waiting.values())))
         for sm, task, answer in workers.run(waiting, progress.wait):
@@ -115,31 +115,31 @@ def _taken(chosen: Sequence[Standing], workers: Workers, known: _Answers) -> _An
     return answers
 
 
-def _call(each: Standing, sm: int) -> Call:
-    return Call(*_kernel(each), each.cases[sm])
+def _call(entry: Standing, sm: int) -> NamedCall:
+    return NamedCall(*_kernel(entry), entry.cases[sm])
 
 
-def _on(other: Case, each: Standing) -> Standing:
-    """With another case, where the kernel serves that."""
-    served = [sm for sm in each.cases if each.kernel.domain.reject(other, sm) is None]
-    return replace(each, cases=each.cases | dict.fromkeys(served, other))
+def _on(other: Case, entry: Standing) -> Standing:
+    """Return the entry with another case on each sm where the kernel serves that case."""
+    served = [sm for sm in entry.cases if entry.kernel.domain.reject(other, sm) is None]
+    return replace(entry, cases=entry.cases | dict.fromkeys(served, other))
 
 
-def _kernel(each: Standing) -> tuple[str, str]:
-    return each.kernel.op.name, each.kernel.name
+def _kernel(entry: Standing) -> tuple[str, str]:
+    return entry.kernel.op.name, entry.kernel.name
 
 
-def _options(each: Standing) -> bool:
-    return any(case.options for case in each.cases.values())
+def _options(entry: Standing) -> bool:
+    return any(case.options for case in entry.cases.values())
 
 
 def _composed(chosen: Sequence[Standing], answers: _Answers) -> set[tuple[str, str]]:
-    """The kernels whose plain calls launch nothing that no other kernel does."""
+    """Return the kernels whose plain calls make only launches of earlier kernels."""
     plain: dict[tuple[str, str], set[tuple[int, str]]] = {}
-    for each in chosen:
-        keys = _keys(each, answers)
-        if keys and not _options(each):
-            plain.setdefault(_kernel(each), set()).update(keys)
+    for entry in chosen:
+        keys = _keys(entry, answers)
+        if keys and not _options(entry):
+            plain.setdefault(_kernel(entry), set()).update(keys)
     earlier: set[tuple[int, str]] = set()
     composed = set()
     for kernel, keys in plain.items():
@@ -149,25 +149,29 @@ def _composed(chosen: Sequence[Standing], answers: _Answers) -> set[tuple[str, s
     return composed
 
 
-def _all_known(each: Standing, chosen: Sequence[Standing], answers: _Answers) -> bool:
-    """Whether other calls launch all that this one does."""
-    others = (_keys(other, answers) for other in chosen if other is not each)
-    return _keys(each, answers).issubset(set().union(*others))
+def _all_known(entry: Standing, chosen: Sequence[Standing], answers: _Answers) -> bool:
+    """Return True if other calls make all launches of this one."""
+    elsewhere = (_keys(other, answers) for other in chosen if other is not entry)
+    return _keys(entry, answers).issubset(set().union(*elsewhere))
 
 
-def _keys(each: Standing, answers: _Answers) -> set[tuple[int, str]]:
-    """By sm and key what its calls launch."""
-    found = [(sm, answers[sm, _call(each, sm)]) for sm in each.cases]
+def _keys(entry: Standing, answers: _Answers) -> set[tuple[int, str]]:
+    """Return the sm and the key of each launch of an entry's calls."""
+    pairs = [(sm, answers[sm, _call(entry, sm)]) for sm in entry.cases]
     return {
-        (sm, noted.key) for sm, answer in found if not isinstance(answer, str) for noted in answer
+        (sm, noted.key) for sm, answer in pairs if not isinstance(answer, str) for noted in answer
     }
 
 
 def numbered(functions: Sequence[str]) -> list[str]:
-    """Names with a number where one comes again: `key_gradients`, `key_gradients 2`."""
+    """Return the names, numbered where one repeats.
+
+    >>> numbered(["key_gradients", "delta", "key_gradients"])
+    ['key_gradients', 'delta', 'key_gradients 2']
+    """
     seen: dict[str, int] = {}
     named = []
-    for each in functions:
-        seen[each] = seen.get(each, 0) + 1
-        named.append(each if seen[each] == 1 else f"{each} {seen[each]}")
+    for function in functions:
+        seen[function] = seen.get(function, 0) + 1
+        named.append(function if seen[function] == 1 else f"{function} {seen[function]}")
     return named

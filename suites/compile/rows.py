@@ -1,30 +1,30 @@
-"""A record's rows of what was compiled, with the occupancy that follows from it.
+"""A record's rows of compiled kernels, with their occupancy.
 
-Occupancy is counted as the occupancy calculator of CUDA's toolkit does: registers are given to each
-warp in units of 256, out of a quarter of the SM's file; shared memory to each block in its unit,
-with what the driver keeps; Blackwell's tensor memory to each block in columns.
+Occupancy follows the calculator of CUDA's toolkit: a warp gets registers in units of 256, out of a
+quarter of the SM's file; a block gets shared memory in units, plus the driver's share, and on
+Blackwell tensor memory in columns.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from kernel_workbench.profiles.peaks import LIMITS, Limits
+from kernel_workbench.profiles.peaks import LIMITS, SmLimits
 from kernel_workbench.reports.record import CompileRow
 from kernel_workbench.suites.compile.cases import Standing, alignment_bytes
 from kernel_workbench.suites.compile.compiler import Measured
 from kernel_workbench.suites.compile.plan import Planned
 from kernel_workbench.suites.run.descriptions import case_info
 
-_TENSOR_COLUMNS = 512  # of the tensor memory of an SM that has one
+_TENSOR_COLUMNS = 512  # columns of an SM's tensor memory
 _LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Blocks an SM holds, their warps, the most warps it could hold, and what keeps it from more.
+    """The blocks that an SM holds, their warps, the SM's most warps, and the limiting resource.
 
-    No blocks: a block asks for more than one may have.
+    `blocks` is 0 if a block asks for more shared memory than a block may have.
     """
 
     blocks: int
@@ -38,10 +38,10 @@ def _up(value: int, unit: int) -> int:
 
 
 def occupancy_of(
-    limits: Limits, *, warps: int, registers: int, shared_bytes: int, tensor_columns: int = 0
+    limits: SmLimits, *, warps: int, registers: int, shared_bytes: int, tensor_columns: int = 0
 ) -> Occupancy:
-    """The occupancy of a kernel whose blocks have so many warps, and take so much of each."""
-    held = _up(shared_bytes + limits.shared_reserved_bytes, limits.shared_unit_bytes)
+    """Return the occupancy of a kernel: `warps` a block, `registers` a thread, bytes a block."""
+    allocated = _up(shared_bytes + limits.shared_reserved_bytes, limits.shared_unit_bytes)
     # Warps sit in the quarters of an SM, each with a quarter of the registers.
     quarter = limits.registers // limits.schedulers
     a_quarter = quarter // _up(max(registers, 1) * _LANES, limits.register_unit)
@@ -51,7 +51,7 @@ def occupancy_of(
         "registers": a_quarter * limits.schedulers // _up(warps, limits.schedulers)
         if warps >= limits.schedulers
         else a_quarter * limits.schedulers // warps,
-        "shared memory": limits.shared_bytes // held if held else limits.blocks,
+        "shared memory": limits.shared_bytes // allocated if allocated else limits.blocks,
     }
     if tensor_columns:
         by["tensor memory"] = _TENSOR_COLUMNS // tensor_columns
@@ -62,9 +62,9 @@ def occupancy_of(
 
 
 def row_of(planned: Planned, measured: Measured, tools: dict[str, str]) -> CompileRow:
-    """The row of one compiled launch, expectations aside; a measured field has its name here."""
-    known = asdict(measured)
-    problem = known.pop("problem")
+    """Return the row of one compiled launch, without expectations; measured fields keep names."""
+    figures = asdict(measured)
+    problem = figures.pop("problem")
     limits = LIMITS[planned.sm]
     occupancy = None
     if measured.warps and measured.registers is not None and measured.shared_bytes is not None:
@@ -96,12 +96,12 @@ def row_of(planned: Planned, measured: Measured, tools: dict[str, str]) -> Compi
         most_warps=limits.warps,
         limited_by=None if occupancy is None else occupancy.limited_by,
         tools=tools,
-        **known,
+        **figures,
     )
 
 
 def failed_row(standing: Standing, sm: int, reason: str) -> CompileRow:
-    """The row of a call whose launches couldn't be taken down."""
+    """Return the row of a call whose launches couldn't be captured."""
     case = standing.cases[sm]
     return CompileRow(
         op=standing.kernel.op.name,

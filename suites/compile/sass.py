@@ -1,13 +1,13 @@
-"""What machine code is made of, read from a disassembler's text.
+"""Count the instructions of machine code in a disassembler's text.
 
 Widths of accesses are bytes a thread, from an instruction's suffix: `LDG.E.128` loads 16 bytes,
-`LDG.E.U16` 2, one without a suffix 4. `LDGSTS` is a load that goes to shared memory. A matrix
-instruction's work is in its name where its shape is: `HMMA.16816` multiplies 16 x 16 by 16 x 8
-for a warp, `HGMMA.64x128x16` 64 x 16 by 16 x 128 for four; of Blackwell's `UTCHMMA` it isn't.
+`LDG.E.U16` 2, one without a suffix 4. `LDGSTS` is a load into shared memory. The name of a matrix
+instruction gives its shape: `HMMA.16816` multiplies 16 x 16 by 16 x 8 for a warp,
+`HGMMA.64x128x16` 64 x 16 by 16 x 128 for four warps; Blackwell's `UTCHMMA` has no shape.
 
-The busy loop is the innermost one (from a backward branch's target to the branch) with the most
-matrix work, or else with the most bytes loaded. Code that a branch inside may jump over isn't
-counted, so what is counted is the least that a trip issues.
+The busy loop is the innermost loop (from a backward branch's target to the branch) with the most
+matrix work, or else with the most bytes loaded. Code that a branch may skip doesn't count, so the
+count is the least that a trip issues.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernel_workbench.reports.record import CodeMix, LoopMix
 
@@ -38,9 +38,9 @@ _LANES = 32
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: where it is, what it is called and what it is given.
+    """One instruction: its address, its predicate, its opcode and its operands.
 
-    place: the source's file and line, where the text tells them.
+    `place` is the source's file and line, for example "k.py:12", or "" if the text has none.
     """
 
     address: int
@@ -51,12 +51,12 @@ class Instruction:
 
     @property
     def root(self) -> str:
-        """`LDG` of `LDG.E.128`."""
+        """The first part of the opcode, for example `LDG` of `LDG.E.128`."""
         return self.opcode.partition(".")[0]
 
     @property
     def width(self) -> int:
-        """Bytes a thread of an access."""
+        """The bytes that one thread of an access moves."""
         return next((_WIDTHS[part] for part in self.opcode.split(".") if part in _WIDTHS), 4)
 
     def __str__(self) -> str:
@@ -65,17 +65,17 @@ class Instruction:
 
 
 def parsed(text: str) -> Iterator[Instruction]:
-    """The instructions of a disassembly, padding after the last one that can run left out."""
+    """Yield the instructions of a disassembly, without padding."""
     place = ""
     labels: dict[str, int] = {}
     pending: list[str] = []
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     for line in text.splitlines():
         if label := _LABEL.match(line):
             pending.append(label[1])
             continue
-        if told := _PLACE.search(line):
-            place = f"{told[1]}:{told[2]}"
+        if place_line := _PLACE.search(line):
+            place = f"{place_line[1]}:{place_line[2]}"
             continue
         match = _LINE.match(line)
         if match is None:
@@ -84,46 +84,50 @@ def parsed(text: str) -> Iterator[Instruction]:
         labels.update(dict.fromkeys(pending, address))
         pending.clear()
         operands = " ".join(match[4].split())
-        found.append(Instruction(address, match[2] or "", match[3], operands, place))
-    for each in found:
-        if each.root != "NOP":
-            yield _resolved(each, labels)
+        instructions.append(Instruction(address, match[2] or "", match[3], operands, place))
+    for instruction in instructions:
+        if instruction.root != "NOP":
+            yield _resolved(instruction, labels)
 
 
-def _resolved(each: Instruction, labels: dict[str, int]) -> Instruction:
-    """A branch to a label as one to its address."""
-    target = _TO_LABEL.search(each.operands)
+def _resolved(branch: Instruction, labels: dict[str, int]) -> Instruction:
+    """Return the instruction with a label's address in place of the label."""
+    target = _TO_LABEL.search(branch.operands)
     if target is None or target[1] not in labels:
-        return each
-    operands = _TO_LABEL.sub(f"0x{labels[target[1]]:x}", each.operands)
-    return Instruction(each.address, each.predicate, each.opcode, operands, each.place)
+        return branch
+    operands = _TO_LABEL.sub(f"0x{labels[target[1]]:x}", branch.operands)
+    return replace(branch, operands=operands)
 
 
 def mix_of(code: Sequence[Instruction]) -> CodeMix:
-    """What the instructions of one kernel are."""
+    """Return the counts of one kernel's instructions."""
     return CodeMix(
         instructions=len(code),
         loads=_by_width(code, _LOADS),
         stores=_by_width(code, _STORES),
-        atomics=_by_opcode(each for each in code if each.root in _ATOMICS),
-        local=_by_opcode(each for each in code if each.root in _LOCAL),
-        matrix=_by_opcode(each for each in code if _MATRIX.fullmatch(each.root)),
-        bulk=_by_opcode(each for each in code if _BULK.fullmatch(each.root)),
+        atomics=_by_opcode(one for one in code if one.root in _ATOMICS),
+        local=_by_opcode(one for one in code if one.root in _LOCAL),
+        matrix=_by_opcode(one for one in code if _MATRIX.fullmatch(one.root)),
+        bulk=_by_opcode(one for one in code if _BULK.fullmatch(one.root)),
         busy_loop=_busy_loop(code),
     )
 
 
 def _by_width(code: Sequence[Instruction], roots: set[str]) -> dict[int, int]:
-    counted = Counter(each.width for each in code if each.root in roots)
+    counted = Counter(one.width for one in code if one.root in roots)
     return dict(sorted(counted.items(), reverse=True))
 
 
 def _by_opcode(code: Iterable[Instruction]) -> dict[str, int]:
-    return dict(Counter(each.opcode for each in code).most_common())
+    return dict(Counter(one.opcode for one in code).most_common())
 
 
 def matrix_flops(opcode: str) -> int | None:
-    """Flops of one matrix instruction of one warp; None where its name doesn't tell."""
+    """Return the flops of a matrix instruction of one warp; None if its name has no shape.
+
+    >>> matrix_flops("HMMA.16816.F32.BF16")
+    4096
+    """
     _, *parts = opcode.split(".")
     if group := next(filter(None, map(_GROUP_SHAPE.fullmatch, parts)), None):
         m, n, k = map(int, group.groups())
@@ -132,18 +136,18 @@ def matrix_flops(opcode: str) -> int | None:
     return None if shape is None else 2 * shape
 
 
-def _target(each: Instruction) -> int | None:
-    if each.root not in ("BRA", "JMP"):
+def _target(instruction: Instruction) -> int | None:
+    if instruction.root not in ("BRA", "JMP"):
         return None
-    match = _ADDRESS.search(each.operands)
+    match = _ADDRESS.search(instruction.operands)
     return None if match is None else int(match[1], 16)
 
 
 def _busy_loop(code: Sequence[Instruction]) -> LoopMix | None:
     spans = [
-        (target, each.address)
-        for each in code
-        if (target := _target(each)) is not None and target < each.address
+        (target, branch.address)
+        for branch in code
+        if (target := _target(branch)) is not None and target < branch.address
     ]
     innermost = [
         span
@@ -151,7 +155,7 @@ def _busy_loop(code: Sequence[Instruction]) -> LoopMix | None:
         if not any(other != span and span[0] <= other[0] and other[1] <= span[1] for other in spans)
     ]
     loops = [_loop(code, *span) for span in innermost]
-    busy = [each for each in loops if each.matrix or each.load_bytes]
+    busy = [loop for loop in loops if loop.matrix or loop.load_bytes]
     return max(busy, key=_busyness, default=None)
 
 
@@ -160,29 +164,29 @@ def _busyness(loop: LoopMix) -> tuple[int, int, int]:
 
 
 def _loop(code: Sequence[Instruction], first: int, last: int) -> LoopMix:
-    body = [each for each in code if first <= each.address <= last]
+    body = [one for one in code if first <= one.address <= last]
     skipped = [
-        (each.address, target)
-        for each in body
-        if (target := _target(each)) is not None and each.address < target <= last
+        (branch.address, target)
+        for branch in body
+        if (target := _target(branch)) is not None and branch.address < target <= last
     ]
-    run = [each for each in body if not any(start < each.address < end for start, end in skipped)]
-    matrix = [each.opcode for each in run if _MATRIX.fullmatch(each.root)]
-    flops = [matrix_flops(each) for each in matrix]
-    known = [each for each in flops if each is not None]
+    run = [one for one in body if not any(start < one.address < end for start, end in skipped)]
+    matrix = [one.opcode for one in run if _MATRIX.fullmatch(one.root)]
+    flops = [matrix_flops(opcode) for opcode in matrix]
+    known_flops = [work for work in flops if work is not None]
     return LoopMix(
         instructions=len(run),
         matrix=len(matrix),
-        matrix_flops=sum(known) if len(known) == len(flops) else None,
-        load_bytes=_LANES * sum(each.width for each in run if each.root in _LOADS),
-        special=sum(each.root == "MUFU" for each in run),
+        matrix_flops=sum(known_flops) if len(known_flops) == len(flops) else None,
+        load_bytes=_LANES * sum(one.width for one in run if one.root in _LOADS),
+        special=sum(one.root == "MUFU" for one in run),
     )
 
 
 def code_sections(cubin: bytes) -> bytes:
-    """The machine code of a cubin, which is an ELF file of 64 bits: its `.text` sections, in order.
+    """Return the machine code of a cubin, a 64-bit ELF file: its `.text` sections, in order.
 
-    Raises ValueError where it isn't one.
+    Raises ValueError if the cubin is no such file.
     """
     if cubin[:5] != b"\x7fELF\x02":
         raise ValueError("the cubin is no ELF file of 64 bits")
@@ -198,7 +202,7 @@ def code_sections(cubin: bytes) -> bytes:
 
 
 def _sections(cubin: bytes) -> tuple[int, list[tuple[int, int, int]]]:
-    """Where section names are, and of each section its name's place there, offset and size."""
+    """Return the place of section names, and each section's name's place, offset and size."""
 
     def number(at: int, size: int) -> int:
         return int.from_bytes(cubin[at : at + size], "little")

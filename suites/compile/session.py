@@ -1,4 +1,4 @@
-"""One run of `nox -s compile`: what is planned, compiled, held to expectations, and recorded."""
+"""One run of `nox -s compile`: plan, compile, check expectations, and record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from kernel_workbench.suites.compile.compiler import Measured, tool_versions, un
 from kernel_workbench.suites.compile.expectations import broken, counting, expectations_of, is_about
 from kernel_workbench.suites.compile.plan import Plan, Planned, plan
 from kernel_workbench.suites.compile.rows import failed_row, row_of
-from kernel_workbench.suites.compile.workers import Compile, Locate, Unfinished, Workers
+from kernel_workbench.suites.compile.workers import Compile, CompileWorkers, Locate, Unfinished
 from kernel_workbench.suites.run.descriptions import (
     describe_machine,
     edited,
@@ -56,26 +56,26 @@ from kernel_workbench.suites.run.selection import (
 )
 from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
 
-_BATCH = 6  # kernels whose code is disassembled at one time
-_LARGE_TILE = 2**15  # elements along one axis, of which a compiler takes minutes
+_BATCH = 6  # kernels for one run of the disassembler
+_LARGE_TILE = 2**15  # elements along one axis: the compiler takes minutes for a larger tile
 
-_Suspect = tuple[CompileRow, Planned, list[Claim]]  # with the claims that it breaks
+_Suspect = tuple[CompileRow, Planned, list[Claim]]  # a row, and the claims that it breaks
 
 
 def run(options: Namespace, command: str) -> int:
-    """Compile, record and report what the options ask for; return the exit status.
+    """Compile, record and report as the options say; return the exit status.
 
-    Raises UsageError, and KeyboardInterrupt where it comes before there is a record.
+    Raises UsageError, and KeyboardInterrupt if that comes before the record exists.
     """
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # ends a run as Ctrl-C does
     jobs, files = options.jobs or os.cpu_count() or 1, kernel_files(options)
     with (
         refusing(KernelError, RecordError, WorkersError),
         tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch,
-        closing(Workers(jobs, files, Path(scratch))) as workers,
+        closing(CompileWorkers(jobs, files, Path(scratch))) as workers,
     ):
         workers.prepare()
-        session = Session(options, command, workers)
+        session = CompileRun(options, command, workers)
         against = None if options.against is None else _saved(Path(options.against))
         planned = plan(session.chosen(), workers, everything=options.all)
         if options.list:
@@ -95,7 +95,7 @@ def run(options: Namespace, command: str) -> int:
 
 
 def _saved(path: Path) -> Record:
-    """The record that a run is shown against. Raises RecordError."""
+    """Read the record to compare a run with. Raises RecordError."""
     record = read(path)
     if record.header.suite != "compile":
         raise RecordError(
@@ -105,96 +105,98 @@ def _saved(path: Path) -> Record:
 
 
 def _generations(options: Namespace) -> tuple[int, ...]:
-    """Those that are asked for, or all, or the GPU's own. Raises UsageError."""
-    asked = set(options.sm) or set(GENERATIONS)
+    """Return the generations to compile for: --sm, all, or the GPU's. Raises UsageError."""
+    sms = set(options.sm) or set(GENERATIONS)
     if options.check_driver:
         if not torch.cuda.is_available():
             raise pytest.UsageError(
                 "--check-driver: torch sees no CUDA device here; run it on a machine with a GPU"
             )
         major, minor = torch.cuda.get_device_capability()
-        asked = {10 * major + minor}
-    for sm in asked:
+        sms = {10 * major + minor}
+    for sm in sms:
         if sm not in LIMITS or not peaks_of_sm(sm):
-            known = ", ".join(map(str, GENERATIONS))
-            raise pytest.UsageError(f"--sm {sm}: there is no such generation; there are {known}")
-    return tuple(sorted(asked))
+            names = ", ".join(map(str, GENERATIONS))
+            raise pytest.UsageError(f"--sm {sm}: there is no such generation; there are {names}")
+    return tuple(sorted(sms))
 
 
 def _print(planned: Plan) -> None:
-    """What would be compiled: how often each kernel, and each variant for which generations."""
-    kernels = Counter(f"{each.kernel.op.name} {each.kernel.name}" for each in planned.launches)
+    """Print how often each kernel would be compiled, and each variant's generations."""
+    kernels = Counter(f"{one.kernel.op.name} {one.kernel.name}" for one in planned.launches)
     variants: dict[str, list[str]] = defaultdict(list)
-    for each in planned.launches:
-        name = f"{each.kernel.op.name} {each.kernel.name} {each.label}: {each.function}"
-        variants[name].append(str(each.sm))
-    print(f"{count(len(kernels), 'kernel')}, and how many times each would be compiled:")
+    for launch in planned.launches:
+        name = f"{launch.kernel.op.name} {launch.kernel.name} {launch.label}: {launch.function}"
+        variants[name].append(str(launch.sm))
+    print(f"{count(len(kernels), 'kernel')}, and how often each would be compiled:")
     for name, times in kernels.items():
         print(f"  {name} {times:,}")
-    print(f"{count(len(variants), 'variant')}, and the generations that each would be for:")
+    print(f"{count(len(variants), 'variant')}, and the generations of each:")
     for name, sms in variants.items():
         print(f"  {name}, sm {' '.join(sms)}")
     if planned.failures:
-        print(f"{count(len(planned.failures), 'call')} with launches that can't be known:")
+        print(f"{count(len(planned.failures), 'call')} failed, and the launches are unknown:")
     for _, sm, reason in planned.failures:
         print(f"  on sm {sm}, {reason}")
 
 
-class Session:
-    """A run under way: its record and rows, and what is wrong beside them."""
+class CompileRun:
+    """A run in progress: its record, its rows, and problems that aren't a row's."""
 
     record: RunRecord[CompileRow | PredictionRow]
 
-    def __init__(self, options: Namespace, command: str, workers: Workers) -> None:
-        """Raises UsageError or KernelError where what is asked for doesn't exist."""
+    def __init__(self, options: Namespace, command: str, workers: CompileWorkers) -> None:
+        """Read the options. Raises UsageError or KernelError if they name missing things."""
         self.options, self.command, self.workers = options, command, workers
         self.started = time.monotonic()
         self.sms = _generations(options)
         self.results = Path(options.results)
         if self.results.exists() and not self.results.is_dir():
             raise pytest.UsageError(f"--results {self.results}: it is no folder; name one")
-        self.files = hashes_of(workers.files)  # as they are before any is read
+        self.files = hashes_of(workers.files)  # before any file is read
         known_ops(options)
         workers.check_files()
         self.kernels = selected_kernels(options, self._load, baselines=False)
-        self._infos = tuple(kernel_info(each, max(self.sms)) for each in self.kernels)
-        self.tools = {sm: tool_versions(sm) for sm in self.sms}  # of triton and ptxas, by sm
+        self._infos = tuple(kernel_info(kernel, max(self.sms)) for kernel in self.kernels)
+        self.tools = {
+            sm: tool_versions(sm) for sm in self.sms
+        }  # versions of triton and ptxas, by sm
         self.cache = Cache(Path(options.cache) if options.cache else default_folder())
         self.rows: list[CompileRow] = []
         self.problems: list[str] = []
         self._unfinished: list[str] = []  # launches that reached a limit, whose rows are missing
-        self._changed: list[str] = []  # which files changed while the run read them
+        self._changed: list[str] = []  # files that changed while the run read them
         self._expectations = {
-            (each.op.name, each.name): expectations_of(each) for each in self.kernels
+            (kernel.op.name, kernel.name): expectations_of(kernel) for kernel in self.kernels
         }
-        self._met: set[int] = set()  # expectations that were about a row
+        self._met: set[int] = set()  # expectations that applied to a row
 
     def _load(self) -> tuple[Kernel, ...]:
         return tuple(kernel for file in self.workers.files for kernel in load_file(file))
 
     def chosen(self) -> list[Standing]:
-        """The cases that stand for what is compiled."""
-        found: list[Standing] = []
+        """Return the cases that represent all that is compiled."""
+        entries: list[Standing] = []
         for kernel in self.kernels:
-            # Whether or not they are asked for: what dispatch gives them isn't this kernel's.
+            # Unselected kernels count too: dispatch doesn't give their cases to this kernel.
             before = [
-                each
-                for each in all_kernels()
-                if each.op.name == kernel.op.name
-                and each.priority > kernel.priority
-                and each.origin == kernel.origin
+                other
+                for other in all_kernels()
+                if other.op.name == kernel.op.name
+                and other.priority > kernel.priority
+                and other.origin == kernel.origin
             ]
-            found += standing(kernel, self.sms, before=before, everything=self.options.all)
-        return found
+            entries += standing(kernel, self.sms, before=before, everything=self.options.all)
+        return entries
 
     def compile(self, planned: Plan) -> ExitStatus:
-        """Compile and record what is planned; return the exit status. Raises RecordError."""
+        """Compile and record the plan; return the exit status. Raises RecordError."""
         benches = bench_cases(self.kernels, self.sms)
         rows = len(planned.launches) + len(planned.failures)
-        self.record = self._begin(rows + sum(len(each.gpus) for each in benches))
+        self.record = self._begin(rows + sum(len(bench.gpus) for bench in benches))
         keep_what_ran()
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        failures = (failed_row(*each) for each in planned.failures)
+        failures = (failed_row(*failure) for failure in planned.failures)
         try:
             for row in chain(failures, self._compiled(planned.launches)):
                 self.record.add(row)
@@ -224,17 +226,17 @@ class Session:
         return ExitStatus.WRONG if wrong or self.problems else ExitStatus.RIGHT
 
     def notes(self, planned: Plan) -> list[str]:
-        """What a reader is told beside the report."""
+        """Return the notes to print beside the report."""
         versions = {row.tools.get("triton", "") for row in self.rows if row.tools}
-        told = [text for each in versions if (text := unknown_version(each)) is not None]
+        notes = [text for version in versions if (text := unknown_version(version)) is not None]
         if planned.silent:
             names = ", ".join(planned.silent)
-            told.append(f"launch no Triton kernel, so nothing of theirs: {names}")
-        return told
+            notes.append(f"kernels that launch no Triton kernel: {names}")
+        return notes
 
     def _begin(self, rows: int) -> RunRecord[CompileRow | PredictionRow]:
         machine = describe_machine(torch.device("cpu"), max(self.sms), strict=None)
-        versions = {name: each for of_sm in self.tools.values() for name, each in of_sm.items()}
+        versions = {name: number for of in self.tools.values() for name, number in of.items()}
         machine = machine.model_copy(
             update={"simulated_sm": None, "packages": machine.packages | versions}
         )
@@ -251,10 +253,10 @@ class Session:
         )
 
     def _compiled(self, launches: Sequence[Planned]) -> Iterator[CompileRow]:
-        """The rows of all launches: kept ones first, at last those that break an expectation."""
+        """Yield the rows of all launches: cached ones first, broken expectations last."""
         suspects: list[_Suspect] = []
         for planned, measured in self._measured(launches):
-            row, claims = self._held(row_of(planned, measured, self.tools[planned.sm]))
+            row, claims = self._checked(row_of(planned, measured, self.tools[planned.sm]))
             if claims:
                 suspects.append((row, planned, claims))
             else:
@@ -265,13 +267,13 @@ class Session:
         missing: dict[tuple[int, str], Planned] = {}
         with Progress("compile") as progress:
             progress.begin(len(launches))
-            for each in launches:
-                kept = self.cache.get(each.noted.key, self.tools[each.sm])
+            for launch in launches:
+                kept = self.cache.get(launch.noted.key, self.tools[launch.sm])
                 if kept is None:
-                    missing[each.sm, each.noted.key] = each
+                    missing[launch.sm, launch.noted.key] = launch
                 else:
-                    yield each, kept
-                    progress.advance(each.kernel.name)
+                    yield launch, kept
+                    progress.advance(launch.kernel.name)
             batches = _batches(missing.values(), self.workers.jobs)
             for sm, task, answer in self.workers.run(batches, progress.wait):
                 assert isinstance(task, Compile)
@@ -285,37 +287,37 @@ class Session:
                     yield missing[sm, key], measured
                     progress.advance(missing[sm, key].kernel.name)
 
-    def _held(self, row: CompileRow) -> tuple[CompileRow, list[Claim]]:
-        """The row with the expectations that it breaks, and their claims."""
-        known = self._expectations[row.op, row.kernel]
-        self._met.update(id(each) for each in known if is_about(each, row))
-        about = [each for each in counting(known, row) if row.status == "compiled"]
-        reasons = [(each, broken(each.claim, row)) for each in about]
-        failed = [(each, reason) for each, reason in reasons if reason is not None]
-        told = tuple(
-            BrokenExpectation(says=each.says, reason=reason, sass=None) for each, reason in failed
+    def _checked(self, row: CompileRow) -> tuple[CompileRow, list[Claim]]:
+        """Return the row with its broken expectations, and their claims."""
+        expectations = self._expectations[row.op, row.kernel]
+        self._met.update(id(one) for one in expectations if is_about(one, row))
+        about = [one for one in counting(expectations, row) if row.status == "compiled"]
+        reasons = [(one, broken(one.claim, row)) for one in about]
+        failed = [(one, reason) for one, reason in reasons if reason is not None]
+        reports = tuple(
+            BrokenExpectation(says=one.says, reason=reason, sass=None) for one, reason in failed
         )
-        row = row.model_copy(update={"expected": len(about), "broken": told})
-        return row, [each.claim for each, _ in failed]
+        row = row.model_copy(update={"expected": len(about), "broken": reports})
+        return row, [one.claim for one, _ in failed]
 
     def _located(self, suspects: Sequence[_Suspect]) -> Iterator[CompileRow]:
-        """The rows that break expectations, each with the instruction that does."""
+        """Yield the rows that break expectations, with the instructions at fault."""
         tasks: dict[int, list[Locate]] = defaultdict(list)
         for row, planned, claims in suspects:
-            tasks[row.sm] += [Locate(planned.noted.key, planned.call, each) for each in claims]
-        found: dict[tuple[int, str, Claim], object] = {}
+            tasks[row.sm] += [Locate(planned.noted.key, planned.call, claim) for claim in claims]
+        instructions: dict[tuple[int, str, Claim], object] = {}
         for sm, task, answer in self.workers.run(tasks):
             assert isinstance(task, Locate)
-            found[sm, task.key, task.claim] = answer
+            instructions[sm, task.key, task.claim] = answer
         for row, planned, claims in suspects:
-            told = tuple(
-                each.model_copy(update={"sass": found[row.sm, planned.noted.key, claim]})
-                for each, claim in zip(row.broken, claims, strict=True)
+            reports = tuple(
+                report.model_copy(update={"sass": instructions[row.sm, planned.noted.key, claim]})
+                for report, claim in zip(row.broken, claims, strict=True)
             )
-            yield row.model_copy(update={"broken": told})
+            yield row.model_copy(update={"broken": reports})
 
     def _judge(self) -> None:
-        """What is wrong with the run beside its rows."""
+        """Collect the problems of the run that aren't a row's."""
         self._changed = edited(self.files)
         self.problems += self._changed
         if self._unfinished:
@@ -325,23 +327,23 @@ class Session:
         options = self.options
         if options.op or options.kernel or options.kernels or options.sm:
             return
-        # Nothing was left out, so that every expectation is to be about something.
+        # The run is complete, so that every expectation must apply to a row.
         unmet = {
-            each.says: name
+            one.says: name
             for (_, name), expectations in self._expectations.items()
-            for each in expectations
-            if id(each) not in self._met and (each.stands or options.all)
+            for one in expectations
+            if id(one) not in self._met and (one.stands or options.all)
         }
         self.problems += [
-            f"an expectation beside {name} is about nothing that was compiled: {says}"
+            f"an expectation beside {name} applies to no compiled kernel: {says}"
             for says, name in unmet.items()
         ]
 
 
 def _batches(planned: Iterable[Planned], jobs: int) -> dict[int, list[Compile]]:
-    """Launches to compile, a few at a time: small batches where there are few for each job.
+    """Return batches of launches to compile: the fewer launches a job has, the smaller they are.
 
-    Launches of small tiles come first, so that rows do; a large tile takes minutes, and is alone.
+    Small tiles come first, so that rows arrive early; a large tile takes minutes, and is alone.
     """
     wanted: dict[int, list[Planned]] = {}
     alone: dict[int, list[Planned]] = {}
@@ -352,7 +354,7 @@ def _batches(planned: Iterable[Planned], jobs: int) -> dict[int, list[Compile]]:
     for sm, group in wanted.items():
         size = max(1, min(_BATCH, -(-len(group) // (2 * jobs))))
         batches[sm] = [
-            Compile(tuple((each.noted.key, each.call) for each in group[start : start + size]))
+            Compile(tuple((one.noted.key, one.call) for one in group[start : start + size]))
             for start in range(0, len(group), size)
         ]
     for sm, group in alone.items():
@@ -362,5 +364,5 @@ def _batches(planned: Iterable[Planned], jobs: int) -> dict[int, list[Compile]]:
 
 
 def _largest_extent(planned: Planned) -> int:
-    """Return the largest constant of a launch's tile, which its compile time grows with."""
+    """Return the largest constant of a launch's tile; compile time grows with it."""
     return max(planned.noted.tile.values(), default=0)

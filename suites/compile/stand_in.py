@@ -1,13 +1,12 @@
-"""A GPU on paper: host code of a kernel runs as if it had one, and nothing is computed on it.
+"""A simulated GPU: host code of a kernel runs as if it had a GPU, and no kernel runs.
 
-A kernel's host code asks its tensors and torch what it runs on, makes outputs there and launches.
-Here its tensors lie in the CPU's memory and say that they are on `cuda:0`; torch.cuda describes the
-GPU that stands for a generation (profiles/peaks.py); and Triton's driver names the target and never
-launches. So a call makes the launches that it would make there: the same addresses within 16 bytes,
-the same tiles, the same grids. Values are real, so code that reads a tensor works as well.
+A kernel's host code asks its tensors and torch for the device, allocates outputs and launches. Here
+its tensors lie in the CPU's memory and claim to be on `cuda:0`; torch.cuda describes the model that
+represents a generation (profiles/peaks.py); and Triton's driver names the target and never
+launches. So a call makes the launches that it would make on a GPU: the same addresses modulo 16
+bytes, the same tiles, the same grids. Values are real, so code that reads a tensor works too.
 
-Installed once and for all in a process that does nothing else, one generation a process: what host
-code remembers of its device is then right.
+A process is for one generation and does nothing else, so that host code may cache its device.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ from kernel_workbench.profiles.peaks import LIMITS, peaks_of_sm
 
 _CPU = torch.device("cpu")
 _DEVICE = torch.device("cuda", 0)
-_MEMORY = 2**34  # bytes; none of its figures decides what is launched
+_MEMORY = 2**34  # bytes; no launch depends on this figure
 _TO_CPU = {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy}
 _TO_GPU = {torch.Tensor.cuda}
 
 
 class OnPaper(torch.Tensor):
-    """A tensor in the CPU's memory that says it is on the GPU."""
+    """A tensor in the CPU's memory that claims to be on the GPU."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """`cuda:0`."""
+        """The device, `cuda:0`."""
         return _DEVICE
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
-        """True."""
+        """True, as on a GPU."""
         return True
 
     def get_device(self) -> int:
-        """0."""
+        """Return 0, the device's index."""
         return 0
 
 
 def _properties(sm: int) -> SimpleNamespace:
-    """What torch.cuda.get_device_properties says of the GPU that stands for a generation."""
+    """Return torch.cuda.get_device_properties of the model that represents a generation."""
     card, limits = peaks_of_sm(sm)[0], LIMITS[sm]
     return SimpleNamespace(
         name=card.name,
@@ -67,7 +66,7 @@ def _properties(sm: int) -> SimpleNamespace:
 
 
 class Placing(TorchFunctionMode):
-    """Inside, what is made on `cuda` is made in the CPU's memory and says that it is on the GPU."""
+    """A mode in which tensors made on `cuda` lie in the CPU's memory, as `OnPaper`."""
 
     def __torch_function__(
         self,
@@ -78,14 +77,14 @@ class Placing(TorchFunctionMode):
     ) -> object:
         """Call `func` with the CPU in place of the GPU."""
         del types
-        asked: list[str] = []
+        kinds: list[str] = []
 
         def placed(value: object) -> object:
             if isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda"):
                 value = torch.device(value)
             if not isinstance(value, torch.device):
                 return value
-            asked.append(value.type)
+            kinds.append(value.type)
             return _CPU if value.type == "cuda" else value
 
         there = tuple(map(placed, args))
@@ -93,13 +92,13 @@ class Placing(TorchFunctionMode):
         if func in _TO_GPU:
             return on_paper(there[0])
         result = func(*there, **named)
-        if "cpu" in asked or func in _TO_CPU:
+        if "cpu" in kinds or func in _TO_CPU:
             return _plain(result)
-        return on_paper(result) if asked else result
+        return on_paper(result) if kinds else result
 
 
 def on_paper(value: object) -> object:
-    """`value` said to be on the GPU, where it is a tensor."""
+    """Return a tensor as `OnPaper`, which claims to be on the GPU; other values unchanged."""
     if isinstance(value, torch.Tensor) and not isinstance(value, OnPaper):
         return value.as_subclass(OnPaper)
     return value
@@ -110,7 +109,7 @@ def _plain(value: object) -> object:
 
 
 class _Driver:
-    """What Triton asks of a driver up to a launch."""
+    """The methods of a driver that Triton calls up to a launch."""
 
     def __init__(self, target: object) -> None:
         self._target = target
@@ -131,7 +130,7 @@ class _Driver:
         return torch.cuda
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """An autotuner's clock: every configuration is launched once, and all take no time."""
+        """Return an autotuner's clock, which launches a configuration once and reports no time."""
 
         def run_once(call: Callable[[], object], **_: object) -> list[float]:
             call()
@@ -150,7 +149,7 @@ def install(sm: int) -> None:
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
 
     card = _properties(sm)
-    told: dict[str, Callable[..., Any]] = {
+    answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "init": lambda: None,
@@ -168,6 +167,6 @@ def install(sm: int) -> None:
         "device_of": _inside,
         "stream": _inside,
     }
-    for name, answer in told.items():
+    for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     triton.runtime.driver.set_active(_Driver(GPUTarget("cuda", sm, 32)))

@@ -1,7 +1,7 @@
-"""The judge's side: tasks go to the sandbox's workers, a few at a time, and come back answered.
+"""The judge's side: send tasks to the sandbox's workers, a few at a time, and yield answers.
 
-A worker serves one generation. One that ends or hangs over a task is replaced, and the task is
-answered with how it ended; of a batch that a worker ended over, each part is tried alone.
+A worker serves one generation. A worker that ends or hangs in a task is replaced, and the answer
+says how it ended; if the task was a batch, each part is tried alone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from kernel_workbench.suites.sandbox.wire import Message, spelled
 
 _TASK = "kernel_workbench.suites.compile.task"
 _START_S = 120.0
-_CALL_S = 120.0  # a call, which computes nothing
-_COMPILE_S = 600.0  # a launch
+_CALL_S = 120.0  # for a call, which computes nothing
+_COMPILE_S = 600.0  # for a launch
 _LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A kernel on a case, by names that any process knows."""
+class NamedCall:
+    """A kernel on a case, by names that are valid in any process."""
 
     op: str
     kernel: str
@@ -46,13 +46,13 @@ class Call:
 
     @property
     def message(self) -> Message:
-        """In JSON."""
+        """The call as a JSON object."""
         return {"op": self.op, "kernel": self.kernel, "case": spelled(self.case)}
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A launch that a call makes, without what only the process that took it down can hold."""
+    """A launch of a call, with only the fields that can be sent to another process."""
 
     key: str
     function: str
@@ -67,9 +67,9 @@ _TEXT: TypeAdapter[str | None] = TypeAdapter(str | None)
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Take down the launches of a call: a tuple of `Noted`, or a sentence."""
+    """Capture the launches of a call; the answer is a tuple of `Noted`, or a sentence."""
 
-    call: Call
+    call: NamedCall
 
     @property
     def name(self) -> str:
@@ -83,23 +83,23 @@ class Take:
 
     @property
     def message(self) -> Message:
-        """In JSON."""
+        """The task as a JSON object."""
         return {"do": "take", "call": self.call.message}
 
     def read(self, answer: object) -> tuple[Noted, ...] | str:
-        """What a worker answers. Raises ValidationError."""
+        """Parse a worker's answer. Raises ValidationError."""
         return _LAUNCHES.validate_python(answer)
 
     def lost(self, how: str) -> str:
-        """The answer where the worker ended."""
+        """Return the answer for a worker that ended."""
         return f"{self.call.kernel}: called on {self.call.case.id()}, {how}"
 
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """Compile launches, each known by its key and a call that makes it: a list of `Measured`."""
+    """Compile launches, named by key and call; the answer is a list of `Measured`."""
 
-    wanted: tuple[tuple[str, Call], ...]
+    wanted: tuple[tuple[str, NamedCall], ...]
 
     @property
     def name(self) -> str:
@@ -115,27 +115,27 @@ class Compile:
 
     @property
     def message(self) -> Message:
-        """In JSON."""
+        """The task as a JSON object."""
         return {"do": "compile", "wanted": [(key, call.message) for key, call in self.wanted]}
 
     def read(self, answer: object) -> list[Measured]:
-        """What a worker answers. Raises ValueError."""
-        found = _MEASURED.validate_python(answer)
-        if len(found) != len(self.wanted):
+        """Parse a worker's answer. Raises ValueError."""
+        measured = _MEASURED.validate_python(answer)
+        if len(measured) != len(self.wanted):
             raise ValueError
-        return found
+        return measured
 
     def lost(self, how: str) -> list[Measured]:
-        """The answer where the worker ended."""
+        """Return the answer for a worker that ended."""
         return [Measured(0.0, problem=f"while it was compiled, {how}")]
 
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """Find an instruction that breaks a claim: its text with the source's line, or None."""
+    """Find an instruction that breaks a claim; the answer is its text and source line, or None."""
 
     key: str
-    call: Call
+    call: NamedCall
     claim: Claim
 
     @property
@@ -150,16 +150,16 @@ class Locate:
 
     @property
     def message(self) -> Message:
-        """In JSON."""
+        """The task as a JSON object."""
         claim = type(self.claim).__name__, asdict(self.claim)
         return {"do": "locate", "key": self.key, "call": self.call.message, "claim": claim}
 
     def read(self, answer: object) -> str | None:
-        """What a worker answers. Raises ValidationError."""
+        """Parse a worker's answer. Raises ValidationError."""
         return _TEXT.validate_python(answer)
 
     def lost(self, _: str) -> None:
-        """The answer where the worker ended."""
+        """Return None, the answer for a worker that ended."""
 
 
 Task = Take | Compile | Locate
@@ -173,7 +173,7 @@ class Unfinished:
 
 
 @dataclass(slots=True)
-class _Worker:
+class _CompileWorker:
     sm: int
     process: WorkerProcess
     task: Task | None = None
@@ -182,31 +182,31 @@ class _Worker:
 
 
 @dataclass(slots=True)
-class Workers:
+class CompileWorkers:
     """Workers for the tasks of a run; at most `jobs` of them work at a time; `close` ends them.
 
-    files    a user's, loaded in each worker
-    scratch  a folder for what they leave behind
+    files    the user's files, which each worker loads
+    scratch  a folder for the workers' temporary files
     """
 
     jobs: int
     files: tuple[Path, ...]
     scratch: Path
     server: ForkServer | None = None
-    _idle: list[_Worker] = field(default_factory=list)
-    _busy: list[_Worker] = field(default_factory=list)
+    _idle: list[_CompileWorker] = field(default_factory=list)
+    _busy: list[_CompileWorker] = field(default_factory=list)
     _memory_limit: int = field(default_factory=lambda: free_memory() // 2)
 
     def prepare(self) -> ForkServer:
-        """Start what forks workers; it imports torch and triton while this process goes on."""
+        """Start the server that forks workers; it imports torch and triton in the background."""
         if self.server is None:
             self.server = ForkServer.start(torch.device("cpu"), strict=None, tasks=(_TASK,))
         return self.server
 
     def check_files(self) -> None:
-        """Import each file in a worker of its own, which may end over it. Raises KernelError.
+        """Import each file in its own worker. Raises KernelError if the import ends the worker.
 
-        What can be told in a sentence is, where it is loaded in earnest.
+        Other errors of an import are reported later, when `run` loads the files.
         """
         for file in self.files:
             try:
@@ -220,12 +220,12 @@ class Workers:
         tasks: Mapping[int, Sequence[Task]],
         waiting_for: Callable[[str], None] = lambda _: None,
     ) -> Iterator[tuple[int, Task, object]]:
-        """Do the tasks of each sm; yield sm, task and answer as they come.
+        """Do the tasks of each sm; yield sm, task and answer as answers arrive.
 
-        waiting_for: called several times a second with what takes longest at the moment.
-        Raises KernelError or WorkersError where a worker can't be started.
+        Several times a second, `waiting_for` is called with a text about the longest running task.
+        Raises KernelError or WorkersError if a worker can't be started.
         """
-        waiting = {sm: deque(each) for sm, each in tasks.items() if each}
+        waiting = {sm: deque(queue) for sm, queue in tasks.items() if queue}
         while waiting or self._busy:
             while waiting and len(self._busy) < self.jobs:
                 sm = self._next(waiting)
@@ -233,22 +233,22 @@ class Workers:
                 if not waiting[sm]:
                     del waiting[sm]
             waiting_for(self._longest())
-            select.select([each.process.line.socket for each in self._busy], [], [], _LOOK_EVERY_S)
+            select.select([one.process.line.socket for one in self._busy], [], [], _LOOK_EVERY_S)
             for worker in list(self._busy):
                 task = worker.task
                 assert task is not None
                 limits = worker.deadline, task.limit_s, self._memory_limit
                 try:
-                    said = worker.process.look(*limits, wait_s=0.0)
-                    if said is None:
+                    message = worker.process.look(*limits, wait_s=0.0)
+                    if message is None:
                         continue
-                    answer: object = task.read(said.get("answer"))
+                    answer: object = task.read(message.get("answer"))
                 except (EndedError, ValueError) as error:
                     worker.process.end()
                     how = "its worker sent no answer" if isinstance(error, ValueError) else error
                     self._busy.remove(worker)
                     if isinstance(task, Compile) and len(task.wanted) > 1:
-                        alone = [Compile((each,)) for each in task.wanted]
+                        alone = [Compile((pair,)) for pair in task.wanted]
                         waiting.setdefault(worker.sm, deque()).extend(alone)
                         continue
                     # The machine's limits say nothing about the kernel's code.
@@ -260,28 +260,28 @@ class Workers:
                 yield worker.sm, task, answer
 
     def _longest(self) -> str:
-        """Return what takes longest at the moment, and for how long it has."""
+        """Describe the longest running task, for example "at k on CASE for sm 90 since 8 s"."""
         now = time.monotonic()
         first = min(self._busy, key=lambda worker: worker.started)
         assert first.task is not None
         return f"at {first.task.name} for sm {first.sm} since {now - first.started:.0f} s"
 
     def _next(self, waiting: dict[int, deque[Task]]) -> int:
-        """The sm with the most tasks; one with a worker that is idle first, to start few."""
-        idle = {each.sm for each in self._idle}
+        """Return the sm with the most tasks; an sm with an idle worker comes first."""
+        idle = {worker.sm for worker in self._idle}
         return max(waiting, key=lambda sm: (sm in idle, len(waiting[sm])))
 
     def _begin(self, sm: int, task: Task) -> None:
-        worker = next((each for each in self._idle if each.sm == sm), None)
+        worker = next((worker for worker in self._idle if worker.sm == sm), None)
         if worker is None:
             try:
                 process, problem = self._started(self.files)
             except EndedError as ended:
-                files = "".join(f"--kernels {each}: " for each in self.files)
+                files = "".join(f"--kernels {file}: " for file in self.files)
                 raise KernelError(f"{files}a worker for sm {sm} didn't begin: {ended}") from ended
             if problem is not None:
                 raise KernelError(problem)
-            worker = _Worker(sm, process)
+            worker = _CompileWorker(sm, process)
         else:
             self._idle.remove(worker)
         worker.task, worker.started = task, time.monotonic()
@@ -291,16 +291,16 @@ class Workers:
         worker.process.ask({"do": "work", "module": _TASK, "settings": settings})
 
     def _started(self, files: Sequence[Path]) -> tuple[WorkerProcess, str | None]:
-        """A worker that has loaded the files, and what is wrong with them. Raises EndedError."""
+        """Return a worker that has loaded the files, and their problem. Raises EndedError."""
         message = {"overlay": None, "files": list(map(str, files)), "tasks": [_TASK], "sm": 90}
         process = self.prepare().fork(message | {"watched": False})
-        said = process.answer(_START_S, self._memory_limit)
-        return process, said.get("error")
+        answer = process.answer(_START_S, self._memory_limit)
+        return process, answer.get("error")
 
     def close(self) -> None:
         """End all workers, and the server."""
-        for each in (*self._idle, *self._busy):
-            each.process.end()
+        for worker in (*self._idle, *self._busy):
+            worker.process.end()
         self._idle.clear()
         self._busy.clear()
         if self.server is not None:

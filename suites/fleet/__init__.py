@@ -1,1 +1,1 @@
-"""A suite on the nodes of a cluster: placed, shipped and survived by Ray or Slurm."""
+"""Run a suite on the nodes of a cluster, by Ray or Slurm, and survive the loss of a node."""

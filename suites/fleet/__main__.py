@@ -2,10 +2,9 @@
 
 Run a suite on the nodes of a cluster.
 
-The process on a node is the very one that a single machine runs. Exit status: 0 where every run is
-complete and no row is wrong; 1 where a row is wrong; 2 where an option is wrong or a node can't be
-had; 3 where the suite itself failed on a node; 4 where a run is incomplete, after Ctrl-C too. The
-largest status of all nodes counts.
+A node runs the same process as a single machine. The exit status is the largest of all nodes: 0 if
+every run is complete and no row is wrong; 1 if a row is wrong; 2 if an option is wrong or no node
+can be had; 3 if the suite itself failed on a node; 4 if a run is incomplete, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from kernel_workbench.suites.run import nox_command
 from kernel_workbench.suites.run.option_table import OF_FILES
 from kernel_workbench.suites.run.options import FOLDERS, check
 
-# Options of a suite that mean something else here, or nothing, and why.
+# Options of a suite that a fleet doesn't serve, and why.
 _OF_ONE_MACHINE = {
     "--results": "records come to the driver; give it before the second --",
     "--resume": "it is the fleet's; give it before the second --",
@@ -58,7 +57,7 @@ def _parser() -> CommandLine:
         prog="nox -s fleet --",
         usage="nox -s fleet -- [options] --on TYPE -- SUITE [options of the suite]",
         description="Run a suite (accuracy, bench, profile or search) on a node of each type of a "
-        "cluster, with rows coming here as they are made.",
+        "cluster. Rows arrive here as soon as they exist.",
     )
     parser.add_argument(
         "--on",
@@ -71,49 +70,49 @@ def _parser() -> CommandLine:
         "--engine",
         choices=("ray", "slurm"),
         default="ray",
-        help="what places the runs (default ray)",
+        help="the scheduler that places the runs (default ray)",
     )
     parser.add_argument(
         "--address",
         default="auto",
         type=not_empty,
         metavar="HOST:PORT",
-        help="of the Ray cluster (default auto: the one that this machine is in)",
+        help="address of the Ray cluster (default auto: the one that this machine belongs to)",
     )
     parser.add_argument(
         "--slurm",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an option of sbatch for each job, as partition=gpu or time=60; may be repeated",
+        help="an option of sbatch for each job, such as partition=gpu or time=60; may be repeated",
     )
     parser.add_argument(
         "--results",
         default=str(ROOT / "results"),
         type=not_empty,
         metavar="DIR",
-        help="where the folder of records is made (default results)",
+        help="where to create the folder of records (default results)",
     )
     parser.add_argument(
         "--resume",
         type=not_empty,
         metavar="DIR",
-        help="go on with a fleet that was cut off, given its options; its folder of records",
+        help="continue an interrupted fleet: its folder of records; repeat its options",
     )
     return parser
 
 
 def _order(words: Sequence[str]) -> Order:
-    """What the words after the second `--` ask of a node. Raises FleetError."""
+    """Return the order for a node from the words after the second `--`. Raises FleetError."""
     if not words or words[0] not in FOLDERS:
-        told = f"{words[0]}: there is no such suite" if words else "no suite is named"
-        raise FleetError(f"{told}; after a second -- comes one of {', '.join(FOLDERS)}")
+        problem = f"{words[0]}: there is no such suite" if words else "no suite is named"
+        raise FleetError(f"{problem}; after a second -- comes one of {', '.join(FOLDERS)}")
     suite, *arguments = words
-    for each in arguments:
-        name = each.partition("=")[0]
+    for argument in arguments:
+        name = argument.partition("=")[0]
         if name in _OF_ONE_MACHINE or name.startswith("--benchmark-"):
             why = _OF_ONE_MACHINE.get(name, "its files would stay on the node")
-            raise FleetError(f"{name}: it isn't served in a fleet: {why}")
+            raise FleetError(f"{name}: a fleet doesn't serve it: {why}")
     check(suite, arguments)
     kept = ("PYTEST_ADDOPTS", nox_command.VARIABLE)
     own = {name: os.environ[name] for name in kept if name in os.environ}
@@ -122,20 +121,20 @@ def _order(words: Sequence[str]) -> Order:
 
 
 def _in_checkout(option: str, value: str) -> str:
-    """A file's path from the checkout's root. Raises FleetError."""
+    """Return a file's path relative to the checkout's root. Raises FleetError."""
     path = (ROOT / Path(value).expanduser()).resolve()
     if not path.is_file():
         raise FleetError(f"{option} {shown(value)}: there is no such file")
     if not path.is_relative_to(ROOT):
         raise FleetError(
-            f"{option} {shown(value)}: it lies outside of the checkout, which is what nodes get; "
+            f"{option} {shown(value)}: it lies outside of the checkout, and nodes get only that; "
             "copy it into the checkout"
         )
     return str(path.relative_to(ROOT))
 
 
 def _engine(options: Namespace, folder: Path) -> Engine:
-    """The engine, once it is sure that each type has a node. Raises FleetError."""
+    """Return the engine, after checking that each type has a node. Raises FleetError."""
     try:
         if options.engine == "slurm":
             return _slurm_engine(options, folder)
@@ -156,20 +155,20 @@ def _engine(options: Namespace, folder: Path) -> Engine:
 def _slurm_engine(options: Namespace, folder: Path) -> Engine:
     from kernel_workbench.suites.fleet.slurm_engine import SlurmEngine  # noqa: PLC0415 (optional)
 
-    pairs = [each.partition("=") for each in options.slurm]
-    wrong = next(("".join(each) for each in pairs if not all(each)), None)
+    pairs = [word.partition("=") for word in options.slurm]
+    wrong = next(("".join(pair) for pair in pairs if not all(pair)), None)
     if wrong is not None:
-        raise FleetError(f"--slurm {shown(wrong)}: write KEY=VALUE, as --slurm partition=gpu")
+        raise FleetError(f"--slurm {shown(wrong)}: write KEY=VALUE, such as partition=gpu")
     engine = SlurmEngine(folder, {name: value for name, _, value in pairs})
     engine.preflight(options.on)
     return engine
 
 
 def _lanes(options: Namespace, order: Order, folder: Path) -> list[Lane]:
-    """A lane for each type, with what is left of an earlier run. Raises FleetError."""
+    """Return a lane for each type, with the rows of an earlier run. Raises FleetError."""
     command = nox_command.nox_command(order.suite, ["--", *order.arguments])
     lanes = [
-        Lane(each, Attempts(order.suite), Shelf(folder / each, command)) for each in options.on
+        Lane(kind, Attempts(order.suite), Shelf(folder / kind, command)) for kind in options.on
     ]
     if options.resume is not None:
         if not folder.is_dir():
@@ -187,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.read(typed[:place])
     if len(set(options.on)) < len(options.on) or not options.on:
-        parser.error("--on names each type of accelerator once, as --on H200 --on A100")
+        parser.error("--on names each type of accelerator once, for example --on H200 --on A100")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(options.resume or Path(options.results) / f"fleet-{stamp}-{os.getpid()}")
     try:
@@ -196,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         again = [*nox_command.without(typed[:place], {"--resume": True}), f"--resume={folder}"]
         engine = _engine(options, folder)
         command = nox_command.nox_command("fleet", ["--", *again, "--", order.suite])
-        tell("to go on with it", f"{command} {shlex.join(order.arguments)}")
+        tell("to continue it", f"{command} {shlex.join(order.arguments)}")
         status = Fleet(engine, order, lanes).run()
     except (FleetError, RecordError, pytest.UsageError) as error:
         print(error, file=sys.stderr)

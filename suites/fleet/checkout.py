@@ -1,4 +1,4 @@
-"""The checkout as it is shipped: how large it is, and what it is told by where .git isn't."""
+"""The checkout to ship: its size, its packages, and its commit for nodes that have no .git."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from packaging.requirements import Requirement
 from kernel_workbench.profiles.environment import CHECKOUT, git_state
 from kernel_workbench.suites import ROOT
 
-# Folders of the checkout that no run needs: Ray packs the rest. Records come back by themselves.
+# Folders of the checkout that no run needs: Ray packs the rest. Records return on their own.
 LEFT_OUT = (
     *(".git", ".nox", ".venv", "results", "docs", ".benchmarks", ".pytest_cache", ".mypy_cache"),
     *(".ruff_cache", ".import_linter_cache"),
 )
-MOST_MIB = 512  # that Ray ships
+MOST_MIB = 512  # Ray ships no more
 
 
 def size_mib(root: Path = ROOT) -> float:
-    """Of all files that would be shipped."""
-    tops = [each for each in root.iterdir() if each.name not in LEFT_OUT]
-    files = [each for top in tops for each in ([top] if top.is_file() else top.rglob("*"))]
-    return sum(each.lstat().st_size for each in files if not each.is_dir()) / 2**20
+    """Return the size of all files to ship, in MiB."""
+    tops = [path for path in root.iterdir() if path.name not in LEFT_OUT]
+    files = [path for top in tops for path in ([top] if top.is_file() else top.rglob("*"))]
+    return sum(file.lstat().st_size for file in files if not file.is_dir()) / 2**20
 
 
 def too_large(root: Path = ROOT) -> str | None:
-    """Why it can't be shipped; None: it can."""
+    """Return why Ray can't ship the checkout, or None if Ray can."""
     size = size_mib(root)
     if size <= MOST_MIB:
         return None
@@ -37,18 +37,18 @@ def too_large(root: Path = ROOT) -> str | None:
 
 
 def variables() -> dict[str, str]:
-    """What tells a node of the commit, which only .git knows."""
+    """Return the variable that states the commit to nodes, for example with "1f2e3d4 clean"."""
     commit, edited = git_state()
     return {} if commit is None else {CHECKOUT: f"{commit} {'edited' if edited else 'clean'}"}
 
 
 def packages(root: Path = ROOT) -> tuple[str, ...]:
-    """The packages that a suite needs."""
+    """Return the names of the packages that a suite needs."""
     groups = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]
     named = []
-    for each in [*groups["report"], *groups["run"]]:
-        if isinstance(each, str):
-            requirement = Requirement(each)
+    for entry in [*groups["report"], *groups["run"]]:
+        if isinstance(entry, str):
+            requirement = Requirement(entry)
             if requirement.marker is None or requirement.marker.evaluate():
                 named.append(requirement.name)
     return tuple(named)

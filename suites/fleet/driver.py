@@ -1,4 +1,4 @@
-"""The driver of a fleet: starts a run on each type of node, keeps what comes, and tries again."""
+"""The driver of a fleet: it starts a run on each type of node, keeps the rows, and retries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernel_workbench.suites.fleet.engine import Engine, Event, Lost, NoNodeErro
 from kernel_workbench.suites.fleet.shelf import Shelf
 
 _WAIT_S = 0.5
-_TOLD_EVERY_S = 5.0
+_SHOW_EVERY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Lane:
     kind: str
     attempts: Attempts
     shelf: Shelf
-    told: float = 0.0
+    shown: float = 0.0
 
 
 class Fleet:
@@ -37,9 +37,9 @@ class Fleet:
         self._lane_of: dict[int, Lane] = {}
 
     def run(self) -> int:
-        """Run until every lane is over, and close the records; the exit status.
+        """Run until every lane is over, close the records, and return the exit status.
 
-        Ctrl-C ends all attempts: what there is by then is kept, and the status is 4.
+        Ctrl-C ends all attempts: rows that have arrived are kept, and the status is 4.
         """
         interrupted = False
         try:
@@ -70,7 +70,7 @@ class Fleet:
             attempts.stop(f"{why}; {error}" if why else str(error))
             return
         if why is not None:
-            tell(lane.kind, f"{why}; it goes on with what is missing, on {node}")
+            tell(lane.kind, f"{why}; {node} runs the missing rows")
         attempts.begin(number, node)
         self._lane_of[number] = lane
 
@@ -99,20 +99,20 @@ class Fleet:
         for lane in self.lanes:
             current = lane.attempts.current
             if current is not None and lane.attempts.is_silent(time.monotonic()):
-                self._take(current.number, Lost(f"it told nothing for {SILENT_S:.0f} s"))
+                self._take(current.number, Lost(f"it sent nothing for {SILENT_S:.0f} s"))
 
     def _show(self, lane: Lane) -> None:
         now = time.monotonic()
         rows, planned = len(lane.attempts.rows), lane.attempts.planned
-        if now - lane.told >= _TOLD_EVERY_S or rows == planned:
-            lane.told = now
+        if now - lane.shown >= _SHOW_EVERY_S or rows == planned:
+            lane.shown = now
             of = "" if planned is None or lane.attempts.suite == "search" else f" of {planned:,}"
             current = lane.attempts.current
             host = "" if current is None else f" ({current.host})"
             tell(lane.kind, f"{rows:,}{of} rows{host}")
 
     def _close(self, lane: Lane) -> int:
-        """Close the records and say where they are; the lane's exit status."""
+        """Close the records, print their paths, and return the lane's exit status."""
         attempts = lane.attempts
         status = ExitStatus.WRONG if attempts.wrong else ExitStatus.RIGHT
         if attempts.problem is not None:
@@ -133,10 +133,10 @@ class Fleet:
 
 
 def tell(kind: str, text: str) -> None:
-    """Say on stderr how the run on a type of node is."""
+    """Print a line about the run on a type of node to stderr."""
     print(f"fleet: {kind}: {text}", file=sys.stderr, flush=True)
 
 
 def records_of(lanes: Sequence[Lane]) -> list[Path]:
-    """The records of all lanes."""
+    """Return the paths of the records of all lanes."""
     return [path for lane in lanes for path in lane.shelf.rows]

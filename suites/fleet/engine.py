@@ -1,6 +1,6 @@
-"""What places a run on a node: three calls that Ray and Slurm fill in, and what a node tells.
+"""The interface that Ray and Slurm implement to place a run on a node, and a node's events.
 
-An attempt is one process of a suite on one node. A run has several where a node is lost.
+An attempt is one process of a suite on one node. A run has several attempts if a node is lost.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ Pair = tuple[str, str]  # a kernel's name and a case's id
 
 
 class FleetError(Exception):
-    """What was asked for can't be run; the message is for the user, a sentence a line."""
+    """The run can't start; the message is for the user, one sentence a line."""
 
 
 class NoNodeError(FleetError):
-    """There is no node, or no other one, to run on."""
+    """There is no node, or no other node, to run on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a node is to run.
+    """A suite and its arguments for a node to run.
 
     done       pairs that have their rows
     crashed    pairs that ended their process twice: they get a row that says so
-    variables  of the environment, besides the node's own
+    variables  environment variables, besides the node's own
     """
 
     suite: str
@@ -57,7 +57,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process ended. pair: what it tried last; output: the end of what it printed."""
+    """The process ended. `pair` is its last pair, and `output` the end of its printed lines."""
 
     status: int
     output: str
@@ -66,7 +66,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The engine lost the attempt, or the node that it ran on."""
+    """The engine lost the attempt, for example because its node was removed."""
 
     reason: str
 
@@ -75,19 +75,19 @@ Event = Started | Text | Beat | Ended | Lost
 
 
 class Engine(Protocol):
-    """Places attempts, each by a number that no other one has."""
+    """Places attempts, and gives a unique number to each."""
 
     def start(self, kind: str, order: Order, avoided: Collection[str]) -> tuple[int, str]:
-        """Place an attempt on a node of this type; its number, and the node's name.
+        """Place an attempt on a node of this type; return its number, and the node's name.
 
-        avoided: names of nodes that were lost. Raises NoNodeError.
+        `avoided` has the names of lost nodes. Raises NoNodeError.
         """
 
     def events(self, timeout_s: float) -> Iterable[tuple[int, Event]]:
-        """What the attempts tell, each with its number; waits so long for the first."""
+        """Yield the attempts' events with their numbers; wait `timeout_s` for the first."""
 
     def cancel(self, number: int) -> None:
-        """End an attempt; what it tells from now on may still come."""
+        """End an attempt; a few more of its events may still arrive."""
 
     def close(self) -> None:
         """End all attempts, and leave the cluster."""

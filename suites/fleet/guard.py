@@ -1,8 +1,8 @@
 """`python -m kernel_workbench.suites.fleet.guard BEAT COMMAND ...`.
 
-The process that started this one holds the other end of stdin. When that end closes, the command
-and all that it started are killed. The file BEAT grows by a byte in each second in which the
-command lives and isn't stopped. Exit status: the command's, or 128 and the number of the signal.
+The parent process holds the other end of stdin. When that end closes, the guard kills the command
+and all of its descendants. The file BEAT grows by a byte in each second in which the command lives
+and isn't stopped. The exit status is the command's, or 128 plus the number of the signal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _POLL_S = 0.1
 
 
 def guard(beat: Path, command: Sequence[str]) -> int:
-    """Run the command while stdin is open; its exit status."""
+    """Run the command while stdin is open, and return its exit status."""
     adopt_orphans()
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        # Where this guard is killed itself, nobody is left to end the command.
+        # If the guard itself is killed, no other process ends the command.
         preexec_fn=die_with_parent,  # noqa: PLW1509 (this process has one thread)
     )
     stopped, polls = False, 0
@@ -35,8 +35,8 @@ def guard(beat: Path, command: Sequence[str]) -> int:
         with beat.open("ab", buffering=0) as file:
             while not select.select([0], [], [], _POLL_S)[0]:
                 flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
-                found, status = os.waitpid(process.pid, flags)
-                if found:
+                process_id, status = os.waitpid(process.pid, flags)
+                if process_id:
                     stopped = os.WIFSTOPPED(status)
                     if os.WIFEXITED(status) or os.WIFSIGNALED(status):
                         code = os.waitstatus_to_exitcode(status)

@@ -1,6 +1,6 @@
-"""What runs on a node: the process that a single machine runs, whose record is told as it grows.
+"""Run a suite on a node, in the process that a single machine runs, and yield its events.
 
-Nothing here knows how what it tells reaches the driver.
+This module doesn't know how the events reach the driver.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from kernel_workbench.suites.fleet.engine import Beat, Ended, Event, Order, Pair
 from kernel_workbench.suites.run.attempt import PAIR_NOTE
 
 _PREFIX = "kernel-workbench-fleet-"
-_DEAD_S = 3600.0  # of a run that beats each second
+_DEAD_S = 3600.0  # a run that lives beats each second
 _POLL_S = 0.1
-_CHUNK_BYTES = 2**15  # of what Ray hands over without a copy in its store
-_TOLD_LINES = 30
-_GPUS = "CUDA_VISIBLE_DEVICES"  # a run uses the first of them
+_CHUNK_BYTES = 2**15  # Ray passes so few bytes on without a copy in its store
+_OUTPUT_LINES = 30
+_GPUS = "CUDA_VISIBLE_DEVICES"  # a run uses the first GPU of this list
 
 
 def run(order: Order) -> Generator[Event, None, None]:
-    """Run the suite and tell of it; what is left of it ends where nobody listens any more."""
+    """Run the suite and yield its events; closing the generator ends the suite's processes."""
     _sweep()
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
         folder = Path(name)
         results, beat, output = folder / "results", folder / "beat", folder / "output"
         process = _start(order, folder, results, beat, output)
         yield Started(socket.gethostname())
-        taken = beats = 0
+        size = beats = 0
         try:
             while True:
-                ended = process.poll() is not None  # asked first: all that it wrote is read then
-                for chunk in _written(results, taken):
-                    taken += len(chunk)
+                ended = process.poll() is not None  # polled first, so that all its bytes are read
+                for chunk in _written(results, size):
+                    size += len(chunk)
                     yield Text(chunk)
                 if ended:
                     break
@@ -59,7 +59,7 @@ def run(order: Order) -> Generator[Event, None, None]:
 
 
 def _sweep() -> None:
-    """Remove the files of runs whose worker was killed: an engine kills the guard with it."""
+    """Remove the files of runs whose worker was killed: the engine kills their guard too."""
     for beat in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/beat"):
         with suppress(OSError):
             if time.time() - beat.stat().st_mtime > _DEAD_S:
@@ -69,15 +69,15 @@ def _sweep() -> None:
 def _start(
     order: Order, folder: Path, results: Path, beat: Path, output: Path
 ) -> subprocess.Popen[bytes]:
-    """Start the suite, as noxfile.py does, in the care of a guard."""
-    known: list[dict[str, object]] = [
+    """Start the suite, as noxfile.py does, under a guard."""
+    lines: list[dict[str, object]] = [
         {"kernel": kernel, "case": case} for kernel, case in order.done
     ]
-    known += [{"kernel": kernel, "case": case, "crashed": True} for kernel, case in order.crashed]
-    (folder / "done").write_text("".join(f"{json.dumps(each)}\n" for each in known))
+    lines += [{"kernel": kernel, "case": case, "crashed": True} for kernel, case in order.crashed]
+    (folder / "done").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     command = [sys.executable, "-m", "kernel_workbench.suites.fleet.guard", str(beat)]
     command += [sys.executable, "-m", "kernel_workbench.suites.run", order.suite, *order.arguments]
-    command += [f"--results={results}"] + [f"--done={folder / 'done'}"] * bool(known)
+    command += [f"--results={results}"] + [f"--done={folder / 'done'}"] * bool(lines)
     with output.open("wb") as file:
         return subprocess.Popen(
             command,
@@ -90,19 +90,19 @@ def _start(
         )
 
 
-def _variables(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a single machine's run, of the one that an engine gives."""
-    # Ray sets it to its own idea of a task; a single machine's run has none.
-    own = {name: value for name, value in given.items() if name != "OMP_NUM_THREADS"}
+def _variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return an engine's environment variables, changed to those of a single machine's run."""
+    # Ray limits threads by its own idea of a task; a single machine's run has no limit.
+    own = {name: value for name, value in variables.items() if name != "OMP_NUM_THREADS"}
     if _GPUS in own:
-        # Ray gives them in another order each time, and a run that is tried again on a node is to
-        # have the board that it had.
-        own[_GPUS] = ",".join(sorted(own[_GPUS].split(","), key=lambda each: (len(each), each)))
+        # Ray lists GPUs in another order each time, and a second attempt on a node must have the
+        # same board.
+        own[_GPUS] = ",".join(sorted(own[_GPUS].split(","), key=lambda gpu: (len(gpu), gpu)))
     return own
 
 
 def _written(results: Path, start: int) -> Iterator[bytes]:
-    """What the record has got since its first `start` bytes, in pieces."""
+    """Yield the record's bytes from `start` on, in chunks."""
     for record in sorted(results.glob("*.jsonl"))[:1]:
         with record.open("rb") as file:
             file.seek(start)
@@ -112,11 +112,11 @@ def _written(results: Path, start: int) -> Iterator[bytes]:
 
 def _last_lines(output: Path) -> str:
     lines = output.read_text(errors="replace").strip().splitlines()
-    return "\n".join(lines[-_TOLD_LINES:])
+    return "\n".join(lines[-_OUTPUT_LINES:])
 
 
 def _pair(note: Path) -> Pair | None:
-    """What was tried when the process ended; None: nothing, or it isn't known."""
+    """Return the pair that ran when the process ended; None if there was none or it is unknown."""
     try:
         kernel, case = json.loads(note.read_text())
     except (OSError, ValueError):
@@ -125,11 +125,11 @@ def _pair(note: Path) -> Pair | None:
 
 
 def lacks(packages: Sequence[str]) -> tuple[str, ...]:
-    """Which of the packages this node's Python hasn't got."""
+    """Return the packages that this node's Python lacks."""
     missing = []
-    for each in packages:
+    for package in packages:
         try:
-            metadata.version(each)
+            metadata.version(package)
         except metadata.PackageNotFoundError:
-            missing.append(each)
+            missing.append(package)
     return tuple(missing)

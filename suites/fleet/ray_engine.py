@@ -1,7 +1,7 @@
-"""Runs placed by Ray: a task for each, which takes all of its node.
+"""Place runs by Ray: a run is one task, which takes all of its node.
 
-Ray's own retries are off: a second try of a generator is stitched to the first one's stream. A task
-stands on the node that was chosen here, since a node that was lost isn't to be taken again.
+Ray's own retries are off: Ray would append a retried generator to the first one's stream. A task
+is pinned to the node chosen here, so that it never runs on a lost node again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _PREFIX = "accelerator_type:"
 _REACH_S = 5.0
 _PROBE_S = 10.0
 _MORE_PROBES = 3  # of a node whose task didn't start
-_MOST_AT_ONCE = 1000  # events of one attempt, before another one's are looked at
-# Set in what `ray job submit` starts: its working directory has been shipped already.
+_MOST_AT_ONCE = 1000  # events of one attempt, before the next attempt's turn
+# `ray job submit` sets this variable: the working directory has been shipped already.
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
-# By node: the packages that it lacks, or why no task ran there; None: it hasn't answered.
-_Told = dict[str, tuple[str, ...] | str | None]
+# By node: the packages that it lacks, or why no task ran there; None if it hasn't answered.
+_Answers = dict[str, tuple[str, ...] | str | None]
 
 
 class RayEngine:
-    """The nodes of a Ray cluster. Raises FleetError where there is none, or of another version."""
+    """The nodes of a Ray cluster. Raises FleetError if it is absent or of another version."""
 
     def __init__(self, address: str) -> None:
         if address.startswith("ray://"):
@@ -47,7 +47,7 @@ class RayEngine:
                 "cluster: ray job submit --address http://HEAD:8265 --working-dir . -- python -m "
                 "kernel_workbench.suites.fleet --on TYPE -- bench"
             )
-        shipped = {"working_dir": str(ROOT), "excludes": [f"/{each}" for each in LEFT_OUT]}
+        shipped = {"working_dir": str(ROOT), "excludes": [f"/{folder}" for folder in LEFT_OUT]}
         try:
             _reach(address)
             ray.init(
@@ -64,32 +64,32 @@ class RayEngine:
         self._numbers = 0
 
     def preflight(self, kinds: Sequence[str], packages: Sequence[str]) -> None:
-        """See that each type has a node that can run the suite; others aren't taken.
+        """Check that each type has a node that can run the suite; other nodes are never used.
 
         Raises FleetError.
         """
-        problems = [self._absent(each) for each in kinds if not self._nodes(each)]
+        problems = [self._absent(kind) for kind in kinds if not self._nodes(kind)]
         if problems:
             raise FleetError("\n".join(problems))
-        nodes = {each["NodeID"]: each for kind in kinds for each in self._nodes(kind)}
-        told = _probed(list(nodes), packages)
-        # Asked again: what comes of a start that failed by chance is no fault of the node's.
+        nodes = {item["NodeID"]: item for kind in kinds for item in self._nodes(kind)}
+        answers = _probed(list(nodes), packages)
+        # Probe failed nodes again: a start that failed by chance isn't the node's fault.
         for _ in range(_MORE_PROBES):
-            failed = [name for name, each in told.items() if isinstance(each, str)]
-            told |= _probed(failed, packages)
-        for name, each in told.items():
-            if each is None:
-                tell(_name(nodes[name]), f"it hasn't answered in {_PROBE_S:.0f} s; going on")
+            failed = [name for name, answer in answers.items() if isinstance(answer, str)]
+            answers |= _probed(failed, packages)
+        for name, answer in answers.items():
+            if answer is None:
+                tell(_name(nodes[name]), f"it didn't answer in {_PROBE_S:.0f} s; going on")
                 continue
-            if not each:
+            if not answer:
                 continue
             self._bad.add(name)
-            if isinstance(each, str):
-                problem = f"no task can be run there ({each})"
+            if isinstance(answer, str):
+                problem = f"no task can be run there ({answer})"
             else:
-                problem = f"its Python lacks {', '.join(each)}; install them there"
+                problem = f"its Python lacks {', '.join(answer)}; install them there"
             tell(_name(nodes[name]), problem)
-        lost = [each for each in kinds if not self._nodes(each)]
+        lost = [kind for kind in kinds if not self._nodes(kind)]
         if lost:
             raise FleetError(f"{', '.join(lost)}: no node can run the suite; see above")
 
@@ -97,9 +97,9 @@ class RayEngine:
         there = sorted(
             {
                 name.removeprefix(_PREFIX)
-                for each in _known_nodes()
-                if each["Alive"]
-                for name in each["Resources"]
+                for item in _known_nodes()
+                if item["Alive"]
+                for name in item["Resources"]
                 if name.startswith(_PREFIX)
             }
         )
@@ -108,23 +108,23 @@ class RayEngine:
         )
 
     def _nodes(self, kind: str, avoided: Collection[str] = ()) -> list[dict[str, Any]]:
-        """Nodes of a type that live and can be taken."""
+        """Return the live nodes of a type that aren't bad or avoided."""
         return [
-            each
-            for each in _known_nodes()
-            if each["Alive"]
-            and f"{_PREFIX}{kind}" in each["Resources"]
-            and each["NodeID"] not in self._bad | set(avoided)
+            item
+            for item in _known_nodes()
+            if item["Alive"]
+            and f"{_PREFIX}{kind}" in item["Resources"]
+            and item["NodeID"] not in self._bad | set(avoided)
         ]
 
     def start(self, kind: str, order: Order, avoided: Collection[str]) -> tuple[int, str]:
-        """Place it on a node that nothing runs on, where there is one, else on a busy one."""
+        """Place the order on an idle node if there is one, else on a busy one."""
         nodes = self._nodes(kind, avoided)
         if not nodes:
             raise NoNodeError(f"there is no {'other ' * bool(avoided)}node that has {kind}")
-        # Ray has no public name for it.
+        # Ray has no public name for this function.
         free = ray._private.state.available_resources_per_node()  # type: ignore[no-untyped-call]  # noqa: SLF001
-        chosen = max(nodes, key=lambda each: free.get(each["NodeID"], {}).get("CPU", 0.0))
+        chosen = max(nodes, key=lambda item: free.get(item["NodeID"], {}).get("CPU", 0.0))
         whole = chosen["Resources"]
         if free.get(chosen["NodeID"], {}).get("CPU", 0.0) < whole.get("CPU", 0.0):
             tell(kind, f"{_name(chosen)} has other work; the run waits until it has none")
@@ -139,7 +139,7 @@ class RayEngine:
         return self._numbers, chosen["NodeID"]
 
     def events(self, timeout_s: float) -> Iterable[tuple[int, Event]]:
-        """What tasks have told; what Ray says of a task that failed is that it was lost."""
+        """Yield the events of tasks; a task that failed in Ray is `Lost`."""
         if not self._running:
             time.sleep(timeout_s)
             return
@@ -151,65 +151,63 @@ class RayEngine:
             )
         for stream in ready:
             number = streams[stream]
-            for event in self._told(stream):
-                if isinstance(event, Ended):  # first: who hears of it cancels what is left
+            for event in self._events_of(stream):
+                if isinstance(event, Ended):  # first, since the driver then cancels the attempt
                     self._running.pop(number, None)
                 yield number, event
                 if number not in self._running:
                     break
 
-    def _told(self, stream: Any) -> Iterator[Event]:  # noqa: ANN401  (Ray's generator)
+    def _events_of(self, stream: Any) -> Iterator[Event]:  # noqa: ANN401  (Ray's generator)
         try:
             for _ in range(_MOST_AT_ONCE):
                 yield ray.get(next(stream), timeout=_PROBE_S)
                 if not ray.wait([stream], timeout=0, fetch_local=False)[0]:
                     return
         except StopIteration:
-            yield Lost("its task ended and hadn't told how")
+            yield Lost("its task ended and didn't report how")
         except (RayError, GetTimeoutError) as error:
             yield Lost(_reason(error))
 
     def cancel(self, number: int) -> None:
-        """Kill the task's worker, with which the suite's processes end."""
+        """Kill the task's worker; the suite's processes end with it."""
         stream = self._running.pop(number, None)
         if stream is not None:
             with suppress(RayError, ValueError, TypeError):
                 ray.cancel(stream, force=True)
 
     def close(self) -> None:
-        """Cancel what runs and leave the cluster."""
+        """Cancel all attempts and leave the cluster."""
         for number in list(self._running):
             self.cancel(number)
         ray.shutdown()
 
 
 def _reach(address: str) -> None:
-    """Raise OSError or ValueError where nobody listens: Ray itself would try for minutes."""
-    found = canonicalize_bootstrap_address(address)
-    if found is None:
-        raise ValueError("this names none")
-    host, _, port = found.rpartition(":")
+    """Raise OSError or ValueError if no cluster answers: Ray itself would try for minutes."""
+    reached = canonicalize_bootstrap_address(address)
+    if reached is None:
+        raise ValueError("this names no cluster")
+    host, _, port = reached.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
 
 
-def _probed(
-    names: Sequence[str], packages: Sequence[str]
-) -> dict[str, tuple[str, ...] | str | None]:
-    """The packages that each node lacks; why no task ran there; None: it hasn't answered."""
+def _probed(names: Sequence[str], packages: Sequence[str]) -> _Answers:
+    """Ask the nodes for missing packages, and return their answers."""
     probe = ray.remote(num_cpus=0, max_retries=0)(node.lacks)
-    asked = {
+    probes = {
         probe.options(scheduling_strategy=_on(name)).remote(list(packages)): name for name in names
     }
-    told: _Told = dict.fromkeys(names)
-    if not asked:
-        return told
-    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE_S)
-    for each in ready:
+    answers: _Answers = dict.fromkeys(names)
+    if not probes:
+        return answers
+    ready, _ = ray.wait(list(probes), num_returns=len(probes), timeout=_PROBE_S)
+    for ref in ready:
         try:
-            told[asked[each]] = ray.get(each)
+            answers[probes[ref]] = ray.get(ref)
         except RayError as error:
-            told[asked[each]] = _reason(error)
-    return told
+            answers[probes[ref]] = _reason(error)
+    return answers
 
 
 def _known_nodes() -> list[dict[str, Any]]:
@@ -226,8 +224,8 @@ def _name(described: dict[str, Any]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """One line of Ray's several: the last one of a traceback, else the first sentence."""
-    lines = [each.strip() for each in str(error).splitlines() if each.strip()]
+    """Return one line of Ray's message: the last one of a traceback, else the first sentence."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, RayTaskError) or not lines:
         return lines[-1] if lines else type(error).__name__
     return f"{type(error).__name__}: {lines[0].partition('. ')[0]}"

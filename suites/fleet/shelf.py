@@ -1,7 +1,7 @@
-"""The records of one run on one type of node: one a board, so that no comparison merges two.
+"""The records of one run on one type of node: one record a board, since boards must not be mixed.
 
-Rows are in the file when they have arrived. A record that was cut off is gone on with where the
-same board and the same files come again.
+A row is in the file as soon as it has arrived. An interrupted record continues when the same board
+and the same files return.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kernel_workbench.suites.fleet.engine import FleetError
 class Shelf:
     """A folder of records.
 
-    command  what a record says that would run it again
-    rows     how many each record has, by its path
+    command  the command that would repeat the run; records state it
+    rows     the number of rows in each record, by its path
     """
 
     def __init__(self, folder: Path, command: str) -> None:
@@ -38,13 +38,13 @@ class Shelf:
         self._open: dict[object, tuple[RecordWriter, RunHeader]] = {}
         self.rows: dict[Path, int] = {}
         self._current: RecordWriter | None = None
-        self._started: float | None = None  # before, the run waits for its node
+        self._started: float | None = None  # None while the run waits for its node
 
     def resume(self, attempts: Attempts, tree: str) -> None:
-        """Take up the rows of a run that was cut off; its records are gone on with.
+        """Load the rows of an interrupted run, and continue its records.
 
-        tree: of the checkout. Raises FleetError where they are of another checkout or command, and
-        RecordError where one can't be read.
+        `tree` is the checkout's hash. Raises FleetError if a record is of another checkout or
+        command, and RecordError if a record can't be read.
         """
         for path in sorted(self.folder.glob("*.jsonl")):
             record = read(path)
@@ -68,38 +68,38 @@ class Shelf:
             )
         if header.environment.tree != tree:
             raise FleetError(
-                f"--resume: the checkout has changed since {shown(record.path)} was made; run all "
-                "of it again"
+                f"--resume: the checkout has changed since {shown(record.path)} was written; run "
+                "all of it again"
             )
 
     def begin(self, header: RunHeader, planned: int) -> None:
-        """Rows are of this run from now on: of a board that has a record, or of a new one.
+        """Write the following rows to the record of this header's board, a new one if needed.
 
-        planned: rows that are still to come. Raises RecordError.
+        `planned` is the number of rows still to come. Raises RecordError.
         """
         board = _board(header)
         self._started = self._started or time.monotonic()
         if board not in self._open:
-            told = header.model_copy(update={"command": self.command, "planned_rows": planned})
-            writer = new_record(self.folder, datetime.now(UTC), told)
-            self._open[board] = writer, told
+            described = header.model_copy(update={"command": self.command, "planned_rows": planned})
+            writer = new_record(self.folder, datetime.now(UTC), described)
+            self._open[board] = writer, described
             self.rows[writer.path] = 0
         self._current = self._open[board][0]
 
     def write(self, row: Row) -> None:
-        """Write a row to the record of the board that it came from. Raises RecordError."""
+        """Write a row to the current board's record. Raises RecordError."""
         assert self._current is not None
         with interrupts_later():
             self._current.write(row)
             self.rows[self._current.path] += 1
 
     def close(self, status: int, problem: str | None) -> None:
-        """Write last lines. problem: why rows are missing, if any are. Raises RecordError."""
+        """Write the last lines. `problem` says why rows are missing. Raises RecordError."""
         for writer, header in self._open.values():
             rows = self.rows[writer.path]
             missing = rows < header.planned_rows
-            others = ", ".join(each.name for each in self.rows if each != writer.path)
-            stopped = problem or f"the node was lost; the other rows are in {others}"
+            elsewhere = ", ".join(path.name for path in self.rows if path != writer.path)
+            stopped = problem or f"the node was lost; the other rows are in {elsewhere}"
             writer.close(
                 RunEnd(
                     finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -114,8 +114,9 @@ class Shelf:
 
 
 def _board(header: RunHeader) -> object:
-    """What rows of one record have in common."""
-    told = header.environment
-    card = told.gpu_uuid or f"{told.hostname} {told.pci_bus_id} {told.cpu}"
-    software = told.tree, told.git_commit, told.packages.get("torch"), told.packages.get("triton")
-    return card, told.device_name, told.power_limit_w, header.protocol, software
+    """Return the key that all rows of one record share: board, protocol and software."""
+    machine = header.environment
+    card = machine.gpu_uuid or f"{machine.hostname} {machine.pci_bus_id} {machine.cpu}"
+    packages = machine.packages.get("torch"), machine.packages.get("triton")
+    software = machine.tree, machine.git_commit, *packages
+    return card, machine.device_name, machine.power_limit_w, header.protocol, software

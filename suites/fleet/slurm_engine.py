@@ -1,7 +1,7 @@
-"""Runs placed by Slurm: a job for each, by submitit. The nodes share a file system with the driver.
+"""Place runs by Slurm, one job a run, by submitit. Nodes share a file system with the driver.
 
-A job tells by a file that it appends to, a line of JSON an event. The driver tells that it lives by
-a file that it counts up; a job that sees it stand still ends its run.
+A job appends its events to a file, one line of JSON an event. The driver increments a count in
+another file; a job ends its run if that count stands still.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from kernel_workbench.suites.fleet.engine import (
 )
 
 _KINDS: dict[str, type[Event]] = {
-    each.__name__: each for each in (Started, Text, Beat, Ended, Lost)
+    kind.__name__: kind for kind in (Started, Text, Beat, Ended, Lost)
 }
-_MINUTES = 1440  # that a job may take, where --slurm time=M says nothing
-_ORPHAN_S = 60.0  # of a driver that doesn't count up: a shared file system may be that late
+_MINUTES = 1440  # a job's limit without --slurm time=M
+_ORPHAN_S = 60.0  # a driver without a beat for so long is dead: shared file systems may be late
 _POLL_S = 0.2
-_LOST_AFTER_S = 5.0  # of a job that has ended: its last lines may come later than its end
-# States of a job that goes on, or will.
+_LOST_AFTER_S = 5.0  # the last lines of a job may arrive later than its end
+# States of a job that runs or will run.
 _GOES_ON = frozenset(("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "UNKNOWN"))
 
 
 def run_job(order: Order, events: Path, alive: Path) -> None:
-    """Run the suite on this node and append what it tells to `events`."""
+    """Run the suite on this node, and append its events to the file `events`."""
     seen, changed = b"", time.monotonic()
     with events.open("ab", buffering=0) as file:
         for event in node.run(order):
@@ -75,24 +75,24 @@ def _event(line: bytes) -> Event:
 
 @dataclass(slots=True)
 class _Job:
-    """A job, the file of its events, and how much of it was read."""
+    """A job, the file of its events, and the number of bytes read."""
 
     job: submitit.Job[None]
     events: Path
     host: str = ""
-    taken: int = 0
-    ended: float | None = None  # since when Slurm calls it ended
+    read: int = 0
+    ended: float | None = None  # when Slurm first reported its end
 
-    def told(self) -> Iterator[Event]:
-        """Events of whole lines that have come since the last call."""
+    def new_events(self) -> Iterator[Event]:
+        """Yield the events of whole lines that arrived since the last call."""
         if not self.events.is_file():
             return
         with self.events.open("rb") as file:
-            file.seek(self.taken)
+            file.seek(self.read)
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                self.taken += len(line)
+                self.read += len(line)
                 event = _event(line)
                 if isinstance(event, Started):
                     self.host = event.host
@@ -100,14 +100,14 @@ class _Job:
 
 
 class SlurmEngine:
-    """Jobs in `folder`, which the nodes see too. cluster: "local" runs them on this machine."""
+    """Jobs in `folder`, which the nodes share. The cluster "local" runs them on this machine."""
 
     def __init__(
         self, folder: Path, parameters: Mapping[str, str], *, cluster: str = "slurm"
     ) -> None:
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise FleetError(
-                "--engine slurm: there is no sbatch here; type on a machine that submits jobs"
+                "--engine slurm: there is no sbatch here; run this on a machine that submits jobs"
             )
         self.folder, self.parameters, self.cluster = folder.resolve(), parameters, cluster
         self._jobs: dict[int, _Job] = {}
@@ -115,7 +115,7 @@ class SlurmEngine:
         self._numbers = self._beats = 0
 
     def preflight(self, kinds: Sequence[str]) -> None:
-        """See that Slurm knows each gres: a job for one that it doesn't may wait for ever."""
+        """Check that Slurm knows each gres: a job for an unknown one may wait for ever."""
         if self.cluster != "slurm":
             return
         done = subprocess.run(
@@ -124,34 +124,34 @@ class SlurmEngine:
             text=True,
             check=False,
         )
-        known = set(re.findall(r"gpu:([^:(,\s]+)(?=:\d)", done.stdout))
-        missing = [each for each in kinds if each not in known]
-        if known and missing:
+        offered = set(re.findall(r"gpu:([^:(,\s]+)(?=:\d)", done.stdout))
+        missing = [kind for kind in kinds if kind not in offered]
+        if offered and missing:
             raise FleetError(
                 f"--on {missing[0]}: no partition has this gres; there is "
-                f"{', '.join(sorted(known))}"
+                f"{', '.join(sorted(offered))}"
             )
 
     def executor(self, kind: str, avoided: Collection[str]) -> submitit.AutoExecutor:
-        """What submits a job for this gres, with its node to itself."""
-        made = submitit.AutoExecutor(self.folder / "jobs", cluster=self.cluster)
-        hosts = sorted(self._hosts[each] for each in avoided if each in self._hosts)
-        asked: dict[str, Any] = {
+        """Return the executor that submits a job for this gres, with its node to itself."""
+        executor = submitit.AutoExecutor(self.folder / "jobs", cluster=self.cluster)
+        hosts = sorted(self._hosts[name] for name in avoided if name in self._hosts)
+        parameters: dict[str, Any] = {
             "slurm_exclusive": True,
             "slurm_gres": f"gpu:{kind}:1",
             "slurm_time": _MINUTES,
-            # Attempts are counted here: one that Slurm makes by itself would be another stream.
+            # The driver counts attempts: one that Slurm starts itself would be another stream.
             "slurm_additional_parameters": {"no-requeue": True},
             "name": f"fleet-{kind}",
         }
         if hosts:
-            asked["slurm_exclude"] = ",".join(hosts)
+            parameters["slurm_exclude"] = ",".join(hosts)
         own = {f"slurm_{name}": value for name, value in self.parameters.items()}
-        made.update_parameters(timeout_min=_MINUTES, **(asked | own))
-        return made
+        executor.update_parameters(timeout_min=_MINUTES, **(parameters | own))
+        return executor
 
     def start(self, kind: str, order: Order, avoided: Collection[str]) -> tuple[int, str]:
-        """Submit a job; nodes that were lost are left out."""
+        """Submit a job that avoids lost nodes."""
         if self.cluster == "local" and avoided:
             raise NoNodeError(f"there is no other node that has {kind}")
         self._numbers += 1
@@ -171,32 +171,32 @@ class SlurmEngine:
         self._alive.write_text(str(self._beats))
 
     def events(self, timeout_s: float) -> Iterable[tuple[int, Event]]:
-        """What jobs have appended; a job that ended and hasn't told how is lost."""
+        """Yield the events of jobs; a job that ended without an event for it is `Lost`."""
         self._beat()
         time.sleep(min(timeout_s, _POLL_S))
-        for number, each in list(self._jobs.items()):
-            for event in each.told():
+        for number, running in list(self._jobs.items()):
+            for event in running.new_events():
                 if isinstance(event, Started):
-                    self._hosts[f"job {each.job.job_id}"] = event.host
-                each.ended = None
+                    self._hosts[f"job {running.job.job_id}"] = event.host
+                running.ended = None
                 if isinstance(event, Ended | Lost):
-                    self._jobs.pop(number, None)  # first: who hears of it cancels what is left
+                    self._jobs.pop(number, None)  # first, since the driver then cancels the job
                 yield number, event
-            if number in self._jobs and str(each.job.state).split(" ")[0] not in _GOES_ON:
-                each.ended = each.ended or time.monotonic()
-                if time.monotonic() - each.ended > _LOST_AFTER_S:
+            if number in self._jobs and str(running.job.state).split(" ")[0] not in _GOES_ON:
+                running.ended = running.ended or time.monotonic()
+                if time.monotonic() - running.ended > _LOST_AFTER_S:
                     self._jobs.pop(number, None)
-                    yield number, Lost(f"its job ended, {each.job.state}, and hadn't told how")
+                    yield number, Lost(f"its job ended, {running.job.state}, and didn't report how")
 
     def cancel(self, number: int) -> None:
-        """Cancel the job, with which the suite's processes end."""
+        """Cancel the job; the suite's processes end with it."""
         job = self._jobs.pop(number, None)
         if job is not None:
             job.job.cancel()
 
     def close(self) -> None:
-        """Cancel what runs, and leave no files but the jobs' own output."""
+        """Cancel all jobs, and leave no files but the jobs' own output."""
         for number in list(self._jobs):
             self.cancel(number)
-        for each in (*self.folder.glob(f"events-{os.getpid()}-*"), self._alive):
-            each.unlink(missing_ok=True)
+        for path in (*self.folder.glob(f"events-{os.getpid()}-*"), self._alive):
+            path.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Triton's interpreter on a CPU: repaired where it computes otherwise than a GPU, and strict."""
+"""Triton's interpreter on a CPU: repaired to compute as a GPU does, and strict."""

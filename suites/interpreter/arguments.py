@@ -1,10 +1,10 @@
-"""A kernel's arguments in the types, and with the values, that they have when compiled.
+"""Give a kernel's arguments the types and values that they have in a compiled kernel.
 
-The stock interpreter knows no annotation but constexpr: `n: tl.int64` is 32 bits wide to it where
-its value fits, so that an offset overflows that compiled doesn't. A float stays Python's own, which
-gives way to any tensor's type, and 1 is a tensor. Compiled, on Triton 3.6 to 3.9 alike
-(`create_function_from_signature`; tests/suites/interpreter/test_arguments.py holds it against
-them):
+The stock interpreter ignores every annotation but constexpr: `n: tl.int64` is 32 bits wide if its
+value fits, so that an offset overflows which doesn't overflow in a compiled kernel. A float stays
+Python's own and takes any tensor's type, and 1 is a tensor. A compiled kernel on Triton 3.6 to 3.9
+has these types (`create_function_from_signature`; tests/suites/interpreter/test_arguments.py
+compares them):
 
 an annotation that names a type    that type, 1 and floats too
 otherwise, an integer              int32, int64 or uint64, the first that holds it
@@ -13,12 +13,12 @@ an integer that is 1               a constant, as if declared tl.constexpr, unle
 a bool                             int1
 a float                            float32
 
-A device function's annotations mean nothing: it has what the kernel passes. The launcher cuts an
-integer to the bits of its annotated type, and a float to bfloat16 by truncation; what 64 bits don't
-hold, and a negative number for an unsigned type, it refuses (3.6, through PyArg_ParseTuple, refuses
-the former, and takes the latter).
+A device function's annotations mean nothing: it gets the kernel's values. The launcher cuts an
+integer to the bits of its annotated type, and truncates a float to bfloat16. It refuses a number of
+over 64 bits, and a negative number for an unsigned type (3.6, through PyArg_ParseTuple, accepts the
+latter).
 
-A grid that is a function, and the hooks before a launch, see the arguments as they were passed.
+A grid function and the hooks before a launch get the arguments as the caller passed them.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ _CONSTANT = "constexpr"
 _NUMBERS = (bool, int, float)
 
 NEEDED = ("KernelParam", "mangle_type")
-"""What of `triton.runtime.jit` says which type an argument has."""
+"""The names in `triton.runtime.jit` that decide an argument's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A number on its way into a kernel.
+    """A number that is passed to a kernel.
 
-    kind   Triton's name of its type: "i64", "fp32", "constexpr"
-    given  whether the caller passed it; a default otherwise
+    kind       Triton's name of its type, for example "i64", "fp32" or "constexpr"
+    is_passed  True if the caller passed the number; False for a default
     """
 
     name: str
     value: Any
     kind: str
-    given: bool = True
+    is_passed: bool = True
 
 
 def mend(interpreter: Any) -> None:
@@ -69,7 +69,7 @@ def mend(interpreter: Any) -> None:
     function = interpreter.InterpretedFunction
     stock_run, stock_hook = function.run, function.add_pre_run_hook
     stock_convert, handle = interpreter._implicit_cvt, interpreter.TensorHandle
-    known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+    parameters_of: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
     def convert(argument: Any) -> Any:
         if isinstance(argument, Argument):
@@ -82,9 +82,9 @@ def mend(interpreter: Any) -> None:
         return stock_convert(argument)
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        parameters = known.get(self)
+        parameters = parameters_of.get(self)
         if parameters is None:
-            parameters = known[self] = _parameters(self)
+            parameters = parameters_of[self] = _parameters(self)
         named = dict(zip(parameters, args, strict=False))
         typed = [_typed(parameters[name], value) for name, value in named.items()]
         passed = {**named, **{name: kwargs[name] for name in kwargs if name in parameters}}
@@ -93,7 +93,7 @@ def mend(interpreter: Any) -> None:
                 kwargs[name] = _typed(parameter, kwargs[name])
             elif name not in named and parameter.has_default:
                 passed[name] = parameter.default
-                default = _typed(parameter, parameter.default, given=False)
+                default = _typed(parameter, parameter.default, is_passed=False)
                 if isinstance(default, Argument):
                     kwargs[name] = default
         of_passed = (lambda _: grid(passed)) if callable(grid) else grid
@@ -102,8 +102,8 @@ def mend(interpreter: Any) -> None:
 
     def add_pre_run_hook(self: Any, hook: Any) -> None:
         def as_passed(*args: Any, **kwargs: Any) -> None:
-            given = {name: each for name, each in kwargs.items() if getattr(each, "given", True)}
-            hook(*map(_plain, args), **{name: _plain(each) for name, each in given.items()})
+            passed = {name: x for name, x in kwargs.items() if getattr(x, "is_passed", True)}
+            hook(*map(_plain, args), **{name: _plain(value) for name, value in passed.items()})
 
         stock_hook(self, as_passed)
 
@@ -112,63 +112,63 @@ def mend(interpreter: Any) -> None:
 
 
 def _parameters(function: Any) -> dict[str, Any]:
-    """Triton's own reading of each parameter of an interpreted function."""
-    kept, found = function.kwargs.get("do_not_specialize") or (), {}
-    for place, (name, each) in enumerate(inspect.signature(function.fn).parameters.items()):
-        if each.kind is inspect.Parameter.VAR_POSITIONAL:
+    """Return Triton's own description of each parameter of an interpreted function."""
+    kept, parameters = function.kwargs.get("do_not_specialize") or (), {}
+    for place, (name, parameter) in enumerate(inspect.signature(function.fn).parameters.items()):
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             break
-        found[name] = jit.KernelParam(
+        parameters[name] = jit.KernelParam(
             place,
-            each,
+            parameter,
             do_not_specialize=place in kept or name in kept,
             do_not_specialize_on_alignment=False,
         )
-    return found
+    return parameters
 
 
-def _typed(parameter: Any, value: Any, *, given: bool = True) -> Any:
-    """What is passed for a parameter, with its type where it is a number or holds some."""
+def _typed(parameter: Any, value: Any, *, is_passed: bool = True) -> Any:
+    """Return a parameter's value, with a type if it is a number or a tuple with numbers."""
     name = parameter.name
-    if parameter.annotation == _CONSTANT:  # which the stock interpreter doesn't convert
+    if parameter.annotation == _CONSTANT:  # the stock interpreter doesn't convert constants
         return value
     if isinstance(value, tuple):
-        return _each(value, lambda element: _element(name, element))
+        return _mapped(value, lambda element: _element(name, element))
     if not isinstance(value, _NUMBERS):
         return value
     if parameter.is_constexpr:
-        return Argument(name, value, _CONSTANT, given)
+        return Argument(name, value, _CONSTANT, is_passed)
     kind = parameter.annotation_type
     if kind not in _TYPES:
         kind = jit.mangle_type(value, specialize=not parameter.do_not_specialize)
     elif kind[0] in "iu":
-        _refuse_what_no_launcher_takes(name, value, kind)
-    return Argument(name, value, kind, given)
+        _refuse_for_launcher(name, value, kind)
+    return Argument(name, value, kind, is_passed)
 
 
 def _element(name: str, value: Any) -> Any:
-    """An element of a tuple: of no annotation, and a constant where it is 1."""
+    """Return a tuple's element with its type: it has no annotation, and 1 is a constant."""
     if isinstance(value, tuple):
-        return _each(value, lambda element: _element(name, element))
+        return _mapped(value, lambda element: _element(name, element))
     if not isinstance(value, _NUMBERS):
         return value
     return Argument(name, value, jit.mangle_type(value, specialize=True))
 
 
 def _plain(argument: Any) -> Any:
-    """An argument as the caller passed it."""
+    """Return an argument as the caller passed it."""
     if isinstance(argument, tuple):
-        return _each(argument, _plain)
+        return _mapped(argument, _plain)
     return argument.value if isinstance(argument, Argument) else argument
 
 
-def _each(elements: Any, function: Callable[[Any], Any]) -> Any:
-    """A tuple of the same type, with names where it has some."""
+def _mapped(elements: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to a tuple's elements; a named tuple keeps its type."""
     mapped = map(function, elements)
     return type(elements)(*mapped) if hasattr(elements, "_fields") else type(elements)(mapped)
 
 
-def _refuse_what_no_launcher_takes(name: str, value: float, kind: str) -> None:
-    """Raise where a launch would: by a float, a number of over 64 bits, or one below 0."""
+def _refuse_for_launcher(name: str, value: float, kind: str) -> None:
+    """Raise as a launch does: for a float, a number of over 64 bits, or one below 0."""
     if isinstance(value, float):
         raise TypeError(f"argument {name} is {value} and annotated {_TYPES[kind]}; give an integer")
     low, high = (-(2**63), 2**63) if kind[0] == "i" else (0, 2**64)
@@ -177,7 +177,7 @@ def _refuse_what_no_launcher_takes(name: str, value: float, kind: str) -> None:
 
 
 def _data(argument: Argument) -> np.ndarray[Any, Any]:
-    """An argument's value in its type, as a launcher hands it over."""
+    """Return an argument's value in its type, as a launcher passes it."""
     kind, value = argument.kind, argument.value
     if kind == "bf16":
         bits = np.array([value], np.float32).view(np.uint32) >> np.uint32(16)

@@ -1,19 +1,19 @@
-"""Loops that count in the type they count in when compiled; min, max, `and`, `or` and `not`.
+"""Run loops, min, max, `and`, `or` and `not` of jit functions as compiled code does.
 
-The stock interpreter counts a jit function's loop with Python's own integers: arithmetic between
-two of them is exact and has no width, and next to a tensor each is as narrow as its value allows,
-32 bits for a row's number between two bounds of 64. A compiled loop has one type, that of start,
-end and step promoted; they are extended by its sign, not by their own; compared as signed integers
-whatever the type; and only a constant step counts down. Triton 3.6 to 3.9 do the
-same (`visit_For`; tests/suites/interpreter/test_loops.py holds it against what is compiled).
+The stock interpreter counts a loop with Python's own integers: arithmetic between two of them is
+exact and has no width, and next to a tensor an integer is as narrow as its value allows, for
+example 32 bits between two bounds of 64 bits. A compiled loop has one type, promoted from start,
+end and step; they are extended by that type's sign, not by their own; they are compared as signed
+integers; and only a constant step counts down. Triton 3.6 to 3.9 agree (`visit_For`;
+tests/suites/interpreter/test_loops.py compares this module with compiled code).
 
-`tl.static_range` is unrolled, and its number a constant of Python's, also when compiled.
+`tl.static_range` is unrolled, and its numbers are Python's constants, also in compiled code.
 
-Python's `min` and `max` give one of their arguments as it is; of tensors a compiled kernel gets
-`tl.minimum` and `tl.maximum`, in the type of all of them promoted.
+Python's `min` and `max` return one of their arguments unchanged; compiled code uses `tl.minimum`
+and `tl.maximum` for tensors, in the promoted type.
 
-Python's `and` and `or` give one of their operands, and don't look at the rest; `not` of a block is
-False. A compiled kernel looks at all operands that are tensors, a load past the end among them, and
+Python's `and` and `or` return one of their operands, and don't evaluate the rest; `not` of a block
+is False. Compiled code evaluates all operands that are tensors, even a load past the end, and
 combines blocks lane by lane.
 """
 
@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-# What a rewritten kernel calls; the stock rewriter gives it to the kernel's globals.
+# Names that a rewritten kernel calls; the stock rewriter puts them into the kernel's globals.
 _ENTRY = "interpreter_builtin"
 _LOGICAL, _NEGATED = "interpreter_logical", "interpreter_negated"
 
 
 def mend(interpreter: Any) -> None:
-    """Make `range`, `tl.range`, `min` and `max` what they are when compiled, from here on."""
+    """Make `range`, `tl.range`, `min` and `max` behave as in compiled code, from here on."""
     counted, semantic = _counting(interpreter), interpreter.interpreter_semantic
     stock_patch = interpreter._patch_lang_core
     ours = {
@@ -44,16 +44,16 @@ def mend(interpreter: Any) -> None:
     }
 
     def builtin(function: Any) -> Any:
-        """What a jit function calls for one of Python's, if it is one and not the user's own."""
+        """Return the replacement of a Python function; a user's own function stays."""
         return next((own for of, own in ours.items() if of is function), function)
 
     def patch(language: Any, scope: Any) -> None:
         stock_patch(language, scope)
         scope.set_attr(language, "range", counted)
 
-    # Triton's own has no type.
+    # Triton's own class has no type.
     class Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
-        """The stock rewriting of a jit function, and of what isn't Triton's to patch."""
+        """The stock rewriting of a jit function, and of Python's operators and functions."""
 
         def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802 (ast's name)
             self.generic_visit(node)
@@ -62,11 +62,11 @@ def mend(interpreter: Any) -> None:
             return node
 
         def visit_Assign(self, node: ast.Assign) -> Any:  # noqa: N802
-            self.generic_visit(node)  # the stock one looks at no value
+            self.generic_visit(node)  # the stock method ignores the value
             return super().visit_Assign(node)
 
         def visit_AugAssign(self, node: ast.AugAssign) -> Any:  # noqa: N802
-            """As an assignment, which makes a tensor of a constant; compiled it is one too."""
+            """Rewrite as an assignment, which makes a tensor of a constant, as when compiled."""
             if not isinstance(node.target, ast.Name):
                 return self.generic_visit(node)
             before = ast.Name(node.target.id, ast.Load())
@@ -82,7 +82,7 @@ def mend(interpreter: Any) -> None:
         def visit_BoolOp(self, node: ast.BoolOp) -> ast.Call:  # noqa: N802
             self.generic_visit(node)
             nothing = ast.arguments([], [], None, [], [], None, [])
-            operands: list[ast.expr] = [ast.Lambda(nothing, each) for each in node.values]
+            operands: list[ast.expr] = [ast.Lambda(nothing, operand) for operand in node.values]
             conjunction = ast.Constant(isinstance(node.op, ast.And))
             return ast.Call(ast.Name(_LOGICAL, ast.Load()), [conjunction, *operands], [])
 
@@ -105,10 +105,10 @@ def _looked_up(function: ast.expr) -> ast.Call:
 
 
 def _of_tensors(python: Any, compiled: Any, semantic: Any) -> Any:
-    """Python's function, and of arguments with a tensor among them what it is when compiled."""
+    """Return a function that calls `compiled` if an argument is a tensor, else `python`."""
 
     def call(*arguments: Any, **named: Any) -> Any:
-        if any(isinstance(each, tl.tensor) for each in arguments):
+        if any(isinstance(argument, tl.tensor) for argument in arguments):
             return compiled(*arguments, **named, _semantic=semantic)
         return python(*arguments, **named)
 
@@ -116,15 +116,15 @@ def _of_tensors(python: Any, compiled: Any, semantic: Any) -> Any:
 
 
 def _logical(semantic: Any) -> Any:
-    """`and`, or `or`, of operands that are looked at one by one, as compiled."""
+    """Return `and` or `or` as compiled: operands are evaluated one by one."""
 
     def call(conjunction: Any, *operands: Any) -> Any:
         tensors, value = [], None
-        for each in operands:
-            value = each()
+        for operand in operands:
+            value = operand()
             if isinstance(value, tl.tensor):
                 tensors.append(_truth(semantic, value))
-            elif bool(value) is not conjunction:  # a constant that decides
+            elif bool(value) is not conjunction:  # this constant decides
                 return value
         if not tensors:
             return value
@@ -146,31 +146,31 @@ def _truth(semantic: Any, value: Any) -> Any:
 
 
 def _counting(interpreter: Any) -> Any:
-    """`range` for jit functions of `triton.runtime.interpreter`."""
+    """Return `range` for jit functions of `triton.runtime.interpreter`."""
     semantic, builder = interpreter.interpreter_semantic, interpreter.interpreter_builder
 
     def counted(first: Any, second: Any = None, step: Any = None, **_: Any) -> Iterator[Any]:
-        """The numbers of a loop, each a scalar; what steers the compiler is ignored."""
+        """Yield the numbers of a loop as scalars; options for the compiler are ignored."""
         start, end = (0, first) if second is None else (first, second)
-        step = 1 if step is None else getattr(step, "value", step)  # of a tl.constexpr
+        step = 1 if step is None else getattr(step, "value", step)  # a tl.constexpr has a value
         down = isinstance(step, int) and step < 0
-        bounds = [semantic.to_tensor(each) for each in (start, end, -step if down else step)]
-        for each in bounds:
-            if not each.dtype.is_int():
-                raise TypeError(f"a loop's bounds and its step are integers, not {each.dtype}")
+        bounds = [semantic.to_tensor(bound) for bound in (start, end, -step if down else step)]
+        for bound in bounds:
+            if not bound.dtype.is_int():
+                raise TypeError(f"a loop's bounds and its step are integers, not {bound.dtype}")
         kind = semantic.integer_promote_impl(bounds[0].dtype, bounds[1].dtype)
         kind = semantic.integer_promote_impl(kind, bounds[2].dtype)
-        handles = [_extended(builder, each, kind) for each in bounds]
-        low, high, by = (_signed(each) for each in handles)
+        handles = [_extended(builder, bound, kind) for bound in bounds]
+        low, high, by = (_signed(handle) for handle in handles)
         if not down and by <= 0 and low < high:
             raise ValueError(
                 f"a loop from {low} to {high} by {by} doesn't end when compiled; give a step above "
                 "0, or a negative one that is a constant"
             )
         number = handles[0]
-        # A step of 0 and less that gets here leaves nothing to count.
+        # A step of 0 or less that gets here has an empty loop.
         for value in range(low, high, -by) if down else range(low, high, max(by, 1)):
-            if value != low:  # one number from the other, so that what is known of it is passed on
+            if value != low:  # computed from the number before, so that marks are passed on
                 advance = builder.create_sub if down else builder.create_add
                 number = advance(number, handles[2])
             yield tl.tensor(number, kind)
@@ -179,7 +179,7 @@ def _counting(interpreter: Any) -> Any:
 
 
 def _extended(builder: Any, bound: Any, kind: Any) -> Any:
-    """The handle of a loop's bound in the loop's type: extended by that type's sign."""
+    """Return the handle of a loop's bound in the loop's type, extended by that type's sign."""
     handle, own, signed = bound.handle, bound.dtype, kind.is_int_signed()
     if own.is_int1() and signed:  # its one bit is the sign: a loop to True counts to -1
         return type(handle)(-handle.data.astype(f"i{kind.int_bitwidth // 8}"), kind)
@@ -190,5 +190,5 @@ def _extended(builder: Any, bound: Any, kind: Any) -> Any:
 
 
 def _signed(handle: Any) -> int:
-    """A scalar as compiled loops compare it: its bits as a signed integer's."""
+    """Return a scalar's bits as a signed integer, as compiled loops compare it."""
     return int(handle.data.astype(np.dtype(f"i{handle.data.dtype.itemsize}")).item())

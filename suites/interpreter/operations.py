@@ -1,19 +1,18 @@
-"""Operations that the stock interpreter computes otherwise than a GPU does, or can't run at all.
+"""Mend operations that the stock interpreter computes unlike a GPU, and refuse missing ones.
 
-Comparisons give int1; the stock handle says the type of what was compared, so that a scalar one
-that is spread over a block becomes integers, and a mask of integers picks lanes by their number.
-The larger and the smaller of a number and NaN is the number (`propagate_nan` NONE, the default; for
-clamp too). tl.fma rounds once: here in float64 and then to the type, for all narrower ones.
+Comparisons return int1; the stock handle has the type of the operands, so that a scalar comparison
+spread over a block becomes integers, and a mask of integers picks lanes by their number. The
+maximum and minimum of a number and NaN is the number (`propagate_nan` NONE, the default; for clamp
+too). tl.fma rounds once: narrow types are computed in float64 and then rounded.
 
-tl.sum adds in an order that follows from the shape alone: numpy's follows from how it has laid
-the block out, too, which differs with the masks of what the block was made of.
+tl.sum adds in an order that depends on the shape alone; numpy's order also depends on the memory
+layout of the block, which depends on the masks of its operands.
 
-A scalar load's `other` of 0 counts as none in Triton's own code, which asks whether it is true.
+A scalar load's `other` of 0 counts as absent in Triton's own code, which tests if it is true.
 
-The elementary functions of libdevice are computed in float64, and rounded: they are within a few
-units in the last place on a GPU. What the interpreter can't run (the rest of libdevice, inline
-assembly, an operation that it has no function for) is refused in one sentence, with what to do
-instead.
+The elementary functions of libdevice are computed in float64, and rounded: a GPU's are within a few
+units in the last place. An operation that the interpreter can't run (the rest of libdevice, inline
+assembly) is refused in one sentence that says what to do instead.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from kernel_workbench.suites.interpreter import gluon
 
 
 class NotInterpretedError(AttributeError, NotImplementedError):
-    """A kernel does what Triton's interpreter has nothing for."""
+    """A kernel uses an operation that Triton's interpreter can't run."""
 
 
 _INSTEAD = "say Domain(interpretable=False) and run it on a GPU"
 GIVEN: list[bool] = []
-"""Whether the load in progress was given an `other`."""
+"""True if the load in progress has an `other`."""
 
 _EXTRA = "triton.language.extra."
 _LIBRARIES = ("libdevice", "cuda.libdevice", "hip.libdevice")
-# Of one number each; there are no others of these names, for a half or an integer, on a GPU either.
+# Functions of one number; a GPU has none of these names for a half or an integer either.
 _ELEMENTARY = {
     name: getattr(np, name)
     for name in ("exp", "exp2", "expm1", "log", "log1p", "log2", "sqrt", "tanh", "sin", "cos")
@@ -63,7 +62,7 @@ def mend(interpreter: Any) -> None:
     builder.create_fma = _fused(builder.create_fma, handle)
     _mend_sum(interpreter)
     type(interpreter.interpreter_semantic).dot_scaled = _refusing("tl.dot_scaled")
-    _refuse_what_is_missing(builder)
+    _refuse_missing(builder)
 
 
 def _mend_sum(interpreter: Any) -> None:
@@ -110,37 +109,37 @@ def _fused(stock: Any, handle: Any) -> Any:
     return fma
 
 
-def _refuse_what_is_missing(builder: Any) -> None:
+def _refuse_missing(builder: Any) -> None:
     for name, what in _ELEMENTWISE.items():
         setattr(builder, name, _refusing(what))
     builder.__getattr__ = _without
     gluon.mend()
-    for each in _LIBRARIES:
-        importlib.import_module(f"{_EXTRA}{each}")
-    # Triton makes each package among them twice; a user's import may find either.
-    packages = [each for each in vars(tl.extra).values() if isinstance(each, ModuleType)]
-    modules = [each for name, each in sys.modules.items() if name.startswith(_EXTRA)]
+    for library in _LIBRARIES:
+        importlib.import_module(f"{_EXTRA}{library}")
+    # Triton creates each package among them twice; a user's import may find either.
+    packages = [package for package in vars(tl.extra).values() if isinstance(package, ModuleType)]
+    modules = [module for name, module in sys.modules.items() if name.startswith(_EXTRA)]
     for module in (*modules, *packages):
         _mend_functions(module, module.__name__.rpartition(".")[2])
 
 
 def _mend_functions(module: ModuleType, of: str) -> None:
-    """Compute or refuse those of a module of triton.language.extra: instructions, a library's."""
+    """Compute or refuse the functions of a module of triton.language.extra."""
     for name, function in list(vars(module).items()):
-        # The ones that choose between GPUs by name, in extra.libdevice, are plain stubs.
+        # The functions in extra.libdevice that choose between GPUs by name are plain stubs.
         stub = of == "libdevice" and isinstance(function, FunctionType)
         if tl.core.is_builtin(function) or (stub and not name.startswith("_")):
             refusing = _refusing(f"{of}.{name}")
-            known = of == "libdevice" and name in _ELEMENTARY
-            setattr(module, name, _elementary(name, refusing) if known else refusing)
+            is_elementary = of == "libdevice" and name in _ELEMENTARY
+            setattr(module, name, _elementary(name, refusing) if is_elementary else refusing)
 
 
 def _elementary(name: str, refusing: Any) -> Any:
     def compute(x: Any, **_: Any) -> Any:
         if not (isinstance(x, tl.tensor) and x.dtype in {tl.float32, tl.float64}):
             return refusing()
-        made = _ELEMENTARY[name](x.handle.data.astype(np.float64)).astype(x.handle.data.dtype)
-        return tl.tensor(type(x.handle)(made, x.dtype), x.type)
+        values = _ELEMENTARY[name](x.handle.data.astype(np.float64)).astype(x.handle.data.dtype)
+        return tl.tensor(type(x.handle)(values, x.dtype), x.type)
 
     return compute
 
@@ -153,14 +152,14 @@ def _refusing(what: str) -> Any:
 
 
 def _without(_: Any, name: str) -> Any:
-    """What a builder is asked for and doesn't have; other code may ask whether it does."""
+    """Refuse an operation that a builder lacks; other missing attributes raise AttributeError."""
     if not name.startswith("create_"):
         raise AttributeError(name)
     raise NotInterpretedError(_sentence(f"the operation {name.removeprefix('create_')}"))
 
 
 def instead() -> str:
-    """What to do with a kernel that can't run here."""
+    """Return the advice for a kernel that can't run here."""
     return _INSTEAD
 
 

@@ -1,14 +1,13 @@
-"""What the interpreter does around the arithmetic, done once where the stock one does it each time.
+"""Do repeated work of the interpreter once; the stock interpreter does it at every operation.
 
-A program of Triton's interpreter spends nearly all of its time in Triton's own Python, hardly any
-in numpy. What of that says the same again at every operation is kept: triton.language as patched
-(the stock interpreter patches it anew for each launch, and for each call of a device function, of
-which tl.sum is one), the shapes of blocks, the check for integer overflow (five operations on
-int64 for each addition, for a device_assert that is compiled out), the host's copies of arguments
-that lie there already. What a call of triton.language comes to is kept in plans.py.
-docs/measured.md has how much.
+A program in Triton's interpreter spends nearly all of its time in Triton's own Python, hardly any
+in numpy. This module keeps repeated results: triton.language as patched (the stock interpreter
+patches it again for each launch, and for each call of a device function such as tl.sum), and the
+shapes of blocks. It leaves out the check for integer overflow (five operations on int64 for each
+addition, for a device_assert that is compiled out), and copies of arguments that are on the host
+already. plans.py keeps the calls of triton.language. docs/measured.md has the savings.
 
-Besides: autotuning, which needs a GPU to time on, takes the first configuration.
+Autotuning, which needs a GPU to time on, takes the first configuration.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from triton.runtime.autotuner import Autotuner
 def mend(interpreter: Any) -> None:
     """Mend `triton.runtime.interpreter`, for every kernel launched from here on.
 
-    Nothing of it changes a result, so what a version doesn't have is left as it is.
+    No change alters a result, so parts that a version of Triton lacks are skipped.
     """
     for part, names in _PARTS.items():
-        if all(hasattr(interpreter, each) for each in names):
+        if all(hasattr(interpreter, name) for name in names):
             part(interpreter)
     _keep_shapes()
     # Timing needs a driver. With every time equal, the first configuration left after pruning runs.
@@ -36,47 +35,47 @@ def mend(interpreter: Any) -> None:
 
 
 def _leave_overflow_out(interpreter: Any) -> None:
-    """Leave out what Triton computes for a device_assert that nothing asks for."""
+    """Leave out the computation for a device_assert that is never evaluated."""
     builder = interpreter.interpreter_builder
     if hasattr(builder.options, "sanitize_overflow"):
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
 
 
 def _keep_the_language(interpreter: Any) -> None:
-    """Patch triton.language with what the stock interpreter patched it with at the first launch."""
+    """Patch triton.language with the attributes that the stock interpreter set at first."""
     stock_patch, stock_patch_tensor = interpreter._patch_lang, interpreter._patch_lang_tensor
-    known: dict[tuple[bool, bool], list[tuple[Any, str, Any]]] = {}
+    changes: dict[tuple[bool, bool], list[tuple[Any, str, Any]]] = {}
     seen: dict[Any, tuple[bool, bool]] = {}
 
     def visible_from(function: Any) -> tuple[bool, bool]:
-        """Whether the function's module has tl among its globals, and tl.core."""
+        """Return True, True if the function's module has tl, and tl.core, among its globals."""
         if function not in seen:
-            # By identity: comparing a tensor among them with a module fails.
+            # Compare by identity: a tensor can't be compared with a module.
             values = function.__globals__.values()
             seen[function] = (
-                any(each is tl for each in values),
-                any(each is tl.core for each in values),
+                any(value is tl for value in values),
+                any(value is tl.core for value in values),
             )
         return seen[function]
 
     def patch(function: Any) -> Any:
         visible = visible_from(function)
-        if visible not in known:
+        if visible not in changes:
             scope = stock_patch(function)
-            known[visible] = [(of, name, vars(of)[name]) for of, name, _ in scope._changes]
+            changes[visible] = [(of, name, vars(of)[name]) for of, name, _ in scope._changes]
             return scope
         scope = interpreter._LangPatchScope()
-        for of, name, value in known[visible]:
+        for of, name, value in changes[visible]:
             scope.set_attr(of, name, value)
         return scope
 
     def patch_tensor(tensor: Any, *scope: Any) -> None:
-        """As stock; an index is one element of an array, which Triton 3.6 passes to int() whole."""
+        """Patch as stock; an index is one element, while Triton 3.6 passes an array to int()."""
         stock_patch_tensor(tensor, *scope)
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     def device_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """A jit function called from a kernel, whose launch has patched what it sees already."""
+        """Call a jit function from a kernel, whose launch has patched the language already."""
         sees_tl, sees_core = visible_from(self.fn)
         stock = tl.core.is_builtin
         if (sees_tl and stock(tl.load)) or (sees_core and stock(tl.core.load)):
@@ -92,39 +91,39 @@ def _keep_the_language(interpreter: Any) -> None:
 
 
 def _keep_shapes() -> None:
-    """Make the shape of a block, and of a tensor, once for all blocks of the same extents."""
+    """Create the shape of blocks and tensors of the same extents once."""
     stock_block: Callable[..., None] = tl.block_type.__init__
     stock_tensor: Callable[..., None] = tl.tensor.__init__
     blocks: dict[tuple[int, ...], tuple[Any, int, str]] = {}
     tensors: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
     def block(self: Any, element_ty: Any, shape: Any) -> None:
-        extents = tuple([getattr(each, "value", each) for each in shape])
-        found = blocks.get(extents)
-        if found is None:
+        extents = tuple([getattr(extent, "value", extent) for extent in shape])
+        shape_parts = blocks.get(extents)
+        if shape_parts is None:
             stock_block(self, element_ty, shape)
             blocks[extents] = self.shape, self.numel, str(self.shape)
             return
         self.element_ty = element_ty
-        self.shape, self.numel, text = found
+        self.shape, self.numel, text = shape_parts
         self.name = f"<{text}, {element_ty}>"
 
     def tensor(self: Any, handle: Any, type: Any) -> None:  # noqa: A002 (passed by this name)
         extents = tuple(type.shape) if type.is_block() else ()
-        found = tensors.get(extents)
-        if found is None:
+        shape_parts = tensors.get(extents)
+        if shape_parts is None:
             stock_tensor(self, handle, type)
             tensors[extents] = self.shape, self.numel
             return
         self.handle, self.type, self.dtype = handle, type, type.scalar
-        self.shape, self.numel = found
+        self.shape, self.numel = shape_parts
 
     tl.block_type.__init__ = block
     tl.tensor.__init__ = tensor
 
 
 def _shape_blocks(interpreter: Any) -> None:
-    """Spread blocks, and give them axes, by the C of numpy: its own Python is slow."""
+    """Broadcast blocks, and add axes, by numpy's C functions: its Python functions are slow."""
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
 
     def broadcast(_: Any, block: Any, shape: Any) -> Any:
@@ -141,24 +140,24 @@ def _shape_blocks(interpreter: Any) -> None:
 
 
 def _keep_arguments(interpreter: Any) -> None:
-    """Pass tensors on the CPU as they are; the stock interpreter makes an alias of each."""
+    """Pass tensors on the CPU unchanged; the stock interpreter creates aliases."""
     executor = interpreter.GridExecutor
     stock_take, stock_restore = executor._init_args_hst, executor._restore_args_dev
 
     def take(self: Any, args: Any, kwargs: Any) -> Any:
-        if all(_is_on_host(each) for each in (*args, *kwargs.values())):
+        if all(_is_on_host(argument) for argument in (*args, *kwargs.values())):
             return list(args), kwargs
         return stock_take(self, args, kwargs)
 
-    def restore(self: Any, args: Any, taken: Any, kwargs: Any, taken_kwargs: Any) -> None:
-        if taken_kwargs is not kwargs:
-            stock_restore(self, args, taken, kwargs, taken_kwargs)
+    def restore(self: Any, args: Any, host_args: Any, kwargs: Any, host_kwargs: Any) -> None:
+        if host_kwargs is not kwargs:
+            stock_restore(self, args, host_args, kwargs, host_kwargs)
 
     executor._init_args_hst, executor._restore_args_dev = take, restore
 
 
 def _is_on_host(argument: Any) -> bool:
-    """Whether `argument` holds no memory, or a CPU's; a descriptor has it in `base`."""
+    """Return True if `argument` has no memory or a CPU's; a descriptor has it in `base`."""
     if isinstance(argument, tuple):
         return all(map(_is_on_host, argument))
     base = getattr(argument, "base", argument)

@@ -1,15 +1,14 @@
-"""Plans: what a call of triton.language comes to, taken down once and done again.
+"""Plans: record the builder's operations of a call of triton.language once, and repeat them.
 
-A function of triton.language that does arithmetic spends most of its time on types: to which one
-its operands are cast, over which shape they are spread. All of that follows from the types of its
-arguments and from the numbers among them, and never from what a block holds. So the first call with
-such arguments is taken down: which operations of Triton's builder it came to, in which order, on
-which operands. That is its plan. Later calls do these operations alone, and those of constants
-aren't done again.
+A function of triton.language that does arithmetic spends most of its time on types: it casts its
+operands and broadcasts them. Types and shapes depend only on the types of its arguments and on the
+numbers among them, never on the values of a block. So the first call with such arguments records a
+plan: the operations of Triton's builder in order, with their operands. Later calls do only these
+operations, without those on constants, whose results are kept.
 
-What a plan can't hold (an argument of another kind, a result that isn't one tensor) is called as
-ever. So is a load whose `other` is a tensor: Triton asks whether it is true. Atomics, reductions
-and what has an effect besides have no plans.
+A call that doesn't fit a plan (an argument of another kind, a result that isn't one tensor) runs as
+before. So does a load whose `other` is a tensor: Triton tests if it is true. Atomics, reductions
+and functions with side effects have no plans.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _FUNCTIONS = (
     "fdiv floor fma full log log2 logical_and logical_or maximum minimum mul num_programs permute "
     "program_id reshape rsqrt sin sqrt sqrt_rn store sub to trans umulhi where"
 )
-_PLANNED = frozenset([*(f"__{each}__" for each in _OPERATORS.split()), *_FUNCTIONS.split()])
-# Operations that have no operands, and are no constants.
+_PLANNED = frozenset([*(f"__{name}__" for name in _OPERATORS.split()), *_FUNCTIONS.split()])
+# Operations that have no operands, and whose results aren't constant.
 _OF_PROGRAMS = frozenset(["create_get_program_id", "create_get_num_programs"])
-_OTHER = 2  # its place among the arguments of a load
-_MOST = 2**14  # plans; a kernel makes more where ever new numbers stand beside its tensors
-_LARGE = 2**20  # bytes of a constant, which is made each time
+_OTHER = 2  # the place of `other` among the arguments of a load
+_MOST = 2**14  # plans; a kernel needs more if new numbers appear beside its tensors all the time
+_LARGE = 2**20  # bytes; a larger constant isn't kept
 
 
 def mend(interpreter: Any) -> None:
@@ -61,9 +60,9 @@ def mend(interpreter: Any) -> None:
 
 @dataclass(slots=True)
 class _Plan:
-    """run: does it, given the builder, the operands and the constants.
+    """A plan: `run` does it with the builder, the operands and the constants.
 
-    fields: of the tensor that it makes, but for its handle.
+    `fields` are the attributes of the result, without its handle.
     """
 
     run: Callable[[Any, list[Any], list[Any]], Any]
@@ -75,12 +74,12 @@ class _Plans:
     def __init__(self, builder: Any, handle: type) -> None:
         self.builder, self.handle = builder, handle
         self.semantic = TritonSemantic(builder)
-        self.known: dict[Any, _Plan | None] = {}
-        self.noting: TritonSemantic[Any] | None = None  # while a call is taken down
+        self.plans: dict[Any, _Plan | None] = {}
+        self.noting: TritonSemantic[Any] | None = None  # set while a call is recorded
 
     def of(self, member: Any) -> Callable[..., Any]:
-        """`member` of triton.language, planned."""
-        known, builder, tensor, new = self.known, self.builder, tl.tensor, object.__new__
+        """Return `member` of triton.language with plans."""
+        plans, builder, tensor, new = self.plans, self.builder, tl.tensor, object.__new__
 
         def planned(*args: Any, **named: Any) -> Any:
             named.pop("_semantic", None)
@@ -88,31 +87,31 @@ class _Plans:
                 return member(*args, **named, _semantic=self.noting)
             operands: list[Any] = []
             key = [member]
-            for each in args:
-                if type(each) is tensor:
-                    operands.append(each.handle)
-                    key.append(each.type.name)
+            for argument in args:
+                if type(argument) is tensor:
+                    operands.append(argument.handle)
+                    key.append(argument.type.name)
                 else:
-                    key.append(_told_apart(each, operands))
-            for name, each in named.items():
-                key += name, _told_apart(each, operands)
+                    key.append(_key_of(argument, operands))
+            for name, argument in named.items():
+                key += name, _key_of(argument, operands)
             of_call = tuple(key)
             try:
-                plan = known[of_call]
+                plan = plans[of_call]
             except KeyError:
-                return self._taken_down(of_call, args, named, operands)
+                return self._recorded(of_call, args, named, operands)
             except TypeError:  # an argument of another kind
                 plan = None
             if plan is None:
                 return member(*args, **named, _semantic=self.semantic)
-            made = new(tensor)
-            made.__dict__ = {**plan.fields, "handle": plan.run(builder, operands, plan.constants)}
-            return made
+            result = new(tensor)
+            result.__dict__ = {**plan.fields, "handle": plan.run(builder, operands, plan.constants)}
+            return result
 
         return planned
 
     def of_load(self, member: Any) -> Callable[..., Any]:
-        """tl.load, planned; the load is told whether it was given an `other`."""
+        """Return tl.load with plans; `GIVEN` tells the builder if the load has an `other`."""
         planned = self.of(member)
 
         def load(*args: Any, **named: Any) -> Any:
@@ -128,24 +127,24 @@ class _Plans:
 
         return load
 
-    def _taken_down(
+    def _recorded(
         self, key: tuple[Any, ...], args: Any, named: dict[str, Any], operands: list[Any]
     ) -> Any:
-        """What the call makes, whose plan is kept."""
-        if len({id(each) for each in operands}) < len(operands):
-            # Of x + x it couldn't be told which of the two an operation takes.
-            args = tuple([_copied(each) for each in args])
-            operands = [each.handle for each in args if type(each) is tl.tensor]
+        """Make the call, keep its plan, and return the result."""
+        if len({id(handle) for handle in operands}) < len(operands):
+            # Copies make the two operands of x + x distinguishable.
+            args = tuple([_copied(argument) for argument in args])
+            operands = [argument.handle for argument in args if type(argument) is tl.tensor]
         notes = _Notes(self.builder, self.handle)
         self.noting = TritonSemantic(notes)
         try:
-            made = key[0](*args, **named, _semantic=self.noting)
+            result = key[0](*args, **named, _semantic=self.noting)
         finally:
             self.noting = None
-        if len(self.known) >= _MOST:
-            self.known.clear()
-        self.known[key] = notes.plan(operands, made)
-        return made
+        if len(self.plans) >= _MOST:
+            self.plans.clear()
+        self.plans[key] = notes.plan(operands, result)
+        return result
 
 
 def _copied(argument: Any) -> Any:
@@ -158,59 +157,59 @@ _PLAIN = frozenset([int, bool, str, type(None)])
 _SERIES = frozenset([tuple, list, tl.tuple])
 
 
-def _told_apart(argument: Any, operands: list[Any]) -> Any:
-    """What of an argument a plan follows from; the tensors in it are added to `operands`.
+def _key_of(argument: Any, operands: list[Any]) -> Any:
+    """Return the part of an argument that decides the plan; append its tensors to `operands`.
 
-    Of another kind a list, which is no key.
+    An argument of another kind gives a list, which can't be a key.
     """
     kind = type(argument)
     if kind is tl.tensor:
         operands.append(argument.handle)
         return argument.type.name
     if kind is tl.constexpr:
-        return kind, _told_apart(argument.value, operands)
+        return kind, _key_of(argument.value, operands)
     if kind in _PLAIN:
         return kind, argument  # 1 and True are equal
     if kind is float:
         return kind, argument.hex()  # 0.0 and -0.0 are equal, and NaN is no key
     if kind in _SERIES:
-        return kind, *[_told_apart(each, operands) for each in argument]
+        return kind, *[_key_of(element, operands) for element in argument]
     if kind is slice:
         ends = argument.start, argument.stop, argument.step
-        return kind, *[_told_apart(each, operands) for each in ends]
+        return kind, *[_key_of(end, operands) for end in ends]
     if isinstance(argument, tl.dtype):
         return kind, argument.name
     return []
 
 
 class _Notes:
-    """Triton's builder, which takes down what it is asked to do."""
+    """Triton's builder, which also records its operations."""
 
     def __init__(self, builder: Any, handle: type) -> None:
         self._builder, self._handle = builder, handle
         self._steps: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = []
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._builder, name)
-        if not callable(found):
-            return found
+        operation = getattr(self._builder, name)
+        if not callable(operation):
+            return operation
 
         def noted(*args: Any, **named: Any) -> Any:
-            made = found(*args, **named)
-            if self._is_handle(made) or name.startswith("create_"):
-                self._steps.append((name, args, named, made))
-            return made
+            result = operation(*args, **named)
+            if self._is_handle(result) or name.startswith("create_"):
+                self._steps.append((name, args, named, result))
+            return result
 
         return noted
 
-    def plan(self, operands: list[Any], made: Any) -> _Plan | None:
-        """The plan of a call on `operands` that made this; None where there is none.
+    def plan(self, operands: list[Any], result: Any) -> _Plan | None:
+        """Return the plan of a call on `operands` with this result, or None.
 
-        Each operation is a line of Python. Those of constants are done already.
+        An operation becomes a line of Python; operations on constants are done already.
         """
-        if type(made) is not tl.tensor or not all(map(self._is_handle, operands)):
+        if type(result) is not tl.tensor or not all(map(self._is_handle, operands)):
             return None
-        names = {id(each): f"h[{place}]" for place, each in enumerate(operands)}
+        names = {id(handle): f"h[{place}]" for place, handle in enumerate(operands)}
         fixed: set[int] = set()
         constants: list[Any] = []
         lines: list[str] = []
@@ -222,21 +221,21 @@ class _Notes:
             return f"k[{len(constants) - 1}]"
 
         for name, args, named, out in self._steps:
-            of = {id(each) for each in args if self._is_handle(each)}
+            of = {id(argument) for argument in args if self._is_handle(argument)}
             is_small = self._is_handle(out) and out.data.nbytes <= _LARGE
             if is_small and of <= fixed and name not in _OF_PROGRAMS:
                 fixed.add(id(out))
                 continue
-            nested = [value for each in args if isinstance(each, tuple | list) for value in each]
+            nested = [value for group in args if isinstance(group, tuple | list) for value in group]
             if named or not of <= fixed | names.keys() or any(map(self._is_handle, nested)):
                 return None
             lines.append(f" x{len(lines)} = b.{name}({', '.join(map(name_of, args))})")
             names[id(out)] = f"x{len(lines) - 1}"
-        if made.handle is not None:
-            if id(made.handle) not in fixed | names.keys():
+        if result.handle is not None:
+            if id(result.handle) not in fixed | names.keys():
                 return None
-            lines.append(f" return {name_of(made.handle)}")
-        fields = {name: each for name, each in vars(made).items() if name != "handle"}
+            lines.append(f" return {name_of(result.handle)}")
+        fields = {name: value for name, value in vars(result).items() if name != "handle"}
         return _Plan(_function("\n".join(lines)), constants, fields)
 
     def _is_handle(self, value: Any) -> bool:
@@ -246,6 +245,6 @@ class _Notes:
 @cache
 def _function(lines: str) -> Any:
     scope: dict[str, Any] = {}
-    # In this file, as what looks for a kernel's line on the stack sees it.
+    # The code claims to be in this file, so that the search for a kernel's line skips it.
     exec(compile(f"def run(b, h, k):\n{lines}", __file__, "exec"), scope)  # noqa: S102
     return scope["run"]

@@ -1,21 +1,20 @@
-"""Triton's interpreter with bfloat16 and tl.dot made right.
+"""Repair bfloat16 and tl.dot in Triton's interpreter, and install all other repairs.
 
 The stock interpreter keeps bfloat16 as uint16: it adds and multiplies bit patterns, truncates
-fp32 on the way to bfloat16, and fails on atomics. Here its numpy dtype is ml_dtypes' bfloat16,
-whose arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. Casts that ask for
-rounding toward zero get it. Casts to fp8 round to nearest even too, and saturate; the stock ones
-round wrongly where the fraction carries, and among subnormals.
+fp32 in casts to bfloat16, and fails on atomics. Here its numpy dtype is ml_dtypes' bfloat16, whose
+arithmetic goes through fp32 and rounds to nearest even, as a GPU's does. Casts with rounding toward
+zero truncate. Casts to fp8 round to nearest even too, and saturate; the stock casts round wrongly
+where the fraction carries, and among subnormals.
 
-An argument has the type that it has when compiled, see arguments.py; a loop counts in
-the type that it has when compiled, see loops.py; comparisons, fma and minima of NaN are
-in operations.py, with what the interpreter can't run.
+arguments.py gives arguments their compiled types; loops.py counts loops in their compiled type;
+operations.py mends comparisons, fma and minima of NaN, and refuses missing operations.
 
-Its tl.dot is exact fp32 whatever the input precision. Here fp32 operands of "tf32", the default,
-lose all but 10 bits of their fraction, by truncation: Triton hands the registers to the tensor
-cores as they are, and those ignore the rest. "tf32x3" is three such products, high x high and each
-high x low. Products of halves are summed in fp32.
+The stock tl.dot is exact fp32 for any input precision. Here fp32 operands of "tf32", the default,
+lose all but 10 bits of their fraction, by truncation: Triton passes the registers to the tensor
+cores unchanged, and the tensor cores ignore the rest. "tf32x3" is three such products: high x high
+and twice high x low. Products of halves are summed in fp32.
 
-`probe` shows that each of these took effect on this Triton version.
+`probe` checks that each repair took effect on this Triton version.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = (tl.float16, tl.bfloat16, tl.float32, tl.float64)
 
 
-# By Triton's names; the stock interpreter keeps them as their bits, and so does this.
+# fp8 types by Triton's names; the interpreter keeps their values as bits.
 _EIGHTS = {"fp8e4nv": ml_dtypes.float8_e4m3fn, "fp8e5": ml_dtypes.float8_e5m2}
 
 TRIED = "use triton 3.6, 3.7, 3.8 or 3.9"
 
 
 class InterpreterError(RuntimeError):
-    """The interpreter of this Triton version can't be mended; the message says what is wrong."""
+    """The interpreter of this Triton version can't be mended; the message says why."""
 
 
 def _toward_zero(data: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """`data` cast to `dtype` by truncation: nearest, then one step back where that grew."""
+    """Cast `data` to `dtype` by truncation: to nearest, then one step back if that grew."""
     nearest = data.astype(dtype)
     grew = np.abs(nearest.astype(np.float64)) > np.abs(data.astype(np.float64))
     bits = nearest.view(np.uint16).copy()
@@ -58,7 +57,7 @@ def _toward_zero(data: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray
 
 
 def _eighth(data: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """The bits of `data` in 8 bits, to nearest even; what is too large is the largest number."""
+    """Return the bits of `data` in fp8, rounded to nearest even and saturated."""
     kind = np.dtype(_EIGHTS[name])
     most = float(ml_dtypes.finfo(kind).max)
     narrow: np.ndarray[Any, Any] = np.clip(data.astype(np.float32), -most, most).astype(kind)
@@ -66,7 +65,7 @@ def _eighth(data: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _truncated(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """fp32 `data` with 10 of its 23 bits of fraction, as tensor cores read it for tf32."""
+    """Return fp32 `data` with 10 of its 23 bits of fraction, as tensor cores read tf32."""
     return (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
@@ -107,17 +106,17 @@ def install() -> None:
     builder = interpreter.InterpreterBuilder
     handle = interpreter.TensorHandle
     stock_fp_to_fp, rtz = builder.create_fp_to_fp, interpreter._ir.ROUNDING_MODE.RTZ
-    kept: dict[str, Any] = {}  # the stock one builds a table at every call
+    kept: dict[str, Any] = {}  # the stock function builds a table at every call
     if getattr(stock_np_dtype, "mended", False):
         return
 
     def np_dtype(tt_dtype: Any) -> Any:
         scalar = tt_dtype.scalar
-        found = kept.get(scalar.name)
-        if found is None:
-            found = _BFLOAT16 if scalar == tl.bfloat16 else stock_np_dtype(scalar)
-            kept[scalar.name] = found
-        return found
+        kind = kept.get(scalar.name)
+        if kind is None:
+            kind = _BFLOAT16 if scalar == tl.bfloat16 else stock_np_dtype(scalar)
+            kept[scalar.name] = kind
+        return kind
 
     np_dtype.mended = True  # type: ignore[attr-defined]
 
@@ -137,7 +136,7 @@ def install() -> None:
     def bf16_constant(_: Any, value: float) -> Any:
         return handle(np.array([value], dtype=_BFLOAT16), tl.bfloat16)
 
-    np.seterr(all="ignore")  # a GPU overflows and divides without a word
+    np.seterr(all="ignore")  # a GPU overflows and divides by zero without an error
     interpreter._get_np_dtype = np_dtype
     builder.cast_impl = cast
     builder.create_fp_to_fp = fp_to_fp
@@ -160,16 +159,16 @@ def install() -> None:
 
 
 def _mend_memory(interpreter: Any) -> None:
-    """Loads and stores of bfloat16 as the integers of its bits: Triton 3.9's take no other type."""
+    """Load and store bfloat16 as integers of its bits, since Triton 3.9 requires them."""
     builder = interpreter.InterpreterBuilder
     stock_load, stock_store = builder.create_masked_load, builder.create_masked_store
     handle = interpreter.TensorHandle
 
-    @functools.wraps(stock_load)  # whose signature says how to call it
+    @functools.wraps(stock_load)  # strict/access.py inspects the signature
     def load(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any, **more: Any) -> Any:
         lanes = mask if isinstance(mask, np.ndarray) else mask.data  # a descriptor's is bare
-        given = operations.GIVEN
-        if other is None and not (given and given[-1]) and not lanes.all():
+        has_other = operations.GIVEN
+        if other is None and not (has_other and has_other[-1]) and not lanes.all():
             masked_lanes.note(line(), lambda: masked_lanes.UNNAMED)
         if pointers.get_element_ty() != tl.bfloat16:
             return stock_load(self, pointers, mask, other, *rest, **more)
@@ -190,7 +189,7 @@ def _mend_memory(interpreter: Any) -> None:
 
 
 def _mend_atomics(interpreter: Any) -> None:
-    """Atomic operations on bfloat16, of which the stock interpreter has none."""
+    """Add atomic operations on bfloat16, which the stock interpreter lacks."""
     stock_atomic_rmw = interpreter.InterpreterBuilder.create_atomic_rmw
 
     @functools.wraps(stock_atomic_rmw)
@@ -214,7 +213,7 @@ def _mend_atomics(interpreter: Any) -> None:
 
 
 def _mend_dot(interpreter: Any) -> None:
-    """tl.dot with fp32 sums, by its input precision."""
+    """Make tl.dot sum in fp32, and follow its input precision."""
     stock_dot = interpreter.InterpreterBuilder.create_dot
     handle, precision = interpreter.TensorHandle, interpreter._ir.INPUT_PRECISION
 
@@ -290,8 +289,8 @@ def probe() -> None:
     counted = torch.zeros(2, dtype=torch.int64)
     _probe_loop_kernel[(1,)](counted, 2**31 - 2, 2**31)
     running = torch.zeros(1, dtype=torch.bfloat16)
-    for each in y:
-        running += each
+    for element in y:
+        running += element
     checks = [
         ("casts fp32 to bfloat16 wrongly", near, x.bfloat16()),
         ("ignores rounding toward zero", cut, truncated),
@@ -310,30 +309,30 @@ def probe() -> None:
 
 
 def _dots() -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """What tl.dot could do wrongly, what it gave and what is right, in fp16 and bfloat16."""
-    size, found = 16, []
+    """Return checks of tl.dot: the possible fault, the computed and the expected values."""
+    size, checks = 16, []
     x = torch.ones(size, size)
-    x[0, 0], x[1, 0] = 4096.0, 256.0  # to which fp16, and bfloat16, can't add 1 fifteen times
-    x[2:] = 1 + 2.0**-10 + 2.0**-11  # the last of which tf32 doesn't hold
+    x[0, 0], x[1, 0] = 4096.0, 256.0  # adding 1 fifteen times fails in fp16, and in bfloat16
+    x[2:] = 1 + 2.0**-10 + 2.0**-11  # tf32 can't represent the last term
     tf32, ieee = torch.empty(2, size, size)
     for dtype in (torch.float16, torch.bfloat16):
         half = torch.empty(size, size, dtype=dtype)
         _probe_dot_kernel[(1,)](x, half, tf32, ieee, SIZE=size)
-        found.append((f"sums products of {dtype} in less than fp32", half, _rows(x.to(dtype))))
+        checks.append((f"sums products of {dtype} in less than fp32", half, _rows(x.to(dtype))))
     cut = torch.where(x < 2, x - x.frac() % 2.0**-10, x)
     return [
-        *found,
+        *checks,
         ("computes tf32 products with more than tf32's bits", tf32, _rows(cut)),
         ("computes ieee products with fewer than fp32's bits", ieee, _rows(x)),
     ]
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    """The sum of each row of a square `x`, in every column."""
+    """Return the sum of each row of a square `x`, in every column."""
     return x.double().sum(1, keepdim=True).to(x.dtype).expand_as(x)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements as integers, so that -0 isn't 0."""
+    """Return a tensor's elements as integers, so that -0 differs from 0."""
     kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.contiguous().view(kinds[tensor.element_size()])

@@ -1,1 +1,1 @@
-"""The profile suite: what a call costs in energy, at which clocks, and what held them down."""
+"""The profile suite: a call's energy, its clocks, and the reasons for low clocks."""

@@ -1,4 +1,4 @@
-"""What `nox -s profile` runs where nobody says: ours and its peers, each on a case of its op."""
+"""The default pairs of `nox -s profile`: our kernels and their peers, on cases of their op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernel_workbench.suites.run.selection import listed_as_served, of_ops_of_ou
 
 Distribution = Literal["normal", "zeros"]
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "zeros")
-# Above it arithmetic draws the power, which the values then change; below, memory does.
+# Above this ratio arithmetic draws most power, and values change it; below, memory does.
 _FLOPS_A_BYTE = 50.0
 
 
@@ -26,26 +26,26 @@ def profiled_cases(
     kernels: Sequence[Kernel],
     refusal: Callable[[Kernel, Case], str | None],
 ) -> tuple[Case, ...]:
-    """This list's, of the kernels' ops; with --case any of bench's and of the op's own too.
+    """Return the profiled cases of the kernels' ops; --case also selects bench's and the op's own.
 
-    refusal: why a kernel's domain doesn't hold a case; None where it does.
-    --cases' files take the place of all of these.
+    `refusal` returns why a kernel's domain rejects a case, or None. The files of --cases replace
+    all of these cases.
     """
 
     def of_op(op: str) -> tuple[Case, ...]:
-        of_kernels = [each for each in kernels if each.op.name == op]
+        of_kernels = [kernel for kernel in kernels if kernel.op.name == op]
         profiled = OPS[op].workloads.profiled
         mine = listed_as_served(profiled, of_kernels, refusal, options.dtype)
         return (*mine, *OPS[op].workloads.timed("cuda"), *OPS[op].cases()) if options.case else mine
 
     named = options.kernel or options.kernels or options.op or options.cases
     with_cases = [
-        each
-        for each in (kernels if named else of_ops_of_ours(kernels))
-        if options.cases or of_op(each.op.name)
+        kernel
+        for kernel in (kernels if named else of_ops_of_ours(kernels))
+        if options.cases or of_op(kernel.op.name)
     ]
     if not with_cases:
-        ops = ", ".join(sorted({each.op.name for each in kernels}))
+        ops = ", ".join(sorted({kernel.op.name for kernel in kernels}))
         raise pytest.UsageError(f"no case of {ops} is profiled by default; name one by --case")
     return selected_cases(options, device, with_cases, of_op)
 
@@ -53,32 +53,32 @@ def profiled_cases(
 def profiled_kernels(
     options: Namespace, kernels: Sequence[Kernel], cases: Sequence[Case], sm: int
 ) -> dict[str, tuple[Kernel, ...]]:
-    """By a case's id: all of the kernels where they were named, else ours that serves it and peers.
+    """Return the kernels by case id: the named ones, else our kernel for the case and its peers.
 
-    Ours is the one that dispatch takes: the first in order that doesn't leave it to others.
+    Our kernel is the one that dispatch takes: the first that doesn't leave the case to others.
     """
     if options.kernel or options.kernels:
         return {
-            case.id(): tuple(each for each in kernels if each.op.name == case.op) for case in cases
+            case.id(): tuple(one for one in kernels if one.op.name == case.op) for case in cases
         }
     chosen = {}
     for case in cases:
-        of_op = [each for each in kernels if each.op.name == case.op]
+        of_op = [kernel for kernel in kernels if kernel.op.name == case.op]
         ours = [
-            each
-            for each in of_op
-            if each.origin == "ours"
-            and not each.op.left_out
-            and each.left_to_others(case, sm) is None
+            kernel
+            for kernel in of_op
+            if kernel.origin == "ours"
+            and not kernel.op.left_out
+            and kernel.left_to_others(case, sm) is None
         ]
-        peers = [each for each in of_op if each.profiled]
+        peers = [kernel for kernel in of_op if kernel.profiled]
         chosen[case.id()] = (*ours[:1], *peers)
     return chosen
 
 
-def distributions_of(asked: Sequence[str], case: Case) -> tuple[Distribution, ...]:
-    """What a case is looped on: those asked for; by default zeros too where arithmetic is most."""
-    if asked:
-        return tuple(each for each in DISTRIBUTIONS if each in asked)
+def distributions_of(chosen: Sequence[str], case: Case) -> tuple[Distribution, ...]:
+    """Return the chosen distributions; by default normal, and zeros where arithmetic dominates."""
+    if chosen:
+        return tuple(name for name in DISTRIBUTIONS if name in chosen)
     op = OPS[case.op]
     return DISTRIBUTIONS if op.flops(case) > _FLOPS_A_BYTE * op.bytes(case) else ("normal",)

@@ -1,8 +1,8 @@
-"""From a loop and the trace beside it to a record's windows, and from windows to a row's figures.
+"""Windows of a record from a loop and its trace, and a row's figures from windows.
 
-Energy of a call is the counter's, over the calls of its window. Its error, 95 %, is what trials
-scatter by (Student's t) and the counter's, each bounded window by window, in quadrature; a board's
-own gain is in neither.
+The energy of a call is the counter's energy divided by the calls of its window. The 95 % error adds
+two errors in quadrature: the scatter of trials (Student's t) and the counter's bound in each
+window. Neither contains the board's own gain error.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from kernel_workbench.profiles.windows import NS, Figures, measure
 from kernel_workbench.reports.record import Validity, Window
 
 CONFIDENCE = 0.95
-MOST_SLOWDOWN = 0.005  # past it the sampler is part of what it measures
-MOST_DISAGREEMENT = 0.02  # of the energy counter and the integral of sampled power
-# A loop's own events against the host's clock: past it the two don't tell of the same loop.
+MOST_SLOWDOWN = 0.005  # a larger slowdown means that the sampler disturbs the measurement
+MOST_DISAGREEMENT = 0.02  # between the energy counter and the integral of sampled power
+# The most that a loop's own events may differ from the host's clock.
 _MOST_CLOCK_ERROR = 0.02
 _HEAT = ("SW thermal slowdown", "HW thermal slowdown", "HW slowdown", "HW power brake")
 _SHARE_IN_HEAT = 0.01
 
 
 class Reply(BaseModel):
-    """What a worker says of a loop: see `loop.Looped`."""
+    """A worker's report of a loop: see `loop.Looped`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +41,7 @@ class Reply(BaseModel):
     batches: tuple[tuple[int, int, float], ...]
 
     def begun(self) -> list[tuple[int, int, int, float]]:
-        """Each batch with when it began: begin and end in ns, calls, device time in us."""
+        """Return for each batch: begin and end in ns, calls, device time in us."""
         ends = [self.began_ns, *(end for end, _, _ in self.batches)]
         return [
             (before, end, calls, device_us)
@@ -49,7 +49,7 @@ class Reply(BaseModel):
         ]
 
     def calls_by(self, at_s: float) -> float:
-        """The calls made by a time of CLOCK_MONOTONIC; within a batch they go on evenly."""
+        """Return the calls finished at a time of CLOCK_MONOTONIC, interpolated within a batch."""
         batches = self.begun()
         ends = [end * NS for _, end, _, _ in batches]
         place = bisect_right(ends, at_s)
@@ -60,18 +60,18 @@ class Reply(BaseModel):
         return done
 
     def device_us(self, begin_s: float, end_s: float) -> float | None:
-        """Device time of a call, of the batches that lie whole between two times."""
+        """Return the device time of a call, in us, over the whole batches between two times."""
         inside = [
             (calls, device_us)
             for begin, end, calls, device_us in self.begun()
             if begin_s <= begin * NS and end * NS <= end_s
         ]
-        made = sum(calls for calls, _ in inside)
-        return sum(device_us for _, device_us in inside) / made if made else None
+        count = sum(calls for calls, _ in inside)
+        return sum(device_us for _, device_us in inside) / count if count else None
 
 
 def window_of(trace: Trace, reply: Reply, dropped_s: float) -> Window:
-    """One trial's window: from `dropped_s` after the loop began to the end of its last batch."""
+    """Return a trial's window, from `dropped_s` after the loop's begin to its last batch's end."""
     begin_s = reply.began_ns * NS + dropped_s
     end_s = reply.batches[-1][0] * NS
     figures = measure(trace, begin_s, end_s)
@@ -98,13 +98,14 @@ def window_of(trace: Trace, reply: Reply, dropped_s: float) -> Window:
 
 
 def window_in_record(figures: Figures) -> Window:
-    """The figures as a record spells them: a field of both has one name."""
-    known: dict[str, Any] = asdict(figures) | {
+    """Return the figures as a record's window: fields of the same name are copied."""
+    values: dict[str, Any] = asdict(figures) | {
         "duration_s": figures.duration_s,
-        "missing": {name: str(each) for name, each in figures.missing.items()},
+        "missing": {name: str(reason) for name, reason in figures.missing.items()},
         "validity": _validity(figures),
     }
-    return Window(**{each.name: known[each.name] for each in fields(Window) if each.name in known})
+    names = [column.name for column in fields(Window) if column.name in values]
+    return Window(**{name: values[name] for name in names})
 
 
 def _validity(figures: Figures) -> Validity:
@@ -114,17 +115,17 @@ def _validity(figures: Figures) -> Validity:
 
 
 def mean_power_w(window: Window) -> float | None:
-    """By the energy counter, else by the samples."""
+    """Return the mean power in watts, by the energy counter if there is one, else by samples."""
     if window.energy_counter_j is not None and window.duration_s > 0:
         return window.energy_counter_j / window.duration_s
     return None if window.power_w is None else window.power_w.mean
 
 
 def slowdown(trace: Trace, reply: Reply) -> float | Missing:
-    """How much longer a call takes while the sampler samples: of a loop beside one that rests.
+    """Return by which share a call is slower while the sampler samples than while it rests.
 
-    Each stretch of samples is held against the two rests about it, so that what drifts with the
-    GPU's temperature cancels.
+    Each stretch of samples is compared with the rests before and after it, so that a drift with
+    the GPU's temperature cancels.
     """
     if not trace.samples:
         return trace.without()
@@ -142,46 +143,46 @@ def slowdown(trace: Trace, reply: Reply) -> float | Missing:
 
 
 def _stretches(trace: Trace) -> list[tuple[float, float]]:
-    """Begin and end of each run of samples that has no rest in it."""
+    """Return the begin and end of each run of samples without a rest."""
     rest_s = 5 * trace.period_ms * 1e-3
-    found: list[tuple[float, float]] = []
+    stretches: list[tuple[float, float]] = []
     for sample in trace.samples:
         at_s, done_s = sample.at_ns * NS, sample.done_ns * NS
-        if found and at_s - found[-1][1] < rest_s:
-            found[-1] = found[-1][0], done_s
+        if stretches and at_s - stretches[-1][1] < rest_s:
+            stretches[-1] = stretches[-1][0], done_s
         else:
-            found.append((at_s, done_s))
-    return found
+            stretches.append((at_s, done_s))
+    return stretches
 
 
 def counted_windows(trials: Sequence[Window]) -> tuple[list[Window], Validity, list[str]]:
-    """The windows that a row's figures are of: the steady ones, if they are half of all or more."""
-    known = [each for each in trials if each.validity != "invalid" and each.calls]
-    steady = [each for each in known if each.validity == "valid"]
-    codes = list(dict.fromkeys(code for each in trials for code in each.codes))
+    """Return the windows for a row's figures: the steady ones if they are at least half of all."""
+    valid = [trial for trial in trials if trial.validity != "invalid" and trial.calls]
+    steady = [trial for trial in valid if trial.validity == "valid"]
+    codes = list(dict.fromkeys(code for trial in trials for code in trial.codes))
     if steady and 2 * len(steady) >= len(trials):
         left = len(trials) - len(steady)
         return steady, "valid", [*codes, f"{left} of {len(trials)} left out"] if left else codes
-    return known, "transient" if known else "invalid", codes
+    return valid, "transient" if valid else "invalid", codes
 
 
 def energy_per_call(counted: Sequence[Window]) -> tuple[float, float | None] | None:
-    """Joules, and its error; the error is None where one trial says nothing of scatter.
+    """Return the energy of a call and its error, in joules; one trial gives no error (None).
 
-    By the counter, or where no window has one by the integral, whose error is the scatter alone.
+    The energy is the counter's; without a counter it is the integral's, whose error is scatter.
     """
-    by_counter = [each for each in counted if each.energy_counter_j is not None]
+    by_counter = [window for window in counted if window.energy_counter_j is not None]
     if by_counter:
-        each_j = [each.energy_counter_j / each.calls for each in by_counter]  # type: ignore[operator]
+        each_j = [window.energy_counter_j / window.calls for window in by_counter]  # type: ignore[operator]
         counter_j = [
-            (each.energy_counter_error_j or 0.0) / each.calls  # type: ignore[operator]
-            for each in by_counter
+            (window.energy_counter_error_j or 0.0) / window.calls  # type: ignore[operator]
+            for window in by_counter
         ]
     else:
         each_j = [
-            each.energy_integral_j / each.calls  # type: ignore[operator]
-            for each in counted
-            if each.energy_integral_j is not None
+            window.energy_integral_j / window.calls  # type: ignore[operator]
+            for window in counted
+            if window.energy_integral_j is not None
         ]
         counter_j = [0.0] * len(each_j)
     if not each_j:
@@ -193,8 +194,8 @@ def energy_per_call(counted: Sequence[Window]) -> tuple[float, float | None] | N
 
 
 def half_interval(values: Sequence[float]) -> float:
-    """Half of Student's 95 % interval of the mean of two values or more."""
-    from scipy import stats  # noqa: PLC0415  (a second that a refusal needn't take)
+    """Return half of Student's 95 % interval of the mean of two values or more."""
+    from scipy import stats  # noqa: PLC0415  (the import takes a second)
 
     t = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
     return float(t) * statistics.stdev(values) / math.sqrt(len(values))

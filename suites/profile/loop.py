@@ -1,12 +1,12 @@
-"""In a worker: a kernel looped for some seconds, with the times by which a judge finds its calls.
+"""Loop a kernel for some seconds in a worker, and report when its calls ran.
 
-The call is captured in a CUDA graph, so that no host time makes the GPU idle between calls, several
-to a graph on inputs that lie apart, and replayed in batches, of which two are always queued. Of
-each batch its end on CLOCK_MONOTONIC and its device time are kept. What can't be captured is called
-as it is, and said to be.
+A CUDA graph captures several calls on separate inputs, so that the GPU isn't idle between calls.
+The graph is replayed in batches, two of which are always queued. The worker keeps each batch's end
+on CLOCK_MONOTONIC and its device time. A call that can't be captured is made directly, and the
+report says so.
 
-With a seed the inputs' signs are changed after the loop, what was looped runs once more, and its
-outputs are returned: a kernel that only gave back what it had kept is then wrong.
+With a seed, the signs of the inputs change after the loop, the loop's calls run once more, and the
+worker returns their outputs: a kernel that returned stored outputs is then wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case, Inputs
 
-# A candidate may put others in their places: these are taken before one is imported.
+# A candidate may replace these functions: they are bound before a candidate is imported.
 _Event = torch.cuda.Event
 _Stream = torch.cuda.Stream
 _Graph = torch.cuda.CUDAGraph
@@ -35,18 +35,18 @@ _current_stream = torch.cuda.current_stream
 _synchronize = torch.cuda.synchronize
 _monotonic_ns = time.monotonic_ns
 
-_WARM_UP = 3  # what compiles and tunes does so at the first, and settles by the third
+_WARM_UP = 3  # a kernel compiles and tunes in the first call, and settles by the third
 _TIMED = 5
-_GRAPH_US = 2e3  # of a graph: a replay costs the host some 10 us
+_GRAPH_US = 2e3  # device time of a graph: a replay costs the host some 10 us
 _MOST_IN_GRAPH = 64
 _QUEUED = 2  # batches, so that the device never waits for the host
 
 
 @dataclass(slots=True)
 class Looped:
-    """A loop that ran. batches: of each its end, in ns, its calls and its device time.
+    """A finished loop. `batches` lists end in ns, calls and device time in us.
 
-    again  what was repeated: the last of its calls leaves its outputs where they were
+    again  repeats the looped calls; the last call writes its outputs to the same place
     """
 
     again: Callable[[], object]
@@ -57,7 +57,7 @@ class Looped:
 
     @property
     def message(self) -> dict[str, Any]:
-        """In JSON."""
+        """The loop as a JSON object."""
         return {
             "began_ns": self.began_ns,
             "captured": self.captured,
@@ -75,32 +75,32 @@ def run_task(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Loop the kernel over the inputs for `settings["seconds"]`, in batches of `batch_s`.
 
-    seed: draws the changes of signs; without one (None) no outputs are returned.
+    `settings["seed"]` draws the changes of signs; None returns no outputs.
     """
     returned: list[object] = [None]
 
-    def call(given: Inputs) -> None:
-        returned[0] = kernel.function(**given)
+    def call(inputs: Inputs) -> None:
+        returned[0] = kernel.function(**inputs)
 
-    calls = [partial(call, each) for each in inputs]
+    calls = [partial(call, inputs_of_call) for inputs_of_call in inputs]
     looped = loop(calls, device, settings["seconds"], settings["batch_s"])
     if settings["seed"] is None:
         return looped.message, {}
     changes = kernel.op.signs(case, settings["seed"])
-    for each in inputs:
-        changes.apply_(each)
+    for operands in inputs:
+        changes.apply_(operands)
     looped.again()
     _synchronize()
-    made = kernel.op.as_tuple(returned[0])
-    assert isinstance(made, tuple | list)
-    outputs = zip(kernel.op.outputs, made, strict=True)
-    return looped.message, {name: each for name, each in outputs if each is not None}
+    results = kernel.op.as_tuple(returned[0])
+    assert isinstance(results, tuple | list)
+    outputs = zip(kernel.op.outputs, results, strict=True)
+    return looped.message, {name: result for name, result in outputs if result is not None}
 
 
 def loop(
     calls: Sequence[Callable[[], object]], device: torch.device, seconds: float, batch_s: float
 ) -> Looped:
-    """Make the calls in turn for so many seconds."""
+    """Make the calls in turn for `seconds`, in batches of `batch_s` seconds."""
     with _on_device(device):
         call_us = _settle(calls)
         turns = max(1, min(round(_GRAPH_US / call_us / len(calls)), _MOST_IN_GRAPH // len(calls)))
@@ -113,7 +113,7 @@ def loop(
 
 
 def _settle(calls: Sequence[Callable[[], object]]) -> float:
-    """Compile, and return about how long a call takes, in microseconds."""
+    """Compile the kernel, and return the rough time of a call in microseconds."""
     for _ in range(_WARM_UP):
         for call in calls:
             call()
@@ -132,7 +132,7 @@ def _settle(calls: Sequence[Callable[[], object]]) -> float:
 def _captured(
     calls: Sequence[Callable[[], object]], turns: int
 ) -> tuple[Callable[[], object], str | None]:
-    """A function that makes every call `turns` times; and why it isn't a graph, if it isn't."""
+    """Return a function that makes every call `turns` times, and why it isn't a graph, or None."""
 
     def directly() -> None:
         for _ in range(turns):
@@ -142,13 +142,13 @@ def _captured(
     stream = _Stream()
     stream.wait_stream(_current_stream())
     try:
-        with _on_stream(stream):  # libraries make their handles of a stream before
+        with _on_stream(stream):  # libraries create their handles for the stream before the capture
             for call in calls:
                 call()
         _current_stream().wait_stream(stream)
         _synchronize()
         graph = _Graph()
-        # Autograd's own threads launch too, and only this one's calls are to be held to a capture.
+        # Autograd's threads launch too; the capture restricts only this thread's calls.
         with _graph(graph, capture_error_mode="thread_local"):
             directly()
         graph.replay()

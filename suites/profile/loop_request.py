@@ -1,4 +1,4 @@
-"""The judge's side of a loop: which GPU, on which inputs, and what a worker says of it."""
+"""The judge's side of a loop: its GPU, its inputs, and the worker's report."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from kernel_workbench.suites.sandbox.parcels import Parcel
 from kernel_workbench.suites.sandbox.wire import Message
 
 LOOP = "kernel_workbench.suites.profile.loop"
-_BATCH_S = 0.05  # of calls: short against a window, long against what a replay costs the host
-_SETTLING_S = 120.0  # of a worker, for compiling and tuning before it loops
+_BATCH_S = 0.05  # short against a window, long against the host's time for a replay
+_SETTLING_S = 120.0  # for a worker to compile and tune before it loops
 _CONFIRMED_S = 0.1
 _MOST_SETS = 8
-_L2S = 2  # the inputs of a replay are larger than so many L2 caches: each call finds it cold
+_L2S = 2  # a replay's inputs exceed this many L2 caches, so that each call finds a cold cache
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The GPU that is profiled. sampler: further options of the sampler's."""
+    """The profiled GPU. `sampler` holds further options for the sampler."""
 
     uuid: str
     pci_bus_id: str | None
@@ -41,12 +41,12 @@ class Card:
     sampler: tuple[str, ...] = ()
 
     def sampling(self, folder: Path) -> Sampling:
-        """How it is sampled, with traces put in the folder."""
+        """Return the settings that sample this GPU and write traces to the folder."""
         return Sampling(self.uuid, folder, self.pci_bus_id, instead=self.sampler)
 
 
 def card_of(device: torch.device) -> Card:
-    """The card as torch sees it, whatever CUDA_VISIBLE_DEVICES is."""
+    """Return the card of a torch device; CUDA_VISIBLE_DEVICES may be anything."""
     properties = torch.cuda.get_device_properties(device)
     return Card(
         str(properties.uuid),
@@ -66,18 +66,18 @@ class Looping:
     module: str
 
     def loop(self, entry: Entry, seconds: float) -> Reply:
-        """What the worker says of a loop of so many seconds. Raises TaskError."""
+        """Loop the entry for `seconds`, and return the worker's report. Raises TaskError."""
         parcels = self._parcels(entry)
         return self._looped(entry.kernel, entry.case, parcels, seconds, None)[0]
 
     def unconfirmed(self, run: Run, kernel: Kernel, case: Case) -> str | None:
-        """Why a loop's outputs aren't right, of the kernel that `run` judged last; None: they are.
+        """Return why outputs of a loop are wrong, or None; `run` must have judged the kernel last.
 
-        Inputs of the loop have signs changed after it, by a secret, and what was looped runs once
+        A secret seed changes signs of the inputs after the loop, and the looped calls run once
         more. Raises TaskError.
         """
         if not kernel.op.geometry(case).keys().isdisjoint(kernel.op.updates):
-            return None  # a loop adds to what it returns
+            return None  # a loop accumulates into its outputs
         seed = secrets.randbits(31)
         parcels = [run.parcel(kernel, case)]
         _, outputs = self._looped(kernel, case, parcels, _CONFIRMED_S, seed)
@@ -95,9 +95,9 @@ class Looping:
     ) -> tuple[Reply, dict[str, torch.Tensor]]:
         settings: Message = {"seconds": seconds, "batch_s": _BATCH_S, "seed": seed}
         limit_s = seconds + _SETTLING_S
-        said, outputs = self.workers.task(kernel, case, parcels, self.module, settings, limit_s)
+        report, outputs = self.workers.task(kernel, case, parcels, self.module, settings, limit_s)
         try:
-            reply = Reply.model_validate(said)
+            reply = Reply.model_validate(report)
         except ValidationError as error:
             raise TaskError("process ended", "its process sent what no worker sends") from error
         if not reply.batches or any(calls < 1 for _, calls, _ in reply.batches):
@@ -105,7 +105,7 @@ class Looping:
         return reply, outputs
 
     def _parcels(self, entry: Entry) -> list[Parcel]:
-        """The inputs, as often as it takes for a call not to find them in L2."""
+        """Return enough copies of the inputs that no call finds its own in L2."""
         op = OPS[entry.case.op]
         parcel = Parcel.of(op.inputs(entry.case, self.device), self.workers.arena_device)
         if entry.distribution == "zeros":
@@ -115,7 +115,7 @@ class Looping:
 
 
 def zero(op: Op, inputs: Inputs) -> None:
-    """Every floating-point operand zero: the bits that a datapath sees never change."""
+    """Set every floating-point operand to zero: the bits in a datapath then never change."""
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and name not in op.nonzero and value.is_floating_point():
             value.zero_()

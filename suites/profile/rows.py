@@ -21,7 +21,7 @@ from kernel_workbench.suites.run.descriptions import case_info
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What all rows of a run share: the GPU's limit, and what it draws when nothing runs."""
+    """The power that all rows of a run share, in watts: the GPU's limit, and its idle power."""
 
     power_limit_w: float | None
     idle_before_w: float | Missing
@@ -29,35 +29,35 @@ class Board:
 
 
 def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> ProfileRow:
-    """The entry as a row; a figure that can't be had is None and its reason is in `missing`."""
+    """Return the entry as a row; an absent figure is None and has its reason in `missing`."""
     windows, validity, codes = counted_windows(entry.windows)
     missing: dict[str, str] = {}
-    known = {
+    figures = {
         "power_limit_w": board.power_limit_w,
         "idle_before_w": board.idle_before_w,
         "idle_after_w": board.idle_after_w,
         "sampler_slowdown": entry.slowdown,
     }
-    told: dict[str, Any] = {}
-    for name, value in known.items():
-        told[name] = None if isinstance(value, Missing) else value
+    fields: dict[str, Any] = {}
+    for name, value in figures.items():
+        fields[name] = None if isinstance(value, Missing) else value
         if isinstance(value, Missing):
             missing[name] = str(value)
-    told["device_us"] = _mean(windows, lambda each: each.device_us)
-    told["power_w"] = _mean(windows, mean_power_w)
-    if not windows:  # what the windows lack is why there is nothing to count
-        for each in entry.windows:
-            missing = dict(each.missing) | missing
-    told |= _energies(windows, told, missing)
+    fields["device_us"] = _mean(windows, lambda window: window.device_us)
+    fields["power_w"] = _mean(windows, mean_power_w)
+    if not windows:  # the reasons of the trials' windows explain the absent figures
+        for window in entry.windows:
+            missing = dict(window.missing) | missing
+    fields |= _energies(windows, fields, missing)
     if entry.kernel.op.has_figures:
-        told |= _work(entry, told)
+        fields |= _work(entry, fields)
     else:
         missing["flops"] = (
-            f"no work: what {' and '.join(entry.kernel.op.outputs)} takes isn't known"
+            f"no work: the work for {' and '.join(entry.kernel.op.outputs)} isn't known"
         )
-    if told["energy_j"] is not None and all(each.energy_counter_j is None for each in windows):
+    if fields["energy_j"] is not None and all(one.energy_counter_j is None for one in windows):
         codes.append("energy by samples")
-    if told["sampler_slowdown"] is not None and told["sampler_slowdown"] > MOST_SLOWDOWN:
+    if fields["sampler_slowdown"] is not None and fields["sampler_slowdown"] > MOST_SLOWDOWN:
         codes.append("sampler slows")
     if entry.captured is False:
         codes.append("no graph")
@@ -70,7 +70,7 @@ def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> Profil
         variant=entry.accuracy.variant,
         distribution=entry.distribution,
         status="failed" if failed else "measured",
-        reason=(entry.failed or "no trial of it was made") if failed else None,
+        reason=(entry.failed or "no trial was made") if failed else None,
         accuracy=entry.accuracy.status,
         validity="invalid" if failed else validity,
         codes=tuple(dict.fromkeys(codes)),
@@ -81,53 +81,53 @@ def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> Profil
         gates=gates,
         reproduce=reproduce,
         duration_s=entry.duration_s,
-        **({} if entry.failed is not None else told),
+        **({} if entry.failed is not None else fields),
     )
 
 
 def _mean(windows: list[Window], of: Callable[[Window], float | None]) -> float | None:
-    values = [value for each in windows if (value := of(each)) is not None]
+    values = [value for window in windows if (value := of(window)) is not None]
     return statistics.fmean(values) if values else None
 
 
 def _energies(
-    windows: list[Window], told: dict[str, Any], missing: dict[str, str]
+    windows: list[Window], fields: dict[str, Any], missing: dict[str, str]
 ) -> dict[str, float | None]:
-    """Energy of a call: gross with its error, less what the board draws idle, and by samples."""
-    found = energy_per_call(windows)
-    energy_j, error_j = (None, None) if found is None else found
+    """Return the energy of a call: gross, its error, net of idle power, and by samples."""
+    energy = energy_per_call(windows)
+    energy_j, error_j = (None, None) if energy is None else energy
     if energy_j is None:
         none = "no window: no trial has a window to count in"
         missing["energy_j"] = missing.get("energy_counter_j", none)
     if error_j is None and energy_j is not None:
-        missing["energy_error_j"] = "one trial: of one window no scatter is known"
-    idles = [told[name] for name in ("idle_before_w", "idle_after_w") if told[name] is not None]
+        missing["energy_error_j"] = "one trial: one window shows no scatter"
+    idles = [fields[name] for name in ("idle_before_w", "idle_after_w") if fields[name] is not None]
     net_j = None
-    if energy_j is not None and idles and told["device_us"] is not None:
-        net_j = energy_j - statistics.fmean(idles) * told["device_us"] * 1e-6
+    if energy_j is not None and idles and fields["device_us"] is not None:
+        net_j = energy_j - statistics.fmean(idles) * fields["device_us"] * 1e-6
     elif energy_j is not None:
-        missing["net_energy_j"] = "no idle power: what the board draws idle isn't known"
+        missing["net_energy_j"] = "no idle power: the board's idle power isn't known"
     return {
         "energy_j": energy_j,
         "energy_error_j": error_j,
         "net_energy_j": net_j,
         "energy_integral_j": _mean(
             windows,
-            lambda each: (
+            lambda window: (
                 None
-                if each.energy_integral_j is None or not each.calls
-                else each.energy_integral_j / each.calls
+                if window.energy_integral_j is None or not window.calls
+                else window.energy_integral_j / window.calls
             ),
         ),
     }
 
 
-def _work(entry: Entry, told: dict[str, Any]) -> dict[str, float | int | None]:
-    op, device_us, power_w = entry.kernel.op, told["device_us"], told["power_w"]
+def _work(entry: Entry, fields: dict[str, Any]) -> dict[str, float | int | None]:
+    op, device_us, power_w = entry.kernel.op, fields["device_us"], fields["power_w"]
     flops, moved = op.flops(entry.case), op.bytes(entry.case)
     tflops = None if device_us is None else flops / device_us * 1e-6
     gb_s = None if device_us is None else moved / device_us * 1e-3
-    energy_j = told["energy_j"]
+    energy_j = fields["energy_j"]
     return {
         "flops": flops,
         "bytes": moved,

@@ -1,4 +1,4 @@
-"""The sampler as a session holds it: a process that runs beside a loop, and leaves a trace."""
+"""The sampler's process: it runs beside a loop, and leaves a trace."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _END_S = 10.0
 
 
 @dataclass(slots=True)
-class Taken:
-    """What a sampler left, once it has ended."""
+class Sampled:
+    """The trace of a sampler that has ended."""
 
     trace: Trace
 
 
 @dataclass(slots=True)
 class Sampling:
-    """Which GPU is sampled, and how. folder: where traces are put.
+    """The GPU to sample, and how. `folder` receives the traces.
 
-    instead  further options of the sampler's, as of a trace to replay in place of the GPU
+    instead  further options for the sampler, for example a trace to replay in place of the GPU
     """
 
     uuid: str
@@ -38,16 +38,16 @@ class Sampling:
     pci_bus_id: str | None = None
     period_ms: float = 20.0
     instead: tuple[str, ...] = ()
-    taken: int = 0
+    traces: int = 0
 
     @contextmanager
-    def during(self, alternate_s: float = 0.0) -> Iterator[Taken]:
-        """Sample while the block runs; its trace is there after the block.
+    def during(self, alternate_s: float = 0.0) -> Iterator[Sampled]:
+        """Sample while the block runs; the trace is complete after the block.
 
-        alternate_s: sample and rest in turn, each for so long; 0: never rest.
+        The sampler samples and rests in turn for `alternate_s` each; 0 means that it never rests.
         """
-        self.taken += 1
-        path = self.folder / f"trace-{self.taken}.jsonl"
+        self.traces += 1
+        path = self.folder / f"trace-{self.traces}.jsonl"
         command = [sys.executable, "-m", "kernel_workbench.profiles.sampler", "--uuid", self.uuid]
         command += [f"--period-ms={self.period_ms}", f"--alternate-s={alternate_s}"]
         command += [] if self.pci_bus_id is None else ["--pci", self.pci_bus_id]
@@ -57,21 +57,21 @@ class Sampling:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C comes to the session, which then ends it
+            start_new_session=True,  # Ctrl-C goes to the session, which then ends this process
         )
-        taken = Taken(self._nothing("it was cut off"))
+        sampled = Sampled(self._nothing("it was cut off"))
         try:
             ready = _says_ready(process)
-            yield taken
+            yield sampled
         finally:
             printed = _end(process)
         if not ready or process.returncode != 0:
-            taken.trace = self._nothing(printed or f"it ended with status {process.returncode}")
+            sampled.trace = self._nothing(printed or f"it ended with status {process.returncode}")
         else:
             try:
-                taken.trace = load(path)
+                sampled.trace = load(path)
             except TraceError as error:
-                taken.trace = self._nothing(str(error))
+                sampled.trace = self._nothing(str(error))
 
     def _nothing(self, why: str) -> Trace:
         reason = Missing("no sampler", f"the sampler's process left no trace: {why}")
@@ -86,7 +86,7 @@ def _says_ready(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> str:
-    """Close its standard input, at which it ends; the last line that it complained in."""
+    """Close the process's standard input, which ends it, and return its last line of errors."""
     try:
         _, errors = process.communicate(timeout=_END_S)
     except subprocess.TimeoutExpired:
@@ -97,4 +97,4 @@ def _end(process: subprocess.Popen[bytes]) -> str:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     lines = errors.decode(errors="replace").split("\n")
-    return next((each.strip() for each in reversed(lines) if each.strip()), "")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

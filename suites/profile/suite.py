@@ -1,4 +1,4 @@
-"""`nox -s profile`: accuracy first, pair by pair; then what is right is looped, rows in turn."""
+"""`nox -s profile`: judge the accuracy of each pair, then loop the right ones, rows in turn."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersErr
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
 from kernel_workbench.suites.sandbox.orphans import end_children
 
-_DROPPED_S = 1.0  # of a trial: clocks and power settle
+_DROPPED_S = 1.0  # clocks and power settle at a trial's begin
 
 
 class Profile(Suite[ProfileRow]):
-    """The trials of what is right. A kernel whose accuracy fails, or can't be told, has none."""
+    """Loops every right pair. A pair whose accuracy fails, or can't be judged, has no figure."""
 
     name = "profile"
 
@@ -58,7 +58,7 @@ class Profile(Suite[ProfileRow]):
         self.entries: list[Entry] = []
 
     def plan(self) -> Sequence[Pair]:
-        """What cases.py says."""
+        """Return the pairs that cases.py selects."""
         options = self.options
         with refusing(WorkersError):
             kernels = selected_kernels(options, self.workers.kernels)
@@ -75,11 +75,11 @@ class Profile(Suite[ProfileRow]):
         self.looping = Looping(self.workers, self.device, self.card.l2_bytes, LOOP)
         cases = profiled_cases(options, self.device, kernels, self.workers.refusal)
         chosen = profiled_kernels(options, kernels, cases, self.sm)
-        self.kernels = tuple({each.name: each for of in chosen.values() for each in of}.values())
+        self.kernels = tuple({one.name: one for group in chosen.values() for one in group}.values())
         return [(kernel, case) for case in cases for kernel in chosen[case.id()]]
 
     def rows_of(self, kernel: Kernel, case: Case) -> int:
-        """One for each distribution of the operands' values."""
+        """Return 1 for each distribution of the operands' values."""
         del kernel
         return len(self._distributions(case))
 
@@ -87,7 +87,7 @@ class Profile(Suite[ProfileRow]):
         return distributions_of(self.options.distribution, case)
 
     def begin(self) -> dict[str, Any]:
-        """Say before minutes pass that there will be no energy, where there won't."""
+        """Print at once if the rows will have no energy, before minutes pass."""
         board = gpu(self.card.uuid, self.card.pci_bus_id)
         why = str(board) if isinstance(board, Missing) else None
         if self.machine.mig:
@@ -97,15 +97,15 @@ class Profile(Suite[ProfileRow]):
         return {}
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
-        """What the kernel's domain says."""
+        """Return the reason of the kernel's domain, or None."""
         return self.judge.refusal(kernel, case)
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[ProfileRow]:
-        """A row for each distribution."""
+        """Return a row for each distribution."""
         return self._without_figure(kernel, case, "refused", reason)
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[ProfileRow]:
-        """Judge the pair; its rows where it gets no figure, else it is looped in the end."""
+        """Judge the pair. Returns its rows if it gets no figure, else none: `finish` loops it."""
         try:
             row = self.judge.try_pair(kernel, case)
         except DeviceLostError as lost:
@@ -116,16 +116,16 @@ class Profile(Suite[ProfileRow]):
         status, wrong = self._problem(kernel, case, row)
         if wrong is not None:
             return self._without_figure(kernel, case, status, wrong, row)
-        # What only stands beside another row has one trial less: minutes, over eight kernels.
+        # Distributions after the first get one trial less: it saves minutes over eight kernels.
         trials = self.options.trials
         self.entries += [
-            Entry(kernel, case, each, row, max(1, trials - bool(place)))
-            for place, each in enumerate(self._distributions(case))
+            Entry(kernel, case, distribution, row, max(1, trials - bool(place)))
+            for place, distribution in enumerate(self._distributions(case))
         ]
         return []
 
     def _problem(self, kernel: Kernel, case: Case, row: AccuracyRow) -> tuple[str, str | None]:
-        """The status and the reason of a row without a figure; the reason None: it may have one."""
+        """Return a row's status and the reason why it gets no figure, or None if it gets one."""
         if row.status == "no power":
             return "failed", "its accuracy can't be judged on this case: the bound says nothing"
         if row.status == "refused":
@@ -141,18 +141,18 @@ class Profile(Suite[ProfileRow]):
         return "wrong", f"its outputs were right before it was looped, and wrong after: {wrong}"
 
     def finish(self, progress: Progress) -> Iterator[ProfileRow]:
-        """The trials, in turn, between two looks at the idle board."""
+        """Run the trials in turn, between two measurements of the idle board."""
         idle: list[float | Missing] = [Missing("not measured", "the run ended before")] * 2
         try:
             if self.entries:
                 self._measure(progress, idle)
         finally:  # after Ctrl-C too
             board = Board(self.machine.power_limit_w, *idle)
-            for each in self.entries:
-                if each.windows or each.failed is not None:
-                    gates = self.judge.gates(each.kernel)
-                    command = self._reproduce(each.kernel, each.case, each.distribution)
-                    yield row_of(each, board, gates=gates, reproduce=command)
+            for entry in self.entries:
+                if entry.windows or entry.failed is not None:
+                    gates = self.judge.gates(entry.kernel)
+                    command = self._reproduce(entry.kernel, entry.case, entry.distribution)
+                    yield row_of(entry, board, gates=gates, reproduce=command)
 
     def _measure(self, progress: Progress, idle: list[float | Missing]) -> None:
         with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
@@ -176,8 +176,8 @@ class Profile(Suite[ProfileRow]):
         reason: str,
         accuracy: AccuracyRow | None = None,
     ) -> list[ProfileRow]:
-        """A row for each distribution."""
-        known = {
+        """Return a row without figures for each distribution."""
+        fields = {
             "op": kernel.op.name,
             "kernel": kernel.name,
             "case": case_info(case),
@@ -191,9 +191,9 @@ class Profile(Suite[ProfileRow]):
         }
         return [
             ProfileRow.model_validate(
-                known | {"distribution": each, "reproduce": self._reproduce(kernel, case, each)}
+                fields | {"distribution": name, "reproduce": self._reproduce(kernel, case, name)}
             )
-            for each in self._distributions(case)
+            for name in self._distributions(case)
         ]
 
     def _reproduce(self, kernel: Kernel, case: Case, distribution: str) -> str:
@@ -201,25 +201,25 @@ class Profile(Suite[ProfileRow]):
         return command_of(self.name, kernel, case, self.judge.reproduce_options, more)
 
     def wrong(self, row: ProfileRow) -> str | None:
-        """Why it has no figure, where it should have one."""
+        """Return why the row lacks a figure that it should have, or None."""
         return f"{row.status}: {row.reason}" if row.status in ("wrong", "failed") else None
 
     def counts(self, row: ProfileRow) -> bool:
-        """Whether it has an energy."""
+        """Return True if the row has an energy."""
         return row.energy_j is not None
 
     def close(self) -> None:
-        """End the workers, and what a candidate started, which might still write to the record."""
+        """End the workers, and processes that a candidate started and that might still write."""
         self.workers.close()
         end_children()
 
 
 def _card(options: argparse.Namespace, device: torch.device) -> Card:
-    """The GPU. Raises UsageError where there is none."""
+    """Return the GPU. Raises UsageError if there is none."""
     if device.type == "cpu":
-        asked = " --device cpu:" if options.device == "cpu" else ""
+        option = " --device cpu:" if options.device == "cpu" else ""
         raise pytest.UsageError(
-            f"profile:{asked} power is read of an NVIDIA GPU, through its driver; run this where "
+            f"profile:{option} power is read of an NVIDIA GPU, through its driver; run this where "
             "torch sees a CUDA device"
         )
     return card_of(device)

@@ -1,7 +1,7 @@
-"""The trials of a run: every row's loop beside a sampler, in rounds, each in a random order.
+"""The trials of a run: every row's loop beside a sampler, in rounds of random order.
 
-So that what drifts over minutes, as the temperature of the hall, meets all rows alike. Before the
-rounds each row's kernel is looped once beside a sampler that samples and rests in turn, which shows
+The order spreads drifts over minutes, such as the room's temperature, evenly over rows. Before the
+rounds, one loop of each kernel runs beside a sampler that samples and rests in turn, which shows
 what sampling costs.
 """
 
@@ -30,17 +30,17 @@ from kernel_workbench.suites.sandbox.judge_side.workers import TaskError
 
 ALTERNATE_S = 0.25  # a few batches to a stretch
 _ALTERNATE_SHARE = 0.8  # of a trial's seconds
-_SETTLE_S = 2.0  # after a loop the clocks come down before a GPU is called idle
+_SETTLE_S = 2.0  # the clocks come down for this time before a GPU counts as idle
 IDLE_S = 4.0
 _TRIED_ONCE = Missing("not tried", "the sampler's cost is measured once for a kernel and a case")
 
 
 @dataclass(slots=True)
 class Entry:
-    """A row on its way: what is looped, and what was found so far.
+    """A row in progress: what to loop, and the results so far.
 
-    trials  how many it is to have
-    failed  why its loop failed, after which it isn't looped again
+    trials  the number of trials to run
+    failed  why the loop failed; a failed entry isn't looped again
     """
 
     kernel: Kernel
@@ -57,13 +57,13 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """For the progress bar."""
+        """The entry's name in the progress bar, for example "flash, zeros"."""
         return f"{self.kernel.name}, {self.distribution}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Trials:
-    """How entries are tried. loop: loops an entry's kernel for some seconds; raises TaskError."""
+    """Runs trials. `loop` loops an entry's kernel for some seconds and may raise TaskError."""
 
     sampling: Sampling
     loop: Callable[[Entry, float], Reply]
@@ -75,11 +75,11 @@ class Trials:
     idle_s: float = IDLE_S
 
     def count(self, entries: Sequence[Entry]) -> int:
-        """How many loops `run` makes at most."""
+        """Return the most loops that `run` makes."""
         return sum(entry.trials for entry in entries) + len(_first_of_each(entries))
 
     def run(self, entries: Sequence[Entry]) -> None:
-        """Try all; what is found is left in the entries, also where this is interrupted."""
+        """Run all trials, and store results in the entries, also if this is interrupted."""
         for entry in _first_of_each(entries):
             self._timed(entry, self._try_sampler)
         for number in range(max((entry.trials for entry in entries), default=0)):
@@ -89,13 +89,13 @@ class Trials:
                 self._timed(entry, self._try)
 
     def idle(self) -> float | Missing:
-        """Mean power in watts while nothing runs."""
+        """Return the mean power in watts while nothing runs."""
         time.sleep(self.settle_s)
-        with self.sampling.during() as taken:
+        with self.sampling.during() as sampled:
             begin_s = time.monotonic_ns() * NS
             time.sleep(self.idle_s)
             end_s = time.monotonic_ns() * NS
-        figures = measure(taken.trace, begin_s, end_s)
+        figures = measure(sampled.trace, begin_s, end_s)
         power_w = mean_power_w(window_in_record(figures))
         return figures.missing["power_w"] if power_w is None else power_w
 
@@ -112,19 +112,19 @@ class Trials:
             entry.duration_s += time.monotonic() - started
 
     def _try_sampler(self, entry: Entry) -> None:
-        with self.sampling.during(ALTERNATE_S) as taken:
+        with self.sampling.during(ALTERNATE_S) as sampled:
             reply = self.loop(entry, _ALTERNATE_SHARE * self.seconds)
-        entry.slowdown = slowdown(taken.trace, reply)
+        entry.slowdown = slowdown(sampled.trace, reply)
 
     def _try(self, entry: Entry) -> None:
-        with self.sampling.during() as taken:
+        with self.sampling.during() as sampled:
             reply = self.loop(entry, self.seconds)
         entry.captured, entry.why_not_captured = reply.captured, reply.why
-        entry.windows.append(window_of(taken.trace, reply, self.dropped_s))
+        entry.windows.append(window_of(sampled.trace, reply, self.dropped_s))
 
 
 def _first_of_each(entries: Sequence[Entry]) -> list[Entry]:
-    """One entry of each kernel and case: its sampler is tried on one distribution."""
+    """Return one entry for each kernel and case: one distribution shows the sampler's cost."""
     first: dict[tuple[str, str], Entry] = {}
     for entry in entries:
         first.setdefault((entry.kernel.name, entry.case.id()), entry)

@@ -1,1 +1,1 @@
-"""`nox -s search`: cases that nobody wrote down, drawn until one breaks a kernel, and shrunk."""
+"""`nox -s search`: draw cases that no list has until one breaks a kernel, and shrink it."""

@@ -1,4 +1,4 @@
-"""Plugs the suite into pytest."""
+"""Plug the suite into pytest."""
 
 from __future__ import annotations
 

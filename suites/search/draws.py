@@ -1,11 +1,11 @@
-"""Cases drawn for one kernel, from all that its op allows and its domain holds.
+"""Draw cases for one kernel, from all that its op allows and its domain serves.
 
-Three ways in turn, since each finds what the others miss:
+Three ways take turns, since one finds faults that another misses:
 
-- Two levels that haven't met are put together, and the rest chosen so that many more meet.
-- Each factor takes any level, few of them at first or nearly all, and sizes are changed at will.
-- A case that was worth a look is changed a little: its error came near the bound, or it was the
-  first to take a variant of the kernel.
+- Combine two levels that no case has combined, and choose the rest so that many new pairs meet.
+- Draw a level of a few factors or of nearly all, and change sizes at random.
+- Change an interesting case a little: its error came near the bound, or it was the first to take a
+  variant of the kernel.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kernel_workbench.oracles.cases.factors import as_part, assembled
 from kernel_workbench.oracles.cases.names import joined
 from kernel_workbench.oracles.op import Case, Op, Part
 
-_TRIES = 200  # of one way to draw, until a case is served
-_NEAR_BOUND = 0.5  # of its bound, from which an error is worth a look nearby
-_POOL = 64  # cases worth a look that are kept
+_TRIES = 200  # attempts to draw a served case
+_NEAR_BOUND = 0.5  # the share of its bound from which an error makes a case interesting
+_POOL = 64  # the most interesting cases to keep
 _EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGEST_SEED = 10_000
 
 
 @dataclass(slots=True)
 class Draws:
-    """The cases of one kernel. limits: the largest value that a size is given, by its name."""
+    """Draws the cases of one kernel. `limits` maps a size's name to its largest value."""
 
     op: Op
     serves: Callable[[Case], bool]
@@ -38,7 +38,7 @@ class Draws:
     _draw: random.Random = field(init=False)
     _pool: list[tuple[float, Case]] = field(default_factory=list)
     _variants: set[str] = field(default_factory=set)
-    _given: set[str] = field(default_factory=set)
+    _drawn: set[str] = field(default_factory=set)
     _turn: int = 0
 
     def __post_init__(self) -> None:
@@ -48,34 +48,34 @@ class Draws:
         self._draw = random.Random(self.seed)  # noqa: S311 (no secret)
 
     def next(self) -> Case | None:
-        """A case that wasn't given before; None where no way finds one."""
+        """Draw a case that wasn't drawn before; None if no way finds one."""
         ways = (self._unmet, self._any, self._near)
         for _ in range(_TRIES):
             self._turn += 1
             case = ways[self._turn % len(ways)]()
-            if case is not None and case.id() not in self._given and self.coverage.served(case):
-                self._given.add(case.id())
+            if case is not None and case.id() not in self._drawn and self.coverage.served(case):
+                self._drawn.add(case.id())
                 return case
         return None
 
     def judged(self, case: Case, ratio: float, variant: str | None) -> None:
-        """Note what came of a case: its largest error over bound, and the variant that it took."""
+        """Note a case's result: its largest error over bound, and the kernel's variant."""
         self.coverage.add(case)
         is_first = variant is not None and variant not in self._variants
         if variant is not None:
             self._variants.add(variant)
         if is_first or ratio >= _NEAR_BOUND:
             self._pool.append((max(ratio, _NEAR_BOUND) if is_first else ratio, case))
-            self._pool.sort(key=lambda each: -each[0])
+            self._pool.sort(key=lambda entry: -entry[0])
             del self._pool[_POOL:]
 
     def _unmet(self) -> Case | None:
-        """One that has a pair of levels which haven't met."""
+        """Draw a case with a pair of levels that no case has combined."""
         case = self.coverage.one_more()
         return None if case is None else replace(case, seed=self._draw.randrange(_LARGEST_SEED))
 
     def _any(self) -> Case | None:
-        """One of levels at will."""
+        """Draw a case of random levels."""
         assert self.op.allowed is not None
         share = self._draw.choice((0.1, 0.3, 0.6, 1.0))
         parts = []
@@ -86,7 +86,7 @@ class Draws:
         return self._changed(self._case(parts))
 
     def _near(self) -> Case | None:
-        """One beside a case that was worth a look."""
+        """Draw a case near an interesting one."""
         if not self._pool:
             return None
         assert self.op.allowed is not None
@@ -99,7 +99,7 @@ class Draws:
         return assembled(self.op, parts, seed=self._draw.randrange(_LARGEST_SEED))
 
     def _changed(self, case: Case) -> Case:
-        """The case with some sizes changed, and perhaps with several layouts at once."""
+        """Return the case with some sizes changed, and perhaps with several layouts at once."""
         sizes = tuple(
             (name, self._size(name, value) if self._draw.random() < 0.3 else value)
             for name, value in case.sizes

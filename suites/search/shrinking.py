@@ -1,8 +1,8 @@
-"""The smallest case that still breaks a rule, and which of its properties it takes.
+"""Shrink a case to the smallest one that still breaks a rule, and find the needed properties.
 
-One property after the other is made plainer (an option left out, a layout packed, a size halved),
-and kept so where the case still breaks the same rule in the same output. It ends where no single
-change can be kept: each was tried on the case that is reported.
+One property after the other is made plainer (an option left out, a layout packed, a size halved).
+A change is kept if the case still breaks the same rule in the same output. Shrinking ends when no
+single change can be kept: all were tried on the reported case.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _EDGES = (16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A plainer case, and in words what was taken from the other."""
+class Simplification:
+    """A plainer case, and the property that it lacks, in words: for example "seed 3"."""
 
     what: str
     case: Case
 
 
-def changes(op: Op, case: Case) -> Iterator[Change]:
-    """All cases that are plainer by one property, those that leave out most first.
+def changes(op: Op, case: Case) -> Iterator[Simplification]:
+    """Yield all cases that are plainer by one property, the plainest first.
 
-    Of a large case the small ones come first: each takes a fraction of its time.
+    A large case yields small cases first, since they take a fraction of its time.
     """
-    found = (
-        Change(what, changed)
+    simpler = (
+        Simplification(what, changed)
         for what, changed in _changed(op, case)
         if changed != case and objection(op, changed) is None
     )
     if op.bytes(case) <= _LARGE_BYTES:
-        yield from found
+        yield from simpler
     else:
-        yield from sorted(found, key=lambda each: op.bytes(each.case))
+        yield from sorted(simpler, key=lambda change: op.bytes(change.case))
 
 
 def _changed(op: Op, case: Case) -> Iterator[tuple[str, Case]]:
@@ -50,19 +50,19 @@ def _changed(op: Op, case: Case) -> Iterator[tuple[str, Case]]:
     sizes = dict(case.sizes)
     chosen = case.options - implied(sizes)
     for word in sorted(chosen):
-        beside = {each for each in chosen if not each.startswith(f"{word}_")} - {word}
+        beside = {option for option in chosen if not option.startswith(f"{word}_")} - {word}
         yield word, replace(case, options=frozenset(beside) | implied(sizes))
     for name in op.allowed.option_sizes:
         if name in sizes:
-            yield name, _resized(op, case, {each: sizes[each] for each in sizes if each != name})
+            yield name, _resized(op, case, {size: sizes[size] for size in sizes if size != name})
     if case.distribution != "normal":
         yield f"values {case.distribution}", replace(case, distribution="normal")
     if case.layout != CONTIGUOUS:
         yield f"layout {case.layout.name}", replace(case, layout=CONTIGUOUS)
         names = case.layout.name.split("+")
         for left_out in names if len(names) > 1 else ():
-            kept = [layout_named(op, each) for each in names if each != left_out]
-            layout = joined([each for each in kept if each is not None])
+            kept = [layout_named(op, part) for part in names if part != left_out]
+            layout = joined([layout_part for layout_part in kept if layout_part is not None])
             if layout is not None:
                 yield f"layout {left_out}", replace(case, layout=layout)
     if case.weight_dtype != case.dtype:
@@ -77,7 +77,7 @@ def _changed(op: Op, case: Case) -> Iterator[tuple[str, Case]]:
 
 
 def _smaller(op: Op, case: Case) -> Iterator[tuple[str, Case]]:
-    """Sizes made smaller: two that are equal together, then each alone; far, then near."""
+    """Yield cases of smaller sizes: equal sizes together, then single ones; far, then near."""
     sizes = dict(case.sizes)
     groups = [
         (one, other)
@@ -85,9 +85,9 @@ def _smaller(op: Op, case: Case) -> Iterator[tuple[str, Case]]:
         for other in list(sizes)[place + 1 :]
         if sizes[one] == sizes[other] and sizes[one] > 1
     ]
-    for group in (*groups, *((each,) for each in sizes)):
+    for group in (*groups, *((size,) for size in sizes)):
         value = sizes[group[0]]
-        edges = [each + step for each in reversed(_EDGES) for step in (1, 0) if each + step < value]
+        edges = [edge + step for edge in reversed(_EDGES) for step in (1, 0) if edge + step < value]
         tried = dict.fromkeys((1, 2, 3, value // 4, value // 2, *edges, value - 2, value - 1))
         for less in tried:
             if 0 < less < value:
@@ -98,7 +98,7 @@ def _smaller(op: Op, case: Case) -> Iterator[tuple[str, Case]]:
 
 
 def _resized(op: Op, case: Case, sizes: dict[str, int]) -> Case:
-    """The case with these sizes, and the options that follow from them."""
+    """Return the case with these sizes, and the options that follow from them."""
     assert op.allowed is not None
     options = case.options - op.allowed.implied(dict(case.sizes))
     return replace(case, sizes=tuple(sizes.items()), options=options | op.allowed.implied(sizes))
@@ -106,10 +106,10 @@ def _resized(op: Op, case: Case, sizes: dict[str, int]) -> Case:
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """What is left of a case, and how many were tried.
+    """A shrunk case, and the number of cases tried.
 
-    needs     properties without which the rule isn't broken
-    whole     whether each change was tried; False where the limit ended it
+    needs     properties without which the case doesn't break the rule
+    whole     True if every change was tried; False if a limit ended the shrinking
     """
 
     case: Case
@@ -123,40 +123,40 @@ def shrink(
 ) -> Shrunk:
     """Shrink the case.
 
-    fails: whether a case breaks the rule; more: whether another one may be tried, after so many.
+    `fails` returns True if a case breaks the rule; `more(tried)` returns True while tries are left.
     """
-    known: dict[str, bool] = {}
+    results: dict[str, bool] = {}
 
-    def breaks(each: Case) -> bool:
-        name = each.id()
-        if name not in known:
-            known[name] = fails(each)
-        return known[name]
+    def breaks(candidate: Case) -> bool:
+        name = candidate.id()
+        if name not in results:
+            results[name] = fails(candidate)
+        return results[name]
 
     while True:
         kept: list[str] = []
         smaller = None
         for change in changes(op, case):
-            if change.case.id() not in known and not more(len(known)):
-                return Shrunk(case, _told(op, case, ()), len(known), whole=False)
+            if change.case.id() not in results and not more(len(results)):
+                return Shrunk(case, _needs(op, case, ()), len(results), whole=False)
             if breaks(change.case):
                 smaller = change.case
                 break
             kept.append(change.what)
         if smaller is None:
-            return Shrunk(case, _told(op, case, kept), len(known), whole=True)
+            return Shrunk(case, _needs(op, case, kept), len(results), whole=True)
         case = smaller
 
 
-def _told(op: Op, case: Case, kept: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """What the case needs, in words: the properties that couldn't be made plainer.
+def _needs(op: Op, case: Case, kept: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the properties that couldn't be made plainer, in words.
 
-    A size of 1 is no property, nor is one that any value will do for.
+    A size is a property only if it is above 1 and a smaller value doesn't do.
     """
     assert op.allowed is not None
     sizes = dict(case.sizes)
-    needs = dict.fromkeys(each for each in kept if " of " not in each)
+    needs = dict.fromkeys(change for change in kept if " of " not in change)
     for name, value in sizes.items():
-        if value > 1 and any(f"{name} " in f"{each} " for each in kept if " of " in each):
+        if value > 1 and any(f"{name} " in f"{change} " for change in kept if " of " in change):
             needs[f"{name} of {value:,}"] = None
     return tuple(needs)

@@ -1,4 +1,4 @@
-"""`nox -s search`: cases drawn for kernels, judged as accuracy does, shrunk where they break."""
+"""`nox -s search`: draw cases for kernels, judge them as accuracy does, and shrink failures."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from kernel_workbench.suites.sandbox.judge_side.workers import SPENT
 from kernel_workbench.suites.search.draws import Draws
 from kernel_workbench.suites.search.shrinking import Shrunk, changes, shrink
 
-# Of a find: to shrink it, and until no more is asked about it.
+# Seconds to shrink a find, and seconds until no further case is tried for it.
 _SHRINK_S, _FIND_S = 40.0, 50.0
 _SHRINK_TRIES = 1500
 _CONFIRMATIONS = 2
-# Rules that compare with chance, which one draw in thousands exceeds: broken where most of so many
-# fresh draws of the case break them too. One isn't enough: a large case has so many elements that
-# the farthest of them may be beyond in every third draw.
+# Rules that compare with chance, which one draw in thousands exceeds: a kernel breaks one only if
+# most fresh draws of the case break it too. One draw isn't enough: in a large case, the farthest of
+# many elements may be beyond in every third draw.
 _BY_CHANCE = frozenset({"emulation", "probabilistic bound"})
 _FRESH, _OF_FRESH = 4, 3
 _NO_MEMORY = "no memory was left for it"
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Three measures of one thing: a smaller case may break another of them first.
+# Three measures of one error: a smaller case may break another one first.
 _ERROR = frozenset({"deterministic bound", "probabilistic bound", "emulation"})
 
 
 @dataclass(slots=True)
 class _Target:
-    """A kernel, and what is drawn for it."""
+    """A kernel, the cases drawn for it, and its finds."""
 
     kernel: Kernel
     draws: Draws
@@ -56,13 +56,13 @@ class _Target:
 
 
 class Search(Accuracy):
-    """Every kernel on cases that are drawn for it, until the time is up."""
+    """Runs every kernel on cases drawn for it, until the time is up."""
 
     name = "search"
     drawn = True
 
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
-        # What an accuracy run has besides, and a search has no use for.
+        # Options of an accuracy run that a search doesn't use.
         options.case, options.tier, options.signs, options.failed = [], "ci", None, None
         options.lf = options.failedfirst = False
         options.configuration, options.every_configuration = [], False
@@ -71,7 +71,7 @@ class Search(Accuracy):
         self._spread = False
 
     def plan(self) -> Sequence[Pair]:
-        """No pair: which there will be is found out. Raises UsageError."""
+        """Return no pair: `finish` draws the cases. Raises UsageError."""
         check_dtypes(self.options)
         self.kernels = self.selected()
         self.judge = self.run_of(FURTHER, every_configuration=False)
@@ -80,7 +80,7 @@ class Search(Accuracy):
         return []
 
     def begin(self) -> dict[str, Any]:
-        """By which rules, and the command that tries the finds."""
+        """Return the rules, and the command that tries the finds."""
         return super().begin() | {"finds_command": self._finds_command()}
 
     def _finds_command(self) -> str:
@@ -99,7 +99,7 @@ class Search(Accuracy):
         return list(dict.fromkeys(files))
 
     def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
-        """As many as cores, or as asked for: each draws cases of its own."""
+        """Return the number of processes: --jobs, else the cores. Each draws its own cases."""
         del kept
         count = self.options.jobs or shards.default_jobs(self.device.type, shards.FEWEST_PAIRS)
         if not self.options.jobs and self.device.type == "cuda":
@@ -111,42 +111,39 @@ class Search(Accuracy):
     def finish(self, progress: Progress) -> Iterator[AccuracyRow | FindRow]:  # type: ignore[override]
         """Draw, judge and shrink until the time is up, or enough was found."""
         if self._spread:
-            return  # the processes of the run do
+            return  # the run's processes draw
         shard = self.options.shard or "0/1"
         seed = f"{self.options.seed} {shard}"
         targets = [
-            _Target(
-                each,
-                Draws(each.op, self._reaches(each), f"{seed} {each.name}", self._limits(each.op)),
-            )
-            for each in alike_together(self.kernels)
+            _Target(k, Draws(k.op, self._reaches(k), f"{seed} {k.name}", self._limits(k.op)))
+            for k in alike_together(self.kernels)
         ]
-        targets = [each for each in targets if each.draws.coverage.possible.any()]
+        targets = [target for target in targets if target.draws.coverage.possible.any()]
         first = user_cases(self.options, self.device) or ()
         deadline = time.monotonic() + 60 * self.options.minutes
-        found = 0
+        count = 0
         for target, case in self._turns(targets, first):
-            if time.monotonic() > deadline or (self.options.finds and found >= self.options.finds):
+            if time.monotonic() > deadline or (self.options.finds and count >= self.options.finds):
                 return
             for other in targets:
                 if other.kernel.op.name != case.op or self._refuses(other.kernel, case):
                     continue
                 row = self._row(other.kernel, case)
                 yield row
-                progress.advance(f"{found:,} found, {target.kernel.name}")
+                progress.advance(f"{count:,} found, {target.kernel.name}")
                 other.draws.judged(case, _ratio(row), row.variant)
                 if row.status == "failed" and not self._is_known(other, row, case):
                     find = self._find(other, row, case)
                     other.finds.append(find)
-                    found += 1
+                    count += 1
                     yield find
 
     def _turns(
         self, targets: Sequence[_Target], first: Iterable[Case]
     ) -> Iterator[tuple[_Target, Case]]:
-        """The user's cases, then one drawn for each kernel in turn, as long as there are any."""
+        """Yield the user's cases, then drawn cases, one for each kernel in turn."""
         for case in first:
-            yield from ((each, case) for each in targets[:1])
+            yield from ((target, case) for target in targets[:1])
         waiting = list(targets)
         while waiting:
             for target in list(waiting):
@@ -157,18 +154,18 @@ class Search(Accuracy):
                     yield target, drawn
 
     def _refuses(self, kernel: Kernel, case: Case) -> bool:
-        """Return whether the case isn't one to try: another dtype, or beyond the domain."""
+        """Return True if the case has another dtype, or lies outside the kernel's domain."""
         dtypes = self.options.dtype
         other = bool(dtypes) and dtype_name(case.dtype) not in dtypes
         return other or self.judge.refusal(kernel, case) is not None
 
     def _reaches(self, kernel: Kernel) -> Callable[[Case], bool]:
-        """Return what tells whether a case may be drawn: also by its dtype."""
+        """Return a function that is True for a case that may be drawn, also by its dtype."""
         reaches = super()._reaches(kernel)
         return lambda case: not self._refuses(kernel, case) and reaches(case)
 
     def _limits(self, op: Op) -> dict[str, int]:
-        """The largest value of each size in the op's own cases: of `ci` on a CPU, else of all."""
+        """Return the largest value of each size in the op's cases: on a CPU only those of `ci`."""
         limits: dict[str, int] = {}
         for case in op.cases():
             if case.tier == "ci" or self.device.type == "cuda":
@@ -177,7 +174,7 @@ class Search(Accuracy):
         return limits
 
     def _row(self, kernel: Kernel, case: Case) -> AccuracyRow:
-        """The verdict; of a rule that compares with chance, asked again on fresh values."""
+        """Judge the case; a rule that compares with chance is confirmed on fresh values."""
         row = self._judged(kernel, case)
         if row.rule not in _BY_CHANCE:
             return row
@@ -198,59 +195,59 @@ class Search(Accuracy):
             row = self.judge.try_pair(kernel, case)
         except (NoMemoryError, OpError) as error:
             return self.judge.refused(kernel, case, str(error))
-        if row.status != "failed" or not any(each in (row.reason or "") for each in SPENT):
+        if row.status != "failed" or not any(message in (row.reason or "") for message in SPENT):
             return row
-        # The search's other processes hold the rest of it: that says nothing of the kernel.
+        # The search's other processes use the rest of the memory: the kernel isn't at fault.
         reason = f"{_NO_MEMORY}: {row.reason}"
         return row.model_copy(update={"status": "refused", "rule": None, "reason": reason})
 
     def _is_known(self, target: _Target, row: AccuracyRow, case: Case) -> bool:
-        """Whether the row shows what an earlier find did: the same rule, and all that it needs.
+        """Return True if an earlier find explains the row: the same rule, and its needs are met.
 
-        An error that fresh values don't show again is one near its bound, which has no cause in
-        the case; only one twice as large is another find.
+        An error that fresh values don't repeat lies near its bound and has no cause in the case;
+        only an error twice as large is another find.
         """
         words, ratio = set(_words(case)), _worst(row) or 0.0
         return any(
-            _alike(row, each)
+            _alike(row, find)
             and (
-                (set(each.essence) <= words and dtype_name(case.dtype) in each.dtypes)
-                or (not each.confirmed and ratio <= 2 * (each.worst_ratio or 0.0))
+                (set(find.essence) <= words and dtype_name(case.dtype) in find.dtypes)
+                or (not find.confirmed and ratio <= 2 * (find.worst_ratio or 0.0))
             )
-            for each in target.finds
+            for find in target.finds
         )
 
     def _find(self, target: _Target, row: AccuracyRow, case: Case) -> FindRow:
-        """Shrink a case that failed, and see whether fresh values fail too."""
+        """Shrink a failed case, and test whether fresh values fail too."""
         kernel, started = target.kernel, time.monotonic()
 
-        def fails(each: Case) -> bool:
-            if objection(kernel.op, each) or self._refuses(kernel, each):
+        def fails(candidate: Case) -> bool:
+            if objection(kernel.op, candidate) or self._refuses(kernel, candidate):
                 return False
-            tried = self._row(kernel, each)
+            tried = self._row(kernel, candidate)
             return tried.status == "failed" and _same(tried, row)
 
         def more(tried: int) -> bool:
             return tried < _SHRINK_TRIES and time.monotonic() - started < _SHRINK_S
 
-        def asked(each: Case) -> bool:
-            return time.monotonic() - started < _FIND_S and fails(each)
+        def fails_in_time(candidate: Case) -> bool:
+            return time.monotonic() - started < _FIND_S and fails(candidate)
 
         shrunk = shrink(kernel.op, case, fails, more)
         last = self._row(kernel, shrunk.case)
-        told = last if last.status == "failed" else row
+        shown = last if last.status == "failed" else row
         confirmed = sum(
             fails(replace(shrunk.case, seed=shrunk.case.seed + number + 1))
             for number in range(_CONFIRMATIONS)
         )
-        fails_too = self._fails_too(shrunk, asked)
-        dtypes = [dtype_name(each) for each in _DTYPES]
+        fails_too = self._fails_too(shrunk, fails_in_time)
+        dtypes = [dtype_name(dtype) for dtype in _DTYPES]
         return FindRow(
             op=case.op,
             kernel=kernel.name,
-            rule=told.rule or "raised",
-            output=_output(told),
-            reason=told.reason or "",
+            rule=shown.rule or "raised",
+            output=_output(shown),
+            reason=shown.reason or "",
             case=case_info(shrunk.case),
             first_case=case.id(),
             needs=shrunk.needs,
@@ -258,60 +255,60 @@ class Search(Accuracy):
             essence=_essence(kernel.op, shrunk),
             dtypes=(
                 dtype_name(shrunk.case.dtype),
-                *(each for each in fails_too if each in dtypes),
+                *(word for word in fails_too if word in dtypes),
             ),
             worst_ratio=_worst(row),
             confirmed=confirmed,
             confirmations=_CONFIRMATIONS,
             tried=shrunk.tried,
             whole=shrunk.whole and time.monotonic() - started < _FIND_S,
-            gates=told.gates,
-            reproduce=told.reproduce,
+            gates=shown.gates,
+            reproduce=shown.reproduce,
             duration_s=time.monotonic() - started,
         )
 
     def _fails_too(self, shrunk: Shrunk, fails: Callable[[Case], bool]) -> tuple[str, ...]:
-        """Properties beside those of the shrunk case with which the rule is broken all the same."""
-        case, found = shrunk.case, []
+        """Return other properties with which the shrunk case still breaks the rule."""
+        case, properties = shrunk.case, []
         for dtype in _DTYPES:
             weight = dtype if case.weight_dtype == case.dtype else case.weight_dtype
             if dtype != case.dtype and fails(replace(case, dtype=dtype, weight_dtype=weight)):
-                found.append(dtype_name(dtype))
+                properties.append(dtype_name(dtype))
         for name, value in case.sizes:
-            sizes = tuple((each, size + (each == name)) for each, size in case.sizes)
+            sizes = tuple((other, size + (other == name)) for other, size in case.sizes)
             if fails(replace(case, sizes=sizes)):
-                found.append(f"{name} of {value + 1:,}")
-        return tuple(found)
+                properties.append(f"{name} of {value + 1:,}")
+        return tuple(properties)
 
     def summary(self, rows: Sequence[Row]) -> Iterator[CoverageRow]:
-        """Which pairs of levels the run's cases met, kernel by kernel."""
+        """Yield a row for each kernel on the pairs of levels that the run's cases covered."""
         return iter(()) if self.options.shard else self._coverage(self.kernels, rows)
 
     def fails(self, *_: object) -> bool:
-        """A kernel that served nothing has no row at all, which fails the run already."""
+        """Return False: a kernel that served no case has no row, which fails the run already."""
         return False
 
 
 def _ratio(row: AccuracyRow) -> float:
-    """The largest error over bound of a row that passed."""
+    """Return the largest error over bound of a row that passed, else 0."""
     return (_worst(row) or 0.0) if row.status == "passed" else 0.0
 
 
 def _worst(row: AccuracyRow) -> float | None:
-    """The largest error over bound; None where none was measured."""
+    """Return the largest error over bound; None if no error was measured."""
     ratios = [
         ratio
-        for each in row.outputs
-        for ratio in (each.worst_deterministic, each.worst_probabilistic, each.worst_emulation)
+        for out in row.outputs
+        for ratio in (out.worst_deterministic, out.worst_probabilistic, out.worst_emulation)
         if ratio is not None and math.isfinite(ratio)
     ]
     return max(ratios, default=None)
 
 
 def _output(row: AccuracyRow) -> str | None:
-    """The output that broke the rule, where the reason names one."""
+    """Return the output that broke the rule, if the reason names one, else None."""
     start = (row.reason or "").partition("[")[0]
-    return next((each.output for each in row.outputs if start == each.output), None)
+    return next((output.output for output in row.outputs if start == output.output), None)
 
 
 def _same(row: AccuracyRow, other: AccuracyRow) -> bool:
@@ -327,16 +324,16 @@ def _kind(rule: str | None) -> str | None:
 
 
 def _words(case: Case) -> Iterator[str]:
-    """What a case has besides sizes."""
+    """Yield a case's properties other than sizes, for example "layout padded"."""
     yield from case.options
     yield f"values {case.distribution}"
-    yield from (f"layout {each}" for each in case.layout.name.split("+"))
+    yield from (f"layout {part}" for part in case.layout.name.split("+"))
     if case.weight_dtype != case.dtype:
         yield f"weights in {dtype_name(case.weight_dtype)}"
 
 
 def _essence(op: Op, shrunk: Shrunk) -> tuple[str, ...]:
-    """Those of a shrunk case's properties that another case has, too, if it shows the same."""
+    """Return the properties of a shrunk case that any other case of the same fault also has."""
     plain = {"values normal", "layout contiguous"}
     needed = {change.what for change in changes(op, shrunk.case)}
-    return tuple(each for each in _words(shrunk.case) if each not in plain and each in needed)
+    return tuple(word for word in _words(shrunk.case) if word not in plain and word in needed)

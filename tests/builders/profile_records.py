@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernel_workbench.reports.record import CaseInfo, RunHeader
 
 _LIMIT_W, _IDLE_W = 700.0, 78.0
-_NOT_SUPPORTED = "not supported: this GPU doesn't tell it"
+_NOT_SUPPORTED = "not supported: this GPU doesn't report it"
 
 
 def profile_row(

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from kernel_workbench.profiles.traces import FIELDS, REASONS, Missing, Sample, Trace
+from kernel_workbench.profiles.traces import FIELDS, REASONS, Missing, Trace, TraceSample
 
 UUID = "GPU-00000000-synthetic"
 TICK_S = 0.1
@@ -66,7 +66,7 @@ def synthetic(
             round(1e9 * (began_s + each)) for each in (at_s, energy_at_s, done_s)
         )
         row = tuple(values[name] for name in FIELDS)
-        samples.append(Sample(at_ns, energy_at_ns, done_ns, row))
+        samples.append(TraceSample(at_ns, energy_at_ns, done_ns, row))
         at_s += period_s + jitter_s * draw.random()
     return Trace(UUID, 1e3 * period_s, tuple(samples))
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.attention.cases import attention_case
 from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
+from studies.smallest_error import JudgedCase as Judged
 from studies.smallest_error import Planted
-from studies.smallest_error import Trial as Judged
 from tests.builders.attention_trials import Trial
 from tests.builders.emulated_attention import Way
 from tests.builders.emulated_verdicts import verdict_on_way

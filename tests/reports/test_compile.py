@@ -139,7 +139,7 @@ def test_report_of_failed_compilation_gives_the_reason(tmp_path: Path) -> None:
 
 def test_report_says_what_couldnt_be_read(tmp_path: Path) -> None:
     """A figure that is missing is a question mark, never a zero, and the reason is given once."""
-    why = "bytes spilled: ptxas told nothing of them"
+    why = "bytes spilled: the log of ptxas lacks them"
     rows = [row(sm=sm, spill_store_bytes=None, unread=(why,)) for sm in SMS]
     text = shown(record_of(tmp_path / "a.jsonl", rows), 120)
     assert re.search(rf"{why} +7\n", text)

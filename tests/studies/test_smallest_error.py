@@ -11,7 +11,7 @@ from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.attention.cases import attention_case
 from kernel_workbench.oracles.attention.geometry import DELTA, FORWARD
 from kernel_workbench.oracles.reference import ReferenceOp
-from studies.smallest_error import LAYER_NORM, PLANTED, Planted, Trial, measure, smallest_seen
+from studies.smallest_error import LAYER_NORM, PLANTED, JudgedCase, Planted, measure, smallest_seen
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _one_thread() -> Iterator[None]:
 def test_smallest_error_is_seen_and_half_of_it_isnt(*, emulation: bool) -> None:
     """By bisection, as by trying every power."""
     case = attention_case(FORWARD, (1, 2, 2, 33, 40, 16, 16), torch.float32, "ci")
-    trial, planted = Trial.of(OPS[FORWARD], case), Planted(FORWARD, "scale")
+    trial, planted = JudgedCase.of(OPS[FORWARD], case), Planted(FORWARD, "scale")
     seen = smallest_seen(planted, [trial], emulation=emulation)
     assert seen.power is not None
     powers = [
@@ -42,7 +42,7 @@ def test_smallest_error_is_seen_and_half_of_it_isnt(*, emulation: bool) -> None:
 def test_what_is_planted_nowhere_is_seen_nowhere() -> None:
     """A case without a sink tells nothing of one."""
     case = attention_case(FORWARD, (1, 1, 1, 17, 20, 8, 8), torch.float32, "ci")
-    trial = Trial.of(OPS[FORWARD], case)
+    trial = JudgedCase.of(OPS[FORWARD], case)
     assert smallest_seen(Planted(FORWARD, "sink", "sink"), [trial], emulation=True).power is None
 
 

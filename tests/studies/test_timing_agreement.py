@@ -100,9 +100,9 @@ def test_calls_are_timed_by_the_suite_and_then_in_a_process_apart(
     ground = Mock(roofs=Roofs("cpu", 2**25, None, ()), default_clock_mhz=None, flush_us=None)
     assert list(timing_agreement._time(calls, torch.device("cpu"), 90, ground)) == calls
     refused, timed = calls
-    assert (refused.suite_us, refused.others, refused.goes_on) == (None, [], False)
+    assert (refused.suite_us, refused.alternatives, refused.goes_on) == (None, [], False)
     assert timed.suite_us is not None
-    assert timed.others == _graphs(5.0)
+    assert timed.alternatives == _graphs(5.0)
     submit.assert_called_once_with(timing_agreement._timed_otherwise, [(5, timed.suite_us)], 90)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of values and addresses, as a Gluon kernel handles them: torch tensors, Triton's rules."""
+"""Blocks of values and addresses of a Gluon kernel: torch tensors with Triton's rules."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ GLUON_OF = {there: here for here, there in TORCH_OF.items()}
 
 
 class MachineError(RuntimeError):
-    """A kernel in Gluon does what a GPU can't be trusted with; one sentence."""
+    """A kernel in Gluon does something undefined on a GPU; the message is one sentence."""
 
 
 class Product:
-    """What an asynchronous product of matrices will be, once it is waited for."""
+    """An asynchronous product of matrices; its value exists after the wait for it."""
 
-    def __init__(self, compute: Callable[[], Block]) -> None:
+    def __init__(self, compute: Callable[[], GluonBlock]) -> None:
         self._compute = compute
-        self._value: Block | None = None
+        self._value: GluonBlock | None = None
 
     def finish(self) -> None:
-        """Compute it."""
+        """Compute the product."""
         self._value = self._compute()
 
     @property
-    def value(self) -> Block:
-        """Raises MachineError where it isn't done."""
+    def value(self) -> GluonBlock:
+        """The product. Raises MachineError if it isn't finished."""
         if self._value is None:
             raise MachineError("a product is passed on by a wait that doesn't wait for it")
         return self._value
@@ -58,7 +58,7 @@ class Product:
         raise MachineError(f"a product is used ({name}) before it was waited for")
 
 
-class Block:
+class GluonBlock:
     """A block of values, or one value in a block without axes."""
 
     def __init__(self, value: Any) -> None:
@@ -66,30 +66,30 @@ class Block:
 
     @property
     def shape(self) -> list[int]:
-        """Its extents."""
+        """The block's extents."""
         return list(self.value.shape)
 
     @property
     def dtype(self) -> gl.dtype:
-        """Triton's name of its dtype."""
+        """The block's dtype in Triton."""
         return GLUON_OF[self.value.dtype]
 
     @property
     def type(self) -> SimpleNamespace:
-        """What a kernel asks of its type: a layout, which means nothing here."""
+        """The block's type, whose layout means nothing here."""
         return SimpleNamespace(layout=None)
 
-    def to(self, dtype: gl.dtype, *, bitcast: bool = False) -> Block:
-        """In another dtype: the same values, or the same bits."""
+    def to(self, dtype: gl.dtype, *, bitcast: bool = False) -> GluonBlock:
+        """Return the block in another dtype: with the same values, or the same bits."""
         there = TORCH_OF[dtype]
-        return Block(self.value.view(there) if bitcast else self.value.to(there))
+        return GluonBlock(self.value.view(there) if bitcast else self.value.to(there))
 
-    def reshape(self, shape: Sequence[int]) -> Block:
-        """In another shape."""
-        return Block(self.value.reshape(tuple(shape)))
+    def reshape(self, shape: Sequence[int]) -> GluonBlock:
+        """Return the block in another shape."""
+        return GluonBlock(self.value.reshape(tuple(shape)))
 
-    def __getitem__(self, key: Any) -> Block:
-        return Block(self.value[key])
+    def __getitem__(self, key: Any) -> GluonBlock:
+        return GluonBlock(self.value[key])
 
     def __bool__(self) -> bool:
         return bool(self.value)
@@ -107,27 +107,28 @@ def _scalar(value: Any) -> Tensor:
 
 
 def tensor_of(value: Any) -> Tensor:
-    """The values of a block or a number. Raises MachineError for a product that isn't done."""
+    """Return the values of a block or a number. Raises MachineError for an unfinished product."""
     if isinstance(value, Product):
         value = value.value
-    return value.value if isinstance(value, Block) else Block(value).value
+    return value.value if isinstance(value, GluonBlock) else GluonBlock(value).value
 
 
 def joined(first: Any, second: Any) -> tuple[Tensor, Tensor]:
-    """Both in the dtype that Triton computes in; a number takes the block's where it can."""
+    """Return both in the dtype that Triton computes in; a number takes the block's if possible."""
     left, right = tensor_of(first), tensor_of(second)
-    if not isinstance(first, Block) and left.is_floating_point() <= right.is_floating_point():
+    is_floating = left.is_floating_point()
+    if not isinstance(first, GluonBlock) and is_floating <= right.is_floating_point():
         left = left.to(right.dtype)
-    elif not isinstance(second, Block) and right.is_floating_point() <= left.is_floating_point():
+    elif not isinstance(second, GluonBlock) and right.is_floating_point() <= is_floating:
         right = right.to(left.dtype)
-    # Of blocks without axes torch would take the narrower dtype.
+    # torch itself would take the narrower dtype for blocks without axes.
     dtype = torch.promote_types(left.dtype, right.dtype)
     return left.to(dtype), right.to(dtype)
 
 
-def elementwise(compute: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Block]:
-    """A function of two blocks or numbers."""
-    return lambda first, second: Block(compute(*joined(first, second)))
+def elementwise(compute: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], GluonBlock]:
+    """Return `compute` as a function of two blocks or numbers."""
+    return lambda first, second: GluonBlock(compute(*joined(first, second)))
 
 
 def _quotient(left: Tensor, right: Tensor) -> Tensor:
@@ -147,45 +148,45 @@ _COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge
 
 
 def _method(compute: Callable[[Tensor, Tensor], Tensor], *, swapped: bool) -> Callable[..., Any]:
-    def apply(self: Block, other: Any) -> Block:
+    def apply(self: GluonBlock, other: Any) -> GluonBlock:
         first, second = (other, self) if swapped else (self, other)
-        return Block(compute(*joined(first, second)))
+        return GluonBlock(compute(*joined(first, second)))
 
     return apply
 
 
 for _name, _compute in {**_ARITHMETIC, **_COMPARISONS}.items():
-    setattr(Block, f"__{_name}__", _method(_compute, swapped=False))
+    setattr(GluonBlock, f"__{_name}__", _method(_compute, swapped=False))
 for _name, _compute in _ARITHMETIC.items():
-    setattr(Block, f"__r{_name}__", _method(_compute, swapped=True))
+    setattr(GluonBlock, f"__r{_name}__", _method(_compute, swapped=True))
 
 
 class Pointer:
     """Addresses in an argument, as elements from its first one."""
 
     def __init__(
-        self, tensor: Tensor, name: str, written: Written, places: Block | None = None
+        self, tensor: Tensor, name: str, written: Written, places: GluonBlock | None = None
     ) -> None:
         self._tensor, self._name, self._written = tensor, name, written
-        self._places = Block(0) if places is None else places
+        self._places = GluonBlock(0) if places is None else places
         reached = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
         self._count = 1 + reached if tensor.numel() else 0
         self._elements = tensor.as_strided((self._count,), (1,))
 
     @property
     def dtype(self) -> gl.dtype:
-        """Triton's name of its type; `element_ty` is that of what lies there."""
+        """The pointer's type in Triton; its `element_ty` is the type of the elements."""
         return gl.pointer_type(GLUON_OF[self._tensor.dtype])
 
     def __add__(self, other: Any) -> Pointer:
         return Pointer(self._tensor, self._name, self._written, self._places + other)
 
     def to(self, _: gl.dtype) -> Pointer:
-        """Itself, for assembly that takes an address as a number."""
+        """Return itself, for assembly that takes an address as a number."""
         return self
 
     def _kept(self, mask: Any, does: str) -> tuple[Tensor, Tensor]:
-        """The lanes of the mask, and their places. Raises IllegalAccessError."""
+        """Return the mask's lanes, and their places. Raises IllegalAccessError."""
         places = self._places.value.long()
         kept = tensor_of(mask).expand_as(places)
         at = places[kept]
@@ -197,23 +198,23 @@ class Pointer:
             )
         return kept, at
 
-    def load(self, mask: Any, other: Any) -> Block:
-        """The elements there, `other` where the mask doesn't hold."""
+    def load(self, mask: Any, other: Any) -> GluonBlock:
+        """Return the elements there, and `other` where the mask is False."""
         kept, at = self._kept(mask, "reads")
         check_written(self._elements[:0], at.numpy(), self._name)
         there = tensor_of(other).to(self._tensor.dtype).expand(kept.shape).clone()
         there[kept] = self._elements[at]
-        return Block(there)
+        return GluonBlock(there)
 
     def store(self, value: Any, mask: Any) -> None:
-        """Store `value` where the mask holds."""
+        """Store `value` where the mask is True."""
         kept, at = self._kept(mask, "writes")
         values = tensor_of(value).to(self._tensor.dtype).expand(kept.shape)[kept]
         same = torch.equal(self._elements[at], values)
         self._written.add(self._elements, at.numpy(), self._name, same=same)
         self._elements[at] = values
 
-    def add(self, value: Block) -> None:
+    def add(self, value: GluonBlock) -> None:
         """Add `value` to the elements there."""
         _, at = self._kept(True, "adds to")  # noqa: FBT003
         check_written(self._elements[:0], at.numpy(), self._name)
@@ -225,7 +226,7 @@ def _fresh(tensor: Tensor) -> Fresh | None:
 
 
 def check_written(tensor: Tensor, places: Array, name: str) -> None:
-    """Raise IllegalAccessError where nothing has written one of the elements from `tensor` on."""
+    """Raise IllegalAccessError if an element at `places`, counted from `tensor`, is unwritten."""
     fresh = _fresh(tensor)
     if fresh is None or not places.size:
         return
@@ -237,20 +238,20 @@ def check_written(tensor: Tensor, places: Array, name: str) -> None:
 
 
 class Written:
-    """Who stored what in a launch: two programs that store to one element meet in no order.
+    """The stores of a launch by program: two programs that store to one element have no order.
 
-    program: the one in turn, by its number.
+    `program` is the number of the running program.
     """
 
     def __init__(self) -> None:
         self.program = 0
-        self._owners: dict[int, Array] = {}  # of each storage's elements, by its address
+        self._owners: dict[int, Array] = {}  # the owner of each element, by a storage's address
 
     def add(self, tensor: Tensor, places: Array, name: str, *, same: bool) -> None:
-        """Take down that the program writes these elements from `tensor` on.
+        """Note that the program writes the elements at `places`, counted from `tensor`.
 
-        same: what it writes is there already, which a kernel may say that it means to. Raises
-        IllegalAccessError.
+        `same` is True if the elements have the stored values already, which a kernel may declare.
+        Raises IllegalAccessError.
         """
         storage, size = tensor.untyped_storage(), tensor.element_size()
         at = places.reshape(-1) + tensor.storage_offset()
@@ -259,9 +260,9 @@ class Written:
         owners = self._owners.setdefault(
             storage.data_ptr(), np.full(storage.nbytes() // size, -1, np.int32)
         )
-        others = owners[at]
+        owners_there = owners[at]
         meant = same and STATE.same_stores
-        if not meant and bool(((others >= 0) & (others != self.program)).any()):
+        if not meant and bool(((owners_there >= 0) & (owners_there != self.program)).any()):
             STATE.refuse(f"two programs store to one element of {name}, at {line()}")
         owners[at] = self.program
         fresh = _fresh(tensor)

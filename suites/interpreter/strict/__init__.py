@@ -1,21 +1,21 @@
-"""The strict interpreter: what a GPU leaves undefined is an illegal access, said where it is.
+"""The strict interpreter: behaviour that a GPU leaves undefined is an error, with its line.
 
-Under `install` every launch of a Triton kernel in the interpreter is watched. Found are
+After `install`, every launch of a Triton kernel in the interpreter is checked for
 
 - `own tensor`: a lane that reads or writes outside of the tensor that its pointer was derived from
-  (launch.py), be it another argument's memory, a gap between its own rows, or a single element
-  past its end; and an access that isn't aligned to its own size;
-- `integer overflow`: one through an offset that didn't fit its 32 bits (overflow.py);
-- `unwritten memory`: a load of what nothing has written (initialisation.py);
-- `two writers`, `reader and writer`: programs that meet at an element with no order between them,
-  one of them storing (region.py); of two that store the same value it says so, and a
-  kernel may declare that it means to;
-- `masked lanes`: one without `other` is undefined, so it gets NaN, or an integer that no index is,
-  in place of the stock interpreter's zero; the load is noted (masked_lanes.py);
-- `promises`: tl.multiple_of, tl.max_contiguous or tl.max_constancy of what isn't so (promises.py).
+  (launch.py): another argument's memory, a gap between rows, or a single element past the end; and
+  an access that isn't aligned to its own size;
+- `integer overflow`: an access by an offset that didn't fit its 32 bits (overflow.py);
+- `unwritten memory`: a load of memory that no store has written (initialisation.py);
+- `two writers`, `reader and writer`: two programs that access an element without an order between
+  them, one by a store (region.py); the message says if both store the same value, which a kernel
+  may declare;
+- `masked lanes`: a masked lane of a load without `other` is undefined, so it gets NaN, or an
+  integer that is no valid index, instead of the stock zero; the load is noted (masked_lanes.py);
+- `promises`: a false tl.multiple_of, tl.max_contiguous or tl.max_constancy (promises.py).
 
-What isn't seen: a race within a program, whose threads the interpreter doesn't have; a plain load
-of a word that others update atomically; two lanes of one store with one address.
+The checks don't find a race within a program, since the interpreter has no threads; a plain load of
+a word that other programs update atomically; or two lanes of one store with one address.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ CHECKS = (
 def watched(
     inputs: Iterable[object] = (), *, same_stores: bool = False
 ) -> Iterator[Callable[[], str | None]]:
-    """Check launches inside, where the strict interpreter is on; yields the first violation.
+    """Check launches in the block if the interpreter is strict; yield a function of the violation.
 
-    inputs: the tensors among them are memory that a pointer read from memory may point into.
-    same_stores: programs may store the same value to one element.
+    Pointers that are read from memory may point into the tensors of `inputs`. With `same_stores`,
+    several programs may store the same value to one element.
     """
     STATE.violation, STATE.same_stores = None, same_stores
-    STATE.memory = tuple(_bytes(each) for each in inputs if isinstance(each, Tensor))
+    STATE.memory = tuple(_bytes(value) for value in inputs if isinstance(value, Tensor))
     initialisation.watch(on=STATE.missing is not None)
     try:
         yield lambda: STATE.violation
@@ -79,10 +79,10 @@ def _bytes(tensor: Tensor) -> tuple[int, int]:
 
 
 def install() -> tuple[str, ...]:
-    """Make the interpreter strict, on top of `interpreter.install`.
+    """Make the interpreter strict, on top of `repairs.install`.
 
-    Returns those of CHECKS that aren't in force on this version of Triton. Where a kernel without
-    a fault doesn't come through, that is all of them, and the interpreter is as it was.
+    Returns the members of CHECKS that aren't in force on this version of Triton. If a sound kernel
+    fails, these are all CHECKS, and the interpreter stays unchanged.
     """
     from triton.runtime import interpreter  # noqa: PLC0415  (read only where it is in use)
 
@@ -94,7 +94,7 @@ def install() -> tuple[str, ...]:
         interpreter.GridExecutor,
         interpreter.TensorHandle,
     )
-    before = [(each, dict(vars(each))) for each in patched]
+    before = [(owner, dict(vars(owner))) for owner in patched]
     if _installed(interpreter):
         STATE.missing = probes.not_in_force()
     else:
@@ -107,20 +107,20 @@ def install() -> tuple[str, ...]:
 
 
 def _installed(interpreter: Any) -> bool:
-    """Whether the interpreter could be made strict, and computes as before where nothing is."""
+    """Make the interpreter strict; return True if that worked and a sound kernel passes."""
     try:
         _install_launches(interpreter)
         access.install(interpreter)
         atomics.install(interpreter)
         overflow.install(interpreter)
         promises.install(interpreter)
-    except AttributeError:  # a version that calls something else than those we know
+    except AttributeError:  # this version of Triton calls other functions
         return False
     return not probes.sound_kernel_fails()
 
 
 def _install_launches(interpreter: Any) -> None:
-    """Tell launches, programs and what pointers come from."""
+    """Track launches, programs, and the arguments that pointers come from."""
     builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
     call, convert = executor.__call__, interpreter._implicit_cvt
     set_program, to_integer, bitcast = (
@@ -172,7 +172,7 @@ def _install_launches(interpreter: Any) -> None:
 
 
 class _Memory:
-    """Triton's loads and stores, with the tags of pointers taken off."""
+    """Triton's loads and stores, with the tags of pointers removed."""
 
     def __init__(self, stock: Any) -> None:
         self._stock = stock

@@ -1,9 +1,8 @@
-"""Loads, stores and atomics of the interpreter, each lane of them checked.
+"""Check each lane of the interpreter's loads, stores and atomics.
 
-Where all lanes that are on lie in the one argument that their pointers came from, elements are read
-and written through numpy, in a tenth of the time that the interpreter's own copying takes. Whatever
-else there is goes the long way round: tag by tag, with a look for the owners of untagged pointers,
-and the stock function at the end.
+If all active lanes lie in the one argument that their pointers came from, numpy reads and writes
+the elements, in a tenth of the time of the interpreter's own copying. All other accesses take the
+slow way: check tag by tag, find the owners of untagged pointers, and call the stock function.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from kernel_workbench.suites.interpreter.strict.initialisation import Array
 from kernel_workbench.suites.interpreter.strict.launch import (
     STATE,
     TAG,
-    Extent,
     Launch,
+    Tagged,
     conflict,
     line,
     name_of,
@@ -33,8 +32,8 @@ from kernel_workbench.suites.interpreter.strict.launch import (
 
 
 @dataclass(frozen=True, slots=True)
-class Element:
-    """What a pointer points to; `undefined`: what a masked lane without `other` gets, as bits."""
+class ElementType:
+    """A pointer's element type; a masked lane without `other` gets the bits `undefined`."""
 
     type: Any
     itemsize: int
@@ -45,20 +44,20 @@ class Element:
 
 
 @cache
-def element_of(scalar: Any, np_dtype: Any) -> Element:
-    """Of Triton's scalar type; `np_dtype` is the interpreter's function to numpy's."""
+def element_of(scalar: Any, np_dtype: Any) -> ElementType:
+    """Return the description of a Triton type; `np_dtype` maps Triton's types to numpy's."""
     kind = np.dtype(np_dtype(scalar))
     bits = np.dtype(f"u{kind.itemsize}")
     ones = (1 << 8 * kind.itemsize) - 1  # NaN in every floating-point type
     undefined = {"i": (ones >> 1) + 1, "b": 1}.get(kind.kind, ones)
     shift = kind.itemsize.bit_length() - 1
-    return Element(scalar, kind.itemsize, shift, kind, bits, bits.type(undefined))
+    return ElementType(scalar, kind.itemsize, shift, kind, bits, bits.type(undefined))
 
 
 def find(
-    launch: Launch, pointers: Any, lanes: Array | None, element: Element
-) -> tuple[Extent, Array] | None:
-    """The one argument that all lanes lie in, as they should, and which element each is."""
+    launch: Launch, pointers: Any, lanes: Array | None, element: ElementType
+) -> tuple[Tagged, Array] | None:
+    """Return the one argument that all lanes lie in, and the lanes' elements; else None."""
     data = pointers.data
     itemsize = element.itemsize
     if not data.ndim or not data.size or overflow.marked(pointers):
@@ -81,10 +80,10 @@ def find(
     return extent, (data.view(np.int64) - extent.base) >> element.shift
 
 
-def check_lanes(launch: Launch, pointers: Any, lanes: Array, element: Element, did: str) -> None:
-    """Check an access, wherever its lanes lie; `did` is what it does, as a sentence says it."""
+def check_lanes(launch: Launch, pointers: Any, lanes: Array, kind: ElementType, did: str) -> None:
+    """Check an access with lanes anywhere; `did` is its verb in a message, for example "reads"."""
     overflow.check(pointers, lanes, did)
-    data, itemsize = pointers.data, element.itemsize
+    data, itemsize = pointers.data, kind.itemsize
     addresses = data[lanes]
     if not addresses.size:
         return
@@ -103,7 +102,7 @@ def check_lanes(launch: Launch, pointers: Any, lanes: Array, element: Element, d
 
 
 def _check_untagged(launch: Launch, addresses: Array, itemsize: int, did: str) -> None:
-    """Pointers made from integers: into whichever argument, or other memory, they lie in."""
+    """Check pointers made from integers: they may point into any argument or other memory."""
     for extent in launch.extents.values():
         tag = extent.tag << TAG
         first, last = extent.start - tag, extent.end - tag - itemsize
@@ -120,7 +119,7 @@ def _check_untagged(launch: Launch, addresses: Array, itemsize: int, did: str) -
 
 
 def _check_within(
-    launch: Launch, extent: Extent, addresses: Array, itemsize: int, did: str
+    launch: Launch, extent: Tagged, addresses: Array, itemsize: int, did: str
 ) -> None:
     low, high = int(addresses.min()), int(addresses.max()) + itemsize
     if low < extent.start or high > extent.end:
@@ -130,17 +129,16 @@ def _check_within(
 
 def _inspect(
     launch: Launch,
-    extent: Extent,
+    extent: Tagged,
     at: Array,
     itemsize: int,
     did: str,
     bits: Array | None = None,
 ) -> None:
-    """Check elements that are within the argument: its gaps, what is written, other programs.
+    """Check elements within the argument for gaps, unwritten memory and other programs' accesses.
 
-    bits: what a store puts there, as unsigned integers of their size; None: nobody knows.
-
-    A single word that is exchanged or updated may be a lock or a counter, and conflicts with none.
+    `bits` are a store's values, as unsigned integers of their size, or None if unknown. A single
+    word that is exchanged or updated may be a lock or a counter, and never conflicts.
     """
     region, order = extent.region, launch.order
     if extent.runs:
@@ -151,9 +149,9 @@ def _inspect(
         region.fresh.wrote(at, itemsize)
     if did == "reads" or (did == "updates" and at.size > 1):
         elements = region.elements(at, itemsize)
-        found = region.read(elements, order)
-        if found is not None:
-            STATE.refuse(conflict(launch, extent, did, *found, "writes"))
+        meeting = region.read(elements, order)
+        if meeting is not None:
+            STATE.refuse(conflict(launch, extent, did, *meeting, "writes"))
         region.note_read(elements, None, order)
     elif did == "writes":
         elements = region.elements(at, itemsize)
@@ -161,13 +159,13 @@ def _inspect(
         def same() -> Array:
             return np.repeat(extent.memory(itemsize)[at] == bits, elements.size // at.size)
 
-        known = None if bits is None else same
-        met = region.write(elements, order, known, may_be_same=STATE.same_stores)
+        same_values = None if bits is None else same
+        met = region.write(elements, order, same_values, may_be_same=STATE.same_stores)
         if met is not None:
             STATE.refuse(conflict(launch, extent, did, *met))
 
 
-def _check_runs(launch: Launch, extent: Extent, at: Array, itemsize: int, did: str) -> None:
+def _check_runs(launch: Launch, extent: Tagged, at: Array, itemsize: int, did: str) -> None:
     offset = at * itemsize - (extent.start - extent.base)
     for distance, length in extent.runs:
         offset = offset - offset // distance * distance
@@ -181,7 +179,7 @@ def _check_runs(launch: Launch, extent: Extent, at: Array, itemsize: int, did: s
             )
 
 
-def _check_written(launch: Launch, extent: Extent, at: Array, itemsize: int, did: str) -> None:
+def _check_written(launch: Launch, extent: Tagged, at: Array, itemsize: int, did: str) -> None:
     fresh = extent.region.fresh
     assert fresh is not None
     start = extent.tag << TAG
@@ -212,12 +210,12 @@ def install(interpreter: Any) -> None:
             element = element_of(pointers.get_element_ty(), np_dtype)
             every = bool(lanes.all())
             if other is None and not every:
-                given = GIVEN and GIVEN[-1]  # a scalar 0, which Triton's own code takes for none
+                has_other = GIVEN and GIVEN[-1]  # Triton's own code treats a scalar 0 as no `other`
                 address = int(pointers.data.flat[0])
-                if given or masked_lanes.note(line(), lambda: name_of(launch, address)):
+                if has_other or masked_lanes.note(line(), lambda: name_of(launch, address)):
                     other = handle(np.zeros(lanes.shape, element.kind), element.type)
-            found = find(launch, pointers, None if every else lanes, element)
-            if found is None:
+            inside = find(launch, pointers, None if every else lanes, element)
+            if inside is None:
                 if not STATE.atomic:
                     check_lanes(launch, pointers, lanes, element, "reads")
                 loaded = stock(self, pointers, handle(lanes, tl.int1), other, *rest, **more)
@@ -227,7 +225,7 @@ def install(interpreter: Any) -> None:
                     on = read if other is None else read | ~lanes
                     loaded.data = np.where(on, bits, element.undefined).view(element.kind)
                 return loaded
-            extent, at = found
+            extent, at = inside
             if not STATE.atomic:
                 _note_load(launch, extent, at, None if every else lanes, element.itemsize)
             bits = extent.memory(element.itemsize)[at]
@@ -247,12 +245,12 @@ def install(interpreter: Any) -> None:
                 return stock(self, pointers, value, mask, *rest, **more)
             element = element_of(pointers.get_element_ty(), np_dtype)
             every = bool(lanes.all())
-            found = find(launch, pointers, None if every else lanes, element)
-            if found is None or value.data.dtype.itemsize != element.itemsize:
+            inside = find(launch, pointers, None if every else lanes, element)
+            if inside is None or value.data.dtype.itemsize != element.itemsize:
                 if not STATE.atomic:
                     check_lanes(launch, pointers, lanes, element, "writes")
                 return stock(self, pointers, value, handle(lanes, tl.int1), *rest, **more)
-            extent, at = found
+            extent, at = inside
             bits = np.broadcast_to(value.data.view(element.bits), at.shape)
             on, bits = (at.reshape(-1), bits.reshape(-1)) if every else (at[lanes], bits[lanes])
             if on.size:
@@ -268,7 +266,7 @@ def install(interpreter: Any) -> None:
 
 
 def _as_promised(launch: Launch, pointers: Any, lanes: Array) -> Array:
-    """The lanes that a load reads, but for those by an offset of which a promise is false."""
+    """Return a load's lanes, without lanes whose offset breaks a promise."""
     wrong = overflow.unpromised(pointers, lanes)
     if wrong is None or STATE.atomic:
         return lanes
@@ -280,9 +278,9 @@ def _as_promised(launch: Launch, pointers: Any, lanes: Array) -> Array:
 
 
 def _note_load(
-    launch: Launch, extent: Extent, at: Array, lanes: Array | None, itemsize: int
+    launch: Launch, extent: Tagged, at: Array, lanes: Array | None, itemsize: int
 ) -> None:
-    """Check a load that lies within its argument; most need no more than to be kept in mind."""
+    """Check a load within its argument; most loads only have to be noted."""
     region = extent.region
     plain = extent.settled and region.writers is None and not extent.runs
     if plain and region.itemsize == itemsize:
@@ -294,16 +292,16 @@ def _note_load(
 
 
 def lanes_of(mask: Any, pointers: Any) -> Array:
-    """A mask as bools of the pointers' shape; a descriptor's is such an array already."""
+    """Return a mask as bools of the pointers' shape; a descriptor's mask is an array already."""
     lanes = mask if isinstance(mask, np.ndarray) else mask.data
-    if lanes.dtype != np.bool_:  # by integers numpy would pick lanes, not switch them
+    if lanes.dtype != np.bool_:  # numpy would take integers as places
         lanes = lanes != 0
     shape = pointers.data.shape
     return lanes if lanes.shape == shape else np.broadcast_to(lanes, shape)
 
 
 def replace(owner: Any, name: str, leading: tuple[str, ...], make: Any) -> None:
-    """Put a function in the place of one whose first arguments are these, if there is such."""
+    """Replace the function `name` if it exists and its first arguments are `leading`."""
     stock = getattr(owner, name, None)
     if stock is None:
         return

@@ -1,4 +1,4 @@
-"""Atomic operations: checked as loads and stores are, and what puts programs in an order."""
+"""Check atomic operations as loads and stores, and derive the order of programs from them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from kernel_workbench.suites.interpreter.strict.access import check_lanes, element_of, lanes_of
 from kernel_workbench.suites.interpreter.strict.initialisation import Array
 from kernel_workbench.suites.interpreter.strict.launch import ADDRESS, STATE, TAG, Launch
-from kernel_workbench.suites.interpreter.strict.region import Order
+from kernel_workbench.suites.interpreter.strict.region import ProgramOrder
 
-# What each does to memory; the last three came with Triton 3.9.
+# The verb of each operation in messages; the last three operations came with Triton 3.9.
 _OPERATIONS = {
     "create_atomic_rmw": "updates",
     "create_atomic_cas": "updates",
@@ -36,7 +36,7 @@ def install(interpreter: Any) -> None:
 
 def _result_type(handle: Any) -> Any:
     class Result(handle):  # type: ignore[misc]
-        """What an atomic returned: it tells when it is looked at."""
+        """An atomic's result, which calls `look` when its data are first read."""
 
         @property
         def data(self) -> Any:
@@ -60,13 +60,13 @@ def _checked(stock: Any, did: str, interpreter: Any, result: Any) -> Any:
         launch = STATE.launch
         if launch is None:
             return stock(self, *args, **kwargs)
-        given = signature.bind(self, *args, **kwargs).arguments
-        pointers = given["ptr"]
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        pointers = arguments["ptr"]
         every = np.ones(pointers.data.shape, bool)
-        lanes = lanes_of(given["mask"], pointers) if "mask" in given else every
-        does = "exchanges" if given.get("rmwOp") == exchange else did
+        lanes = lanes_of(arguments["mask"], pointers) if "mask" in arguments else every
+        does = "exchanges" if arguments.get("rmwOp") == exchange else did
         check_lanes(launch, pointers, lanes, element_of(pointers.get_element_ty(), np_dtype), does)
-        # The interpreter makes some of plain loads and stores, which they are not.
+        # The interpreter composes some atomics of loads and stores, which must not be checked.
         STATE.atomic = True
         try:
             out = stock(self, *args, **kwargs)
@@ -74,38 +74,38 @@ def _checked(stock: Any, did: str, interpreter: Any, result: Any) -> Any:
             STATE.atomic = False
         if lanes.any():
             words = _words(launch, pointers.data[lanes])
-            _put_in_order(launch.order, words, given, out, interpreter._ir, result)
+            _put_in_order(launch.order, words, arguments, out, interpreter._ir, result)
         return out
 
     return checked
 
 
 def _words(launch: Launch, addresses: Array) -> tuple[object, object]:
-    """What an atomic is known by: its address where it is one, and the tensor that it lies in."""
+    """Return the keys of an atomic: its address if it is one word, and its tensor."""
     extent = launch.extents.get(int(addresses[0]) >> TAG)
     tensor = "tile", None if extent is None else extent.region.start
     return (tensor if addresses.size > 1 else int(addresses[0] & ADDRESS)), tensor
 
 
 def _put_in_order(
-    order: Order,
+    order: ProgramOrder,
     words: tuple[object, object],
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     out: Any,
     ir: Any,
     result: Any,
 ) -> None:
-    """Release at once, and acquire when the result is looked at."""
-    semantics, sem = ir.MEM_SEMANTIC, given["sem"]
-    if given["scope"] == ir.MEM_SYNC_SCOPE.CTA:
+    """Release at once, and acquire when the result is first read."""
+    semantics, sem = ir.MEM_SEMANTIC, arguments["sem"]
+    if arguments["scope"] == ir.MEM_SYNC_SCOPE.CTA:
         return
     if sem in {semantics.RELEASE, semantics.ACQUIRE_RELEASE}:
         order.release(words[0])
     if sem in {semantics.ACQUIRE, semantics.ACQUIRE_RELEASE} and out is not None:
 
         def look() -> None:
-            for each in words:
-                order.acquire(each)
+            for word in words:
+                order.acquire(word)
 
         out.__class__ = result
         out.look = look

@@ -1,12 +1,12 @@
-"""Memory that nothing has written yet: what a call allocates, until a kernel or torch stores there.
+"""Track unwritten memory: memory that a call allocates, until a kernel or torch stores there.
 
-An uninitialised tensor is known by its storage, with a bool for each element: set by the stores of
-Triton kernels and by every operation of torch that changes a tensor in it, exactly where it does.
-A kernel's load of an element that isn't set is found, whether or not its value reaches an output:
-what compute-sanitizer's initcheck says on a GPU. So a tile that is read whole and cut by tl.where
-afterwards is found too; a mask on the load costs nothing, and says what is meant.
+A storage that was allocated uninitialised has a bool for each element. Stores of Triton kernels,
+and torch operations that change a tensor in the storage, set exactly the bools that they write. A
+kernel's load of an unset element is an error even if its value reaches no output, as in
+compute-sanitizer's initcheck on a GPU. So a tile that is read whole and cut by tl.where afterwards
+is an error too; a mask on the load costs nothing, and states the intent.
 
-What writes behind torch's back, as numpy does through a tensor's `numpy()`, isn't seen here.
+Writes that bypass torch, for example by numpy through a tensor's `numpy()`, aren't tracked.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from torch import Tensor, UntypedStorage
 Array = np.ndarray[Any, Any]
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's number; Python 3.13 has the name
-_PAGED = 2**24  # bytes  # from which on a page is taken at a time
-_LARGE = 2**22  # bytes of a tensor whose elements aren't asked about all at once
+_PAGED = 2**24  # bytes; larger arrays are allocated page by page
+_LARGE = 2**22  # bytes; a larger range isn't tested as a whole
 
 
 @dataclass(slots=True)
 class Fresh:
-    """A storage that was allocated uninitialised; `whole`: all of it has been written since."""
+    """A storage that was allocated uninitialised; `whole` is True once all of it is written."""
 
     storage: weakref.ref[UntypedStorage]
     start: int
@@ -41,7 +41,7 @@ class Fresh:
     whole: bool = False
 
     def elements(self, at: Array, itemsize: int) -> Array:
-        """Of elements of `itemsize` bytes, counted in those, the bools that stand for them."""
+        """Return the places of the bools for elements `at`, which are counted in `itemsize`."""
         if itemsize == self.itemsize:
             return at
         if itemsize < self.itemsize:
@@ -50,32 +50,32 @@ class Fresh:
         return (at.reshape(-1, 1) * parts + np.arange(parts)).reshape(-1)
 
     def unwritten(self, at: Array, itemsize: int) -> tuple[int, int] | None:
-        """How many of these were never written, and the first, in `itemsize`; None: none."""
+        """Return the number of unwritten elements and the first one, in `itemsize`, or None."""
         if self.whole:
             return None
         if self.written is None:
             return at.size, int(at[0])
         elements = self.elements(at, itemsize)
-        known = self.written[elements]
-        if known.all():
+        is_written = self.written[elements]
+        if is_written.all():
             return None
-        missing = elements[~known]
+        missing = elements[~is_written]
         return missing.size, int(missing[0]) * self.itemsize // itemsize
 
     def wrote(self, at: Array, itemsize: int) -> None:
-        """These were written."""
+        """Note that elements were written."""
         if not self.whole:
             self._log()[self.elements(at, itemsize)] = True
 
     def settles(self, start: int, end: int) -> bool:
-        """Whether every byte from address `start` to `end` is known to have been written."""
+        """Return True if every byte from address `start` to `end` is known to be written."""
         if self.whole or self.written is None or end - start > _LARGE:
             return self.whole
         first = (start - self.start) // self.itemsize
         return bool(self.written[first : -(-(end - self.start) // self.itemsize)].all())
 
     def changed(self, tensor: Tensor) -> None:
-        """An operation of torch wrote all of `tensor`, which lies here."""
+        """Note that a torch operation wrote all of `tensor`, a tensor in this storage."""
         if tensor.nbytes >= self.nbytes and tensor.is_contiguous():
             self.whole = True
             return
@@ -102,15 +102,15 @@ _WATCHING = [False]
 
 
 def watch(*, on: bool) -> None:
-    """Begin to know of memory that is allocated, or forget all of it."""
+    """Begin to track allocated memory, or forget all of it."""
     _WATCHING[0] = on
     _FRESH.clear()
 
 
 def allocated(tensor: Tensor, nbytes: int | None = None) -> None:
-    """Note that `tensor` was made uninitialised, whatever it has been filled with since.
+    """Note that `tensor` was allocated uninitialised, even if it has been filled since.
 
-    nbytes: of its storage, those that were asked for; None: all.
+    `nbytes` is the requested part of its storage; None means all.
     """
     if not _WATCHING[0] or tensor.device.type != "cpu" or not tensor.nbytes:
         return
@@ -121,19 +121,19 @@ def allocated(tensor: Tensor, nbytes: int | None = None) -> None:
 
 
 def fresh_at(address: int) -> Fresh | None:
-    """What is known of the storage at an address, if it still is the one that was allocated."""
-    found = _FRESH.get(address)
-    if found is None:
+    """Return the tracked storage at an address, or None if it was freed or never tracked."""
+    fresh = _FRESH.get(address)
+    if fresh is None:
         return None
-    storage = found.storage()
+    storage = fresh.storage()
     if storage is None or storage.data_ptr() != address:  # freed, or moved by a resize
         del _FRESH[address]
         return None
-    return found
+    return fresh
 
 
 def operated(operation: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-    """An operation of torch was done: what it changes is written."""
+    """Note the tensors that a finished torch operation has changed as written."""
     if not _FRESH:
         return
     for index, name in _changes(operation):
@@ -147,8 +147,8 @@ def operated(operation: Any, args: Sequence[object], kwargs: Mapping[str, object
 
 @cache
 def _changes(operation: Any) -> tuple[tuple[int, str], ...]:
-    """The arguments whose elements an operation changes, by place and name."""
-    if torch.Tag.inplace_view in operation.tags:  # it changes the view alone
+    """Return the place and name of the arguments whose elements an operation changes."""
+    if torch.Tag.inplace_view in operation.tags:  # the operation changes only the view
         return ()
     return tuple(
         (index, argument.name)
@@ -158,11 +158,11 @@ def _changes(operation: Any) -> tuple[tuple[int, str], ...]:
 
 
 def zeros(count: int, kind: type) -> Array:
-    """`count` zeros of numpy's type `kind`, which take memory only where they are touched."""
+    """Return `count` zeros of numpy's type `kind`; only touched pages use memory."""
     nbytes = count * np.dtype(kind).itemsize
     if nbytes <= _PAGED:
         return np.zeros(count, kind)
-    # numpy's own would ask for huge pages, of which one element takes 2 MiB.
+    # numpy would request huge pages, so that one element takes 2 MiB.
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
     pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, kind, count)

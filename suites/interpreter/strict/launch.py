@@ -1,10 +1,10 @@
-"""A launch under the strict interpreter: its tensor arguments, and which one a pointer came from.
+"""A launch under the strict interpreter: its tensor arguments, and the argument of each pointer.
 
-Each tensor argument gets a number, which its pointer carries in the 16 bits that addresses leave
-free: tag * 2^48 + address. Arithmetic on the pointer keeps it, whatever shape or path it takes, so
-at an access the tag says which tensor it has to lie in. It is taken off where memory is touched,
-and where a pointer becomes an integer. A pointer made from an integer has tag 0: it may point into
-any argument, and into any memory that the watch knows.
+Each tensor argument gets a number, its tag, which its pointer carries in the 16 bits that addresses
+leave free: tag * 2^48 + address. Arithmetic on the pointer keeps the tag, so that the tag of an
+access names the tensor in which the access must lie. The tag is removed before memory is accessed,
+and when a pointer becomes an integer. A pointer made from an integer has tag 0: it may point into
+any argument, and into any memory that `watched` got.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import triton
 
 from kernel_workbench import suites
 from kernel_workbench.suites.interpreter.strict.initialisation import Array, fresh_at
-from kernel_workbench.suites.interpreter.strict.region import FIRST, SAME, Order, Region
+from kernel_workbench.suites.interpreter.strict.region import FIRST, SAME, ProgramOrder, Region
 
-TAG = 48  # the bits of an address; Linux gives programs none above, on x86-64 and on arm64
+TAG = 48  # the bits of an address; Linux uses no higher ones, on x86-64 and on arm64
 ADDRESS = np.uint64(2**TAG - 1)
 _MOST_TAGS = 2**15  # so that a tagged address is positive as a signed integer too
 
@@ -34,23 +34,23 @@ _TRITON = str(Path(triton.__file__).parent)
 
 
 class IllegalAccessError(RuntimeError):
-    """A kernel did what a GPU leaves undefined; the message says what and where."""
+    """A kernel did something that a GPU leaves undefined; the message says what and where."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Memory by its address, as numpy asks for it."""
+    """Memory by its address, in numpy's array interface."""
 
     __array_interface__: dict[str, object]
 
 
 @dataclass(slots=True)
-class Extent:
-    """One tensor argument. Addresses are tagged, lengths are bytes.
+class Tagged:
+    """One tensor argument with its tag. Addresses are tagged, lengths are bytes.
 
-    runs    where its elements leave gaps, outermost first: (distance between two runs, length of
-            one); none where they don't, or where runs overlap and no gap can be told
-    settled nothing of it is unwritten, as seen in this launch
+    runs     (distance between two runs, length of a run), outermost first, if elements have gaps;
+             empty if they have none, or if runs overlap
+    settled  True if an access in this launch has shown that all of it is written
     """
 
     tensor: Any
@@ -65,43 +65,43 @@ class Extent:
 
     @property
     def base(self) -> int:
-        """The tagged address of its region's first byte, from which its elements are counted."""
+        """The tagged address of the region's first byte; elements are counted from there."""
         return (self.tag << TAG) + self.region.start
 
     def memory(self, itemsize: int) -> Array:
-        """All of the region, as unsigned integers of so many bytes."""
-        found = self._memory.get(itemsize)
-        if found is None:
+        """Return all of the region as unsigned integers of `itemsize` bytes."""
+        array = self._memory.get(itemsize)
+        if array is None:
             interface = {
                 "data": (self.region.start, False),
                 "shape": (self.region.nbytes // itemsize,),
                 "typestr": np.dtype(f"u{itemsize}").str,
                 "version": 3,
             }
-            found = self._memory[itemsize] = np.asarray(_Bytes(interface))
-        return found
+            array = self._memory[itemsize] = np.asarray(_Bytes(interface))
+        return array
 
 
 @dataclass(slots=True)
 class Launch:
     """The launch in progress.
 
-    recast  a pointer was made one to elements of another size
-    cut     an argument is an integer that its annotated type doesn't hold
+    recast  True if a pointer was cast to elements of another type
+    cut     True if an integer argument doesn't fit its annotated type
     """
 
     kernel: str
     named: dict[str, Any]
-    extents: dict[int, Extent] = field(default_factory=dict)
+    extents: dict[int, Tagged] = field(default_factory=dict)
     regions: dict[int, Region] = field(default_factory=dict)
-    order: Order = field(default_factory=Order)
+    order: ProgramOrder = field(default_factory=ProgramOrder)
     place: tuple[int, int, int] = (0, 0, 0)
     recast: bool = False
     cut: bool = False
 
     def argument(self, tensor: Any) -> int:
-        """The tag for the pointer of one more argument, in its place; 0 where there is none."""
-        base = getattr(tensor, "base", tensor)  # of a TensorWrapper
+        """Add a tensor argument; return the tag for its pointer, shifted, or 0 for no tag."""
+        base = getattr(tensor, "base", tensor)  # a TensorWrapper has its tensor there
         if not hasattr(base, "untyped_storage"):
             return 0
         storage, start = base.untyped_storage(), base.data_ptr()
@@ -119,7 +119,7 @@ class Launch:
             region = Region(address, storage.nbytes(), fresh_at(address), itemsize)
             self.regions[address] = region
         region.itemsize = min(region.itemsize, itemsize)
-        self.extents[tag] = Extent(
+        self.extents[tag] = Tagged(
             tensor=base,
             tag=tag,
             start=(tag << TAG) + start,
@@ -131,30 +131,30 @@ class Launch:
         )
         return tag << TAG
 
-    def name(self, extent: Extent) -> str:
-        """The argument's name; of one tensor under several the first that no other extent has."""
-        named = [name for name, each in _tensors(self.named) if _same(each, extent.tensor)]
-        before = [each for each in self.extents.values() if each.tag < extent.tag]
-        place = sum(_same(each.tensor, extent.tensor) for each in before)
+    def name(self, extent: Tagged) -> str:
+        """Return the argument's name; arguments that are one tensor get different names."""
+        named = [name for name, tensor in _tensors(self.named) if _same(tensor, extent.tensor)]
+        before = [one for one in self.extents.values() if one.tag < extent.tag]
+        place = sum(_same(one.tensor, extent.tensor) for one in before)
         return named[min(place, len(named) - 1)] if named else "a tensor"
 
-    def owner(self, address: int, itemsize: int) -> Extent | None:
-        """The first argument that holds an untagged address whole."""
-        for each in self.extents.values():
-            tag = each.tag << TAG
-            if each.start - tag <= address and address + itemsize <= each.end - tag:
-                return each
+    def owner(self, address: int, itemsize: int) -> Tagged | None:
+        """Return the first argument that contains all bytes of an untagged access, or None."""
+        for extent in self.extents.values():
+            tag = extent.tag << TAG
+            if extent.start - tag <= address and address + itemsize <= extent.end - tag:
+                return extent
         return None
 
 
 @dataclass(slots=True)
 class State:
-    """What the patched interpreter consults; violations outlive an except clause of a candidate.
+    """The state of the strict interpreter; a candidate's except clause doesn't clear a violation.
 
-    atomic: within an atomic access, which is checked already
-    missing: the checks that aren't in force; None before the interpreter was made strict
-    same_stores: programs may store the same value to one element
-    memory: (first byte, end) of what a pointer made from an integer may point into besides
+    atomic       True within an atomic access, which is checked already
+    missing      the checks that aren't in force; None before the interpreter is made strict
+    same_stores  True if programs may store the same value to one element
+    memory       (first byte, end) of further memory for pointers made from integers
     """
 
     launches: list[Launch] = field(default_factory=list)
@@ -166,7 +166,7 @@ class State:
     same_stores: bool = False
 
     def refuse(self, text: str) -> None:
-        """Raise, and keep the first such sentence for whoever asks after the call."""
+        """Raise IllegalAccessError, and keep the first message for the caller of the kernel."""
         if self.violation is None:
             self.violation = text
         raise IllegalAccessError(text)
@@ -189,7 +189,7 @@ def end() -> None:
 
 
 def line() -> str:
-    """The innermost line of the stack that is neither Triton's nor the workbench's."""
+    """Return the innermost line of the stack that is neither Triton's nor the workbench's."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -201,10 +201,10 @@ def line() -> str:
 
 
 def _tensors(named: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each tensor among the arguments, in tuples and descriptors too, by its name."""
+    """Yield each tensor among the arguments with its name, also from tuples and descriptors."""
     for name, value in named.items():
         if isinstance(value, tuple):
-            yield from _tensors({f"{name}[{index}]": each for index, each in enumerate(value)})
+            yield from _tensors({f"{name}[{index}]": part for index, part in enumerate(value)})
             continue
         base = getattr(value, "base", value)
         if hasattr(base, "untyped_storage"):
@@ -212,42 +212,42 @@ def _tensors(named: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether they are one tensor, or copies of it as Triton makes them for the interpreter."""
+    """Return True if both are one tensor, or Triton's aliases of one tensor."""
     if one is other:
         return True
-    places = [(each.data_ptr(), each.dtype, each.shape, each.stride()) for each in (one, other)]
+    places = [(x.data_ptr(), x.dtype, x.shape, x.stride()) for x in (one, other)]
     return bool(places[0] == places[1])
 
 
 def _runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Runs:
-    """The nested runs of a tensor with gaps; see Extent."""
+    """Return the nested runs of a tensor with gaps; see Tagged."""
     axes = sorted(
         ((step, n) for n, step in zip(shape, strides, strict=True) if n > 1 and step > 0),
         reverse=True,
     )
-    length, found = 1, []  # of what is within, in elements
+    length, runs = 1, []  # length of the runs so far, in elements
     for step, n in reversed(axes):
         if step < length:
             return ()
         if step > length:
-            found.append((step * itemsize, length * itemsize))
+            runs.append((step * itemsize, length * itemsize))
         length += (n - 1) * step
-    return tuple(reversed(found))
+    return tuple(reversed(runs))
 
 
 def who(launch: Launch) -> str:
-    """The program in turn and its kernel, as a sentence begins."""
+    """Return the running program and its kernel, for example "program (0, 0, 0) of copy"."""
     return f"program {launch.place} of {launch.kernel}"
 
 
 def name_of(launch: Launch, address: int) -> str:
-    """The argument that a tagged address came from."""
+    """Return the name of the argument that a tagged address came from."""
     extent = launch.extents.get(address >> TAG)
     return "memory by a pointer made from an integer" if extent is None else launch.name(extent)
 
 
-def outside(launch: Launch, low: int, high: int, extent: Extent | None, did: str) -> str:
-    """An access from byte `low` to byte `high`, tagged as its argument is; None: by no argument."""
+def outside(launch: Launch, low: int, high: int, extent: Tagged | None, did: str) -> str:
+    """Return the message for an access to tagged bytes `low` to `high` outside of its argument."""
     begin = f"{who(launch)} {did}"
     if extent is None:
         near = _nearest(launch, low, high)
@@ -268,9 +268,9 @@ def outside(launch: Launch, low: int, high: int, extent: Extent | None, did: str
 
 
 def conflict(
-    launch: Launch, extent: Extent, did: str, element: int, segment: int, other_did: str
+    launch: Launch, extent: Tagged, did: str, element: int, segment: int, other_did: str
 ) -> str:
-    """Two programs meet at an element of a region's logs, in no order."""
+    """Return the message for two programs that access an element without an order."""
     offset = element * extent.region.itemsize - (extent.start - extent.base)
     where = f"element {offset // extent.itemsize:,} of {launch.name(extent)}'s memory"
     other, several = launch.order.place(segment), segment < FIRST
@@ -286,13 +286,13 @@ def conflict(
 
 
 def _nearest(launch: Launch, low: int, high: int) -> str:
-    """By how much an untagged access misses the argument that is nearest to it."""
-    best: tuple[int, str, Extent] | None = None
-    for each in launch.extents.values():
-        start, end = each.start - (each.tag << TAG), each.end - (each.tag << TAG)
+    """Return an access's distance from an argument, for example ", 3 elements past the nearest"."""
+    best: tuple[int, str, Tagged] | None = None
+    for extent in launch.extents.values():
+        start, end = extent.start - (extent.tag << TAG), extent.end - (extent.tag << TAG)
         gap, side = (start - low, "before") if low < start else (high - end, "past")
         if best is None or gap < best[0]:
-            best = gap, side, each
+            best = gap, side, extent
     if best is None:
         return ""
     gap, side, extent = best

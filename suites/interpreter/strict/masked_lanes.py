@@ -1,8 +1,8 @@
-"""Loads whose mask switches lanes off and that have no `other`: Triton leaves such lanes undefined.
+"""Note loads with a mask and no `other`: Triton leaves their masked lanes undefined.
 
-The strict interpreter gives them NaN, or an integer that no index is; today's NVIDIA backend, and
-the interpreter that isn't strict, give them zeros. A kernel may load so and store nothing of it;
-each such load is noted all the same, by its line, so that a wrong output can be put down to it.
+The strict interpreter fills these lanes with NaN, or an integer that is no valid index; today's
+NVIDIA backend, and the interpreter that isn't strict, fill them with zeros. A kernel may load them
+and store nothing of it; so a load is only noted, by its line, to explain a wrong output.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 UNNAMED = "a load"
-PROMISED = ", in lanes of which"  # begins what is said of lanes that break a promise
-_MOST = 3  # loads that a sentence names
+PROMISED = ", in lanes where"  # begins the clause about lanes that break a promise
+_MOST = 3  # a sentence names so many loads
 
 
 @dataclass(slots=True)
-class _Noted:
+class _UndefinedLoads:
     zeros: bool = False
-    loads: dict[str, str] = field(default_factory=dict)  # by line, what the sentence says of it
+    loads: dict[str, str] = field(default_factory=dict)  # by line, the text about the load
 
 
-_NOTED = _Noted()
+_NOTED = _UndefinedLoads()
 
 
 @contextmanager
 def noted(*, zeros: bool) -> Iterator[Callable[[], tuple[str, ...]]]:
-    """Note loads inside, whose undefined lanes read 0 where `zeros`; yields them."""
+    """Note loads in the block; yield a function that lists them. With `zeros` lanes read 0."""
     _NOTED.zeros = zeros
     _NOTED.loads.clear()
     try:
@@ -37,9 +37,9 @@ def noted(*, zeros: bool) -> Iterator[Callable[[], tuple[str, ...]]]:
 
 
 def note(line: str, name: Callable[[], str], why: str = "") -> bool:
-    """Note a load at `line` with undefined lanes; say whether they read what is there, or 0.
+    """Note a load at `line` with undefined lanes; return True if they must read 0, or memory.
 
-    name: gives its argument's. why: they aren't masked off, but break a promise.
+    `name` returns the argument's name; `why` says which promise the lanes break, if any.
     """
     if line not in _NOTED.loads:
         _NOTED.loads[line] = f"{name()} at {line}{why}"
@@ -47,14 +47,14 @@ def note(line: str, name: Callable[[], str], why: str = "") -> bool:
 
 
 def let_pass(loads: Sequence[str]) -> tuple[str, ...]:
-    """What is noted of a kernel that passed the interpreter that isn't strict, or nothing."""
+    """Return a note on the loads of a kernel that passed without strictness, or nothing."""
     if not loads:
         return ()
-    where = told([each.removeprefix(UNNAMED + " ") for each in loads])
+    where = listed([load.removeprefix(UNNAMED + " ") for load in loads])
     return (f"reads zeros in lanes that a load without `other` leaves undefined, {where}",)
 
 
-def told(loads: Sequence[str]) -> str:
-    """The loads, up to some."""
+def listed(loads: Sequence[str]) -> str:
+    """Return the loads as text, for example "x_ptr at line 5 of k.py, ... and 2 more"."""
     more = f" and {len(loads) - _MOST} more" if len(loads) > _MOST else ""
     return ", ".join(loads[:_MOST]) + more

@@ -1,22 +1,21 @@
-"""Integer overflow on the way to an address.
+"""Find integer overflow in the computation of an address.
 
-The interpreter's integers wrap without a word, as a GPU's do, and a wrapped offset may well land in
-its tensor. So additions, subtractions, products and left shifts of signed integers of up to 32 bits
-are checked, and casts to a narrower signed type: by the ranges of the operands first, exactly where
-those say that the result may not fit. What doesn't fit is marked, lane by lane, with the line where
-it happened; the mark follows the value through arithmetic, casts, shapes and tl.where. A lane that
-reads or writes by a marked pointer is an error, a lane that is masked off isn't.
+The interpreter's integers wrap silently, as a GPU's do, and a wrapped offset may land in its
+tensor. So this module checks additions, subtractions, products and left shifts of signed integers
+of up to 32 bits, and casts to a narrower signed type: first by the ranges of the operands, and
+exactly if the ranges allow an overflow. A lane that overflowed is marked with the line of the
+operation; the mark follows the value through arithmetic, casts, shapes and tl.where. A lane that
+reads or writes by a marked pointer is an error; a masked lane isn't.
 
-Lanes of which a promise to the compiler is false (promises.py) are marked in the same way.
+Lanes that break a promise to the compiler (promises.py) are marked in the same way.
 
-What wraps on purpose isn't: unsigned integers, and whatever goes through a bitwise operation, a
-right shift, a remainder or a comparison, which drop the mark, as do reductions. A loop's number is
-as wide as when compiled (loops.py), and has the mark of the number it starts from; an
-argument is as wide as when compiled (arguments.py), and marked where its annotated type
-doesn't hold it.
+Intended wrapping isn't marked: unsigned integers never are, and bitwise operations, right shifts,
+remainders, comparisons and reductions drop a mark. A loop's number is as wide as in compiled code
+(loops.py), and has the mark of its start; an argument is as wide too (arguments.py), and is marked
+if its annotated type can't hold it.
 
-Nothing but the check of ranges runs until a first mark is made; from then to the end of the
-program the operations that pass marks on stand in the place of their plain ones.
+Only the check of ranges runs until the first mark; from then to the end of the program, operations
+that pass marks on replace the plain ones.
 """
 
 from __future__ import annotations
@@ -57,24 +56,24 @@ _OVERFLOWED, _UNPROMISED = 1, 2  # bits of a mark's lanes
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The lanes of a value that come of an overflow or of a false promise, and why.
+    """The lanes of a value that result from an overflow or a false promise, and why.
 
-    lanes   of each lane, the bits of what it comes of
-    texts   by bit, a phrase about the first
+    lanes   a bit mask of the causes, for each lane
+    texts   a phrase about the first occurrence, by bit
     """
 
     lanes: Array
     texts: dict[int, str]
 
     def of(self, bit: int) -> Array:
-        """The lanes that come of what the bit says."""
+        """Return the lanes with this cause."""
         lanes: Array = (self.lanes & bit) != 0
         return lanes
 
 
 @dataclass(slots=True)
 class _Tracking:
-    """The builder's functions that pass marks on, and the plain ones; on while there is a mark."""
+    """The builder's functions with and without marks; `on` is True while a mark exists."""
 
     builder: Any
     marking: dict[str, Any]
@@ -82,7 +81,7 @@ class _Tracking:
     on: bool = False
 
     def switch(self, *, on: bool) -> None:
-        """Put one of the two in place."""
+        """Install the functions with marks, or the plain ones."""
         if on is not self.on:
             self.on = on
             for name, function in (self.marking if on else self.plain).items():
@@ -93,30 +92,30 @@ _TRACKING: list[_Tracking] = []
 
 
 def forget() -> None:
-    """A program has ended, and its values with it."""
-    for each in _TRACKING:
-        each.switch(on=False)
+    """End a program: its marks end with its values."""
+    for tracking in _TRACKING:
+        tracking.switch(on=False)
 
 
 def begin() -> None:
-    """A program begins, with nothing marked but arguments."""
-    for each in _TRACKING:
-        each.switch(on=STATE.launch is not None and STATE.launch.cut)
+    """Begin a program, in which only arguments may be marked."""
+    for tracking in _TRACKING:
+        tracking.switch(on=STATE.launch is not None and STATE.launch.cut)
 
 
 def passed(argument: Argument, converted: Any) -> None:
-    """Mark an argument that the type of its annotation doesn't hold."""
+    """Mark an argument that doesn't fit its annotated type."""
     kind = converted.data.dtype
     if kind not in _LIMITS or STATE.launch is None or converted.data.item() == argument.value:
         return
     STATE.launch.cut = True
     text = f"argument {argument.name} is {argument.value}"
-    held = f"which {kind} holds as {converted.data.item()}"
-    _mark(converted, np.ones(converted.data.shape, bool), _OVERFLOWED, f"{text}, {held}")
+    wrapped = f"which {kind} holds as {converted.data.item()}"
+    _mark(converted, np.ones(converted.data.shape, bool), _OVERFLOWED, f"{text}, {wrapped}")
 
 
 def _mark(handle: Any, lanes: Array, bit: int, text: str) -> None:
-    """Mark lanes of a value, beside what is marked already."""
+    """Mark lanes of a value, in addition to its marks."""
     bits, texts = lanes * np.uint8(bit), {bit: text}
     before = getattr(handle, _MARK, None)
     if before is not None:
@@ -125,20 +124,20 @@ def _mark(handle: Any, lanes: Array, bit: int, text: str) -> None:
 
 
 def mark_unpromised(handle: Any, lanes: Array, text: str) -> None:
-    """Mark the lanes of a value of which a promise is false."""
+    """Mark the lanes of a value that break a promise."""
     _mark(handle, lanes, _UNPROMISED, text)
     _TRACKING[0].switch(on=True)
 
 
 def marked(pointers: Any) -> bool:
-    """Say whether lanes of these pointers are marked, be they masked off or not."""
+    """Return True if any lanes of these pointers are marked, also masked ones."""
     return bool(_TRACKING) and _TRACKING[0].on and hasattr(pointers, _MARK)
 
 
 def check(pointers: Any, lanes: Array, did: str) -> None:
-    """Raise where a lane that is on goes by an offset that overflowed.
+    """Raise IllegalAccessError if an active lane uses an offset that overflowed.
 
-    So does one that writes by an offset of which a promise is false.
+    A lane that writes by an offset with a false promise raises too.
     """
     mark = getattr(pointers, _MARK, None)
     if mark is None:
@@ -149,13 +148,13 @@ def check(pointers: Any, lanes: Array, did: str) -> None:
         wrong = mark.of(bit) & lanes
         if not wrong.any() or (bit == _UNPROMISED and did == "reads"):
             continue
-        why = "that overflowed" if bit == _OVERFLOWED else "of which a promise is false"
+        why = "that overflowed" if bit == _OVERFLOWED else "that breaks a promise"
         name = name_of(launch, int(pointers.data[wrong][0]))
         STATE.refuse(f"{who(launch)} {did} {name}, at {line()}, by an offset {why}: {text}")
 
 
 def unpromised(pointers: Any, lanes: Array) -> tuple[Array, str] | None:
-    """The lanes that are on and go by an offset of which a promise is false, and the promise."""
+    """Return the active lanes whose offset breaks a promise, and the promise; else None."""
     mark = getattr(pointers, _MARK, None)
     if mark is None or _UNPROMISED not in mark.texts:
         return None
@@ -177,7 +176,7 @@ def _products(a: Range, b: Range) -> Range:
 
 
 def _shifts(a: Range, b: Range) -> Range:
-    # A shift of 32 and more is undefined, and left to itself.
+    # A shift by 32 or more is undefined, and isn't checked.
     return _products(a, (1, 2 ** min(max(b[1], 0), 31)))
 
 
@@ -197,11 +196,11 @@ def _range(data: Array) -> Range:
 
 
 def _reach(handle: Any) -> Range:
-    """A range that holds a handle's numbers, kept with it."""
-    found: Range | None = handle.__dict__.get(_REACH)
-    if found is None:
-        found = handle.__dict__[_REACH] = _range(handle.data)
-    return found
+    """Return a range that contains a handle's numbers, and keep it in the handle."""
+    numbers: Range | None = handle.__dict__.get(_REACH)
+    if numbers is None:
+        numbers = handle.__dict__[_REACH] = _range(handle.data)
+    return numbers
 
 
 def install(interpreter: Any) -> None:
@@ -245,14 +244,14 @@ def _checked(stock: Any, sign: str, operation: Any, reach: Callable[[Range, Rang
 
 
 def _reaching(stock: Any) -> Any:
-    """What spreads a block, or a number over one, changes none of its numbers."""
+    """Make an operation that only repeats numbers keep their range."""
 
     def spread(self: Any, *operands: Any) -> Any:
         out = stock(self, *operands)
-        for each in operands:
-            found = getattr(each, _REACH, None)
-            if found is not None:
-                out.__dict__[_REACH] = found
+        for operand in operands:
+            reach = getattr(operand, _REACH, None)
+            if reach is not None:
+                out.__dict__[_REACH] = reach
         return out
 
     return spread
@@ -271,37 +270,37 @@ def _checked_cast(stock: Any) -> Any:
     return checked
 
 
-def _compare(out: Any, exact: Array, told: Callable[..., str], *operands: Array) -> None:
+def _compare(out: Any, exact: Array, spell: Callable[..., str], *operands: Array) -> None:
     """Mark the lanes of `out` that aren't `exact`."""
     lanes = exact != out.data
     if not lanes.any():
         return
     first = np.unravel_index(int(lanes.argmax()), lanes.shape)
-    values = (int(np.broadcast_to(each, lanes.shape)[first]) for each in operands)
-    held = f"which {out.data.dtype} holds as {int(out.data[first])}, at {line()}"
-    _mark(out, lanes, _OVERFLOWED, f"{told(*values)} is {int(exact[first])}, {held}")
+    values = (int(np.broadcast_to(operand, lanes.shape)[first]) for operand in operands)
+    wrapped = f"which {out.data.dtype} holds as {int(out.data[first])}, at {line()}"
+    _mark(out, lanes, _OVERFLOWED, f"{spell(*values)} is {int(exact[first])}, {wrapped}")
     _TRACKING[0].switch(on=True)
 
 
 def _marks(handles: tuple[Any, ...]) -> list[_Mark]:
-    return [each.wrapped for each in handles if hasattr(each, _MARK)]
+    return [handle.wrapped for handle in handles if hasattr(handle, _MARK)]
 
 
 def _texts(marks: list[_Mark]) -> dict[int, str]:
-    """By bit, the phrase of the first mark that has it."""
+    """Return by bit the phrase of the first mark with that bit."""
     return {bit: text for mark in reversed(marks) for bit, text in mark.texts.items()}
 
 
 def _passed_on(stock: Any) -> Any:
-    """Mark a lane where a lane of an operand is marked, or where it overflows itself."""
+    """Return an operation that marks lanes whose operands are marked, or that overflow."""
 
     def marked(self: Any, *operands: Any) -> Any:
         out = stock(self, *operands)
         marks = _marks((out, *operands))
         if marks:
             lanes = np.zeros(out.data.shape, np.uint8)
-            for each in marks:
-                lanes = lanes | each.lanes
+            for mark in marks:
+                lanes = lanes | mark.lanes
             setattr(out, _MARK, _Mark(lanes, _texts(marks)))
         return out
 
@@ -309,12 +308,12 @@ def _passed_on(stock: Any) -> Any:
 
 
 def _chosen(stock: Any) -> Any:
-    """tl.where: the lanes that come of the value that is taken."""
+    """Return tl.where with marks: a lane gets the mark of the selected value."""
 
     def marked(self: Any, condition: Any, left: Any, right: Any) -> Any:
         out, marks = stock(self, condition, left, right), _marks((left, right))
         if marks:
-            left_lanes, right_lanes = (getattr(each, _MARK, None) for each in (left, right))
+            left_lanes, right_lanes = (getattr(handle, _MARK, None) for handle in (left, right))
             lanes = np.where(
                 condition.data,
                 np.uint8(0) if left_lanes is None else left_lanes.lanes,
@@ -327,7 +326,7 @@ def _chosen(stock: Any) -> Any:
 
 
 def _cast(stock: Any) -> Any:
-    """To an unsigned type of no more bits it is wanted modulo 2^bits."""
+    """Return the cast with marks; an unsigned type of up to 32 bits drops them on purpose."""
     passed_on = _passed_on(stock)
 
     def marked(self: Any, source: Any, target: Any, *rest: Any) -> Any:
@@ -357,13 +356,13 @@ _SPECIAL = {
 
 
 def _reshaped(stock: Any, handle: Any) -> Any:
-    """Marks go where the values go: the same operation, on them."""
+    """Return a reshaping operation that moves marks as it moves values."""
 
-    def marks_of(each: Any) -> Any:
-        if not isinstance(each, handle):
-            return each
-        mark = getattr(each, _MARK, None)
-        lanes = np.zeros(each.data.shape, np.uint8) if mark is None else mark.lanes
+    def marks_of(operand: Any) -> Any:
+        if not isinstance(operand, handle):
+            return operand
+        mark = getattr(operand, _MARK, None)
+        lanes = np.zeros(operand.data.shape, np.uint8) if mark is None else mark.lanes
         return handle(lanes, tl.uint8)
 
     def marked(self: Any, *operands: Any) -> Any:
@@ -371,8 +370,8 @@ def _reshaped(stock: Any, handle: Any) -> Any:
         if marks:
             moved = stock(self, *map(marks_of, operands))
             pairs = zip(out, moved, strict=True) if isinstance(out, tuple) else ((out, moved),)
-            for each, lanes in pairs:
-                setattr(each, _MARK, _Mark(lanes.data, _texts(marks)))
+            for result, lanes in pairs:
+                setattr(result, _MARK, _Mark(lanes.data, _texts(marks)))
         return out
 
     return marked

@@ -1,6 +1,6 @@
-"""Kernels that are wrong in one way each: whether each check is in force on this Triton version.
+"""Kernels with one fault each, to see which checks are in force on this Triton version.
 
-All of them stay within memory that is there, so that one which isn't checked does no harm.
+The kernels stay within allocated memory, so that an unchecked one does no harm.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ def _promising_kernel(out_ptr, number):
 
 
 def sound_kernel_fails() -> bool:
-    """Whether a kernel without a fault isn't computed as it should be."""
+    """Return True if a sound kernel raises or computes wrong values."""
     x, out = torch.arange(6.0), torch.zeros(6)
     count, total = torch.zeros(1, dtype=torch.int32), torch.zeros(1)
-    found = _violation(
+    violation = _violation(
         lambda: _sound_kernel[(2,)](x, out, count, total, 6, BLOCK=_BLOCK), fresh=out
     )
     right = torch.equal(out, x + 1) and count.item() == 2 and total.item() == 21
-    return found is not None or not right
+    return violation is not None or not right
 
 
 def not_in_force() -> tuple[str, ...]:
-    """The checks whose wrong kernel isn't found."""
+    """Return the checks that don't find their wrong kernel."""
     both, fresh, out = torch.zeros(2 * _BLOCK), torch.zeros(_BLOCK), torch.zeros(_BLOCK)
-    x, large = both[:_BLOCK], 2**16  # whose square is 0 in 32 bits
+    x, large = both[:_BLOCK], 2**16  # the square of `large` is 0 in 32 bits
     calls: dict[str, Callable[[], object]] = {
         "own tensor": lambda: _copying_kernel[(1,)](x, both[_BLOCK:], _BLOCK, BLOCK=_BLOCK),
         "integer overflow": lambda: _overflowing_kernel[(1,)](x, out, large, BLOCK=1),
@@ -93,13 +93,13 @@ def not_in_force() -> tuple[str, ...]:
 
 
 def _violation(call: Callable[[], object], fresh: Tensor) -> str | None:
-    """What a call is said to do, with the memory of `fresh` as if nothing had written it."""
+    """Return the violation of a call, or None; the memory of `fresh` counts as unwritten."""
     STATE.violation = None
     initialisation.watch(on=True)
     initialisation.allocated(fresh)
     try:
         call()
-    except Exception:  # noqa: BLE001  (of Triton's, whichever a version raises)
+    except Exception:  # noqa: BLE001  (Triton's error differs by version)
         return STATE.violation
     finally:
         initialisation.watch(on=False)

@@ -1,22 +1,22 @@
-"""Promises to the compiler: tl.multiple_of, tl.max_contiguous and tl.max_constancy.
+"""Check promises to the compiler: tl.multiple_of, tl.max_contiguous and tl.max_constancy.
 
-The compiler believes a promise, and reads or writes several lanes by the address of the first.
-Triton's analysis of axes (lib/Analysis/AxisInfo.cpp) cuts an axis into groups of lanes, and means
+The compiler trusts a promise, and reads or writes several lanes by the address of the first. In
+Triton's analysis of axes (lib/Analysis/AxisInfo.cpp), an axis is cut into groups of lanes, and
 
-    max_contiguous(x, C)    in a group of C, x[i] is x[first] + i (of pointers: i elements);
+    max_contiguous(x, C)    in a group of C, x[i] is x[first] + i (pointers: i elements);
     max_constancy(x, C)     in a group of C, x[i] is x[first];
-    multiple_of(x, V)       x[first] is a multiple of V (of pointers: in bytes), in groups as
-                            long as x is known to be contiguous.
+    multiple_of(x, V)       x[first] is a multiple of V (pointers: in bytes), in groups as long as
+                            x is known to be contiguous.
 
-A promise is refuted only by what no reading of it allows. So multiple_of takes a lane by the
-longest group that holds a contiguous run up to the lane, along any axis.
+A promise is false only if no reading of it is true. So multiple_of judges a lane by the longest
+group that contains a contiguous run up to the lane, along any axis.
 
-Public kernels clamp or wrap the lanes that lie past an edge (tl.where(offs < n, offs, 0), offs % n)
-and then promise contiguity, which is false in those lanes, and do harm only where a result of
-theirs is used. So the lanes after the first that doesn't rise are past an edge: one that breaks a
-promise is marked (overflow.py); a load by a marked lane is undefined (NaN, or an integer that no
-index is), and a store is an illegal access. Any other lane that breaks a promise is an illegal
-access at once, as a false tl.assume is. A promise about floating-point numbers isn't looked at.
+Public kernels clamp or wrap the lanes past an edge (tl.where(offs < n, offs, 0), offs % n) and then
+promise contiguity, which is false in these lanes, but harmless unless a result of these lanes is
+used. So lanes from the first one that doesn't rise on count as past an edge: a lane there that
+breaks a promise is marked (overflow.py); a load by a marked lane is undefined (NaN, or an integer
+that is no valid index), and a store is an illegal access. Any other lane that breaks a promise is
+an illegal access at once, as is a false tl.assume. Promises about floats aren't checked.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _refuted(handle: Any, numbers: Array, lanes: Array, text: str) -> str:
 
 
 def _as_first(numbers: Array, axis: int, length: int, step: int) -> Array:
-    """The numbers that follow from the first of each group of `length` lanes along an axis."""
+    """Return the numbers that the first of each group of `length` lanes implies along an axis."""
     lanes = np.arange(numbers.shape[axis])
     within = (lanes % length).reshape([-1 if at == axis else 1 for at in range(numbers.ndim)])
     expected: Array = np.take(numbers, lanes - lanes % length, axis) + within * step
@@ -101,7 +101,7 @@ def _as_first(numbers: Array, axis: int, length: int, step: int) -> Array:
 
 
 def _no_multiples(numbers: Array, value: int, step: int) -> Array:
-    """The lanes of no group whose first is a multiple of `value`, be it as long as it may."""
+    """Return the lanes for which no group length gives a first number divisible by `value`."""
     wrong: Array = numbers % value != 0
     for axis in range(numbers.ndim):
         if not wrong.any():
@@ -120,7 +120,7 @@ def _no_multiples(numbers: Array, value: int, step: int) -> Array:
 
 
 def _past_an_edge(numbers: Array, axis: int, *, strict: bool) -> Array:
-    """The lanes at or after the first, along an axis, that doesn't rise; strict: that falls."""
+    """Return the lanes from the first one that doesn't rise on; with `strict`, that falls."""
     steps = np.diff(numbers, axis=axis, prepend=np.take(numbers, [0], axis) - 1)
     edge: Array = np.logical_or.accumulate(steps < 0 if strict else steps <= 0, axis=axis)
     return edge

@@ -10,8 +10,8 @@ from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.suites.compile.cache import Cache
 from kernel_workbench.suites.compile.cases import GENERATIONS, alignment_bytes, standing
 from kernel_workbench.suites.compile.compiler import Measured, unknown_version
-from kernel_workbench.suites.compile.session import Session
-from kernel_workbench.suites.compile.workers import Workers
+from kernel_workbench.suites.compile.session import CompileRun
+from kernel_workbench.suites.compile.workers import CompileWorkers
 from kernel_workbench.suites.run.options import SuiteOptions
 
 TOOLS = {"triton": "3.7.1", "ptxas": "12.8.93"}
@@ -112,7 +112,7 @@ def test_kernel_named_alone_stands_for_what_dispatch_gives_it(name: str, tmp_pat
     chosen = {}
     for kernels in (("--kernel", name), ("--op", "layer_norm_backward")):
         options = SuiteOptions("compile").read([*kernels, f"--results={tmp_path}"])
-        session = Session(options, "", Workers(1, (), tmp_path))
+        session = CompileRun(options, "", CompileWorkers(1, (), tmp_path))
         chosen[kernels[0]] = [each for each in session.chosen() if each.kernel.name == name]
     assert chosen["--kernel"] == chosen["--op"]
     labels = [each.label for each in chosen["--kernel"]]

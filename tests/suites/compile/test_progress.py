@@ -7,7 +7,7 @@ import pytest
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.suites.compile.plan import Planned
 from kernel_workbench.suites.compile.session import _BATCH, _batches
-from kernel_workbench.suites.compile.workers import Call, Compile, Noted
+from kernel_workbench.suites.compile.workers import Compile, NamedCall, Noted
 from kernel_workbench.suites.run.progress import Progress
 
 _KERNEL = next(each for each in all_kernels() if each.name == "column_owning")
@@ -45,7 +45,7 @@ def test_task_that_takes_long_is_named(
     monkeypatch.setattr(
         "kernel_workbench.suites.run.progress.time.monotonic", lambda: begun + next(clock)
     )
-    task = Compile((("key", Call(_KERNEL.op.name, _KERNEL.name, _CASE)),) * 3)
+    task = Compile((("key", NamedCall(_KERNEL.op.name, _KERNEL.name, _CASE)),) * 3)
     for _ in range(6):
         shown.wait(f"at {task.name}")
     lines = capsys.readouterr().err.splitlines()

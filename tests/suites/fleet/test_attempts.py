@@ -181,4 +181,4 @@ def test_what_is_no_record_is_a_loss() -> None:
     """Bytes that no suite writes never reach a record."""
     attempts = _begun()
     assert _told(attempts, 1, text(header(1)), Text(b'{"kind": "odd"}\n')) == ["header"]
-    assert "what it sent is no record" in str(attempts.again)
+    assert "it sent bytes that are no record" in str(attempts.again)

@@ -25,8 +25,8 @@ def _refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--on", "SHARED", "--", "bench", "--gpus", "all"), "--gpus: it isn't served in a fleet"),
-        (("--on", "SHARED", "--", "bench", "--ncu"), "--ncu: it isn't served in a fleet"),
+        (("--on", "SHARED", "--", "bench", "--gpus", "all"), "--gpus: a fleet doesn't serve it"),
+        (("--on", "SHARED", "--", "bench", "--ncu"), "--ncu: a fleet doesn't serve it"),
         (("--on", "SHARED", "--", "bench", "--no-such"), "--no-such: there is no such option"),
         (("--on", "SHARED", "--", "compile"), "compile: there is no such suite"),
         (("--on", "SHARED"), "no suite is named; after a second -- comes one of accuracy"),
@@ -77,7 +77,7 @@ def test_machine_without_a_cluster_is_told_so(
         ("127.0.0.1:{port}", "Connection refused"),
         ("no-such-host.invalid:6379", "[Errno "),
         ("head", "Invalid address format: head"),
-        ("local", "this names none"),
+        ("local", "this names no cluster"),
     ],
 )
 def test_address_at_which_nobody_listens_is_told_at_once(

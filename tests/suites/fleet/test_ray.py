@@ -310,7 +310,7 @@ def test_run_moves_from_nodes_that_fall_silent_or_die(nodes: Nodes, tmp_path: Pa
     cases = [row.case.id for row in rows]
     assert len(cases) == len(set(cases)) == 4
     assert records[-1].problem is None
-    assert "it told nothing for 15 s" in ended.stderr
+    assert "it sent nothing for 15 s" in ended.stderr
     wait_for(lambda: not nodes.benches())
 
 

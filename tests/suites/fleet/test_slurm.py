@@ -133,7 +133,7 @@ def test_job_that_ends_without_a_word_is_lost(
     monkeypatch.setattr("kernel_workbench.suites.fleet.slurm_engine.run_job", _says_nothing)
     fleet, lane = _fleet(tmp_path)
     assert fleet.run() == ExitStatus.INCOMPLETE
-    assert "hadn't told how" in str(lane.attempts.problem)
+    assert "didn't report how" in str(lane.attempts.problem)
 
 
 def _says_nothing(*_: Any) -> None:  # noqa: ANN401

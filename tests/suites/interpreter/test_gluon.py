@@ -232,7 +232,7 @@ def test_what_the_machine_lacks_is_no_failure_of_the_kernel(what: str) -> None:
     row = _row(candidate)
     assert (row.status, row.rule) == ("refused", None)
     assert row.reason is not None
-    assert row.reason.startswith("the interpreter of kernels in Gluon has nothing for line ")
+    assert row.reason.startswith("the interpreter of kernels in Gluon can't run line ")
     assert f"of {__file__} (" in row.reason
     assert row.reason.endswith("; say Domain(interpretable=False) and run it on a GPU")
 

@@ -183,7 +183,7 @@ def test_result_of_a_lane_that_breaks_a_promise_is_undefined() -> None:
     assert out[:21].equal(x)
     assert out[21].isnan()
     (load,) = loads()
-    assert load.startswith(f"x_ptr {_line('x = tl.load(x_ptr + offs)')}, in lanes of which ")
+    assert load.startswith(f"x_ptr {_line('x = tl.load(x_ptr + offs)')}, in lanes where ")
     broken = Judged("non-finite values", "out[21] is nan", ())
     reason = explained(broken, loads(), lambda: Judged(None, None, ())).reason
     assert reason is not None
@@ -200,7 +200,7 @@ def test_store_by_a_lane_that_breaks_a_promise_is_an_illegal_access() -> None:
     found = violation_of(call)
     assert found is not None
     assert "writes out_ptr" in found
-    assert "by an offset of which a promise is false: max_contiguous(16)" in found
+    assert "by an offset that breaks a promise: max_contiguous(16)" in found
 
 
 def test_multiples_are_refuted_by_no_group_alone() -> None:

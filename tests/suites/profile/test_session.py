@@ -14,7 +14,7 @@ import torch
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.profiles.traces import Missing
-from kernel_workbench.profiles.windows import Figures, Spread, measure
+from kernel_workbench.profiles.windows import Figures, WindowSpread, measure
 from kernel_workbench.suites.profile.cases import distributions_of, profiled_kernels
 from kernel_workbench.suites.profile.figures import window_of
 from kernel_workbench.suites.profile.loop_request import zero
@@ -134,11 +134,11 @@ def test_check_of_a_gpu_that_tells_nothing_does_not_hold() -> None:
     )
     found = list(checks(window, bare, Missing("no samples", "none were taken")))
     assert [each.holds for each in found] == [False] * 4
-    assert "mig: " in found[0].found
+    assert "mig: " in found[0].result
 
 
 def test_spread_of_idle_samples_stands_in_for_a_counter() -> None:
     """Where idle has no ticks the mean of the samples is taken."""
-    sampled = Figures(0.0, 1.0, power_w=Spread(80.0, 80.0, 80.0, 80.0, 80.0))
+    sampled = Figures(0.0, 1.0, power_w=WindowSpread(80.0, 80.0, 80.0, 80.0, 80.0))
     window = window_of(synthetic(constant(690.0)), _reply(1000.0, 5.5), 1.5)
-    assert list(checks(window, sampled, 0.0))[-1].found.startswith("80 W to ")
+    assert list(checks(window, sampled, 0.0))[-1].result.startswith("80 W to ")

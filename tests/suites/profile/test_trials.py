@@ -116,7 +116,7 @@ def test_part_of_an_op_has_energy_and_no_work() -> None:
     row = _row(entry)
     assert row.energy_j is not None
     assert (row.flops, row.gb_s, row.joules_per_tflop) == (None, None, None)
-    assert row.missing["flops"] == "no work: what dx takes isn't known"
+    assert row.missing["flops"] == "no work: the work for dx isn't known"
 
 
 def test_energy_of_a_call_is_power_times_its_time() -> None:
