@@ -33,6 +33,7 @@ from kernel_workbench.suites.bench.processes import (
     run_in_turn,
 )
 from kernel_workbench.suites.run.nox_command import nox_command, without
+from kernel_workbench.suites.run.option_table import BenchOptions
 from kernel_workbench.suites.run.session import typed
 
 _OWN = {"--rounds": True, "--results": True}
@@ -61,17 +62,16 @@ class Timed:
     records: dict[Side, Path]
 
 
-def run_rounds(config: pytest.Config) -> int:
+def run_rounds(config: pytest.Config, options: BenchOptions, rounds: int) -> int:
     """Time in --rounds processes, write one record, show its report; the exit status."""
-    options = config.option
     arguments = without(given(config), _OWN)
     side = Side("", "every row", Path(config.invocation_params.dir), tuple(arguments))
     try:
         timed = time_in_turn(
-            [side] * options.rounds,
+            [side] * rounds,
             Path(options.results).resolve(),
             nox_command("bench", typed(config, "bench")),
-            stop_at_failure=options.maxfail == 1,
+            stop_at_failure=config.option.maxfail == 1,
         )
     except RecordError as error:
         raise pytest.UsageError(str(error)) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from kernel_workbench.suites.profile.loop_request import LOOP, Card, Looping, ca
 from kernel_workbench.suites.profile.rows import Board, row_of
 from kernel_workbench.suites.profile.trials import Entry, Trials
 from kernel_workbench.suites.run.descriptions import case_info
+from kernel_workbench.suites.run.option_table import ProfileOptions
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.reproduce import command_of, deciding_options
 from kernel_workbench.suites.run.selection import kernel_files, refusing, selected_kernels
@@ -42,8 +42,10 @@ class Profile(Suite[ProfileRow]):
     """The trials of what is right. A kernel whose accuracy fails, or can't be told, has none."""
 
     name = "profile"
+    takes = ProfileOptions
+    options: ProfileOptions
 
-    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+    def __init__(self, options: ProfileOptions, device: torch.device) -> None:
         self.card = _card(options, device)
         super().__init__(options, device, sm=self.card.sm)
         self.workers = Workers(
@@ -212,7 +214,7 @@ class Profile(Suite[ProfileRow]):
         end_children()
 
 
-def _card(options: argparse.Namespace, device: torch.device) -> Card:
+def _card(options: ProfileOptions, device: torch.device) -> Card:
     """The GPU. Raises UsageError where there is none."""
     if device.type == "cpu":
         asked = " --device cpu:" if options.device == "cpu" else ""
