@@ -1,6 +1,7 @@
-"""What a field of a row is besides its type: its unit, its column, and how its values merge.
+"""The declaration of a row's field: its unit, its column, and how its values merge.
 
-A row's class declares each of its fields once, and all that shows or merges rows reads it here:
+A row's class declares each of its fields once, and the code that shows or merges rows reads the
+declaration:
 
     clock_mhz: Annotated[float | None, RowField(merge="median", title="MHz", form=whole)] = Field(
         default=None, description="median over the samples"
@@ -132,8 +133,8 @@ _Merged = TypeVar("_Merged", bound=MergedLine)
 
 def fields_of(model: type) -> Mapping[str, FieldInfo]:
     """Return the fields of a pydantic model or dataclass, in the order of a record."""
-    found: Mapping[str, FieldInfo] = model.__pydantic_fields__  # type: ignore[attr-defined]
-    return found
+    fields: Mapping[str, FieldInfo] = model.__pydantic_fields__  # type: ignore[attr-defined]
+    return fields
 
 
 def declaration_of(field: FieldInfo) -> RowField:
@@ -176,6 +177,6 @@ def merged(rows: Sequence[_Merged]) -> _Merged:
         rule = declaration_of(field)
         if rule.merge is not None:
             own = (getattr(row, rule.merge_of or name) for row in rows)
-            known = [value for value in own if value is not None]
-            values[name] = _MERGES[rule.merge](known) if known else None
+            present = [value for value in own if value is not None]
+            values[name] = _MERGES[rule.merge](present) if present else None
     return rows[0].model_copy(update=values)

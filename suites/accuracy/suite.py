@@ -107,8 +107,8 @@ class VerdictSuite(Suite[AccuracyRow]):
     ) -> Run:
         """Return what judges pairs.
 
-        further: the share of cases on which fresh values are asked for. signs: as --signs has it;
-        None: a secret.
+        further: the share of cases that get fresh values too. signs: as --signs says it, or None
+        for a secret.
         """
         options = self.options
         return Run(

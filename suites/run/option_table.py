@@ -1,8 +1,8 @@
 """The options of the suites: a class for each suite, whose fields are its options.
 
-A field is declared once, as `option(...)`: its type, what is typed, its default and what it means.
-The table of all options (OPTIONS) is made of the classes; a suite refuses what its class hasn't
-(options.py): an option that is taken and does nothing would promise what isn't done.
+A field is declared once, as `option(...)`: its type, its names, its default and its meaning. The
+table of all options (OPTIONS) follows from the classes. A suite refuses an option that its class
+lacks (options.py): an option that a suite accepts and ignores would promise too much.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def option(typed: str, meaning: str, *, late: bool = False, **settings: Any) -> 
         A field of a dataclass, with the option's default.
     """
     names, settings = _as_typed(typed, meaning, settings)
-    known = {"default": False if settings.get("action") == "store_true" else None} | settings
-    default = known["default"]
+    default = settings.get("default", False if settings.get("action") == "store_true" else None)
     return dataclasses.field(
         default=tuple(default) if isinstance(default, list) else default,
         metadata={"option": _Declaration(names, settings, late)},
@@ -74,8 +73,8 @@ def _as_typed(
     """Return an option's names and its settings, with those that follow from what is typed."""
     names = tuple(each for each in typed.split() if each.startswith("-"))
     value = typed.split()[len(names) :]
-    known: dict[str, Any] = {"metavar": value[0]} if value else {"action": "store_true"}
-    return names, known | {"help": meaning} | dict(settings)
+    implied: dict[str, Any] = {"metavar": value[0]} if value else {"action": "store_true"}
+    return names, implied | {"help": meaning} | dict(settings)
 
 
 def _seeds(text: str) -> range:
@@ -102,7 +101,7 @@ def _gib(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """What every suite takes."""
+    """Options of every suite."""
 
     op: tuple[str, ...] = option("--op NAME", "only this op; may be repeated", **_REPEATED)
     kernel: tuple[str, ...] = option(
@@ -148,7 +147,7 @@ class CommonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ListingOptions:
-    """What a suite takes that can say what it would run."""
+    """Options of a suite that can list its rows without a run."""
 
     list: bool = option(
         "--list", "show the kernels and cases that would run, and run nothing", late=True
@@ -157,7 +156,7 @@ class ListingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadOptions:
-    """What a suite takes whose work several processes share."""
+    """Options of a suite whose work several processes share."""
 
     jobs: int | None = option(
         "--jobs N",
@@ -168,7 +167,7 @@ class SpreadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DomainOptions:
-    """What a suite takes that asks domains without a GPU."""
+    """Options of a suite that asks domains without a GPU."""
 
     sm: int = option(
         "--sm N",
@@ -180,7 +179,7 @@ class DomainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedOptions(CommonOptions):
-    """What a suite takes that judges kernels on cases."""
+    """Options of a suite that judges kernels on cases."""
 
     dtype: tuple[str, ...] = option(
         "--dtype NAME",
@@ -203,7 +202,7 @@ class JudgedOptions(CommonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOptions(JudgedOptions):
-    """What a suite takes whose cases are listed."""
+    """Options of a suite whose cases are listed."""
 
     case: tuple[str, ...] = option("--case ID", "only the case of this exact id", **_REPEATED)
     seed: range = option(
@@ -216,7 +215,7 @@ class CaseOptions(JudgedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SanitizeOptions(CaseOptions):
-    """What `nox -s sanitize` takes, which is an accuracy run of another kind."""
+    """Options of `nox -s sanitize`, a run of accuracy under compute-sanitizer."""
 
     tier: str = option("--tier ci|full", "ci (default), or full, which includes it", default="ci")
     every_configuration: bool = option(
@@ -234,7 +233,7 @@ class SanitizeOptions(CaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CallingOptions(JudgedOptions, ListingOptions):
-    """What a suite takes that calls kernels in processes of their own."""
+    """Options of a suite that calls kernels in processes of their own."""
 
     device: str = option(
         "--device cpu|cuda",
@@ -256,7 +255,7 @@ class CallingOptions(JudgedOptions, ListingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedOptions(CallingOptions, CaseOptions):
-    """What a suite takes whose rows are known before the first is made."""
+    """Options of a suite that plans its rows before it starts."""
 
     lf: bool = option(
         "--lf --last-failed",
@@ -280,7 +279,7 @@ class PlannedOptions(CallingOptions, CaseOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictOptions(CallingOptions, SpreadOptions, DomainOptions):
-    """What accuracy and search take, whose rows are verdicts."""
+    """Options of accuracy and search, whose rows are verdicts."""
 
     resume: str | None = option(
         "--resume RECORD",
@@ -303,7 +302,7 @@ class VerdictOptions(CallingOptions, SpreadOptions, DomainOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
-    """What `nox -s accuracy` takes."""
+    """Options of `nox -s accuracy`."""
 
     coverage: bool = option(
         "--coverage",
@@ -314,7 +313,7 @@ class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(VerdictOptions):
-    """What `nox -s search` takes."""
+    """Options of `nox -s search`."""
 
     minutes: float = option(
         "--minutes M",
@@ -343,7 +342,7 @@ class SearchOptions(VerdictOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(PlannedOptions, DomainOptions):
-    """What `nox -s bench` takes."""
+    """Options of `nox -s bench`."""
 
     cache: Literal["cold", "warm"] = option(
         "--cache cold|warm",
@@ -388,7 +387,7 @@ class BenchOptions(PlannedOptions, DomainOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions(PlannedOptions):
-    """What `nox -s profile` takes."""
+    """Options of `nox -s profile`."""
 
     window: float = option(
         "--window S",
@@ -413,7 +412,7 @@ class ProfileOptions(PlannedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions(CommonOptions, ListingOptions, SpreadOptions):
-    """What `nox -s compile` takes."""
+    """Options of `nox -s compile`."""
 
     sm: tuple[int, ...] = option(
         "--sm N",
@@ -463,16 +462,20 @@ def options_from(options_class: type[_Options], parsed: argparse.Namespace) -> _
 def _declared() -> tuple[Option, ...]:
     """Return the options of all classes, in the order of their declaration."""
     suites: dict[int, list[str]] = {}
-    found: dict[int, tuple[_Declaration, str]] = {}
+    declarations: dict[int, tuple[_Declaration, str]] = {}
     for suite, options_class in OF_SUITE.items():
         for field in dataclasses.fields(options_class):
             declaration = field.metadata["option"]
-            found[declaration.place] = declaration, field.name
+            declarations[declaration.place] = declaration, field.name
             suites.setdefault(declaration.place, []).append(suite)
-    in_order = sorted(found.values(), key=lambda each: (each[0].late, each[0].place))
+    in_order = sorted(declarations.values(), key=lambda pair: (pair[0].late, pair[0].place))
     return tuple(
-        Option(each.names, tuple(suites[each.place]), {"dest": name} | each.settings)
-        for each, name in in_order
+        Option(
+            declaration.names,
+            tuple(suites[declaration.place]),
+            {"dest": name} | declaration.settings,
+        )
+        for declaration, name in in_order
     )
 
 
@@ -483,8 +486,8 @@ def _of_pytest(
     **settings: Any,  # noqa: ANN401
 ) -> Option:
     """Return an option that pytest declares, and reads."""
-    names, known = _as_typed(typed, meaning, settings)
-    return Option(names, suites, known, pytests=True)
+    names, settings = _as_typed(typed, meaning, settings)
+    return Option(names, suites, settings, pytests=True)
 
 
 OPTIONS = (
