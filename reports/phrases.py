@@ -14,6 +14,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def whole(value: float) -> str:
+    """`1,234`."""
+    return f"{value:,.0f}"
+
+
 def duration(seconds: float) -> str:
     """`0.42 s`, `12.3 s`, `2 min 31 s`, `1 h 02 min`; a time that is no number as `unknown`."""
     if not math.isfinite(seconds) or seconds < 0:
@@ -105,6 +110,19 @@ def figure(value: float, digits: int = 3) -> str:
         return number(value)
     after = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{after}f}" if after <= 6 else f"{value:.{digits}g}"
+
+
+def four_digits(value: float) -> str:
+    """`4,390`, `51.23`, `0.02130`."""
+    return figure(value, 4)
+
+
+def energy(joules: float) -> str:
+    """`26.7 mJ`, `1.21 J`, `812 uJ`."""
+    for unit, size in (("J", 1.0), ("mJ", 1e-3)):
+        if abs(joules) >= size:
+            return f"{four_digits(joules / size)} {unit}"
+    return f"{four_digits(joules * 1e6)} uJ"
 
 
 def times(value: float) -> str:

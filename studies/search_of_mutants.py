@@ -27,7 +27,7 @@ from kernel_workbench.oracles.cases.names import case_named
 from kernel_workbench.reports.arguments import number, whole_number
 from kernel_workbench.reports.record import FindRow
 from kernel_workbench.suites.accuracy.run import Run
-from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.run.option_table import DEFAULT_SM, SearchOptions, options_from
 from kernel_workbench.suites.run.options import SuiteOptions
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
@@ -61,7 +61,8 @@ class _OfMutant(Search):
 
     def __init__(self, mutant: Mutant, overlay: Path, *limits: str) -> None:
         typed = ["--op", mutant.op, "--kernel", mutant.kernel, "--device", "cpu", "--jobs", "1"]
-        options = SuiteOptions("search").read([*typed, "--finds", "1", *limits])
+        parsed = SuiteOptions("search").read([*typed, "--finds", "1", *limits])
+        options = options_from(SearchOptions, parsed)
         super().__init__(options, _CPU)
         self.workers = Workers(_CPU, self.sm, overlay=overlay, time_limit_s=options.time_limit)
 

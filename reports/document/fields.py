@@ -6,16 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from kernel_workbench.reports.document.model import Cell, Column, Kind, Level, Table, Tone
+from kernel_workbench.reports.phrases import whole
 
 Item = TypeVar("Item")
 Whole = TypeVar("Whole")
 Number = TypeVar("Number", int, float)
 Field = tuple[Column, Callable[[Item], Cell | str]]
-
-
-def whole(value: float) -> str:
-    """`1,234`."""
-    return f"{value:,.0f}"
 
 
 def text(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from kernel_workbench.reports.phrases import duration
 from kernel_workbench.reports.record.line import CaseInfo, SchemaLine, Status, Whole
+from kernel_workbench.reports.record.row_field import RowField
 
 # Upper edges of an output's histogram, in units of the last place; what is past them counts last.
 ULP_EDGES: tuple[float, ...] = (0.0, *(2.0**power for power in range(-1, 17)))
@@ -39,23 +41,37 @@ Rule = Literal[
 class OutputError(SchemaLine):
     """How far one output was from the truth. Ratios are |error| / bound: at most 1 passes."""
 
-    output: str
-    worst_deterministic: float
-    worst_probabilistic: float | None
-    worst_index: tuple[Whole, ...]
-    got: float
-    expected: float
-    bound: float
-    rmse: float
-    max_ulp: float
-    elements: Whole | None = None
+    output: str = Field(description="its name")
+    worst_deterministic: Annotated[float, RowField(unit="1")] = Field(
+        description="largest |error| / deterministic bound"
+    )
+    worst_probabilistic: Annotated[float | None, RowField(unit="1")] = Field(
+        description="largest |error| / probabilistic bound; None: the op has none"
+    )
+    worst_index: tuple[Whole, ...] = Field(description="of the element with the largest ratio")
+    got: Annotated[float, RowField(unit="of the output")] = Field(
+        description="that element's value"
+    )
+    expected: Annotated[float, RowField(unit="of the output")] = Field(
+        description="that element's true value"
+    )
+    bound: Annotated[float, RowField(unit="of the output")] = Field(
+        description="that element's deterministic bound"
+    )
+    rmse: Annotated[float, RowField(unit="of the output")] = Field(
+        description="root of the mean of squared errors"
+    )
+    max_ulp: Annotated[float, RowField(unit="ulp")] = Field(
+        description="largest error, in units of the last place"
+    )
+    elements: Whole | None = Field(default=None, description="of the output")
     unjudged: Whole = Field(
         default=0, description="elements whose bound is infinite: nothing is promised of them"
     )
     powerless: Whole = Field(
         default=0, description="elements whose bound is so wide that it says nothing of them"
     )
-    worst_emulation: float | None = Field(
+    worst_emulation: Annotated[float | None, RowField(unit="1")] = Field(
         default=None,
         description="a block's errors over the most that an emulation's allow; None: not compared",
     )
@@ -69,8 +85,8 @@ class OutputError(SchemaLine):
 class Tried(SchemaLine):
     """A relation, or a property of a kernel, tried on one case."""
 
-    name: str
-    holds: bool
+    name: str = Field(description="of the relation or property")
+    holds: bool = Field(description="it was seen to hold")
     reason: str | None = Field(default=None, description="the element that shows that it doesn't")
 
 
@@ -78,14 +94,17 @@ class AccuracyRow(SchemaLine):
     """One kernel on one case: the verdict, the rule that failed it, and the errors measured."""
 
     kind: Literal["accuracy"] = "accuracy"
-    kernel: str
-    case: CaseInfo
-    status: Status
-    rule: Rule | None = None
-    reason: str | None = Field(
-        default=None, description="one sentence: why it failed or was refused"
+    kernel: str = Field(description="name of the kernel")
+    case: CaseInfo = Field(description="what it was called on")
+    status: Status = Field(
+        description="refused: outside its domain; no power: the bound says nothing"
     )
-    outputs: tuple[OutputError, ...] = ()
+    rule: Rule | None = Field(default=None, description="the one that failed it")
+    reason: Annotated[
+        str | None,
+        RowField(title="why", form=str, kind="text", note="", rank=0, after="duration_s"),
+    ] = Field(default=None, description="one sentence: why it failed or was refused")
+    outputs: tuple[OutputError, ...] = Field(default=(), description="the errors, output by output")
     variant: str | None = Field(
         default=None, description="what dispatch took; names with spaces between, of several passes"
     )
@@ -101,7 +120,9 @@ class AccuracyRow(SchemaLine):
     )
     gates: bool = Field(description="a failure of this row makes the run's exit status non-zero")
     reproduce: str = Field(description="the command that runs this row alone")
-    duration_s: float
+    duration_s: Annotated[float, RowField(title="took", form=duration, note="", rank=0)] = Field(
+        description="what the row took"
+    )
     call_s: float | None = Field(default=None, description="host time of the first call")
     launches: Whole | None = Field(default=None, description="Triton kernels that a call launched")
     signs: Whole | None = Field(

@@ -22,13 +22,13 @@ class SchemaLine(BaseModel):
 class CaseInfo(SchemaLine):
     """A case, spelled out."""
 
-    id: str
-    op: str
-    sizes: dict[str, Whole]
+    id: str = Field(description="what --case takes")
+    op: str = Field(description="name of the op")
+    sizes: dict[str, Whole] = Field(description="by name")
     dtype: str = Field(description="activations, and the weight's where it differs")
-    layout: str
-    distribution: str
-    options: tuple[str, ...]
-    seed: Whole
-    tier: Literal["ci", "full"]
-    why: str
+    layout: str = Field(description="how tensors lie in memory")
+    distribution: str = Field(description="of the inputs' values")
+    options: tuple[str, ...] = Field(description="of the op")
+    seed: Whole = Field(description="of the inputs' values")
+    tier: Literal["ci", "full"] = Field(description="the smallest that has the case")
+    why: str = Field(description="what the case is for")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_workbench.reports.document.fields import command, number, table_of, text
 from kernel_workbench.reports.document.model import Cell, Column
 from kernel_workbench.reports.phrases import count, duration, memory, ratio, share
+from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.reports.views.accuracy_figures import (
     MEASURED_RULES,
     PROPERTIES,
@@ -41,6 +42,7 @@ from kernel_workbench.reports.views.accuracy_figures import (
 )
 from kernel_workbench.reports.views.accuracy_verdict import headline
 from kernel_workbench.reports.views.coverage import share_met, unmet_pairs
+from kernel_workbench.reports.views.row_columns import field_of, fields_in_order
 from kernel_workbench.reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Level, Part, Table, Tone
-    from kernel_workbench.reports.record import AccuracyRow, CoverageRow, Record
+    from kernel_workbench.reports.record import CoverageRow, Record
     from kernel_workbench.reports.views.accuracy_figures import (
         KernelProperties,
         KernelSummary,
@@ -400,7 +402,7 @@ class _View:
     def _slowest(self) -> Table:
         fields: list[Field[AccuracyRow]] = [
             *self._names(lambda row: (row.case.op, row.kernel)),
-            number("took", lambda row: row.duration_s, duration),
+            field_of(AccuracyRow, "duration_s", lambda row: row),
             number("first call", _first_call, duration),
             text("case", short_case),
         ]
@@ -417,8 +419,7 @@ class _View:
             text("status", lambda row: Cell(row.status, tone=_TONES[row.status])),
             _ratio_field("deterministic", worst_of("deterministic bound")),
             _ratio_field("probabilistic", worst_of("probabilistic bound")),
-            number("took", lambda row: row.duration_s, duration),
-            text("why", lambda row: row.reason or ""),
+            *fields_in_order(AccuracyRow, lambda row: row, derived={}),
         ]
         return table_of("Every row", fields, self._record.rows, level="page", folded=True)
 

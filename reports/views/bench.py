@@ -1,7 +1,6 @@
 """A record of `nox -s bench` as a document: kernels, then case by case, the fastest first.
 
-A field of a row is named here, in the fields of `_cases`, and nowhere else in a report. Raw samples
-stay in the record.
+The columns of a row's own fields are those that its class declares. Raw samples stay in the record.
 """
 
 from __future__ import annotations
@@ -15,16 +14,20 @@ from kernel_workbench.reports.document.fields import meanings, number, only, tab
 from kernel_workbench.reports.document.model import Cell, Column
 from kernel_workbench.reports.phrases import (
     count,
-    duration,
     figure,
-    memory,
     microseconds,
     milliseconds,
     share,
     shown,
     times,
 )
-from kernel_workbench.reports.record import BUSY_HOST, SHARED_GPU, RecordError
+from kernel_workbench.reports.record import (
+    BUSY_HOST,
+    SHARED_GPU,
+    BenchRow,
+    CountedLaunch,
+    RecordError,
+)
 from kernel_workbench.reports.views.bench_cases import (
     cases_of,
     kernels_of,
@@ -42,6 +45,7 @@ from kernel_workbench.reports.views.performance import (
     statuses_of,
     verdict_of,
 )
+from kernel_workbench.reports.views.row_columns import column_of, fields_in_order
 from kernel_workbench.reports.views.run import total_duration
 
 if TYPE_CHECKING:
@@ -49,10 +53,10 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Figure, Part, Table, Tone
-    from kernel_workbench.reports.record import BenchRow, Record, Roof, TimedProcess
+    from kernel_workbench.reports.record import Record, Roof, TimedProcess
     from kernel_workbench.reports.views.bench_cases import CaseRows, KernelRows, Timed
 
-_CEILING = "of what this device was measured to do, which a kernel may pass"
+_CEILING = column_of(BenchRow, "share_of_ceiling").note
 _MEANS = "ratios are geometric means over a kernel's cases, shares medians"
 _STEADY = 0.005  # of the mean; at less a row's sampling ends before its time does
 
@@ -221,12 +225,9 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
     names: list[Field[Timed]] = [
         text("case", lambda each: short_case(each.row), group=True),
         text("kernel", lambda each: Cell(each.name, tone="strong" if each.is_best else "")),
-        (Column("us", "number", "median device time"), _median),
+        (column_of(BenchRow, "median_us"), _median),
     ]
-    of_ceiling: Field[Timed] = number(
-        "of ceiling", lambda each: each.row.share_of_ceiling, share, _CEILING, rank=3
-    )
-    figures: list[Field[Timed]] = [
+    derived: list[Field[Timed]] = [
         number(
             "±",
             lambda each: _farther_end(each.row),
@@ -247,70 +248,14 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
             tone=lambda each: _share_tone(share_of(each.row, roof), roof),
             rank=1,
         ),
-        *([of_ceiling] if roof == "peak" else []),
-        number(
-            "at its clock",
-            lambda each: each.row.share_of_clocked_peak,
-            share,
-            "of the datasheet's roof at the clock that it ran at",
-            rank=8,
-        ),
-        number("MHz", lambda each: each.row.clock_mhz, note="SM clock, median", rank=4),
-        number("host us", lambda each: each.row.host_us, microseconds, "from call to end", rank=5),
-        number(
-            "enqueue us",
-            lambda each: each.row.enqueue_us,
-            microseconds,
-            "host time of a call that is not the first",
-            rank=10,
-        ),
-        number(
-            "first call",
-            lambda each: each.row.first_call_s,
-            duration,
-            "compilation and tuning included",
-            rank=6,
-        ),
-        number(
-            "memory",
-            lambda each: each.row.peak_bytes,
-            memory,
-            "inputs and outputs included",
-            rank=7,
-        ),
-        number("workspace", lambda each: each.row.workspace_bytes, memory, rank=9),
-        number("launches", lambda each: each.row.launches, note="kernels on the device", rank=12),
-        (Column("samples", "number", rank=11), lambda each: _samples(each.row)),
-        number(
-            "error / bound", lambda each: each.row.worst_ratio, figure, "of its accuracy", rank=13
-        ),
-        text(
-            "other work",
-            lambda each: Cell(", ".join(each.row.codes), tone="doubtful"),
-            "what ran besides while it was timed",
-            rank=5,
-        ),
-        number(
-            "on GPU",
-            lambda each: each.row.gpu_processes or None,
-            note="processes of others that had the GPU meanwhile",
-            rank=15,
-        ),
-        number(
-            "host load",
-            lambda each: each.row.host_load,
-            share,
-            "share of the host's cores that others took meanwhile",
-            rank=16,
-        ),
-        number(
-            "weight",
-            lambda each: each.row.weight,
-            lambda weight: f"{weight:g}",
-            "how often a model makes the call",
-            rank=14,
-        ),
     ]
+    samples: Field[Timed] = (Column("samples", "number", rank=11), lambda each: _samples(each.row))
+    figures = fields_in_order(
+        BenchRow,
+        lambda each: each.row,
+        without={"median_us"} | ({"share_of_ceiling"} if roof != "peak" else set()),
+        derived={"median_us": derived, "launches": [samples]},
+    )
     fields = [*names, *only(lambda each: each.row.status == "timed", figures)]
     rows = [each for case in cases for each in case.rows]
     return table_of(f"{cases[0].op}, {count(len(cases), 'case')}", fields, rows)
@@ -318,32 +263,13 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
 
 def _counters(rows: Sequence[BenchRow]) -> Table:
     """What Nsight Compute counted of one call of each row, launch by launch."""
-
-    def shared(title: str, name: str, note: str, rank: int = 0) -> Field[tuple[BenchRow, Any]]:
-        return number(title, lambda each: getattr(each[1], name), share, note, rank=rank)
-
-    fields: list[Field[tuple[BenchRow, Any]]] = [
+    launches: list[Field[tuple[BenchRow, CountedLaunch]]] = fields_in_order(
+        CountedLaunch, lambda each: each[1], derived={}
+    )
+    fields: list[Field[tuple[BenchRow, CountedLaunch]]] = [
         text("case", lambda each: short_case(each[0]), group=True),
         text("kernel", lambda each: each[0].kernel),
-        text("launch", lambda each: each[1].launch, "the kernel on the device"),
-        number("counted us", lambda each: each[1].device_us, microseconds, "while counted"),
-        shared("occupancy", "occupancy", "achieved: active warps, of those that an SM can hold"),
-        shared("possible", "most_occupancy", "occupancy that its registers and sizes allow", 3),
-        number("registers", lambda each: each[1].registers, note="a thread", rank=2),
-        number("waves", lambda each: each[1].waves, figure, "of blocks, over all SMs", rank=6),
-        shared("SM", "sm_share", "throughput of the SMs, of their peak", 4),
-        shared("tensor", "tensor_share", "use of the tensor pipe, of its peak", 1),
-        shared("DRAM", "dram_share", "throughput of device memory, of its peak"),
-        shared("L2", "l2_share", "throughput of the L2 cache, of its peak", 1),
-        shared("L2 hits", "l2_hits", "of the sectors asked of L2", 5),
-        text(
-            "stalls",
-            lambda each: ", ".join(
-                f"{reason} {figure(cycles)}" for reason, cycles in each[1].stalls.items()
-            ),
-            "cycles that warps waited for each instruction issued, the largest three reasons",
-            rank=1,
-        ),
+        *launches,
         text("report", lambda each: Cell(each[0].counters_file or "", tone="dim"), below=True),
     ]
     counted = [(row, launch) for row in rows for launch in row.counters]

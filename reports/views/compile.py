@@ -9,8 +9,9 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kernel_workbench.reports.document.fields import number, of_part, table_of, text
-from kernel_workbench.reports.document.model import Cell, Column
-from kernel_workbench.reports.phrases import count, duration, memory, microseconds
+from kernel_workbench.reports.document.model import Cell
+from kernel_workbench.reports.phrases import count, duration, microseconds
+from kernel_workbench.reports.record import CompileRow, PredictionRow
 from kernel_workbench.reports.views.compile_changes import KINDS, WORSE, changes_between, tools_of
 from kernel_workbench.reports.views.compile_figures import (
     code_text,
@@ -20,6 +21,7 @@ from kernel_workbench.reports.views.compile_figures import (
     short_label,
     variant_of,
 )
+from kernel_workbench.reports.views.row_columns import column_of, field_of, fields_in_order
 from kernel_workbench.reports.views.run import environment_lines, record_part, total_duration
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Level, Part, Table, Tone
-    from kernel_workbench.reports.record import CompileRow, PredictionRow, Record
+    from kernel_workbench.reports.record import Record
     from kernel_workbench.reports.views.compile_changes import Change, Changes
     from kernel_workbench.reports.views.compile_figures import Variant
 
@@ -173,25 +175,7 @@ def _is_unfit(row: CompileRow) -> bool:
     return row.blocks_per_sm == 0
 
 
-_UNREAD = "?"  # a figure that couldn't be read, which is never a zero
-
-
 _VARIANT: Field[CompileRow] = text("variant", lambda row: short_label(row.label, row.function))
-_SM: Field[CompileRow] = number("sm", lambda row: row.sm)
-_REGISTERS: Field[CompileRow] = number(
-    "registers", lambda row: row.registers, note="of a thread", missing=_UNREAD
-)
-_SPILLED: Field[CompileRow] = number(
-    "spilled",
-    lambda row: row.spill_store_bytes,
-    memory,
-    "bytes of a thread",
-    tone=lambda row: "doubtful" if row.spill_store_bytes else "",
-    missing=_UNREAD,
-)
-_SHARED: Field[CompileRow] = number(
-    "shared memory", lambda row: row.shared_bytes, memory, "of a block", rank=1, missing=_UNREAD
-)
 _OCCUPANCY: Field[CompileRow] = number(
     "occupancy",
     occupancy,
@@ -199,32 +183,36 @@ _OCCUPANCY: Field[CompileRow] = number(
     "warps resident of those that an SM can hold",
     kind="share",
     tone=lambda row: "bad" if _is_unfit(row) else "",
-    missing=_UNREAD,
+    missing="?",
 )
+_CODE: Field[CompileRow] = text(
+    "loads and instructions",
+    lambda row: Cell(code_text(row), tone="doubtful" if loads_are_narrow(row) else ""),
+    "the widest loads of a thread, with the share of bytes that come so where it is below "
+    "90 %; matrix instructions; local: registers spilled, or arrays, in local memory",
+    rank=1,
+)
+
+
+def _own(name: str) -> Field[CompileRow]:
+    """Return the column of a field of the row."""
+    return field_of(CompileRow, name, lambda row: row)
+
+
 _ROW: list[Field[CompileRow]] = [
     text("kernel", _kernel, group=True),
     _VARIANT,
-    _SM,
-    _REGISTERS,
-    _SPILLED,
-    _SHARED,
-    _OCCUPANCY,
-    text("limited by", lambda row: row.limited_by or "", rank=2),
-    text(
-        "loads and instructions",
-        lambda row: Cell(code_text(row), tone="doubtful" if loads_are_narrow(row) else ""),
-        "the widest loads of a thread, with the share of bytes that come so where it is below "
-        "90 %; matrix instructions; local: registers spilled, or arrays, in local memory",
-        rank=1,
+    *fields_in_order(
+        CompileRow,
+        lambda row: row,
+        derived={"shared_bytes": [_OCCUPANCY], "limited_by": [_CODE]},
     ),
-    number("code", lambda row: row.code_bytes, memory, rank=3, missing=_UNREAD),
-    number("compiling", lambda row: row.compile_s, duration, rank=4, missing=_UNREAD),
 ]
 _BREAK: list[Field[_Break]] = [
     text("kernel", lambda each: _kernel(each.row)),
     text("expectation", lambda each: Cell(each.says, tone="bad")),
     of_part(_VARIANT, lambda each: each.row),
-    of_part(_SM, lambda each: each.row),
+    of_part(_own("sm"), lambda each: each.row),
     text("why it is broken", lambda each: each.reason, below=True),
     text("instruction", lambda each: Cell(each.instruction, tone="dim"), below=True),
 ]
@@ -255,9 +243,9 @@ _KERNEL: list[Field[Sequence[CompileRow]]] = [
     _rows_that("broken", lambda row: bool(row.broken) or row.status == "failed", "bad", rank=1),
     _rows_that("spill", _spills, "doubtful", rank=1),
     _rows_that("don't fit", _is_unfit, "bad", rank=1),
-    _most(_REGISTERS),
-    _most(_SPILLED),
-    _most(_SHARED),
+    _most(_own("registers")),
+    _most(_own("spill_store_bytes")),
+    _most(_own("shared_bytes")),
     _most(_OCCUPANCY, least=True),
 ]
 
@@ -272,10 +260,12 @@ def _predicted(row: PredictionRow) -> Cell:
 _PREDICTION: list[Field[PredictionRow]] = [
     text("kernel", _kernel, group=True),
     text("case", lambda each: each.case.id.removeprefix(f"{each.op}-"), group=True),
-    text("GPU", lambda each: each.gpu),
-    (Column("us", "number"), _predicted),
-    text("limit", lambda each: each.limit or ""),
-    text("none, since", lambda each: each.reason or "", rank=1),
+    *fields_in_order(
+        PredictionRow,
+        lambda each: each,
+        without={"predicted_us"},
+        derived={"predicted_us": [(column_of(PredictionRow, "predicted_us"), _predicted)]},
+    ),
 ]
 
 

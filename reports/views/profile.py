@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernel_workbench.reports.document.fields import meanings, number, only, table_of, text, whole
+from kernel_workbench.reports.document.fields import meanings, number, only, table_of, text
 from kernel_workbench.reports.document.model import Cell, Column
 from kernel_workbench.reports.phrases import (
     count,
     duration,
+    energy,
     figure,
+    four_digits,
     microseconds,
     milliseconds,
     share,
     times,
+    whole,
 )
+from kernel_workbench.reports.record import ProfileRow, Window
 from kernel_workbench.reports.views.performance import (
     STATUSES,
     part_of,
@@ -53,6 +57,7 @@ from kernel_workbench.reports.views.profile_pictures import (
     timeline_of,
     timelines,
 )
+from kernel_workbench.reports.views.row_columns import fields_in_order
 from kernel_workbench.reports.views.run import name_of, own_of, parts_of, total_duration
 
 if TYPE_CHECKING:
@@ -60,16 +65,12 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Figure, Part, Table, Tone
-    from kernel_workbench.reports.record import ProfileRow, Record, Spread, Window
+    from kernel_workbench.reports.record import Record, Spread
 
 
 MOST_WINDOWS = 2000  # of 500 rows with four trials: more is slow to make and to open
 _SAMPLER_MOST = 0.005  # of a call's time; above it the sampler disturbs what it measures
 _DENSE = 50  # flops a byte from which work is told in flops: between layer norm's 2 and attention's
-_ENERGY = (
-    "of a call, of the whole board; boards of one model differ by 5 % in what they report, so "
-    "energies of two compare to 7 % at best, and rows of one record share that error"
-)
 _VALIDITIES: dict[str, Tone] = {"valid": "good", "transient": "doubtful", "invalid": "bad"}
 
 # Of items that begin with their row.
@@ -187,40 +188,39 @@ def _rows(record: Record) -> Table:
             rank=1,
         ),
     ]
-    figures: list[Field[ProfileRow]] = [
-        number("energy", lambda row: row.energy_j, energy_text, _ENERGY),
-        number("±", _error, _percent, "95 %, of the trials and the counter", rank=1),
-        number("W", lambda row: row.power_w, figure, "mean over the trials", rank=1),
-        number("of limit", of_limit, share, "of the power limit in force", kind="share", rank=2),
-        number("us", lambda row: row.device_us, microseconds, "of a call in the loop", rank=3),
-        (Column("a watt buys", "number", rank=5), _bought),
-        number("SM MHz", lambda row: mean_of(row, "sm_clock_mhz"), note="mean", rank=4),
-        text(
-            "held by",
-            _held_longest,
-            "what kept the clock down longest, and its share of the windows",
-            rank=4,
-        ),
-        number("°C", lambda row: highest_of(row, "temperature_c"), note="the highest", rank=6),
-        number("net", lambda row: row.net_energy_j, energy_text, "energy less idle power", rank=7),
-        number("J/TFLOP", lambda row: row.joules_per_tflop, figure, rank=8),
-        number(
-            "integral",
-            counter_apart,
-            lambda apart: f"{100 * apart:+.1f} %",
-            "energy by sampled power over that by the counter, less 1",
-            rank=9,
-        ),
-        (Column("idle W", "number", "before and after", rank=10), _idle),
-        number(
-            "sampler",
-            lambda row: row.sampler_slowdown,
-            lambda slower: f"{100 * slower:+.2f} %",
-            "by how much it slows a call",
-            rank=12,
-        ),
-        number("trials", lambda row: len(row.windows), rank=11),
-    ]
+    derived: dict[str, list[Field[ProfileRow]]] = {
+        "energy_j": [
+            number("±", _error, _percent, "95 %, of the trials and the counter", rank=1),
+        ],
+        "power_w": [
+            number(
+                "of limit", of_limit, share, "of the power limit in force", kind="share", rank=2
+            ),
+        ],
+        "device_us": [
+            (Column("a watt buys", "number", rank=5), _bought),
+            number("SM MHz", lambda row: mean_of(row, "sm_clock_mhz"), note="mean", rank=4),
+            text(
+                "held by",
+                _held_longest,
+                "what kept the clock down longest, and its share of the windows",
+                rank=4,
+            ),
+            number("°C", lambda row: highest_of(row, "temperature_c"), note="the highest", rank=6),
+        ],
+        "joules_per_tflop": [
+            number(
+                "integral",
+                counter_apart,
+                lambda apart: f"{100 * apart:+.1f} %",
+                "energy by sampled power over that by the counter, less 1",
+                rank=9,
+            ),
+            (Column("idle W", "number", "before and after", rank=10), _idle),
+        ],
+        "sampler_slowdown": [number("trials", lambda row: len(row.windows), rank=11)],
+    }
+    figures = fields_in_order(ProfileRow, lambda row: row, derived=derived)
     fields = [*names, *only(lambda row: row.status == "measured", figures)]
     rows = [row for of_case in cases_of(record).values() for row in of_case]
     return table_of("Energy, power and clocks", fields, rows)
@@ -228,14 +228,6 @@ def _rows(record: Record) -> Table:
 
 def _state(state: str) -> Cell:
     return Cell(state, tone=_VALIDITIES.get(state) or STATUSES[state])
-
-
-def energy_text(joules: float) -> str:
-    """`26.7 mJ`, `1.21 J`, `812 uJ`."""
-    for unit, size in (("J", 1.0), ("mJ", 1e-3)):
-        if abs(joules) >= size:
-            return f"{figure(joules / size, 4)} {unit}"
-    return f"{figure(joules * 1e6, 4)} uJ"
 
 
 def _error(of: ProfileRow | Total) -> float | None:
@@ -288,7 +280,7 @@ def _totals(record: Record) -> Table:
             ),
             lambda each: Cell(f"{each.cases:,} of {each.of:,}", each.cases),
         ),
-        number("energy", lambda each: each.energy_j, energy_text),
+        number("energy", lambda each: each.energy_j, energy),
         number("±", _error, _percent, rank=1),
         number("time", lambda each: each.device_us, milliseconds),
         number("W", lambda each: each.power_w, figure, rank=2),
@@ -314,7 +306,7 @@ def _beside(record: Record) -> Table:
         number("W", lambda pair: pair[0].power_w, figure, rank=1),
         ratio("power", lambda row: row.power_w),
         number("SM MHz", lambda pair: mean_of(pair[0], "sm_clock_mhz"), rank=2),
-        number("a call", lambda pair: pair[0].energy_j, energy_text, "its energy", rank=1),
+        number("a call", lambda pair: pair[0].energy_j, energy, "its energy", rank=1),
         ratio("energy", lambda row: row.energy_j),
     ]
     note = "The same kernel and case: what the values alone change, as ratios to the first inputs."
@@ -391,25 +383,26 @@ def _over_time(record: Record) -> Table:
 
 
 def _windows(record: Record) -> Table:
+    sampled: list[Field[_Numbered]] = [
+        number("W", lambda each: _of(each.window.power_w, "mean"), four_digits),
+        number(
+            "W, 95th", lambda each: _of(each.window.power_w, "p95"), four_digits, "95th percentile"
+        ),
+        number("W, highest", lambda each: _of(each.window.power_w, "highest"), four_digits),
+        number("SM MHz", lambda each: _of(each.window.sm_clock_mhz, "mean"), four_digits),
+        number("°C", lambda each: _of(each.window.temperature_c, "mean"), four_digits, "mean"),
+        number(
+            "°C a minute",
+            lambda each: each.window.slopes.get("temperature_c"),
+            four_digits,
+            "slope",
+        ),
+    ]
     fields: list[Field[_Numbered]] = [
         *_NAMES,
         number("trial", lambda each: each.trial),
         text("state", lambda each: _state(each.window.validity)),
-        number("seconds", lambda each: each.window.duration_s, _four),
-        number("calls", lambda each: each.window.calls),
-        number("W", lambda each: _of(each.window.power_w, "mean"), _four),
-        number("W, 95th", lambda each: _of(each.window.power_w, "p95"), _four, "95th percentile"),
-        number("W, highest", lambda each: _of(each.window.power_w, "highest"), _four),
-        number("SM MHz", lambda each: _of(each.window.sm_clock_mhz, "mean"), _four),
-        number("°C", lambda each: _of(each.window.temperature_c, "mean"), _four, "mean"),
-        number("°C a minute", lambda each: each.window.slopes.get("temperature_c"), _four, "slope"),
-        number("counter", lambda each: each.window.energy_counter_j, energy_text, "of the window"),
-        number(
-            "integral", lambda each: each.window.energy_integral_j, energy_text, "of sampled power"
-        ),
-        number("samples", lambda each: each.window.samples),
-        number("period, ms", lambda each: each.window.period_ms, figure),
-        number("largest gap, ms", lambda each: each.window.largest_gap_ms, figure),
+        *fields_in_order(Window, lambda each: each.window, derived={"calls": sampled}),
     ]
     every = [
         _Numbered(row, trial, window)
@@ -428,7 +421,3 @@ def _windows(record: Record) -> Table:
 
 def _of(spread: Spread | None, name: str) -> float | None:
     return None if spread is None else getattr(spread, name)
-
-
-def _four(value: float) -> str:
-    return figure(value, 4)

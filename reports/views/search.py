@@ -11,9 +11,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.document.fields import command, number, table_of, text
+from kernel_workbench.reports.document.fields import number, table_of, text
 from kernel_workbench.reports.phrases import count, duration, ratio, share
+from kernel_workbench.reports.record import FindRow
 from kernel_workbench.reports.views.coverage import share_met, unmet_pairs
+from kernel_workbench.reports.views.row_columns import fields_in_order
 from kernel_workbench.reports.views.run import (
     environment_lines,
     nox_of,
@@ -24,8 +26,9 @@ from kernel_workbench.reports.views.run import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Part, Table, Tone
-    from kernel_workbench.reports.record import AccuracyRow, CoverageRow, FindRow, Record
+    from kernel_workbench.reports.record import AccuracyRow, CoverageRow, Record
 
 _TONES: dict[str, Tone] = {"FOUND": "bad", "NOTHING FOUND": "good", "NOTHING RAN": "doubtful"}
 
@@ -90,27 +93,12 @@ def _notes(record: Record, finds: Sequence[FindRow]) -> Iterator[str]:
 
 
 def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
+    fresh: Field[FindRow] = text(
+        "fresh values", _confirmed, "runs on other values that failed", rank=5
+    )
     yield table_of(
         "Found, each shrunk until nothing could be left out",
-        (
-            text("kernel", lambda each: each.kernel),
-            text("rule", lambda each: each.rule),
-            text("output", lambda each: each.output or "-", rank=3),
-            text(
-                "needs",
-                lambda each: ", ".join(each.needs) or "nothing more",
-                "what a case has to have",
-            ),
-            text(
-                "fails too",
-                lambda each: ", ".join(each.fails_too) or "-",
-                "other values of what it needs, with which it fails as well",
-                rank=4,
-            ),
-            text("fresh values", _confirmed, "runs on other values that failed", rank=5),
-            text("why", lambda each: each.reason, below=True),
-            command("run it", lambda each: each.reproduce),
-        ),
+        fields_in_order(FindRow, lambda find: find, derived={"fails_too": [fresh]}),
         finds,
     )
     yield table_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ import torch
 from kernel_workbench.kernels.device import SIMULATED_SM_VARIABLE
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases import GENERATED
-from kernel_workbench.oracles.op import Case, dtype_name
+from kernel_workbench.oracles.op import Case, Tier, dtype_name
 from kernel_workbench.reports.record import (
     ACCURACY_PROTOCOL,
     AccuracyRow,
@@ -35,6 +34,7 @@ from kernel_workbench.suites.accuracy.pages import keep_freed_pages
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.interpreter import repairs
 from kernel_workbench.suites.run import shards
+from kernel_workbench.suites.run.option_table import AccuracyOptions, VerdictOptions
 from kernel_workbench.suites.run.reproduce import deciding_options
 from kernel_workbench.suites.run.selection import (
     alike_together,
@@ -55,12 +55,13 @@ from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess, me
 FURTHER, _FURTHER_CASES = 0.2, 40
 
 
-class Accuracy(Suite[AccuracyRow]):
-    """Every kernel on every case that its domain holds, held to float64."""
+class VerdictSuite(Suite[AccuracyRow]):
+    """A suite whose rows are verdicts: accuracy, and search."""
 
-    name = "accuracy"
+    options: VerdictOptions
+    judge: Run
 
-    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+    def __init__(self, options: VerdictOptions, device: torch.device) -> None:
         super().__init__(options, device)
         keep_freed_pages()
         if device.type == "cpu":
@@ -68,8 +69,6 @@ class Accuracy(Suite[AccuracyRow]):
             os.environ[SIMULATED_SM_VARIABLE] = str(self.sm)
             self.strict = not options.no_strict
         self.files = kernel_files(options)
-        self.cases: tuple[Case, ...] = ()
-        self.own_cases: tuple[Case, ...] = ()  # of users' kernels
         self.workers: Workers | None = None
         if options.shard:
             self.processes = int(options.shard.partition("/")[2])
@@ -103,30 +102,87 @@ class Accuracy(Suite[AccuracyRow]):
                 self.workers.prepare()
             return selected_kernels(self.options, self.workers.kernels)
 
-    def run_of(self, further: float, *, every_configuration: bool) -> Run:
-        """What judges pairs; further: the share of cases on which fresh values are asked for."""
+    def run_of(
+        self, further: float, *, every_configuration: bool = False, signs: int | None = None
+    ) -> Run:
+        """Return what judges pairs.
+
+        further: the share of cases that get fresh values too. signs: as --signs says it, or None
+        for a secret.
+        """
         options = self.options
         return Run(
             device=self.device,
             sm=self.sm,
             gate_baselines=options.gate_baselines,
             named=frozenset(options.kernel),
-            reproduce_options=deciding_options(options, Accuracy.name, self.device),
+            reproduce_options=deciding_options(options, "accuracy", self.device),
             workers=self.workers,
-            signs=options.signs,
+            signs=signs,
             further=further,
             every_configuration=every_configuration,
             strict=self.strict is not False,
             processes=self.processes,
         )
 
+    def begin(self) -> dict[str, Any]:
+        """By which rules."""
+        return {"protocol": ACCURACY_PROTOCOL}
+
+    def wrong(self, row: Row) -> str | None:
+        """The rule that it broke, and how."""
+        if not isinstance(row, AccuracyRow) or row.status != "failed":
+            return None
+        return f"{row.rule}: {row.reason}"
+
+    def counts(self, row: Row) -> bool:
+        """Whether it ran."""
+        return isinstance(row, AccuracyRow) and row.status != "refused"
+
+    def _coverage(self, kernels: Iterable[Kernel], rows: Sequence[Row]) -> Iterator[CoverageRow]:
+        tried = [row for row in rows if isinstance(row, AccuracyRow)]
+        for kernel in kernels:
+            yield from coverage_rows(kernel, self._reaches(kernel), tried)
+
+    def _reaches(self, kernel: Kernel) -> Callable[[Case], bool]:
+        """Whether the kernel serves a case that is judged in about a second here."""
+
+        def reaches(case: Case) -> bool:
+            served = self.judge.refusal(kernel, case) is None
+            return served and is_in_reach(kernel.op, case, self.device.type)
+
+        return reaches
+
+    def most_memory(self) -> int:
+        """Return about how many bytes the largest case takes that a search draws."""
+        return TIMES_ITS_BYTES * MOST_BYTES_IN_REACH[self.device.type]
+
+    def close(self) -> None:
+        """End the workers, and what a candidate started, which might still write to the record."""
+        if self.workers is not None:
+            self.workers.close()
+            end_children()
+
+
+class Accuracy(VerdictSuite):
+    """Every kernel on every case that its domain holds, held to float64."""
+
+    name = "accuracy"
+    takes = AccuracyOptions
+    options: AccuracyOptions
+
+    def __init__(self, options: AccuracyOptions, device: torch.device) -> None:
+        super().__init__(options, device)
+        self.cases: tuple[Case, ...] = ()
+        self.own_cases: tuple[Case, ...] = ()  # of users' kernels
+
     def plan(self) -> Sequence[Pair]:
         """All kernels on all cases of their ops."""
         options = self.options
         kernels = self.selected()
-        self.cases = selected_cases(options, self.device, kernels)
+        self.cases = selected_cases(options, self.device, kernels, tier=options.tier)
         every = options.every_configuration or options.tier == "full"
-        self.judge = self.run_of(FURTHER, every_configuration=every)
+        self.judge = self.run_of(FURTHER, every_configuration=every, signs=options.signs)
         self.judge.tells_configurations = options.every_configuration
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
         if options.known:
@@ -173,22 +229,19 @@ class Accuracy(Suite[AccuracyRow]):
     def _own_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
         """Those of users' kernels, drawn within their domains."""
         made: dict[str, Case] = {}
+        tier: Tier = "full" if self.options.tier == "full" else "ci"
         for kernel in kernels:
             if kernel.origin != "user":
                 continue
             every = (*self.cases, *made.values())
             beside = [case for case in every if case.op == kernel.op.name]
             refusal, learn = partial(self.judge.refusal, kernel), partial(self.judge.learn, kernel)
-            for case in own_cases(kernel, refusal, beside, self.options.tier, learn):
+            for case in own_cases(kernel, refusal, beside, tier, learn):
                 for seed in self.options.seed:
                     other = replace(case, seed=case.seed + seed)
                     if not self.options.dtype or dtype_name(case.dtype) in self.options.dtype:
                         made.setdefault(other.id(), other)
         return tuple(made.values())
-
-    def begin(self) -> dict[str, Any]:
-        """By which rules."""
-        return {"protocol": ACCURACY_PROTOCOL}
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
         """What the kernel's domain says, and that it has no configuration that is asked for."""
@@ -241,16 +294,6 @@ class Accuracy(Suite[AccuracyRow]):
             raise DeviceLostError(*rows, *lost.args) from lost
         return rows
 
-    def wrong(self, row: Row) -> str | None:
-        """The rule that it broke, and how."""
-        if not isinstance(row, AccuracyRow) or row.status != "failed":
-            return None
-        return f"{row.rule}: {row.reason}"
-
-    def counts(self, row: Row) -> bool:
-        """Whether it ran."""
-        return isinstance(row, AccuracyRow) and row.status != "refused"
-
     def fails(self, kernels: Sequence[KernelInfo], rows: Sequence[Row]) -> bool:
         """Whether a kernel that was asked for served none of its cases."""
         tried = [row for row in rows if isinstance(row, AccuracyRow)]
@@ -261,27 +304,3 @@ class Accuracy(Suite[AccuracyRow]):
         if not self.options.coverage or self.options.shard:
             return iter(())
         return self._coverage([each for each in self.kernels if self.judge.gates(each)], rows)
-
-    def _coverage(self, kernels: Iterable[Kernel], rows: Sequence[Row]) -> Iterator[CoverageRow]:
-        tried = [row for row in rows if isinstance(row, AccuracyRow)]
-        for kernel in kernels:
-            yield from coverage_rows(kernel, self._reaches(kernel), tried)
-
-    def _reaches(self, kernel: Kernel) -> Callable[[Case], bool]:
-        """Whether the kernel serves a case that is judged in about a second here."""
-
-        def reaches(case: Case) -> bool:
-            served = self.judge.refusal(kernel, case) is None
-            return served and is_in_reach(kernel.op, case, self.device.type)
-
-        return reaches
-
-    def most_memory(self) -> int:
-        """Return about how many bytes the largest case takes that a search draws."""
-        return TIMES_ITS_BYTES * MOST_BYTES_IN_REACH[self.device.type]
-
-    def close(self) -> None:
-        """End the workers, and what a candidate started, which might still write to the record."""
-        if self.workers is not None:
-            self.workers.close()
-            end_children()

@@ -25,7 +25,7 @@ from kernel_workbench.suites.bench.rounds import Side, Timed, time_in_turn
 from kernel_workbench.suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
 from kernel_workbench.suites.run.exit_status import in_pytest
 from kernel_workbench.suites.run.nox_command import nox_command, with_values, without
-from kernel_workbench.suites.run.option_table import OF_FILES
+from kernel_workbench.suites.run.option_table import OF_FILES, BenchOptions
 from kernel_workbench.suites.run.options import DEVICE
 from kernel_workbench.suites.run.session import typed
 
@@ -36,17 +36,20 @@ _ROUNDS = 2  # the fewest whose processes, four a side, tell 2 %
 _OWN = {"--against": True, "--rounds": True, "--results": True, "--gate": False}
 
 
-def run_against(config: pytest.Config) -> int:
-    """Time both sides, write a record of each, print the comparison; the exit status."""
-    options, folder = config.option, Path(config.invocation_params.dir)
-    arguments = (*_in_full(without(given(config), _OWN), folder), *_ours_alone(config))
+def run_against(config: pytest.Config, options: BenchOptions, older: str) -> int:
+    """Time both sides, write a record of each, print the comparison; return the exit status.
+
+    older: the ref or file of side A.
+    """
+    folder = Path(config.invocation_params.dir)
+    arguments = (*_in_full(without(given(config), _OWN), folder), *_ours_alone(config, options))
     try:
-        with two_sides(options.against, options.kernels, arguments, folder) as sides:
+        with two_sides(older, options.kernels, arguments, folder) as sides:
             timed = time_in_turn(
                 in_order(sides, options.rounds or _ROUNDS),
                 Path(options.results).resolve(),
                 nox_command("bench", typed(config, "bench")),
-                stop_at_failure=options.maxfail == 1,
+                stop_at_failure=config.option.maxfail == 1,
             )
             return tell(timed, gate=options.gate)
     except (TreeError, RecordError) as error:
@@ -78,12 +81,11 @@ def tell(timed: Timed, *, gate: bool) -> int:
     return status
 
 
-def _ours_alone(config: pytest.Config) -> tuple[str, ...]:
+def _ours_alone(config: pytest.Config, options: BenchOptions) -> tuple[str, ...]:
     """The option that leaves peers out, which no commit of this checkout changes.
 
     On a CPU they are all that there is to time.
     """
-    options = config.option
     named = options.kernel or options.kernels
     told = named or options.no_baselines or config.stash[DEVICE].type == "cpu"
     return () if told else ("--no-baselines",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kernel_workbench.suites.bench.pytest_benchmark import (
 from kernel_workbench.suites.bench.rounds import run_rounds
 from kernel_workbench.suites.bench.suite import BenchSuite
 from kernel_workbench.suites.run.exit_status import keep_what_ran
+from kernel_workbench.suites.run.option_table import BenchOptions, options_from
 from kernel_workbench.suites.run.options import DEVICE
 from kernel_workbench.suites.run.session import SESSION, start
 
@@ -36,22 +38,24 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if run is None:
         return None
     keep_what_ran()
-    return run(config)
+    return run()
 
 
-def _several(config: pytest.Config) -> Callable[[pytest.Config], int] | None:
+def _several(config: pytest.Config) -> Callable[[], int] | None:
     """What makes this run one of several processes, where an option asks for that.
 
     What would run is listed once, of this tree.
     """
-    options = config.option
-    if options.list or options.collectonly:
+    options = options_from(BenchOptions, config.option)
+    if options.list or config.option.collectonly:
         return None
     if options.gpus is not None:
-        return run_on_gpus
+        return partial(run_on_gpus, config, options, options.gpus)
     if options.against is not None:
-        return run_against
-    return run_rounds if options.rounds not in (None, 1) else None
+        return partial(run_against, config, options, options.against)
+    if options.rounds not in (None, 1):
+        return partial(run_rounds, config, options, options.rounds)
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,6 +13,7 @@ import pytest
 
 from kernel_workbench.suites.bench.processes import Process, given, run_in_turn
 from kernel_workbench.suites.run.nox_command import without
+from kernel_workbench.suites.run.option_table import BenchOptions
 
 _LIST = (
     "import torch\n"
@@ -22,16 +23,19 @@ _LIST = (
 _OWN = {"--gpus": True, "--gpus-together": False}
 
 
-def run_on_gpus(config: pytest.Config) -> int:
-    """Run pytest again for each GPU; the first exit status that isn't 0, else 0."""
+def run_on_gpus(config: pytest.Config, options: BenchOptions, asked: str) -> int:
+    """Run pytest again for each GPU; return the exit status of the process that ended worst.
+
+    asked: as --gpus says it.
+    """
     arguments = without(given(config), _OWN)
     folder = Path(config.invocation_params.dir)
     processes = [
         # By its UUID, which names one GPU whatever order CUDA counts them in.
         Process(each, arguments, folder, {"CUDA_VISIBLE_DEVICES": each})
-        for each in wanted_gpus(config.option.gpus, visible_gpus())
+        for each in wanted_gpus(asked, visible_gpus())
     ]
-    groups = [processes] if config.option.gpus_together else [[each] for each in processes]
+    groups = [processes] if options.gpus_together else [[each] for each in processes]
     status, problem = run_in_turn(groups, stop_at_failure=config.option.maxfail == 1)
     if problem is not None:
         print(problem, file=sys.stderr)

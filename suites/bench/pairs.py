@@ -5,7 +5,6 @@ The others of ours are timed when --kernel names them. Of a user's file every ke
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 from kernel_workbench.kernels.registry import Kernel, NoKernelError, choose
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.run.option_table import BenchOptions
 from kernel_workbench.suites.run.selection import (
     alike_together,
     listed_as_served,
@@ -24,7 +24,7 @@ from kernel_workbench.suites.run.suite import Pair
 
 
 def planned_pairs(
-    options: Namespace,
+    options: BenchOptions,
     kernels: Sequence[Kernel],
     device: torch.device,
     sm: int,

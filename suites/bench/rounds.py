@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import pytest
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import report_console
 from kernel_workbench.reports.record import BenchRow, Record, RecordError, RunEnd, new_record, read
+from kernel_workbench.reports.record.row_field import key_of, merged
 from kernel_workbench.reports.report import print_report
 from kernel_workbench.suites.bench.processes import (
     Process,
@@ -33,15 +33,10 @@ from kernel_workbench.suites.bench.processes import (
     run_in_turn,
 )
 from kernel_workbench.suites.run.nox_command import nox_command, without
+from kernel_workbench.suites.run.option_table import BenchOptions
 from kernel_workbench.suites.run.session import typed
 
 _OWN = {"--rounds": True, "--results": True}
-_FIGURES = (
-    *("median_us", "first_quartile_us", "third_quartile_us", "clock_mhz", "median_cycles"),
-    *("first_quartile_cycles", "third_quartile_cycles", "tflops", "gb_s", "share_of_peak"),
-    *("share_of_ceiling", "share_of_clocked_peak", "host_us", "enqueue_us"),
-)
-_MOST = ("worst_ratio", "peak_bytes", "gpu_processes", "host_load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +62,16 @@ class Timed:
     records: dict[Side, Path]
 
 
-def run_rounds(config: pytest.Config) -> int:
+def run_rounds(config: pytest.Config, options: BenchOptions, rounds: int) -> int:
     """Time in --rounds processes, write one record, show its report; the exit status."""
-    options = config.option
     arguments = without(given(config), _OWN)
     side = Side("", "every row", Path(config.invocation_params.dir), tuple(arguments))
     try:
         timed = time_in_turn(
-            [side] * options.rounds,
+            [side] * rounds,
             Path(options.results).resolve(),
             nox_command("bench", typed(config, "bench")),
-            stop_at_failure=options.maxfail == 1,
+            stop_at_failure=config.option.maxfail == 1,
         )
     except RecordError as error:
         raise pytest.UsageError(str(error)) from error
@@ -128,11 +122,10 @@ def _write_merged(
     records: Sequence[Record], results: Path, started: datetime, mark: str, command: str
 ) -> Path:
     """Write the processes' records as one, and return its path. Raises RecordError."""
-    rows: dict[tuple[str, str, str, str, str], list[BenchRow]] = {}
+    rows: dict[tuple[object, ...], list[BenchRow]] = {}
     for record in records:
         for row in record.benches:
-            key = (row.op, row.kernel, row.case.id, row.cache, row.distribution)
-            rows.setdefault(key, []).append(row)
+            rows.setdefault(key_of(row), []).append(row)
     planned = max(each.header.planned_rows for each in records)
     header = records[0].header.model_copy(update={"command": command, "planned_rows": planned})
     ends = [each.end for each in records if each.end is not None]
@@ -154,7 +147,10 @@ def _write_merged(
 
 
 def merge_rows(rows: Sequence[BenchRow]) -> BenchRow:
-    """One row of the same row of several processes, in the order that they ran."""
+    """Return one row of the same row of several processes, in the order that they ran.
+
+    The row's class declares what becomes of each field.
+    """
     number = len(rows)
     for place, row in enumerate(rows, 1):
         if row.status in ("wrong", "failed"):
@@ -163,21 +159,4 @@ def merge_rows(rows: Sequence[BenchRow]) -> BenchRow:
     timed = [row for row in rows if row.status == "timed"]
     if len(timed) < 2:
         return timed[0] if timed else rows[0]
-    medians = _values(timed, "median_us")
-    figures: dict[str, object] = {
-        name: statistics.median(values) if (values := _values(timed, name)) else None
-        for name in _FIGURES
-    }
-    figures |= {
-        "processes": tuple(each for row in timed for each in row.processes),
-        "low_us": min(medians, default=None),
-        "high_us": max(medians, default=None),
-        **{name: max(_values(timed, name), default=None) for name in _MOST},
-        "codes": tuple(dict.fromkeys(code for row in timed for code in row.codes)),
-        "duration_s": sum(row.duration_s for row in timed),
-    }
-    return timed[0].model_copy(update=figures)
-
-
-def _values(rows: Sequence[BenchRow], name: str) -> list[float]:
-    return [value for row in rows if (value := getattr(row, name)) is not None]
+    return merged(timed)

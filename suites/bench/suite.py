@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from kernel_workbench.suites.bench.pairs import planned_pairs
 from kernel_workbench.suites.bench.rows import INTERPRETED, Bench
 from kernel_workbench.suites.bench.survey import survey
 from kernel_workbench.suites.run.cuda_programs import cuda_program
+from kernel_workbench.suites.run.option_table import BenchOptions
 from kernel_workbench.suites.run.reproduce import deciding_options
 from kernel_workbench.suites.run.selection import kernel_files, refusing, selected_kernels
 from kernel_workbench.suites.run.suite import Pair, Suite
@@ -37,9 +38,11 @@ class BenchSuite(Suite[BenchRow]):
     """Every kernel that is right on every case that is timed."""
 
     name = "bench"
+    takes = BenchOptions
+    options: BenchOptions
     bench: Bench
 
-    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+    def __init__(self, options: BenchOptions, device: torch.device) -> None:
         super().__init__(options, device)
         if device.type == "cpu" and options.device != "cpu":
             raise pytest.UsageError(
@@ -85,13 +88,12 @@ class BenchSuite(Suite[BenchRow]):
 
     def _deciding(self) -> tuple[str, ...]:
         """Return the options of a command that repeats a row; --quick by the time of its row."""
-        options = argparse.Namespace(**vars(self.options))
-        options.row_time = self._row_time()
+        options = replace(self.options, row_time=self._row_time())
         return deciding_options(options, self.name, self.device)
 
     def _row_time(self) -> float:
         """Return the seconds of sampling for a row."""
-        return float(self.options.row_time * (_QUICK if self.options.quick else 1))
+        return self.options.row_time * (_QUICK if self.options.quick else 1)
 
     def begin(self) -> dict[str, Any]:
         """Roofs and the flush, which are measured now."""
@@ -157,7 +159,7 @@ class BenchSuite(Suite[BenchRow]):
         end_children()
 
 
-def _counters(options: argparse.Namespace, device: torch.device) -> NsightCompute | None:
+def _counters(options: BenchOptions, device: torch.device) -> NsightCompute | None:
     """What --ncu counts with. Raises UsageError where it can't."""
     if not options.ncu:
         return None

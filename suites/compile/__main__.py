@@ -26,6 +26,7 @@ import pytest
 from kernel_workbench.reports.exit_status import ExitStatus, status_of
 from kernel_workbench.reports.output import outlast_readers
 from kernel_workbench.suites.run.nox_command import nox_command
+from kernel_workbench.suites.run.option_table import CompileOptions, options_from
 from kernel_workbench.suites.run.options import SuiteOptions
 
 if TYPE_CHECKING:
@@ -44,11 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault(_FUSION, "1")
     try:
         parser = SuiteOptions("compile")
-        options = parser.read(typed)
-        parser.hold(options)
+        parsed = parser.read(typed)
+        parser.hold(parsed)
         from kernel_workbench.suites.compile.session import run  # noqa: PLC0415  (imports triton)
 
-        return run(options, nox_command("compile", ["--", *typed] if typed else []))
+        return run(
+            options_from(CompileOptions, parsed),
+            nox_command("compile", ["--", *typed] if typed else []),
+        )
     except pytest.UsageError as error:
         print(error, file=sys.stderr)
         return ExitStatus.USAGE

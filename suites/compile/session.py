@@ -6,7 +6,6 @@ import os
 import signal
 import tempfile
 import time
-from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -46,6 +45,7 @@ from kernel_workbench.suites.run.descriptions import (
     kernel_info,
 )
 from kernel_workbench.suites.run.exit_status import keep_what_ran
+from kernel_workbench.suites.run.option_table import CompileOptions
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.record import RunRecord
 from kernel_workbench.suites.run.selection import (
@@ -62,7 +62,7 @@ _LARGE_TILE = 2**15  # elements along one axis: the compiler takes minutes for a
 _Suspect = tuple[CompileRow, Planned, list[Claim]]  # a row, and the claims that it breaks
 
 
-def run(options: Namespace, command: str) -> int:
+def run(options: CompileOptions, command: str) -> int:
     """Compile, record and report as the options say; return the exit status.
 
     Raises UsageError, and KeyboardInterrupt if that comes before the record exists.
@@ -104,7 +104,7 @@ def _saved(path: Path) -> Record:
     return record
 
 
-def _generations(options: Namespace) -> tuple[int, ...]:
+def _generations(options: CompileOptions) -> tuple[int, ...]:
     """Return the generations to compile for: --sm, all, or the GPU's. Raises UsageError."""
     sms = set(options.sm) or set(GENERATIONS)
     if options.check_driver:
@@ -145,7 +145,7 @@ class CompileRun:
 
     record: RunRecord[CompileRow | PredictionRow]
 
-    def __init__(self, options: Namespace, command: str, workers: CompileWorkers) -> None:
+    def __init__(self, options: CompileOptions, command: str, workers: CompileWorkers) -> None:
         """Read the options. Raises UsageError or KernelError if they name missing things."""
         self.options, self.command, self.workers = options, command, workers
         self.started = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -12,6 +11,7 @@ import torch
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case
+from kernel_workbench.suites.run.option_table import ProfileOptions
 from kernel_workbench.suites.run.selection import listed_as_served, of_ops_of_ours, selected_cases
 
 Distribution = Literal["normal", "zeros"]
@@ -21,7 +21,7 @@ _FLOPS_A_BYTE = 50.0
 
 
 def profiled_cases(
-    options: Namespace,
+    options: ProfileOptions,
     device: torch.device,
     kernels: Sequence[Kernel],
     refusal: Callable[[Kernel, Case], str | None],
@@ -51,7 +51,7 @@ def profiled_cases(
 
 
 def profiled_kernels(
-    options: Namespace, kernels: Sequence[Kernel], cases: Sequence[Case], sm: int
+    options: ProfileOptions, kernels: Sequence[Kernel], cases: Sequence[Case], sm: int
 ) -> dict[str, tuple[Kernel, ...]]:
     """Return the kernels by case id: the named ones, else our kernel for the case and its peers.
 

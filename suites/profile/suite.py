@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from kernel_workbench.suites.profile.loop_request import LOOP, Card, Looping, ca
 from kernel_workbench.suites.profile.rows import Board, row_of
 from kernel_workbench.suites.profile.trials import Entry, Trials
 from kernel_workbench.suites.run.descriptions import case_info
+from kernel_workbench.suites.run.option_table import ProfileOptions
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.reproduce import command_of, deciding_options
 from kernel_workbench.suites.run.selection import kernel_files, refusing, selected_kernels
@@ -43,8 +43,10 @@ class Profile(Suite[ProfileRow]):
     """Loops every right pair. A pair whose accuracy fails, or can't be judged, has no figure."""
 
     name = "profile"
+    takes = ProfileOptions
+    options: ProfileOptions
 
-    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+    def __init__(self, options: ProfileOptions, device: torch.device) -> None:
         self.card = _card(options, device)
         super().__init__(options, device, sm=self.card.sm)
         self.workers = Workers(
@@ -214,7 +216,7 @@ class Profile(Suite[ProfileRow]):
         end_children()
 
 
-def _card(options: argparse.Namespace, device: torch.device) -> Card:
+def _card(options: ProfileOptions, device: torch.device) -> Card:
     """Return the GPU. Raises UsageError if there is none."""
     if device.type == "cpu":
         option = " --device cpu:" if options.device == "cpu" else ""

@@ -23,6 +23,7 @@ from kernel_workbench.reports.record import (
     latest,
     read,
 )
+from kernel_workbench.suites.run.option_table import PlannedOptions
 from kernel_workbench.suites.run.suite import Pair, PairRow, Suite
 
 
@@ -41,6 +42,8 @@ def failed_rows(suite: Suite[PairRow]) -> FailedRows | None:
     Raises UsageError where the record can't be read, or is of another suite.
     """
     options = suite.options
+    if not isinstance(options, PlannedOptions):
+        return None
     path = None if options.failed is None else Path(options.failed)
     if path is None and (options.lf or options.failedfirst):
         try:

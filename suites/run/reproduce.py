@@ -8,7 +8,6 @@ what is shown or kept, or how a run is spread over processes.
 from __future__ import annotations
 
 import shlex
-from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import torch
 from kernel_workbench.kernels.registry import Kernel, home_of
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.run.nox_command import nox_command, path_in_command
-from kernel_workbench.suites.run.option_table import OPTIONS
+from kernel_workbench.suites.run.option_table import OPTIONS, CallingOptions
 
 # In the order in which a command has them; files first.
 FILES = ("--definition", "--workloads", "--ops", "--cases")
@@ -48,7 +47,7 @@ _CPU_ALONE = {"--sm", "--no-strict"}  # on a GPU they mean nothing
 _WORKERS_ALONE = {"--time-limit", "--memory-limit"}  # a process that is the judge's has no limit
 
 
-def deciding_options(options: Namespace, suite: str, device: torch.device) -> tuple[str, ...]:
+def deciding_options(options: CallingOptions, suite: str, device: torch.device) -> tuple[str, ...]:
     """Return the options, quoted for a shell, that decide the results of a run.
 
     suite: the one whose command repeats a row, which is accuracy for a search. An option is left
@@ -61,11 +60,10 @@ def deciding_options(options: Namespace, suite: str, device: torch.device) -> tu
             continue
         if name in _CPU_ALONE and device.type != "cpu":
             continue
-        if name in _WORKERS_ALONE and vars(options).get("in_process"):
+        if name in _WORKERS_ALONE and getattr(options, "in_process", False):
             continue
         settings = option.settings
-        key = settings.get("dest", name.removeprefix("--").replace("-", "_"))
-        value = device.type if name == "--device" else getattr(options, key, None)
+        value = device.type if name == "--device" else getattr(options, settings["dest"], None)
         default = settings.get("default")
         if settings.get("action") == "store_true":
             words += [(DECIDE.index(name), name)] * bool(value)
@@ -74,8 +72,8 @@ def deciding_options(options: Namespace, suite: str, device: torch.device) -> tu
             paths = [shlex.quote(path_in_command(file)) for file in files]
             words += [(DECIDE.index(name), f"{name}={path}") for path in paths]
         elif value is not None and value != default:
-            if name == "--memory-limit":
-                value = options.memory_limit / 2**30
+            if name == "--memory-limit" and isinstance(value, int):
+                value /= 2**30
             text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
             words.append((DECIDE.index(name), f"{name} {shlex.quote(text)}"))
     return tuple(text for _, text in sorted(words, key=lambda pair: pair[0]))

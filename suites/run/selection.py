@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from kernel_workbench.oracles.cases.names import case_named, objection
 from kernel_workbench.oracles.op import Case, Numerics, dtype_name
 from kernel_workbench.reports.arguments import quoted
 from kernel_workbench.reports.record import AbsentKernel
+from kernel_workbench.suites.run.option_table import CaseOptions, CommonOptions, JudgedOptions
 from kernel_workbench.suites.run.user_cases import DTYPES, user_cases
 
 _MOST_ROWS = 500_000  # that one run plans; a run of all kernels on every case has a fifth of them
@@ -53,7 +53,7 @@ def _known(option: str, wanted: Sequence[str], known: Iterable[str]) -> None:
             )
 
 
-def kernel_files(options: Namespace) -> tuple[Path, ...]:
+def kernel_files(options: CommonOptions) -> tuple[Path, ...]:
     """The files of --definition, --ops and --kernels; one that is named twice comes once."""
     named = {"--definition": options.definition, "--ops": options.ops, "--kernels": options.kernels}
     for each in (*options.ops, *options.kernels):
@@ -69,7 +69,7 @@ def kernel_files(options: Namespace) -> tuple[Path, ...]:
         )
 
 
-def known_ops(options: Namespace) -> None:
+def known_ops(options: CommonOptions) -> None:
     """Import what --ops names, for its ops, and read --definition; each once. Raises UsageError."""
     if options.workloads and not options.definition:
         raise pytest.UsageError(
@@ -90,7 +90,7 @@ def known_ops(options: Namespace) -> None:
 
 
 def selected_kernels(
-    options: Namespace, load: Callable[[], tuple[Kernel, ...]], *, baselines: bool = True
+    options: CommonOptions, load: Callable[[], tuple[Kernel, ...]], *, baselines: bool = True
 ) -> tuple[Kernel, ...]:
     """The kernels to run: all, those of --kernels' files, those named by --kernel, of --op.
 
@@ -121,7 +121,7 @@ def selected_kernels(
     return tuple(chosen)
 
 
-def absent_kernels(options: Namespace, ops: Collection[str]) -> tuple[AbsentKernel, ...]:
+def absent_kernels(options: CommonOptions, ops: Collection[str]) -> tuple[AbsentKernel, ...]:
     """The peers of `ops` that a run of all kernels would have tried, had they been installed."""
     if options.kernel or options.kernels:
         return ()
@@ -132,23 +132,25 @@ def absent_kernels(options: Namespace, ops: Collection[str]) -> tuple[AbsentKern
     )
 
 
-def check_dtypes(options: Namespace) -> None:
+def check_dtypes(options: JudgedOptions) -> None:
     """Raise UsageError where --dtype names none."""
     _known("--dtype", options.dtype, DTYPES)
 
 
 def selected_cases(
-    options: Namespace,
+    options: CaseOptions,
     device: torch.device,
     kernels: Sequence[Kernel],
     listed_for: Callable[[str], Iterable[Case]] | None = None,
+    *,
+    tier: str = "full",
 ) -> tuple[Case, ...]:
-    """The cases of the kernels' ops that --tier, --dtype, --case and --seed select, op by op.
+    """Return the cases of the kernels' ops that --dtype, --case and --seed select, op by op.
 
-    listed_for: a suite's own cases of an op, of which no tier is asked; by default the op's. Those
-    of --cases' files, where there are any, take the place of either.
+    listed_for: returns a suite's own cases of an op; by default the op's. The cases of --cases'
+    files, where there are any, take the place of either. tier: as --tier says it.
+    Raises UsageError.
     """
-    tier = options.tier if listed_for is None else "full"
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
     check_dtypes(options)

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -39,6 +39,7 @@ from kernel_workbench.suites.run.descriptions import (
 )
 from kernel_workbench.suites.run.exit_status import in_pytest, keep_what_ran
 from kernel_workbench.suites.run.nox_command import nox_command, path_in_command, without
+from kernel_workbench.suites.run.option_table import PlannedOptions, VerdictOptions, options_from
 from kernel_workbench.suites.run.options import DEVICE, FOLDERS
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.record import RunRecord
@@ -63,8 +64,8 @@ class Session(Generic[PairRow]):
     also_failed   whether something beside the rows fails the run
     """
 
-    def __init__(self, config: pytest.Config, make: Callable[..., Suite[PairRow]]) -> None:
-        self.config, self.options = config, config.option
+    def __init__(self, config: pytest.Config, make: type[Suite[PairRow]]) -> None:
+        self.config, self.options = config, options_from(make.takes, config.option)
         self.started = time.monotonic()
         # Before any of them is read: what is edited from now on isn't what the record has.
         self.files = hashes_of(self._files())
@@ -124,7 +125,8 @@ class Session(Generic[PairRow]):
         for item in items:
             kernel, case = self._pair(item)
             (first if (kernel.name, case.id()) in failed.names else others).append(item)
-        if self.options.failedfirst and not self.options.lf:
+        options = self.options
+        if isinstance(options, PlannedOptions) and options.failedfirst and not options.lf:
             items[:] = [*first, *others]
             return
         if not first and self.suite.share is None:
@@ -152,12 +154,12 @@ class Session(Generic[PairRow]):
         whole = self.suite.share is None
         if not session.items and self._left_out is not None and whole:
             raise pytest.UsageError(
-                f"-k {quoted(self.options.keyword)}: no row has that in its name, as "
+                f"-k {quoted(self.config.option.keyword)}: no row has that in its name, as "
                 f"{self._left_out} is one"
             )
-        if self.options.collectonly:
+        if self.config.option.collectonly:
             return
-        known = known_pairs(vars(self.options).get("done"))
+        known = known_pairs(self.options.done if isinstance(self.options, PlannedOptions) else None)
         items = session.items
         items[:] = [each for each in items if _names(self._pair(each)) not in known.done]
         pairs = [self._pair(item) for item in session.items]
@@ -246,7 +248,8 @@ class Session(Generic[PairRow]):
             "absent": absent_kernels(options, {case.op for _, case in self.pairs.values()}),
         }
         header |= suite.begin()
-        told, begun = vars(options).get("resume"), RunHeader(started_at="", **header)
+        told = options.resume if isinstance(options, VerdictOptions) else None
+        begun = RunHeader(started_at="", **header)
         whole = suite.share is None
         done = {} if suite.drawn else earlier_run.done_rows(told, begun, pairs, whole=whole)
         if suite.drawn and told is not None:
@@ -352,7 +355,7 @@ class Session(Generic[PairRow]):
 
     def _follow(self, processes: shards.Shards, session: pytest.Session) -> None:
         """Take the rows of the run's processes as they come, until -x or --maxfail has enough."""
-        before, most = self._failed, self.options.maxfail or sys.maxsize
+        before, most = self._failed, self.config.option.maxfail or sys.maxsize
         advanced: set[tuple[str, str]] = set()  # a pair is one test, whatever its rows
         try:
             with closing(processes.rows()) as rows:
@@ -405,7 +408,7 @@ class Session(Generic[PairRow]):
         """
         if self.record is not None:
             self.record.interrupted = True
-        if not self.options.fulltrace:
+        if not self.config.option.fulltrace:
             excinfo.traceback = excinfo.traceback[:1]
             excinfo.value.__suppress_context__ = True
 
@@ -418,7 +421,7 @@ class Session(Generic[PairRow]):
             return
         stopped = None
         if session.shouldfail:
-            most = self.options.maxfail
+            most = self.config.option.maxfail
             stopped = "-x: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
             session._shouldfail = False  # noqa: SLF001 (pytest would say it below the report)
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
@@ -432,8 +435,8 @@ class Session(Generic[PairRow]):
             console.print()
             print_report(read(self.record.path), console, details=self.options.details)
         # A file that has to be edited can't be gone on with.
-        goes_on = self.suite.share is None and "resume" in self.options and not self.op_failures
-        if not self.record.is_whole and goes_on:
+        resumes = isinstance(self.options, VerdictOptions) and not self.op_failures
+        if not self.record.is_whole and self.suite.share is None and resumes:
             text = f"\nTo go on with it: {self._again(self.record.path)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
         for each in self.errors:
@@ -481,8 +484,9 @@ class Session(Generic[PairRow]):
         """What goes on with this run: its rows are those of the record that --lf went by."""
         given = {"--resume": True, "--lf": False, "--last-failed": False}
         own = without(self._typed() or ["--"], given)
-        by = []
-        if self._failed_before is not None and self.options.failed is None:
+        options, by = self.options, []
+        named = isinstance(options, PlannedOptions) and options.failed is not None
+        if self._failed_before is not None and not named:
             by.append(f"--failed={path_in_command(self._failed_before.record)}")
         return nox_command(self.suite.name, [*own, *by, f"--resume={path}"])
 
@@ -501,7 +505,7 @@ def _crash(row: PairRow) -> dict[str, str]:
 SESSION: pytest.StashKey[Session[Any]] = pytest.StashKey()
 
 
-def start(config: pytest.Config, make: Callable[..., Suite[Any]]) -> None:
+def start(config: pytest.Config, make: type[Suite[Any]]) -> None:
     """Plug a suite's session into pytest; `make`: the suite's class."""
     config.stash[SESSION] = Session(config, make)
     config.pluginmanager.register(config.stash[SESSION], "workbench-session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +21,12 @@ from kernel_workbench.reports.record import (
     Record,
     Row,
 )
-from kernel_workbench.suites.run.option_table import DEFAULT_SM
+from kernel_workbench.suites.run.option_table import (
+    DEFAULT_SM,
+    CallingOptions,
+    DomainOptions,
+    VerdictOptions,
+)
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.selection import known_ops
 
@@ -65,6 +69,7 @@ class Suite(Generic[PairRow]):
 
     Made before anything is checked that may fail; `close` is called from then on, whatever comes.
 
+    takes      the class of its options
     sm         what domains are asked about
     kernels    those of the pairs
     share      the cases of this process, where another one of the same run started it
@@ -76,6 +81,7 @@ class Suite(Generic[PairRow]):
     """
 
     name: ClassVar[str]
+    takes: ClassVar[type[CallingOptions]]
     drawn: ClassVar[bool] = False
     earlier: Record | None = None
     strict: bool | None = None
@@ -87,14 +93,15 @@ class Suite(Generic[PairRow]):
     kernels: tuple[Kernel, ...]
 
     def __init__(
-        self, options: argparse.Namespace, device: torch.device, sm: int | None = None
+        self, options: CallingOptions, device: torch.device, sm: int | None = None
     ) -> None:
         self.options, self.device = options, device
         # A case's tensors are too small to share: with two threads oracle, bound and verdict of
         # attention's cases take three times as long.
         torch.set_num_threads(1)
         known_ops(options)
-        self.sm: int = sm or (options.sm if device.type == "cpu" else _sm_of_gpu())
+        simulated = options.sm if isinstance(options, DomainOptions) else DEFAULT_SM
+        self.sm: int = sm or (simulated if device.type == "cpu" else _sm_of_gpu())
         if device.type != "cpu":
             _refuse_on_gpu(options, self.sm)
 
@@ -165,14 +172,14 @@ class Suite(Generic[PairRow]):
         """End what the suite started."""
 
 
-def _refuse_on_gpu(options: argparse.Namespace, sm: int) -> None:
+def _refuse_on_gpu(options: CallingOptions, sm: int) -> None:
     """Raise UsageError for an option that means something on a CPU alone."""
-    if getattr(options, "sm", DEFAULT_SM) not in (DEFAULT_SM, sm):
+    if isinstance(options, DomainOptions) and options.sm not in (DEFAULT_SM, sm):
         raise pytest.UsageError(
             f"--sm {options.sm}: on a GPU domains are asked about its own, which is {sm}; leave it "
             "out, or add --device cpu"
         )
-    if getattr(options, "no_strict", False):
+    if isinstance(options, VerdictOptions) and options.no_strict:
         raise pytest.UsageError(
             "--no-strict: it is about the interpreter, which a GPU doesn't use; leave it out, or "
             "add --device cpu"

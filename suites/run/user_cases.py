@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from kernel_workbench.oracles.cases.names import case_named, layout_named, objec
 from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Op
 from kernel_workbench.reports.phrases import shown
 from kernel_workbench.reports.record import RecordError, read
+from kernel_workbench.suites.run.option_table import JudgedOptions
 
 DTYPES = ("float32", "float16", "bfloat16")
 _MOST_BYTES_OF_A_LINE = 2**16
@@ -62,7 +62,7 @@ class _Line(BaseModel):
     weight: float | None = Field(default=None, gt=0, lt=math.inf)
 
 
-def user_cases(options: Namespace, device: torch.device) -> tuple[Case, ...] | None:
+def user_cases(options: JudgedOptions, device: torch.device) -> tuple[Case, ...] | None:
     """The cases of --cases' files, in their order; None where there are no files.
 
     Raises pytest.UsageError, which names each line that is wrong, up to ten.
@@ -79,7 +79,7 @@ def user_cases(options: Namespace, device: torch.device) -> tuple[Case, ...] | N
         raise pytest.UsageError(str(error)) from error
 
 
-def _files(options: Namespace) -> tuple[Path, ...]:
+def _files(options: JudgedOptions) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(Path(each) for each in options.cases))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import shlex
 import time
@@ -18,10 +17,11 @@ from kernel_workbench.oracles.cases.names import objection
 from kernel_workbench.oracles.op import Case, Op, dtype_name
 from kernel_workbench.oracles.reference import OpError
 from kernel_workbench.reports.record import AccuracyRow, CoverageRow, FindRow, Row
-from kernel_workbench.suites.accuracy.suite import FURTHER, Accuracy
+from kernel_workbench.suites.accuracy.suite import FURTHER, Accuracy, VerdictSuite
 from kernel_workbench.suites.run import shards
 from kernel_workbench.suites.run.descriptions import case_info
 from kernel_workbench.suites.run.nox_command import nox_command, path_in_command
+from kernel_workbench.suites.run.option_table import SearchOptions
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.reproduce import deciding_options
 from kernel_workbench.suites.run.selection import alike_together, check_dtypes
@@ -55,17 +55,16 @@ class _Target:
     finds: list[FindRow] = field(default_factory=list)
 
 
-class Search(Accuracy):
+class Search(VerdictSuite):
     """Runs every kernel on cases drawn for it, until the time is up."""
 
     name = "search"
     drawn = True
 
-    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
-        # Options of an accuracy run that a search doesn't use.
-        options.case, options.tier, options.signs, options.failed = [], "ci", None, None
-        options.lf = options.failedfirst = False
-        options.configuration, options.every_configuration = [], False
+    takes = SearchOptions
+    options: SearchOptions
+
+    def __init__(self, options: SearchOptions, device: torch.device) -> None:
         super().__init__(options, device)
         self.started = time.monotonic()
         self._spread = False
@@ -74,7 +73,7 @@ class Search(Accuracy):
         """Return no pair: `finish` draws the cases. Raises UsageError."""
         check_dtypes(self.options)
         self.kernels = self.selected()
-        self.judge = self.run_of(FURTHER, every_configuration=False)
+        self.judge = self.run_of(FURTHER)
         if self.options.shard:
             self.share = frozenset()
         return []
@@ -85,7 +84,7 @@ class Search(Accuracy):
 
     def _finds_command(self) -> str:
         """Return the command that tries all finds, less the record's path."""
-        options = argparse.Namespace(**vars(self.options) | {"cases": []})
+        options = replace(self.options, cases=())
         words = [*deciding_options(options, Accuracy.name, self.device)]
         words += [f"--kernels={shlex.quote(path_in_command(file))}" for file in self._own_files()]
         for name, values in (("--op", options.op), ("--kernel", options.kernel)):

@@ -5,27 +5,29 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from kernel_workbench.suites.run.option_table import CommonOptions
+
 _read: set[str] = set()
 
 
-class _Watched(argparse.Namespace):
-    """Options that note which of them is read by name."""
-
-    def __getattribute__(self, name: str) -> object:
+def _watched(options: object, name: str) -> object:
+    """Note that an option is read; a copy of all options reads none."""
+    if sys._getframe(1).f_globals["__name__"] != dataclasses.__name__:
         _read.add(name)
-        return super().__getattribute__(name)
+    return object.__getattribute__(options, name)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Watch from before a suite begins: what pytest has read by then isn't the suite's."""
-    config.option = _Watched(**vars(config.option))
+def pytest_configure() -> None:
+    """Watch every suite's options, from before a suite begins."""
+    CommonOptions.__getattribute__ = _watched  # type: ignore[method-assign]
 
 
 def pytest_unconfigure() -> None:

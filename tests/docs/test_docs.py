@@ -12,16 +12,20 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from kernel_workbench.kernels import registry
 from kernel_workbench.kernels.registry import all_kernels, load_file
+from kernel_workbench.reports.record import Row, RunEnd, RunHeader
+from kernel_workbench.reports.record.row_field import fields_of, unit_of
 from kernel_workbench.suites.run.options import check
 from tests import ROOT
 from tests.builders.commands import Running
-from tests.docs import option_reference
+from tests.docs import option_reference, record_reference
 
 _HOW_TO = ROOT / "docs" / "how-to"
 _PAGES = (ROOT / "README.md", ROOT / "docs" / "first-hour.md", *sorted(_HOW_TO.glob("*.md")))
@@ -282,6 +286,46 @@ def test_page_of_options_is_what_sessions_take() -> None:
     """`python -m tests.docs.option_reference --write` has been run on it since."""
     page = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
     assert page == option_reference.text()
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        (record_reference.PAGE, record_reference.text),
+        (record_reference.SCHEMA, record_reference.schema_text),
+    ],
+)
+def test_page_of_a_records_fields_is_what_the_classes_declare(
+    name: str, made: Callable[[], str]
+) -> None:
+    """`python -m tests.docs.record_reference --write docs/reference` has been run since."""
+    assert (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8") == made()
+
+
+def test_page_of_a_records_fields_has_every_kind_of_line() -> None:
+    """A row that a reader knows is documented."""
+    rows = set(get_args(Row))
+    assert set(record_reference.LINES) == rows | {RunHeader, RunEnd}
+
+
+def test_every_field_of_a_record_has_a_meaning_and_every_figure_a_unit() -> None:
+    """A field that someone adds says what it is."""
+    models = {
+        part for line in record_reference.LINES for part in (line, *record_reference.parts_of(line))
+    }
+    lacking = [
+        f"{model.__name__}.{name}"
+        for model in models
+        for name, field in fields_of(model).items()
+        if (name != "kind" and not field.description)
+        # An option of a kernel's arithmetic may be a number, and has no unit.
+        or (
+            "float" in str(field.annotation)
+            and "bool" not in str(field.annotation)
+            and not unit_of(name, field)
+        )
+    ]
+    assert lacking == []
 
 
 def test_links_of_pages_lead_somewhere() -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
-import numpy as np
+import numpy as npfrom typing import Any
+
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -112,10 +113,10 @@ def test_cases_that_are_named_ahead_change_no_covering() -> None:
         learn([case])
         return _small(case) and _NARROW.reject(case, 90, "cpu") is None
 
-    def covering(**named: Callable[[Sequence[Case]], object]) -> tuple[list[Case], int]:
+    def covering(**ahead: Any) -> tuple[list[Case], int]:  # noqa: ANN401  (one option, or none)
         answered.clear()
         questions.clear()
-        made = cover_pairs(OPS["layer_norm_backward"], serves, (), "ci", "", **named)
+        made = cover_pairs(OPS["layer_norm_backward"], serves, (), "ci", "", **ahead)
         return made, len(questions)
 
     (alone, one_by_one), (made, together) = covering(), covering(ahead=learn)

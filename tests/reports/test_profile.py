@@ -12,9 +12,10 @@ from rich.console import Console
 
 from kernel_workbench.reports.document.markdown import render_markdown
 from kernel_workbench.reports.document.model import Cell, Document, Figure, Table
+from kernel_workbench.reports.phrases import energy
 from kernel_workbench.reports.record import CaseInfo, ProfileRow, Record, read
 from kernel_workbench.reports.report import print_report
-from kernel_workbench.reports.views.profile import energy_text, profile_part
+from kernel_workbench.reports.views.profile import profile_part
 from kernel_workbench.reports.views.profile_codes import MEANINGS
 from kernel_workbench.reports.views.profile_energies import (
     beside,
@@ -92,7 +93,7 @@ def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
         full = profile_row("flash_wide", norm_case(8, 64), 100.0, capped=capped)
         assert held_by(full)[0].share == pytest.approx(share)
     assert held.polled == pytest.approx(0.25 * 0.996)
-    told = [energy_text(joules) for joules in (1.2345, 0.0267, 8.12e-4, 2.5e-6)]
+    told = [energy(joules) for joules in (1.2345, 0.0267, 8.12e-4, 2.5e-6)]
     assert told == ["1.234 J", "26.70 mJ", "812.0 uJ", "2.500 uJ"]
     (told_held,) = rows_of(
         profile_part(record_of(tmp_path, [row])), "What held clocks down, over all trials"

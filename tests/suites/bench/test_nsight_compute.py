@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from kernel_workbench.suites.bench.counted_call import profiled
 from kernel_workbench.suites.bench.devices import Cache
 from kernel_workbench.suites.bench.nsight_compute import NsightCompute, launches_of
 from kernel_workbench.suites.bench.suite import _counters
+from kernel_workbench.suites.run.option_table import BenchOptions
 from kernel_workbench.suites.sandbox.wire import spelled
 from tests.builders.commands import run_python, wait_for
 from tests.builders.fake_ncu import TABLE, write_ncu
@@ -264,10 +264,10 @@ def test_counting_is_refused_where_it_cannot_be(
 ) -> None:
     """No program, and no GPU: a sentence, before anything is timed."""
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    options = Namespace(ncu=True, cache="cold", definition=[], ops=[], kernels=[])
+    options = BenchOptions(ncu=True)
     with pytest.raises(pytest.UsageError, match="--ncu: ncu isn't installed here: it comes with"):
         _counters(options, torch.device("cuda"))
-    assert _counters(Namespace(ncu=False), torch.device("cuda")) is None
+    assert _counters(BenchOptions(), torch.device("cuda")) is None
     done = run_python("-m", "pytest", *_BENCH, f"--results={tmp_path}/results")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--ncu: it counts what a GPU does, and --device cpu has none" in done.stderr

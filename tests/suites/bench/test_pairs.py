@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case, dtype_name
 from kernel_workbench.suites.bench.pairs import planned_pairs
 from kernel_workbench.suites.profile.cases import profiled_cases
+from kernel_workbench.suites.run.option_table import BenchOptions, ProfileOptions
 
 _CUDA = torch.device("cuda")  # by name alone: nothing is called
 _CPU = torch.device("cpu")
@@ -27,10 +27,7 @@ def _mine(name: str, domain: Domain) -> Kernel:
     return replace(_PEER, name=name, domain=domain, origin="user")
 
 
-def _options(*dtypes: str) -> Namespace:
-    nothing: dict[str, list[str]] = {each: [] for each in ("kernel", "op", "case", "cases")}
-    told = {"kernels": ["mine.py"], "dtype": list(dtypes), "seed": range(1), "tier": "ci"}
-    return Namespace(**nothing, **told, quick=False, no_baselines=False)
+_FILES = ("mine.py",)
 
 
 def _refusal(kernel: Kernel, case: Case) -> str | None:
@@ -40,7 +37,9 @@ def _refusal(kernel: Kernel, case: Case) -> str | None:
 def _timed(*kernels: Kernel, dtypes: tuple[str, ...] = ()) -> dict[str, set[str]]:
     """By a kernel's name, the dtypes that it is timed in."""
     found: dict[str, set[str]] = {}
-    for kernel, case in planned_pairs(_options(*dtypes), kernels, _CUDA, 90, _refusal):
+    for kernel, case in planned_pairs(
+        BenchOptions(kernels=_FILES, dtype=dtypes), kernels, _CUDA, 90, _refusal
+    ):
         found.setdefault(kernel.name, set()).add(case.dtype_label)
     return found
 
@@ -60,9 +59,9 @@ def test_kernel_is_measured_in_a_dtype_that_it_serves(domain: Domain, label: str
     kernels = (_mine("mine", domain), _PEER)
     assert _timed(*kernels) == {"mine": {label}, _PEER.name: {label}}
     shapes = [case.sizes for case in _OP.workloads.timed("cuda")]
-    planned = planned_pairs(_options(), kernels[:1], _CUDA, 90, _refusal)
+    planned = planned_pairs(BenchOptions(kernels=_FILES), kernels[:1], _CUDA, 90, _refusal)
     assert [case.sizes for _, case in planned] == shapes
-    profiled = profiled_cases(_options(), _CUDA, kernels, _refusal)
+    profiled = profiled_cases(ProfileOptions(kernels=_FILES), _CUDA, kernels, _refusal)
     assert {case.dtype_label for case in profiled} == {label}
 
 
@@ -94,14 +93,12 @@ def test_cases_of_ones_own_are_timed_of_ops_that_peers_alone_compute(tmp_path: P
     file = tmp_path / "shapes.jsonl"
     line = {"op": _OP.name, "sizes": {"m": 7, "n": 64}, "dtype": "bfloat16"}
     file.write_text(json.dumps(line))
-    options = _options()
-    options.kernels, options.cases = [], [file]
-    planned = planned_pairs(options, all_kernels(), _CPU, 90, _refusal)
+    cases = (str(file),)
+    planned = planned_pairs(BenchOptions(cases=cases), all_kernels(), _CPU, 90, _refusal)
     peers = {each.name for each in all_kernels() if each.op.name == _OP.name}
     assert {kernel.name for kernel, _ in planned} == peers
     assert {case.size("m") for _, case in planned} == {7}
-    profiled = profiled_cases(options, _CPU, all_kernels(), _refusal)
+    profiled = profiled_cases(ProfileOptions(cases=cases), _CPU, all_kernels(), _refusal)
     assert [case.op for case in profiled] == [_OP.name]
-    options.cases = []
-    planned = planned_pairs(options, all_kernels(), _CPU, 90, _refusal)
+    planned = planned_pairs(BenchOptions(), all_kernels(), _CPU, 90, _refusal)
     assert not peers & {kernel.name for kernel, case in planned if case.op == _OP.name}

@@ -12,7 +12,7 @@ from kernel_workbench.suites.compile.cases import GENERATIONS, alignment_bytes, 
 from kernel_workbench.suites.compile.compiler import Measured, unknown_version
 from kernel_workbench.suites.compile.session import CompileRun
 from kernel_workbench.suites.compile.workers import CompileWorkers
-from kernel_workbench.suites.run.options import SuiteOptions
+from kernel_workbench.suites.run.option_table import CompileOptions
 
 TOOLS = {"triton": "3.7.1", "ptxas": "12.8.93"}
 
@@ -109,13 +109,20 @@ def test_case_stands_only_for_a_kernel_that_dispatch_gives_it() -> None:
 @pytest.mark.parametrize("name", ["row_persistent", "column_owning"])
 def test_kernel_named_alone_stands_for_what_dispatch_gives_it(name: str, tmp_path: Path) -> None:
     """The same cases as in a run of all kernels: aligned ones are the twin's, asked for or not."""
-    chosen = {}
-    for kernels in (("--kernel", name), ("--op", "layer_norm_backward")):
-        options = SuiteOptions("compile").read([*kernels, f"--results={tmp_path}"])
-        session = CompileRun(options, "", CompileWorkers(1, (), tmp_path))
-        chosen[kernels[0]] = [each for each in session.chosen() if each.kernel.name == name]
-    assert chosen["--kernel"] == chosen["--op"]
-    labels = [each.label for each in chosen["--kernel"]]
+    results = str(tmp_path)
+    of_kernel, of_op = (
+        [
+            run
+            for run in CompileRun(options, "", CompileWorkers(1, (), tmp_path)).chosen()
+            if run.kernel.name == name
+        ]
+        for options in (
+            CompileOptions(results=results, kernel=(name,)),
+            CompileOptions(results=results, op=("layer_norm_backward",)),
+        )
+    )
+    assert of_kernel == of_op
+    labels = [run.label for run in of_kernel]
     assert labels and not any("aligned" in each.split() for each in labels)
 
 

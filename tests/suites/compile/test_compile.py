@@ -138,7 +138,8 @@ def test_compilation_that_reaches_its_limit_is_incomplete(tmp_path: Path) -> Non
     code = (
         "from kernel_workbench.suites.compile import workers\n"
         "workers.Compile.limit_s = property(lambda task: 1e-3 if 'rows' in task.name else 600.0)\n"
-        f"from kernel_workbench.suites.compile.__main__ import main\nraise SystemExit(main({arguments}))"
+        f"from kernel_workbench.suites.compile.__main__ import main\n"
+        f"raise SystemExit(main({arguments}))"
     )
     done = run_python("-c", code, variables=_environment())
     assert done.returncode == ExitStatus.INCOMPLETE, done.stdout + done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 from dataclasses import replace
@@ -18,6 +17,7 @@ from kernel_workbench.profiles.windows import Figures, WindowSpread, measure
 from kernel_workbench.suites.profile.cases import distributions_of, profiled_kernels
 from kernel_workbench.suites.profile.figures import window_of
 from kernel_workbench.suites.profile.loop_request import zero
+from kernel_workbench.suites.run.option_table import ProfileOptions
 from studies.power_check import checks
 from tests.builders.commands import run_python
 from tests.builders.synthetic_traces import constant, synthetic
@@ -61,7 +61,7 @@ def test_options_are_told_without_a_gpu(tmp_path: Path) -> None:
 def test_eight_kernels_run_by_default() -> None:
     """Ours that dispatch takes and its peers, of three ops."""
     kernels = all_kernels()
-    options = argparse.Namespace(kernel=[], kernels=[])
+    options = ProfileOptions()
     chosen = profiled_kernels(options, kernels, CASES, 90)
     names = [each.name for case in CASES for each in chosen[case.id()]]
     assert len(names) == 8

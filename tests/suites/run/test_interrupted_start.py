@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,7 +79,8 @@ def test_run_that_is_interrupted_before_its_record(tmp_path: Path) -> None:
 def test_interrupt_is_rendered_without_its_frames() -> None:
     """pytest renders every frame of it, and one without a line ended the run in a traceback."""
     session: Session[AccuracyRow] = Session.__new__(Session)
-    session.record, session.options = None, Namespace(fulltrace=False)
+    session.record = None
+    session.config = SimpleNamespace(option=SimpleNamespace(fulltrace=False))  # type: ignore[assignment]
 
     def interrupted() -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -14,7 +13,7 @@ import torch
 
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.reports.record import Record, latest, read
-from kernel_workbench.suites.run.option_table import OPTIONS
+from kernel_workbench.suites.run.option_table import OF_SUITE, OPTIONS, CallingOptions, options_from
 from kernel_workbench.suites.run.options import SuiteOptions
 from kernel_workbench.suites.run.reproduce import DECIDE, SELECT, SHOW, command_of, deciding_options
 from tests.builders.commands import run_python
@@ -50,8 +49,10 @@ def wrong_by_two(x):
 _LINE = {"op": "softmax_forward", "sizes": {"m": 3, "n": 21}, "dtype": "float32"}
 
 
-def _options(suite: str, *words: str) -> argparse.Namespace:
-    return SuiteOptions(suite).read(list(words))
+def _options(suite: str, *words: str) -> CallingOptions:
+    options = options_from(OF_SUITE[suite], SuiteOptions(suite).read(list(words)))
+    assert isinstance(options, CallingOptions)
+    return options
 
 
 @pytest.mark.parametrize("suite", _SUITES)

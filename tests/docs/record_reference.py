@@ -1,0 +1,181 @@
+"""docs/reference/record.md and record.schema.json, made of the classes of a record's lines.
+
+python -m tests.docs.record_reference --write docs/reference
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from kernel_workbench.reports.arguments import CommandLine
+from kernel_workbench.reports.record import (
+    SCHEMA_VERSION,
+    AccuracyRow,
+    BenchRow,
+    CompileRow,
+    CoverageRow,
+    FindRow,
+    PredictionRow,
+    ProfileRow,
+    RunEnd,
+    RunHeader,
+)
+from kernel_workbench.reports.record.row_field import (
+    MERGE_WORDS,
+    MergedLine,
+    declaration_of,
+    fields_of,
+    unit_of,
+)
+
+PAGE, SCHEMA = "record.md", "record.schema.json"
+# The lines of a record, as a suite writes them.
+LINES: dict[type, str] = {
+    RunHeader: "The first line, of every suite",
+    AccuracyRow: "A row of accuracy, and of search",
+    CoverageRow: "A row of accuracy with --coverage, and of search",
+    FindRow: "A find of search",
+    BenchRow: "A row of bench",
+    ProfileRow: "A row of profile",
+    CompileRow: "A row of compile",
+    PredictionRow: "A predicted time of compile",
+    RunEnd: "The last line, of every suite",
+}
+_HEAD = f"""# Fields of a record
+
+Made by `python -m tests.docs.record_reference --write docs/reference`.
+
+A record is a file of JSON lines: a header, rows, an end. Its schema version is {SCHEMA_VERSION}.
+[record.schema.json](record.schema.json) is the JSON schema of a line. A line has no other fields,
+and a figure that is missing is null, never zero. NaN and infinities are the strings "NaN",
+"Infinity" and "-Infinity". A field that has no unit is a count, a name or a sentence; "1" is the
+unit of a ratio.
+"""
+_MERGES = """
+"Several processes" says what a row of `--rounds` or `--against` has of the rows of its processes.
+"""
+
+
+def parts_of(model: type) -> list[type]:
+    """Return the classes of a line's parts, those of its parts included, in order."""
+    found: dict[type, None] = {}
+    for field in fields_of(model).values():
+        for part in _classes(field.annotation):
+            found |= dict.fromkeys((part, *parts_of(part)))
+    return list(found)
+
+
+def _classes(annotation: object) -> list[type]:
+    if isinstance(annotation, type) and hasattr(annotation, "__pydantic_fields__"):
+        return [annotation]
+    return [each for part in get_args(annotation) for each in _classes(part)]
+
+
+def text() -> str:
+    """Return the page: a section for each line and each part of one, a field a row."""
+    sections = [_HEAD]
+    done: set[type] = set()
+    for line, title in LINES.items():
+        sections.append(_section(line, f"## {title}"))
+        for part in parts_of(line):
+            if part not in done:
+                sections.append(_section(part, f"### {part.__name__}"))
+            done.add(part)
+    return "\n".join(sections)
+
+
+def _section(model: type, heading: str) -> str:
+    merges = issubclass(model, MergedLine)
+    head = ["field", "type", "unit", "meaning", *["several processes"] * merges]
+    rows = []
+    for name, field in fields_of(model).items():
+        cells = [f"`{name}`", _type(field.annotation), unit_of(name, field)]
+        kind = f"the kind of line: `{field.default}`" if name == "kind" else ""
+        cells.append(field.description or kind)
+        if merges:
+            rule = declaration_of(field)
+            of = f" of `{rule.merge_of}`" if rule.merge_of else ""
+            cells.append(f"{MERGE_WORDS[rule.merge]}{of}" if rule.merge else "")
+        rows.append(" | ".join(_in_json(each).replace("|", "\\|") for each in cells))
+    first = _in_json((inspect.getdoc(model) or "").partition("\n\n")[0].replace("\n", " "))
+    ruled = ["---"] * len(head)
+    table = [f"| {row} |" for row in (" | ".join(head), " | ".join(ruled), *rows)]
+    return "\n".join([heading, "", first, *[_MERGES.rstrip()] * merges, "", *table, ""])
+
+
+def _in_json(text: str) -> str:
+    """Return a description with the words of JSON in place of Python's."""
+    for word, of_json in (("None", "null"), ("True", "true"), ("False", "false")):
+        text = re.sub(rf"\b{word}\b", of_json, text)
+    return text
+
+
+def _type(annotation: Any) -> str:  # noqa: ANN401 (a type of any form)
+    """Return a type as JSON has it: `number or null`, `list of TimedProcess`."""
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    return _words(adapter.json_schema())
+
+
+def _words(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_words, schema["anyOf"])))
+    if "$ref" in schema or "title" in schema:
+        return str(schema.get("$ref", schema.get("title"))).rpartition("/")[2]
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return ", ".join(f"`{json.dumps(each)}`" for each in values)
+    if schema.get("type") == "array":
+        return f"list of {_words(schema['items'])}"
+    if schema.get("type") == "object":
+        return f"object of {_words(schema['additionalProperties'])}"
+    return str(schema.get("type", "any"))
+
+
+class _Schema(GenerateJsonSchema):
+    """The schema of a record: a float that is no JSON number is a string."""
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        """Return the schema of a float, with what stands for NaN and infinities."""
+        return {"anyOf": [super().float_schema(schema), {"enum": ["NaN", "Infinity", "-Infinity"]}]}
+
+
+def schema_text() -> str:
+    """Return the JSON schema of a line, with the unit of each field that has one."""
+    union: Any = None
+    for line in LINES:
+        union = line if union is None else union | line
+    schema: dict[str, Any] = TypeAdapter(union).json_schema(schema_generator=_Schema)
+    classes = {part.__name__: part for line in LINES for part in (line, *parts_of(line))}
+    for name, model in classes.items():
+        properties = schema["$defs"][name]["properties"]
+        for field_name, field in fields_of(model).items():
+            if unit := unit_of(field_name, field):
+                properties[field_name]["unit"] = unit
+    top = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of a record of kernel-workbench",
+    }
+    return json.dumps(top | schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> int:
+    """Write the page and the schema into the folder that --write names."""
+    options = CommandLine(prog="python -m tests.docs.record_reference")
+    options.add_argument("--write", type=Path, metavar="DIR", required=True)
+    folder = options.read().write
+    (folder / PAGE).write_text(text(), encoding="utf-8")
+    (folder / SCHEMA).write_text(schema_text(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
