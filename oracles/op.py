@@ -171,14 +171,10 @@ class Numerics:
     half_partials             with grouped heads, each head's dk and dv are cast before their sum
     half_bias_gradient        dS is cast before it is summed over what the bias was broadcast over
 
-    Of layer norm, whose kernels cast nothing but outputs unless they say so:
+    Of layer norm, whose reference's marks docs/derivations/layer_norm.md has:
     half_partials             partial sums of dweight and dbias are cast to x's type, and then added
     half_accumulators         so many partial sums of each are kept in x's type: a row is added, and
                               the sum cast, one row after the other; 0: none
-    rounds_normalised         x^ is cast to x's type before its product with dy; dx has it in fp32
-    rounds_products           dy x^ is cast to x's type before it is summed
-    rounds_weighted           weight dy is cast to x's type
-    rounds_gradient           dy is cast to the weight's type before anything else
     """
 
     accumulation_roundoff: float = 2.0**-24
@@ -194,10 +190,6 @@ class Numerics:
     half_partials: bool = False
     half_bias_gradient: bool = False
     half_accumulators: int = 0
-    rounds_normalised: bool = False
-    rounds_products: bool = False
-    rounds_weighted: bool = False
-    rounds_gradient: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError for arithmetic that no bound would hold."""
@@ -213,9 +205,8 @@ class Numerics:
 
     @property
     def casts_early(self) -> bool:
-        """Whether a layer norm with these casts more than its outputs."""
-        sums = self.half_partials or self.half_accumulators > 0 or self.rounds_products
-        return sums or self.rounds_normalised or self.rounds_weighted or self.rounds_gradient
+        """Say whether a layer norm with these casts more than its outputs."""
+        return bool(self.casts.split()) or self.half_partials or self.half_accumulators > 0
 
     @property
     def of_bounds(self) -> Numerics:

@@ -2,14 +2,14 @@
 
     python -m studies.analysis [--op NAME ... | --cost] [--write FILE]
 
-Layer norm's backward and attention's forward are written in a few lines of torch, and analysed on
-their `ci` cases, for a plain kernel, which casts P of halves. Element by element the derived bound
-is divided by the one derived by hand: by output and distribution the median, the 5th and 95th
-percentile and the largest, of the cases' elements together. What the op's own emulation is off by
-is held against the derived bound too. Left out are cases with values that aren't finite, and probes
-on which nothing is rounded, whose bounds are of another kind; of attention varlen and dropout,
-which take a reference of more than a few lines. Then the time, the memory and the operations of the
-analysis, beside those of the reference in float64, for each op that is a function.
+Attention's forward is written in a few lines of torch, and analysed on its `ci` cases, for a plain
+kernel, which casts P of halves. Element by element the derived bound is divided by the one derived
+by hand: by output and distribution the median, the 5th and 95th percentile and the largest, of the
+cases' elements together. The errors of the op's own emulation are held against the derived bound
+too. Cases with values that aren't finite are left out, and probes on which nothing is rounded,
+whose bounds are of another kind; so are varlen and dropout, which take a reference of more than a
+few lines. Then the time, the memory and the operations of the analysis, beside those of the
+reference in float64, for each op that is a function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.oracles import ATTENTION_FORWARD, OPS
 from kernel_workbench.oracles.analysis import Reference, bounds, rounds
 from kernel_workbench.oracles.attention.probes import NEEDLES
 from kernel_workbench.oracles.cases.distributions import INTEGERS
@@ -39,41 +39,6 @@ from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 CPU = torch.device("cpu")
 _NUMERICS = Numerics(casts="p")
 _LEFT_OUT = {"varlen", "dropout", "torch_dropout"}
-
-
-def layer_norm_backward(  # the op's arguments
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor | None,
-    rstd: Tensor,
-    *,
-    dresidual: Tensor | None = None,
-    dweight: Tensor | None = None,
-    dbias: Tensor | None = None,
-    has_bias: bool = True,
-    zero_centred: bool = False,
-    **_: object,
-) -> tuple[Tensor, ...]:
-    """dx, and dweight and dbias where there are any."""
-    shape, n = x.shape, x.shape[-1]
-    dy, x, rstd = dy.reshape(-1, n), x.reshape(-1, n), rstd.reshape(-1, 1)
-    x_hat = (x if mean is None else x - mean.reshape(-1, 1)) * rstd
-    g = dy
-    if weight is not None:
-        g = dy * (1 + weight) if zero_centred else dy * weight
-    dx = g - x_hat * (g * x_hat).mean(-1, keepdim=True)
-    if mean is not None:
-        dx = dx - g.mean(-1, keepdim=True)
-    dx = (dx * rstd).view(shape)
-    made = [dx if dresidual is None else dx + dresidual]
-    if weight is not None:
-        total = (dy * x_hat).sum(0)
-        made.append(total if dweight is None else total + dweight)
-        if has_bias:
-            total = dy.sum(0)
-            made.append(total if dbias is None else total + dbias)
-    return tuple(made)
 
 
 def attention_forward(  # noqa: PLR0913  # the op's arguments
@@ -118,11 +83,7 @@ def attention_forward(  # noqa: PLR0913  # the op's arguments
 
 
 REFERENCES: dict[str, tuple[Op, Reference]] = {
-    op.name: (op, reference)
-    for op, reference in (
-        (LAYER_NORM_BACKWARD, layer_norm_backward),
-        (ATTENTION_FORWARD, attention_forward),
-    )
+    op.name: (op, reference) for op, reference in ((ATTENTION_FORWARD, attention_forward),)
 }
 
 

@@ -125,12 +125,15 @@ class Early:
     @property
     def declared(self) -> Numerics:
         """What a kernel declares that does so."""
+        names = {
+            "gradient": self.gradient,
+            "dnormalised": self.weighted,
+            "normalised": self.normalised,
+            "products": self.products,
+        }
         return replace(
             PLAIN,
-            rounds_gradient=self.gradient,
-            rounds_weighted=self.weighted,
-            rounds_normalised=self.normalised,
-            rounds_products=self.products,
+            casts=" ".join(name for name, is_cast in names.items() if is_cast),
             half_partials=self.partials > 0,
             half_accumulators=self.accumulators,
         )

@@ -24,7 +24,7 @@ def one_partial_of_256(dy, x, weight, mean, rstd):
 @kernel(
     LAYER_NORM_BACKWARD,
     _DOMAIN,
-    numerics=Numerics(rounds_normalised=True, rounds_products=True, rounds_weighted=True),
+    numerics=Numerics(casts="normalised products dnormalised"),
 )
 def products_summed_in_half(dy, x, weight, mean, rstd):
     """Products in x's type are declared, and their sum is in that type too, row by row."""
@@ -35,7 +35,7 @@ def products_summed_in_half(dy, x, weight, mean, rstd):
     return dx, total.to(weight.dtype), dbias
 
 
-@kernel(LAYER_NORM_BACKWARD, _DOMAIN, numerics=Numerics(rounds_gradient=True))
+@kernel(LAYER_NORM_BACKWARD, _DOMAIN, numerics=Numerics(casts="gradient"))
 def gradient_in_bfloat16(dy, x, weight, mean, rstd):
     """A dy in the weight's type is declared, and it is cast to bfloat16 beside any weight."""
     return mixed_types(dy.bfloat16().to(dy.dtype), x, weight, mean, rstd)
