@@ -148,7 +148,8 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
             op = op.part(tuple(self.returns))
             domain = _where_computed(domain, op)
         own = {each.name: getattr(self, each.name) for each in fields(self)}
-        own |= {"op": op, "domain": domain, "name": called, "numerics": self.numerics or Numerics()}
+        own |= {"op": op, "domain": domain, "name": called}
+        own["numerics"] = op.numerics.of(self.numerics or Numerics())
         _registered[op.name, called] = Kernel(
             **own, function=function, origin=_origin(path), path=str(path)
         )
@@ -159,6 +160,8 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
         problem = _wrong_op(self.op) or _wrong_domain(self.op, self.domain)
         if problem is None and self.returns is not None:
             problem = wrong_outputs(self.returns, self.op.outputs)
+        if problem is None and isinstance(self.numerics, Numerics):
+            problem = _wrong_numerics(self.op, self.numerics)
         for each in fields(self):
             value, check = getattr(self, each.name), each.metadata.get("check")
             if problem is None and check is not None:
@@ -282,6 +285,19 @@ def _wrong_domain(op: Op, domain: object) -> str | None:
         if name not in known_sizes:
             meant = hint(name, known_sizes)
             return f"its domain speaks of {name}, and {op.name} has no such size; {meant}"
+    return None
+
+
+def _wrong_numerics(op: Op, numerics: Numerics) -> str | None:
+    """Return what they speak of and the op doesn't have."""
+    if type(numerics) is not Numerics and not isinstance(numerics, op.numerics):
+        wanted = " or ".join(dict.fromkeys(("Numerics(...)", f"{op.numerics.__name__}(...)")))
+        return f"numerics is {type(numerics).__name__}(...), of another op; write {wanted}"
+    for cast in numerics.casts.split():
+        if op.casts is not None and cast not in op.casts:
+            return f"its numerics name a cast that {op.name} doesn't have: {cast}; " + hint(
+                cast, op.casts
+            )
     return None
 
 
@@ -471,7 +487,7 @@ def _line(error: BaseException, file: Path) -> str:
 def _meant_keyword(message: str) -> str:
     """Of a keyword that a registration doesn't have: the one that is meant."""
     found = _UNKNOWN_KEYWORD.match(message)
-    for called in (kernel, Domain, Numerics):
+    for called in (kernel, Domain, Numerics, *{each.numerics for each in OPS.values()}):
         if found is not None and found[1] == called.__name__:
             return f"; {hint(found[2], inspect.signature(called).parameters)}"
     return ""

@@ -15,6 +15,7 @@ from kernel_workbench.oracles.layer_norm.arguments import (
     least_bytes,
 )
 from kernel_workbench.oracles.layer_norm.cases import ALLOWED, cases
+from kernel_workbench.oracles.layer_norm.numerics import CASTS, LayerNormNumerics
 from kernel_workbench.oracles.layer_norm.reference import bound, emulate, truth
 from kernel_workbench.oracles.layer_norm.relations import relations
 from kernel_workbench.oracles.layer_norm.signs import flips
@@ -38,6 +39,8 @@ LAYER_NORM_BACKWARD: Op = Op(
     updates=("dweight", "dbias"),
     emulate=emulate,
     relations=relations,
+    numerics=LayerNormNumerics,
+    casts=CASTS,
     signs=flips,
     linear="dy",
     allowed=ALLOWED,

@@ -1,6 +1,6 @@
 """Partial sums of dweight and dbias that a kernel casts to x's dtype, as it declares.
 
-An addend meets k such casts at most: 1 where each partial sum is cast once (`half_partials`), and
+An addend meets k such casts at most: 1 where each partial sum is cast once ("partials"), and
 ceil(m / P) where each of P accumulators is cast after each row (`half_accumulators`). With u_p and
 eta_p of x's dtype they change the sum of m addends by at most
 
@@ -18,6 +18,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from kernel_workbench.oracles.layer_norm.numerics import LayerNormNumerics
 from kernel_workbench.oracles.op import Bound, Case, Numerics
 from kernel_workbench.oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
 
@@ -79,8 +80,9 @@ class PartialCasts:
     @classmethod
     def of(cls, case: Case, numerics: Numerics) -> Self | None:
         """Return the casts that a kernel with these numerics makes of a case; None for none."""
-        count, has_weight = numerics.half_accumulators, "no_weight" not in case.options
-        is_declared = count > 0 or numerics.half_partials
+        count = LayerNormNumerics.of(numerics).half_accumulators
+        has_weight = "no_weight" not in case.options
+        is_declared = count > 0 or numerics.makes("partials")
         if not is_declared or not has_weight or case.dtype == torch.float32:
             return None
         rows = case.size("m")

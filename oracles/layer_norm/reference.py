@@ -27,6 +27,7 @@ from kernel_workbench.oracles import analysis
 from kernel_workbench.oracles.analysis import rounds
 from kernel_workbench.oracles.cases.distributions import INTEGERS
 from kernel_workbench.oracles.layer_norm.arguments import forms
+from kernel_workbench.oracles.layer_norm.numerics import LayerNormNumerics
 from kernel_workbench.oracles.layer_norm.partials import Addends, PartialCasts
 from kernel_workbench.oracles.layer_norm.probes import probe_bound
 from kernel_workbench.oracles.layer_norm.values import addends_vary
@@ -106,7 +107,7 @@ def _forms(case: Case, numerics: Numerics, *, apart: bool = False) -> list[Form]
     """Return the forms that a kernel with these numerics may have: several where all are right."""
     options = case.options
     # dy that has the weight's dtype already is exact after that cast.
-    is_cast = case.weight_dtype != case.dtype and "gradient" in numerics.casts.split()
+    is_cast = case.weight_dtype != case.dtype and numerics.makes("gradient")
     if "no_weight" in options:
         weightings = [""]
     else:
@@ -116,7 +117,7 @@ def _forms(case: Case, numerics: Numerics, *, apart: bool = False) -> list[Form]
             weighting=weighting,
             gradient=case.weight_dtype if is_cast and weighting else None,
             has_bias="no_bias" not in options,
-            distributed=numerics.distributed_normalisation,
+            distributed=LayerNormNumerics.of(numerics).distributed_normalisation,
             apart=apart,
         )
         for weighting in weightings

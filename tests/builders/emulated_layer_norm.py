@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, LayerNormNumerics
 from kernel_workbench.oracles.op import Case, Inputs, Numerics
 
 # A CPU keeps subnormals, so that the narrower of the two bounds must hold.
-PLAIN = Numerics(gradual_underflow=True)
-DISTRIBUTED = Numerics(gradual_underflow=True, distributed_normalisation=True)
+PLAIN = LayerNormNumerics(gradual_underflow=True)
+DISTRIBUTED = LayerNormNumerics(gradual_underflow=True, distributed_normalisation=True)
 Sum = Callable[[Tensor], Tensor]  # float32 [k, ...] to [...], over the first dimension
 
 
@@ -130,11 +130,11 @@ class Early:
             "dnormalised": self.weighted,
             "normalised": self.normalised,
             "products": self.products,
+            "partials": self.partials > 0,
         }
         return replace(
             PLAIN,
             casts=" ".join(name for name, is_cast in names.items() if is_cast),
-            half_partials=self.partials > 0,
             half_accumulators=self.accumulators,
         )
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, LayerNormNumerics
 from kernel_workbench.oracles.cases.distributions import INTEGERS
 from kernel_workbench.oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
 from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS
@@ -339,4 +339,4 @@ def test_emulation_leaves_out_sums_that_have_no_power() -> None:
 def test_accumulators_are_a_number_of_them() -> None:
     """Fewer than none can't be declared."""
     with pytest.raises(ValueError, match="half_accumulators must be 0 or more, got -1"):
-        Numerics(half_accumulators=-1)
+        LayerNormNumerics(half_accumulators=-1)
