@@ -487,10 +487,17 @@ def _line(error: BaseException, file: Path) -> str:
 def _meant_keyword(message: str) -> str:
     """Of a keyword that a registration doesn't have: the one that is meant."""
     found = _UNKNOWN_KEYWORD.match(message)
+    for numerics in {op.numerics for op in OPS.values()}:
+        if found is not None and found[1] == "Numerics" and found[2] in _words(numerics):
+            return f"; {numerics.__name__}(...) has it"
     for called in (kernel, Domain, Numerics, *{each.numerics for each in OPS.values()}):
         if found is not None and found[1] == called.__name__:
             return f"; {hint(found[2], inspect.signature(called).parameters)}"
     return ""
+
+
+def _words(numerics: type[Numerics]) -> set[str]:
+    return {each.name for each in fields(numerics)}
 
 
 def choose(

@@ -23,6 +23,8 @@ from kernel_workbench.oracles.layer_norm.values import inputs
 from kernel_workbench.oracles.layer_norm.workloads import WORKLOADS
 from kernel_workbench.oracles.op import Op
 
+__all__ = ["LAYER_NORM_BACKWARD", "LayerNormNumerics"]
+
 LAYER_NORM_BACKWARD: Op = Op(
     name="layer_norm_backward",
     arguments=("dy", "x", "weight", "mean", "rstd"),

@@ -221,6 +221,7 @@ def _parts(case: Case, inputs: Inputs, run: Run[Made]) -> Parts[Made]:
     """Yield each output's name, the rows of dx or the columns of a sum, and what `run` makes."""
     arguments, (m, n) = _arguments(case, inputs), (case.size("m"), case.size("n"))
     dx, *sums = forms(case)
+    functions: list[tuple[Reference, int, tuple[str, ...]]]
     functions = [(layer_norm_backward, m, (dx, *sums))]
     if m * n > _PART_ELEMENTS:
         functions = [(gradient_of_x, m, (dx,)), (gradients_of_parameters, n, tuple(sums))]

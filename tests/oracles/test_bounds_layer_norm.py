@@ -98,7 +98,9 @@ def _worst(distribution: str, dtypes: Dtypes) -> tuple[float, float]:
     worst = (0.0, 0.0)
     for shape in SHAPES:
         trial = Trial.of(shape, dtypes, distribution)
-        limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
+        limits: dict[Numerics, dict[str, Bound]] = {
+            each: trial.bound(each) for each in (PLAIN, DISTRIBUTED)
+        }
         for how, declared in sound_ways():
             outputs = emulate(trial.case, trial.inputs, how)
             fresh = trial.ratios(outputs, limits[declared])
@@ -123,7 +125,9 @@ def test_correct_arithmetic_stays_within_its_bounds_with_options(options: frozen
     """Each set of options widens the bound by the roundings that it adds."""
     for dtypes in DTYPES:
         trial = Trial.of((64, 33), dtypes, "mean1e4", *options)
-        limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
+        limits: dict[Numerics, dict[str, Bound]] = {
+            each: trial.bound(each) for each in (PLAIN, DISTRIBUTED)
+        }
         for how, declared in sound_ways():
             outputs = emulate(trial.case, trial.inputs, how)
             assert max(trial.ratios(outputs, limits[declared])) <= 1, how
