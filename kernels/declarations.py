@@ -35,6 +35,11 @@ def wrong_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: 
     return None if isinstance(value, kind) else f"{name} is {quoted(value)}; write {wanted}"
 
 
+def wrong_int(name: str, value: object) -> str | None:
+    """Of a whole number."""
+    return None if is_int(value) else f"{name} is {quoted(value)}; write an int"
+
+
 def wrong_function(name: str, value: object) -> str | None:
     """Of a function that may be left out."""
     if value is None or callable(value):

@@ -15,15 +15,17 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
+from types import NoneType
 from typing import Literal, TypeVar
 
 from kernel_workbench.kernels.declarations import (
     KernelError,
     hint,
-    is_int,
+    quoted,
     wrong_function,
+    wrong_int,
     wrong_kind,
     wrong_name,
     wrong_outputs,
@@ -57,24 +59,37 @@ __all__ = [
 
 Origin = Literal["ours", "baseline", "user"]
 Function = TypeVar("Function", bound=Callable[..., object])
+Check = Callable[[str, object], str | None]
+_OURS = {"ours": True}
 
 
 class NoKernelError(LookupError):
     """No registered kernel serves a case; the message lists each refusal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A registered kernel: what it computes, where it is right, how it counts, and the callable.
+def _kind(kind: tuple[type, ...], wanted: str) -> dict[str, Check]:
+    return {"check": lambda name, value: wrong_kind(name, value, kind, wanted)}
 
-    op         what it computes: a part of an op where it returns some of the outputs alone
-    function   takes the op's arguments by keyword and returns its outputs as a tuple, in order
+
+def _name(wanted: str) -> dict[str, Check]:
+    return {"check": lambda name, value: wrong_name(name, value, wanted)}
+
+
+_FUNCTION: dict[str, Check] = {"check": wrong_function}
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a kernel's file says of it: what it computes, where it is right, how it counts.
+
+    op         what it computes; its function takes the op's arguments by keyword and returns its
+               outputs as a tuple, in order
+    domain     the cases in which it is right
+    returns    of the op's outputs those that it computes, in the op's order, where these aren't
+               all; the function then returns them alone, and the others aren't judged
     variant    (case, sm) -> the name of the variant that dispatch takes for the case; several
                names with spaces between where a kernel runs several passes
     variants   (sm) -> the names of all variants that there are on that sm
-    configurations  (case, sm) -> the names of the ways in which a call could be cut for the case;
-               the function asks `kernel_workbench.kernels.configuration()` which one to take
-    configuration  the one that calls are held to; None: its own choice
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
     wraps      the library that it is a way of calling
     same_stores  several programs may store the same value to one element; it means to
@@ -82,28 +97,102 @@ class Kernel:
     same_code_as  the op's kernel whose Triton code it runs, where the two differ in numerics or in
                what alignment they take: what an interpreter asks of that one it needn't ask again
     dispatched  (case) -> whether dispatch may take it, of those that it serves: where it's quick
+    configurations  (case, sm) -> the names of the ways in which a call could be cut for the case;
+               the function asks `kernel_workbench.kernels.configuration()` which one to take
 
-    variant to wraps, same_code_as, dispatched and configurations are None where the kernel doesn't
-    say.
+    What may be left out is None where the kernel doesn't say.
     """
 
     op: Op
-    name: str
     domain: Domain
+    _: KW_ONLY
+    returns: tuple[str, ...] | None = None
+    numerics: Numerics | None = field(
+        default=None, metadata=_kind((Numerics, NoneType), "Numerics(...)")
+    )
+    priority: int = field(default=0, metadata={"check": wrong_int})
+    name: str | None = field(default=None, metadata=_name("a string"))
+    variant: Callable[[Case, int], str] | None = field(default=None, metadata=_FUNCTION)
+    variants: Callable[[int], tuple[str, ...]] | None = field(default=None, metadata=_FUNCTION)
+    workspace: Callable[[Case], int] | None = field(default=None, metadata=_FUNCTION)
+    wraps: str | None = field(default=None, metadata=_name("the library's name"))
+    same_stores: bool = field(default=False, metadata=_kind((bool,), "True or False"))
+    profiled: bool = field(default=False, metadata=_kind((bool,), "True or False"))
+    same_code_as: str | None = field(default=None, metadata=_OURS)
+    dispatched: Callable[[Case], bool] | None = field(default=None, metadata=_OURS)
+    configurations: Callable[[Case, int], tuple[str, ...]] | None = field(
+        default=None, metadata=_FUNCTION
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class kernel(Declaration):  # noqa: N801  # it is written as a decorator
+    """Register the decorated function as a kernel of `op`, under its own name or `name`.
+
+    It takes the fields of `Declaration`. The function itself is returned unchanged. Raises
+    KernelError where the op already has a kernel of that name, or where an argument can't be what
+    was meant.
+    """
+
+    def __call__(self, function: Function) -> Function:
+        """Register a function. Raises KernelError."""
+        # A wrapped function's own file may be the wrapper's; the file that registers it is known.
+        path = _loading[-1] if _loading else Path(inspect.getfile(function)).resolve()
+        called = self.name or function.__name__
+        problem = self._problem(_origin(path))
+        if problem is not None:
+            raise KernelError(f"kernel {called} in {path}: {problem}")
+        op, domain = self.op, self.domain
+        _adopt(op)
+        earlier = _registered.get((op.name, called))
+        if earlier is not None:
+            raise KernelError(
+                f"two kernels of {op.name} are called {called}: one in {earlier.path}, "
+                f"one in {path}; give the second another name"
+            )
+        if self.returns is not None:
+            op = op.part(tuple(self.returns))
+            domain = _where_computed(domain, op)
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own |= {"op": op, "domain": domain, "name": called}
+        own["numerics"] = op.numerics.of(self.numerics or Numerics())
+        _registered[op.name, called] = Kernel(
+            **own, function=function, origin=_origin(path), path=str(path)
+        )
+        return function
+
+    def _problem(self, origin: Origin) -> str | None:
+        """Name the first argument that can't be what was meant, in a sentence; None: none."""
+        problem = _wrong_op(self.op) or _wrong_domain(self.op, self.domain)
+        if problem is None and self.returns is not None:
+            problem = wrong_outputs(self.returns, self.op.outputs)
+        if problem is None and isinstance(self.numerics, Numerics):
+            problem = _wrong_numerics(self.op, self.numerics)
+        for each in fields(self):
+            value, check = getattr(self, each.name), each.metadata.get("check")
+            if problem is None and check is not None:
+                problem = check(each.name, value)
+            # Nobody's word but ours is taken for what takes questions away, and dispatch is ours.
+            foreign = origin != "ours" and each.metadata.get("ours", False)
+            if problem is None and foreign and value is not None:
+                problem = f"{each.name} is for the workbench's own kernels; leave it out"
+        return problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel(Declaration):
+    """A registered kernel: what was said of it, and where it comes from.
+
+    op         a part of an op where it returns some of the outputs alone
+    configuration  the one that calls are held to; None: its own choice
+    """
+
+    name: str
     numerics: Numerics
     priority: int
     function: Callable[..., object]
     origin: Origin
     path: str
-    variant: Callable[[Case, int], str] | None = None
-    variants: Callable[[int], tuple[str, ...]] | None = None
-    workspace: Callable[[Case], int] | None = None
-    wraps: str | None = None
-    same_stores: bool = False
-    profiled: bool = False
-    same_code_as: str | None = None
-    dispatched: Callable[[Case], bool] | None = None
-    configurations: Callable[[Case, int], tuple[str, ...]] | None = None
     configuration: str | None = None
 
     def left_to_others(self, case: Case, sm: int, device: str = "cuda") -> str | None:
@@ -137,100 +226,6 @@ def _origin(path: Path) -> Origin:
     if _loading:
         return "user"
     return "baseline" if path.is_relative_to(_HOME / "baselines") else "ours"
-
-
-def _wrong_own(path: Path, **given: object) -> str | None:
-    """Nobody's word but ours is taken for what takes questions away, and dispatch is ours."""
-    if _origin(path) == "ours":
-        return None
-    named = (name for name, value in given.items() if value is not None)
-    return next(
-        (f"{each} is for the workbench's own kernels; leave it out" for each in named), None
-    )
-
-
-def kernel(
-    op: Op,
-    domain: Domain,
-    *,
-    returns: tuple[str, ...] | None = None,
-    numerics: Numerics | None = None,
-    priority: int = 0,
-    name: str | None = None,
-    variant: Callable[[Case, int], str] | None = None,
-    variants: Callable[[int], tuple[str, ...]] | None = None,
-    workspace: Callable[[Case], int] | None = None,
-    wraps: str | None = None,
-    same_stores: bool = False,
-    profiled: bool = False,
-    same_code_as: str | None = None,
-    dispatched: Callable[[Case], bool] | None = None,
-    configurations: Callable[[Case, int], tuple[str, ...]] | None = None,
-) -> Callable[[Function], Function]:
-    """Register the decorated function as a kernel of `op`, under its own name or `name`.
-
-    returns: of the op's outputs those that it computes, in the op's order, where these aren't all;
-    the function then returns them alone, and the others aren't judged. variant, variants and
-    workspace say what a case runs and how much memory it takes, wraps which library computes it,
-    same_stores that its programs may store the same value to one element, profiled that it is a
-    peer to profile beside ours, same_code_as which kernel's code it runs, dispatched for which of
-    the cases that it serves dispatch may take it, configurations how else a call of a case could be
-    cut: see `Kernel`.
-    Raises KernelError where the op already has a kernel of that name, or where an argument can't
-    be what was meant. The function itself is returned unchanged.
-    """
-
-    def register(function: Function) -> Function:
-        # A wrapped function's own file may be the wrapper's; the file that registers it is known.
-        path = _loading[-1] if _loading else Path(inspect.getfile(function)).resolve()
-        called = name or function.__name__
-        problem = (
-            _wrong_op(op)
-            or _wrong_domain(op, domain)
-            or (None if returns is None else wrong_outputs(returns, op.outputs))
-            or wrong_kind("numerics", numerics, (Numerics, type(None)), "Numerics(...)")
-            or (None if is_int(priority) else f"priority is {quoted(priority)}; write an int")
-            or wrong_name("name", name, "a string")
-            or wrong_function("variant", variant)
-            or wrong_function("variants", variants)
-            or wrong_function("workspace", workspace)
-            or wrong_function("configurations", configurations)
-            or wrong_name("wraps", wraps, "the library's name")
-            or wrong_kind("same_stores", same_stores, (bool,), "True or False")
-            or wrong_kind("profiled", profiled, (bool,), "True or False")
-            or _wrong_own(path, same_code_as=same_code_as, dispatched=dispatched)
-        )
-        if problem is not None:
-            raise KernelError(f"kernel {called} in {path}: {problem}")
-        _adopt(op)
-        earlier = _registered.get((op.name, called))
-        if earlier is not None:
-            raise KernelError(
-                f"two kernels of {op.name} are called {called}: one in {earlier.path}, "
-                f"one in {path}; give the second another name"
-            )
-        _registered[op.name, called] = Kernel(
-            op=op if returns is None else op.part(tuple(returns)),
-            name=called,
-            domain=domain if returns is None else _where_computed(domain, op.part(tuple(returns))),
-            numerics=numerics or Numerics(),
-            priority=priority,
-            function=function,
-            origin=_origin(path),
-            path=str(path),
-            variant=variant,
-            variants=variants,
-            workspace=workspace,
-            wraps=wraps,
-            same_stores=same_stores,
-            profiled=profiled,
-            same_code_as=same_code_as,
-            dispatched=dispatched,
-            configurations=configurations,
-        )
-        return function
-
-    return register
 
 
 def wrong_promise(kernel: Kernel) -> str | None:
@@ -296,6 +291,19 @@ def _wrong_domain(op: Op, domain: object) -> str | None:
         if name not in known_sizes:
             meant = hint(name, known_sizes)
             return f"its domain speaks of {name}, and {op.name} has no such size; {meant}"
+    return None
+
+
+def _wrong_numerics(op: Op, numerics: Numerics) -> str | None:
+    """Return what they speak of and the op doesn't have."""
+    if type(numerics) is not Numerics and not isinstance(numerics, op.numerics):
+        wanted = " or ".join(dict.fromkeys(("Numerics(...)", f"{op.numerics.__name__}(...)")))
+        return f"numerics is {type(numerics).__name__}(...), of another op; write {wanted}"
+    for cast in numerics.casts.split():
+        if op.casts is not None and cast not in op.casts:
+            return f"its numerics name a cast that {op.name} doesn't have: {cast}; " + hint(
+                cast, op.casts
+            )
     return None
 
 
@@ -485,10 +493,17 @@ def _line(error: BaseException, file: Path) -> str:
 def _meant_keyword(message: str) -> str:
     """Of a keyword that a registration doesn't have: the one that is meant."""
     found = _UNKNOWN_KEYWORD.match(message)
-    for called in (kernel, Domain, Numerics):
+    for numerics in {op.numerics for op in OPS.values()}:
+        if found is not None and found[1] == "Numerics" and found[2] in _words(numerics):
+            return f"; {numerics.__name__}(...) has it"
+    for called in (kernel, Domain, Numerics, *{each.numerics for each in OPS.values()}):
         if found is not None and found[1] == called.__name__:
             return f"; {hint(found[2], inspect.signature(called).parameters)}"
     return ""
+
+
+def _words(numerics: type[Numerics]) -> set[str]:
+    return {each.name for each in fields(numerics)}
 
 
 def choose(

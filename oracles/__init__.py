@@ -19,7 +19,7 @@ from kernel_workbench.oracles.gated_units import (
     SWIGLU_BACKWARD,
     SWIGLU_FORWARD,
 )
-from kernel_workbench.oracles.layer_norm import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.layer_norm import LAYER_NORM_BACKWARD, LayerNormNumerics
 from kernel_workbench.oracles.layer_norm_forward import LAYER_NORM_FORWARD
 from kernel_workbench.oracles.matrix_product import MATMUL_FORWARD
 from kernel_workbench.oracles.op import Bound, Case, Layout, Numerics, Op, OutputForm, TensorLayout
@@ -95,6 +95,7 @@ __all__ = [
     "SWIGLU_FORWARD",
     "Bound",
     "Case",
+    "LayerNormNumerics",
     "Layout",
     "Numerics",
     "Op",

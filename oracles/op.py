@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -164,53 +164,29 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
 class Numerics:
     """What a kernel declares of its arithmetic; the defaults fit a plain fp32-accumulating one.
 
+    These are the words that all ops share. An op has more by a subclass (`Op.numerics`), and names
+    the casts that its kernels may make (`Op.casts`, or marks of its reference).
+
     accumulation_roundoff     unit roundoff of its sums: 2^-24 for fp32 FMA, 2^-23 on tensor
                               cores, which don't round to nearest
     gradual_underflow         fp32 subnormals are kept inside the kernel (a GPU's fast paths
                               flush them; the bound then allows 2^-126 for each operation)
-    distributed_normalisation x * rstd - mean * rstd in place of (x - mean) * rstd, which
-                              costs u * rstd * (|x| + |mean|) for each element
     bitwise_repeatable        the same input gives the same bits on the same device
     batch_invariant           the bits of a row don't depend on the rows beside it; None: not said
     device_independent        no bit depends on the number of the device's SMs; None: not said
-
-    casts                     names of the casts that it makes, with spaces between, of those that
-                              an op's reference marks by `rounds`
-
-    Of attention, whose halves cast P and dS to their own type before a product:
+    casts                     names of the casts that it makes on its way, with spaces between
     tf32_operands             fp32 operands of every product lose all but 10 bits
-    key_tile                  keys between two rescalings of the running softmax
-    rounds_factors            P and dP - D are cast before their product, not dS alone
-    half_partials             with grouped heads, each head's dk and dv are cast before their sum
-    half_bias_gradient        dS is cast before it is summed over what the bias was broadcast over
-
-    Of layer norm, whose kernels cast nothing but outputs unless they say so:
-    half_partials             partial sums of dweight and dbias are cast to x's type, and then added
-    half_accumulators         so many partial sums of each are kept in x's type: a row is added, and
-                              the sum cast, one row after the other; 0: none
-    rounds_normalised         x^ is cast to x's type before its product with dy; dx has it in fp32
-    rounds_products           dy x^ is cast to x's type before it is summed
-    rounds_weighted           weight dy is cast to x's type
-    rounds_gradient           dy is cast to the weight's type before anything else
+    key_tile                  numbers between two rescalings of a running softmax
     """
 
     accumulation_roundoff: float = 2.0**-24
     gradual_underflow: bool = False
-    distributed_normalisation: bool = False
     bitwise_repeatable: bool = True
     batch_invariant: bool | None = None
     device_independent: bool | None = None
     casts: str = ""
     tf32_operands: bool = False
     key_tile: int = 32
-    rounds_factors: bool = False
-    half_partials: bool = False
-    half_bias_gradient: bool = False
-    half_accumulators: int = 0
-    rounds_normalised: bool = False
-    rounds_products: bool = False
-    rounds_weighted: bool = False
-    rounds_gradient: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError for a value of another type, and for arithmetic without a bound."""
@@ -229,17 +205,25 @@ class Numerics:
             )
         if not self.key_tile >= 1:
             raise ValueError(f"key_tile must be 1 or more, got {self.key_tile}")
-        if not self.half_accumulators >= 0:
-            raise ValueError(f"half_accumulators must be 0 or more, got {self.half_accumulators}")
+
+    @classmethod
+    def of(cls, numerics: Numerics) -> Self:
+        """Return the same in this class, whose own words keep their defaults where it has more."""
+        if isinstance(numerics, cls):
+            return numerics
+        return cls(**{each.name: getattr(numerics, each.name) for each in fields(Numerics)})
+
+    def makes(self, cast: str) -> bool:
+        """Say whether the kernel makes the cast of this name."""
+        return cast in self.casts.split()
 
     @property
     def casts_early(self) -> bool:
-        """Whether a layer norm with these casts more than its outputs."""
-        sums = self.half_partials or self.half_accumulators > 0 or self.rounds_products
-        return sums or self.rounds_normalised or self.rounds_weighted or self.rounds_gradient
+        """Say whether the kernel casts more than its outputs."""
+        return bool(self.casts.split())
 
     @property
-    def of_bounds(self) -> Numerics:
+    def of_bounds(self) -> Self:
         """The same without what bounds and emulation don't ask for: equal where these are."""
         return replace(self, bitwise_repeatable=True, batch_invariant=None, device_independent=None)
 
@@ -486,6 +470,9 @@ class Op:
     emulate    (case, inputs, numerics) -> what an idealised kernel with these numerics returns, in
                the outputs' dtypes: the same roundings, none of its indexing; without one None
     relations  (case) -> the metamorphic relations that the case is good for
+    numerics   what its kernels may declare: `Numerics`, or a subclass with the op's own words
+    casts      the casts that they may declare, each with one sentence; None: those that a reference
+               marks
     signs      (case, seed) -> changes of signs, drawn from the seed; some sign is changed wherever
                one can be. Second calls are made on them, and every buffer of a timing but the first
     linear     the argument that all outputs are linear in, but for those that `signs` leaves
@@ -527,6 +514,8 @@ class Op:
     linear: str
     updates: tuple[str, ...] = field(default=())
     emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
+    numerics: type[Numerics] = Numerics
+    casts: Mapping[str, str] | None = None
     relations: Callable[[Case], Relations] | None = None
     allowed: Allowed | None = None
     products: Callable[[Case], bool] = lambda _: False

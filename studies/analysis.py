@@ -2,14 +2,13 @@
 
     python -m studies.analysis [--op NAME ... | --cost] [--write FILE]
 
-The study writes layer norm's backward and attention's forward in a few lines of torch, and analyses
-them on their `ci` cases for a plain kernel, which casts P to halves. It divides the derived bound
-of each element by the bound derived by hand, and prints the median, the 5th and 95th percentile and
-the largest ratio, by output and distribution. It also compares the error of the op's own emulation
-with the derived bound. It skips cases with non-finite values, probes without rounding, whose bounds
-are of another kind, and attention's varlen and dropout, whose reference is longer. A second table
-compares time, memory and operations of the analysis with the reference in float64, for each op that
-is a function.
+The study writes attention's forward in a few lines of torch, and analyses it on its `ci` cases for a
+plain kernel, which casts P to halves. It divides the derived bound of each element by the bound
+derived by hand, and prints the median, the 5th and 95th percentile and the largest ratio, by output
+and distribution. It also compares the error of the op's own emulation with the derived bound. It
+skips cases with non-finite values, probes without rounding, whose bounds are of another kind, and
+varlen and dropout, whose reference is longer. A second table compares time, memory and operations of
+the analysis with the reference in float64, for each op that is a function.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.oracles import ATTENTION_FORWARD, OPS
 from kernel_workbench.oracles.analysis import Reference, bounds, rounds
 from kernel_workbench.oracles.attention.probes import NEEDLES
 from kernel_workbench.oracles.cases.distributions import INTEGERS
@@ -39,41 +38,6 @@ from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 CPU = torch.device("cpu")
 _NUMERICS = Numerics(casts="p")
 _LEFT_OUT = {"varlen", "dropout", "torch_dropout"}
-
-
-def layer_norm_backward(  # the op's arguments
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor | None,
-    rstd: Tensor,
-    *,
-    dresidual: Tensor | None = None,
-    dweight: Tensor | None = None,
-    dbias: Tensor | None = None,
-    has_bias: bool = True,
-    zero_centred: bool = False,
-    **_: object,
-) -> tuple[Tensor, ...]:
-    """Return dx, and dweight and dbias if the layer has them."""
-    shape, n = x.shape, x.shape[-1]
-    dy, x, rstd = dy.reshape(-1, n), x.reshape(-1, n), rstd.reshape(-1, 1)
-    x_hat = (x if mean is None else x - mean.reshape(-1, 1)) * rstd
-    g = dy
-    if weight is not None:
-        g = dy * (1 + weight) if zero_centred else dy * weight
-    dx = g - x_hat * (g * x_hat).mean(-1, keepdim=True)
-    if mean is not None:
-        dx = dx - g.mean(-1, keepdim=True)
-    dx = (dx * rstd).view(shape)
-    outputs = [dx if dresidual is None else dx + dresidual]
-    if weight is not None:
-        total = (dy * x_hat).sum(0)
-        outputs.append(total if dweight is None else total + dweight)
-        if has_bias:
-            total = dy.sum(0)
-            outputs.append(total if dbias is None else total + dbias)
-    return tuple(outputs)
 
 
 def attention_forward(  # noqa: PLR0913  # the op's arguments
@@ -118,11 +82,7 @@ def attention_forward(  # noqa: PLR0913  # the op's arguments
 
 
 REFERENCES: dict[str, tuple[Op, Reference]] = {
-    op.name: (op, reference)
-    for op, reference in (
-        (LAYER_NORM_BACKWARD, layer_norm_backward),
-        (ATTENTION_FORWARD, attention_forward),
-    )
+    op.name: (op, reference) for op, reference in ((ATTENTION_FORWARD, attention_forward),)
 }
 
 

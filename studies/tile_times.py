@@ -18,7 +18,7 @@ import torch
 from kernel_workbench.kernels.attention.backward import _Backward
 from kernel_workbench.kernels.attention.forward import launch
 from kernel_workbench.kernels.attention.launch import Launcher
-from kernel_workbench.kernels.attention.problem import Options, Problem
+from kernel_workbench.kernels.attention.problem import Problem
 from kernel_workbench.kernels.attention.tile_model import (
     WIDEST_RF,
     Pass,
@@ -29,6 +29,7 @@ from kernel_workbench.kernels.attention.tile_model import (
 )
 from kernel_workbench.kernels.attention.variants import MEASURED, Variant, all_variants
 from kernel_workbench.kernels.device import sm_of
+from kernel_workbench.oracles.attention.options import Options
 
 _WARM, _CALLS = 3, 10
 _PASSES: tuple[Pass, ...] = ("fwd", "dq", "dkdv", "dk", "dv")

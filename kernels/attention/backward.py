@@ -8,7 +8,7 @@ Workspace: delta, and fp32 accumulators where a head is too wide for registers, 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from kernel_workbench.kernels.attention.option_gradients import (
     bias_gradient_kernel,
     sink_gradient_kernel,
 )
-from kernel_workbench.kernels.attention.problem import Given, Options, Problem
+from kernel_workbench.kernels.attention.problem import Problem
 from kernel_workbench.kernels.attention.registration import (
     configurations_of_case,
     elements,
@@ -40,6 +40,7 @@ from kernel_workbench.kernels.attention.wide_kernels import (
 from kernel_workbench.kernels.device import multiprocessors, on_device_of
 from kernel_workbench.kernels.integers import cdiv
 from kernel_workbench.oracles import ATTENTION_BACKWARD
+from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
@@ -248,7 +249,7 @@ def two_pass(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    **given: Unpack[Given],
+    **given: Any,
 ) -> Gradients:
     """dq, then dk and dv, each summed by one owner in one order."""
     return backward(do, Problem.of(q, k, v, Options(**given)), out, lse)
@@ -270,7 +271,7 @@ def two_pass_tf32(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    **given: Unpack[Given],
+    **given: Any,
 ) -> Gradients:
     """As `two_pass`, for fp32 on tensor cores: operands of products lose all but 10 bits."""
     return backward(do, Problem.of(q, k, v, Options(**given)), out, lse, tf32=True)
@@ -292,7 +293,7 @@ def split_queries(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    **given: Unpack[Given],
+    **given: Any,
 ) -> Gradients:
     """As `two_pass`, the walk over queries spread over programs that add to dk and dv atomically.
 

@@ -7,7 +7,7 @@ other batch or head.
 from __future__ import annotations
 
 from functools import partial
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from kernel_workbench.kernels.attention import launch_plan
 from kernel_workbench.kernels.attention.forward_kernel import forward_kernel
 from kernel_workbench.kernels.attention.launch import Launcher
-from kernel_workbench.kernels.attention.problem import Given, Options, Problem
+from kernel_workbench.kernels.attention.problem import Problem
 from kernel_workbench.kernels.attention.registration import (
     configurations_of_case,
     elements,
@@ -27,6 +27,7 @@ from kernel_workbench.kernels.attention.variants import Variant, names, pick
 from kernel_workbench.kernels.attention.wide_kernels import forward_wide_kernel
 from kernel_workbench.kernels.integers import cdiv
 from kernel_workbench.oracles import ATTENTION_FORWARD
+from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case
 
 Forward = tuple[Tensor, Tensor]
@@ -74,7 +75,7 @@ def _workspace(case: Case) -> int:
     configurations=lambda case, sm: configurations_of_case(("fwd",), case=case, sm=sm),
     workspace=_workspace,
 )
-def flash(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
+def flash(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
     """A block of queries a program, whole operands in fp32."""
     return flash_forward(Problem.of(q, k, v, Options(**given)))
 
@@ -88,6 +89,6 @@ def flash(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
     workspace=_workspace,
     tf32=True,
 )
-def flash_tf32(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
+def flash_tf32(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
     """As `flash`, for fp32 on tensor cores: operands of products lose all but 10 bits."""
     return flash_forward(Problem.of(q, k, v, Options(**given)), tf32=True)

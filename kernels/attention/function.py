@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, wraps
-from typing import Any, Literal, Unpack
+from inspect import Parameter, signature
+from typing import Any, Literal, get_type_hints
 
 import torch
 from torch import Tensor
@@ -21,8 +22,6 @@ from kernel_workbench.kernels.attention.backward import WIDEST_UNORDERED, Gradie
 from kernel_workbench.kernels.attention.forward import Forward, flash_forward
 from kernel_workbench.kernels.attention.problem import (
     AttentionError,
-    Given,
-    Options,
     Problem,
     check_options,
     check_shapes,
@@ -43,20 +42,37 @@ from kernel_workbench.kernels.attention.split_keys import (
 from kernel_workbench.kernels.attention.tile_model import WIDEST_RF
 from kernel_workbench.kernels.device import unlaunchable
 from kernel_workbench.oracles import ATTENTION_GRADIENTS
+from kernel_workbench.oracles.attention.options import Corner, Options, Window
 from kernel_workbench.oracles.op import Case
 
 Precision = Literal["ieee", "tf32"]
 
 
 # The options as operators have them: tensors in this order, which autograd asks for, and the rest
-# by name. A window's missing side is -1.
-_TENSORS = ("bias", "alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_k")
-# With the defaults of `Options`: torch hands on only what differs from them.
-_SCHEMA = (
-    ", ".join(f"Tensor? {name}=None" for name in _TENSORS)
-    + ", *, bool causal=False, SymInt[]? window=None, str corner='top_left', float? softcap=None, "
-    "float dropout_p=0.0, SymInt dropout_seed=0, SymInt? max_seqlen_q=None, "
-    "SymInt? max_seqlen_k=None, float? scale=None, bool deterministic=True, str precision='ieee'"
+# by name. A window's missing side is -1. torch hands on only what differs from the defaults.
+_TYPES = get_type_hints(Options)
+_TENSORS = tuple(name for name in Options._fields if _TYPES[name] == Tensor | None)
+_TYPE_NAMES = {
+    bool: "bool",
+    int: "SymInt",
+    int | None: "SymInt?",
+    float: "float",
+    float | None: "float?",
+    Corner: "str",
+    Window | None: "SymInt[]?",
+}
+_SCHEMA = ", ".join(
+    (
+        *(f"Tensor? {name}=None" for name in _TENSORS),
+        "*",
+        *(
+            f"{_TYPE_NAMES[_TYPES[name]]} {name}={default!r}"
+            for name, default in Options._field_defaults.items()
+            if name not in _TENSORS
+        ),
+        "bool deterministic=True",
+        "str precision='ieee'",
+    )
 )
 
 
@@ -77,7 +93,7 @@ _library = _new_library()
 
 
 def packed(
-    given: Given, *, deterministic: bool = True, precision: Precision = "ieee"
+    given: Mapping[str, Any], *, deterministic: bool = True, precision: Precision = "ieee"
 ) -> tuple[list[Tensor | None], dict[str, object]]:
     """The options as an operator is given them: its tensors, if any, and the rest by name."""
     settings: dict[str, object] = dict(given)
@@ -301,7 +317,7 @@ def attention_with_lse(
     *,
     deterministic: bool = True,
     precision: Precision = "ieee",
-    **given: Unpack[Given],
+    **given: Any,
 ) -> tuple[Tensor, Tensor]:
     """As `attention`; lse [b, h_q, s_q] in fp32 beside out, without a gradient of its own."""
     if precision not in ("ieee", "tf32"):
@@ -329,7 +345,13 @@ def attention_with_lse(
 
 
 def _check(
-    q: Tensor, k: Tensor, v: Tensor, given: Given, *, deterministic: bool, precision: Precision
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    given: Mapping[str, Any],
+    *,
+    deterministic: bool,
+    precision: Precision,
 ) -> None:
     """Check all that can be without looking at a tensor's values. Raises AttentionError."""
     if not deterministic and precision == "tf32":
@@ -354,7 +376,7 @@ def attention(
     *,
     deterministic: bool = True,
     precision: Precision = "ieee",
-    **given: Unpack[Given],
+    **given: Any,
 ) -> Tensor:
     """out [b, s_q, h_q, d_v] of q [b, s_q, h_q, d], k [b, s_kv, h_kv, d], v [b, s_kv, h_kv, d_v].
 
@@ -368,8 +390,23 @@ def attention(
     return out
 
 
+def _named(function: Callable[..., object]) -> None:
+    """Give a function the options' names and defaults in its signature, for `help` and editors."""
+    options = (
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=_TYPES[name])
+        for name, default in Options._field_defaults.items()
+    )
+    own = signature(function)
+    *first, _ = own.parameters.values()
+    vars(function)["__signature__"] = own.replace(parameters=[*first, *options])
+
+
+_named(attention_with_lse)
+_named(attention)
+
+
 def _end_to_end(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, given: Given, *, tf32: bool
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, given: Mapping[str, Any], *, tf32: bool
 ) -> Gradients:
     problem = Problem.of(q, k, v, Options(**given))
     out, lse = _forward(problem, tf32=tf32)
@@ -398,9 +435,7 @@ def _variants(case: Case, sm: int, *, tf32: bool = False) -> str:
 
 
 @ours(ATTENTION_GRADIENTS, priority=20, variant=_variants, workspace=_workspace)
-def flash_two_pass(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]
-) -> Gradients:
+def flash_two_pass(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Gradients:
     """`flash`, or `split_keys` where queries are few, then `two_pass` on what it stored."""
     return _end_to_end(do, q, k, v, given, tf32=False)
 
@@ -412,8 +447,6 @@ def flash_two_pass(
     workspace=partial(_workspace, tf32=True),
     tf32=True,
 )
-def flash_two_pass_tf32(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]
-) -> Gradients:
+def flash_two_pass_tf32(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Gradients:
     """`flash_tf32`, then `two_pass_tf32` on what it stored."""
     return _end_to_end(do, q, k, v, given, tf32=True)

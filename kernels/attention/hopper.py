@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,6 @@ from kernel_workbench.kernels.attention import launch_plan
 from kernel_workbench.kernels.attention.hopper_kernel import hopper_kernel
 from kernel_workbench.kernels.attention.problem import (
     AttentionError,
-    Given,
-    Options,
     Problem,
     vector_elements,
 )
@@ -38,6 +36,7 @@ from kernel_workbench.kernels.device import (
 from kernel_workbench.kernels.integers import cdiv
 from kernel_workbench.kernels.registry import Domain, kernel
 from kernel_workbench.oracles import ATTENTION_FORWARD, OPS
+from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case, Numerics
 
 Forward = tuple[Tensor, Tensor]
@@ -283,7 +282,7 @@ def is_dispatched(case: Case) -> bool:
     workspace=lambda _: 0,
     dispatched=is_dispatched,
 )
-def hopper(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
+def hopper(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
     """Warps do a tile's softmax while the tensor cores are at its neighbours' products."""
     key = launch_plan.key_of("hopper", q, k, v, *given, *given.values())
     planned = launch_plan.forward(key, q, k, v)

@@ -10,9 +10,10 @@ ones of lower numbers, which a GPU starts before them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,11 +38,12 @@ from kernel_workbench.kernels.attention.hopper_backward_kernel import (
     rounding_kernel,
     rows_kernel,
 )
-from kernel_workbench.kernels.attention.problem import AttentionError, Given, Options, Problem
+from kernel_workbench.kernels.attention.problem import AttentionError, Problem
 from kernel_workbench.kernels.device import FIXED_MULTIPROCESSORS, multiprocessors, on_device_of
 from kernel_workbench.kernels.integers import cdiv
 from kernel_workbench.kernels.registry import Domain, kernel
 from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_GRADIENTS
+from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case, Numerics
 
 _WARPS = 8  # that compute
@@ -250,7 +252,7 @@ _ORDERED = Numerics(
 )
 
 
-def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, given: Given) -> Problem:
+def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, given: Mapping[str, Any]) -> Problem:
     problem = Problem.of(q, k, v, Options(**given))
     if not is_served(problem, _HEADS, do):
         raise AttentionError(
@@ -273,7 +275,7 @@ def hopper_ordered(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    **given: Unpack[Given],
+    **given: Any,
 ) -> Gradients:
     """Blocks of keys add to a tile of dq one after the other."""
     problem = _served(q, k, v, do, given)
@@ -296,7 +298,7 @@ def hopper_atomic(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    **given: Unpack[Given],
+    **given: Any,
 ) -> Gradients:
     """Blocks of keys add to a tile of dq in no order."""
     problem = _served(q, k, v, do, given)
@@ -322,7 +324,7 @@ def hopper_end_to_end(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    **given: Unpack[Given],
+    **given: Any,
 ) -> Gradients:
     """`hopper`, then `hopper_ordered` on what it stored."""
     problem = _served(q, k, v, do, given)

@@ -9,65 +9,23 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal, NamedTuple, TypedDict
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernel_workbench.kernels.attention.scores import UNLIMITED
 from kernel_workbench.kernels.integers import next_power_of_2
+from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import dtype_name
 
-Corner = Literal["top_left", "bottom_right"]
-Window = tuple[int | None, int | None]
 LARGEST_HEAD = 512
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INT32 = 2**31
 
 
-class Given(TypedDict, total=False):
-    """The optional arguments of an attention op, each left out where a case doesn't have it."""
-
-    causal: bool
-    window: Window | None
-    corner: Corner
-    bias: Tensor | None
-    alibi_slopes: Tensor | None
-    softcap: float | None
-    sink: Tensor | None
-    dropout_p: float
-    dropout_seed: int
-    cu_seqlens_q: Tensor | None
-    cu_seqlens_k: Tensor | None
-    max_seqlen_q: int | None
-    max_seqlen_k: int | None
-    scale: float | None
-
-
 class AttentionError(ValueError):
     """Arguments that attention can't be computed from; the message is one sentence."""
-
-
-class Options(NamedTuple):
-    """The optional arguments of an attention op, with what they are where they aren't given.
-
-    A tuple, as `Problem` is: a frozen dataclass with as many fields takes 2 us longer to make.
-    """
-
-    causal: bool = False
-    window: Window | None = None
-    corner: Corner = "top_left"
-    bias: Tensor | None = None
-    alibi_slopes: Tensor | None = None
-    softcap: float | None = None
-    sink: Tensor | None = None
-    dropout_p: float = 0.0
-    dropout_seed: int = 0
-    cu_seqlens_q: Tensor | None = None
-    cu_seqlens_k: Tensor | None = None
-    max_seqlen_q: int | None = None
-    max_seqlen_k: int | None = None
-    scale: float | None = None
 
 
 class Problem(NamedTuple):

@@ -7,13 +7,13 @@ the other batches and key heads.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernel_workbench.kernels.attention.launch import Launcher
-from kernel_workbench.kernels.attention.problem import Given, Options, Problem
+from kernel_workbench.kernels.attention.problem import Problem
 from kernel_workbench.kernels.attention.registration import (
     FEATURES,
     configurations_of_case,
@@ -26,6 +26,7 @@ from kernel_workbench.kernels.attention.variants import Variant, names, pick
 from kernel_workbench.kernels.device import on_device_of
 from kernel_workbench.kernels.integers import cdiv, next_power_of_2
 from kernel_workbench.oracles import ATTENTION_FORWARD
+from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case
 
 # Chosen on an H200 (docs/measured.md). Programs are to be about two for each of its 132 SMs where a
@@ -179,6 +180,6 @@ def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
     sizes={"d": (1, WIDEST_RF), "d_v": (1, WIDEST_RF)},
     also=_refusal,
 )
-def split_keys(q: Tensor, k: Tensor, v: Tensor, **given: Unpack[Given]) -> Forward:
+def split_keys(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
     """Programs share the keys of a key head's queries, and their shares are then joined."""
     return split_forward(Problem.of(q, k, v, Options(**given)))

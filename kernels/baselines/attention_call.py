@@ -8,16 +8,16 @@ position among the keys, and shift = s_kv - s_q at the bottom right corner, 0 at
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from kernel_workbench.kernels.attention import problem
-from kernel_workbench.kernels.attention.problem import Window
+from kernel_workbench.oracles.attention import options
 from kernel_workbench.oracles.attention.geometry import AXES, geometry
+from kernel_workbench.oracles.attention.options import Corner, Window
 from kernel_workbench.oracles.op import Case
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
@@ -34,7 +34,7 @@ class Mask:
 
     causal: bool = False
     window: Window | None = None
-    corner: str = "top_left"
+    corner: Corner = "top_left"
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
@@ -82,13 +82,8 @@ class Mask:
         return last < first
 
 
-class Options(problem.Options):
+class Options(options.Options):
     """The optional arguments of the attention ops, with the mask that they say."""
-
-    @classmethod
-    def of(cls, given: Mapping[str, object]) -> Options:
-        """The options among a call's keyword arguments."""
-        return cls(**given)  # type: ignore[arg-type]
 
     @property
     def mask(self) -> Mask:

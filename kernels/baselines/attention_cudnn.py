@@ -39,7 +39,7 @@ CUDNN_SIZES = SIZES | {"s_kv": (2, None), "d": (8, 256), "d_v": (8, 256)}
 # Its tile isn't published. Seen on an H200: a single query's lse differs from call to call, and
 # with grouped heads dk and dv of a few 1e-6 pass the bound of heads that are summed in fp32.
 FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=32, bitwise_repeatable=False)
-BACKWARD = replace(FORWARD, half_partials=True)
+BACKWARD = replace(FORWARD, casts="partials")
 
 
 def _reject_forward(case: Case) -> str | None:

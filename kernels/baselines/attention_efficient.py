@@ -53,8 +53,7 @@ FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=64)
 BACKWARD = Numerics(
     accumulation_roundoff=2.0**-23,
     key_tile=64,
-    rounds_factors=True,
-    half_bias_gradient=True,
+    casts="factors bias_gradient",
     bitwise_repeatable=False,
 )
 

@@ -44,7 +44,7 @@ SIZES = {"b": (1, 65535), "h_q": (1, 65535), "s_q": (1, None), "s_kv": (1, None)
 FORWARD = Numerics(accumulation_roundoff=2.0**-23, key_tile=32)
 # dq is added up by atomics, and dk, dv leave each query head in the half.
 BACKWARD = Numerics(
-    accumulation_roundoff=2.0**-23, key_tile=32, half_partials=True, bitwise_repeatable=False
+    accumulation_roundoff=2.0**-23, key_tile=32, casts="partials", bitwise_repeatable=False
 )
 _FEATURES = frozenset({"causal", "bottom_right", "window", "varlen", "gqa", "scale"})
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.kernels.registry import Domain, kernel
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.op import Case, Numerics
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, LayerNormNumerics
+from kernel_workbench.oracles.op import Case
 
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 
@@ -44,7 +44,7 @@ def rms_norm_without_bias(case: Case) -> str | None:
         devices=("cpu",),
     ),
     # On a CPU dx is rstd g + b x + c, with b and c made once for each row.
-    numerics=Numerics(distributed_normalisation=True),
+    numerics=LayerNormNumerics(distributed_normalisation=True),
     priority=-10,
     name="torch_native_cpu",
 )

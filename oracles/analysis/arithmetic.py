@@ -101,7 +101,7 @@ class Arithmetic:
 
     def casts(self, name: str) -> bool:
         """Whether a kernel makes the cast marked by the name; "" stands for one that all make."""
-        return not name or name in self.numerics.casts.split()
+        return not name or self.numerics.makes(name)
 
     def operand(self, a: Known) -> Tensor | None:
         """The error of a number as a product of matrices reads it."""

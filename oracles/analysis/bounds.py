@@ -74,14 +74,17 @@ def bounds(
     inputs: Mapping[str, object],
     numerics: Numerics,
     out_dtypes: Sequence[torch.dtype],
+    *,
+    results: int | None = None,
 ) -> tuple[Bound, ...]:
-    """How far a kernel with these numerics may be from the truth, output by output.
+    """Return how far a kernel with these numerics may be from the truth, output by output.
 
+    results: how many numbers the probable form holds for together; None: as many as there are sums.
     Raises NoRuleError, with the reference's line, where it can't be said.
     """
     graph = trace(reference, inputs)
     sure = Arithmetic.of(numerics, _activations(inputs))
-    likely = sure.probable(count_sums(graph.graph))
+    likely = sure.probable(count_sums(graph.graph) if results is None else results)
     given = {name: each for name, each in inputs.items() if isinstance(each, Tensor)}
     ranges = [
         None if numerics.gradual_underflow else range_of(given[name])

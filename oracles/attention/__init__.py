@@ -59,6 +59,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 from kernel_workbench.oracles.attention.bounds_backward import bound_backward, bound_gradients
 from kernel_workbench.oracles.attention.bounds_forward import bound_delta, bound_forward
@@ -96,6 +97,14 @@ from kernel_workbench.oracles.attention.workloads import WORKLOADS
 from kernel_workbench.oracles.cases import with_coverings
 from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Op, Outputs, Workloads
 
+CASTS = MappingProxyType(
+    {
+        "factors": "P and dP - D are cast before their product, not dS alone",
+        "partials": "with grouped heads, each head's dk and dv are cast before their sum",
+        "bias_gradient": "dS is cast before it is summed over what the bias was broadcast over",
+    }
+)
+
 
 def _bound(
     general: Callable[[Case, Inputs, Outputs, Numerics], dict[str, Bound]],
@@ -131,6 +140,7 @@ def _op(
         bytes=least_bytes,
         cases=with_coverings(partial(cases, name), lambda: made),
         emulate=emulate,
+        casts=CASTS,
         relations=relations,
         signs=flips,
         linear="v" if name == FORWARD else "do",

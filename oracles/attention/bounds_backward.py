@@ -7,10 +7,10 @@ For a pair (i, j) that attends, with s_c as in bounds.py, lse given or off by E_
               + 2 (d_v + 1) eta_a + (eta_a + eta_op)(sum|do| + sum|v|)] + eta_a          of w dP
     rho  = E_D (+ (1 + gamma_{d_v}) sum_c |do| E_O where out is the kernel's own)        of D
     E_0  = (P+ - P) |dP - D| + P+ [pi + 2 u_a (|dP| + |D|)] + eta_a (2 + P+ + |dP - D| + pi + rho)
-           rounds_factors: (1 + u_p)^2 E_0 + (2 u_p + u_p^2) |dS| + eta_p (P+ + |dP - D| + pi + rho)
+           factors: (1 + u_p)^2 E_0 + (2 u_p + u_p^2) |dS| + eta_p (P+ + |dP - D| + pi + rho)
     E_h  = 2 |t| e + e^2 + 4 u_a, e = s_c / c      0 and h = 1 without softcap; h+ = h + E_h
     E_in = (1 + u_p) [h E_0 + E_h (|dS| + E_0)] + u_p |dX|         without rho
-    E_S  = E_in + r P+ h+ rho            r = 1 + u_p, (1 + u_p)^3 with rounds_factors
+    E_S  = E_in + r P+ h+ rho            r = 1 + u_p, (1 + u_p)^3 with factors
     g_n  = (1 + gamma_n + 3 u_a)(1 + u_op)^2 - 1
     tau  = scale, t' = max(1, tau), eta' = eta_p + eta_a + eta_op
 
@@ -20,7 +20,7 @@ For a pair (i, j) that attends, with s_c as in bounds.py, lse given or off by E_
     dv  {w [P+ ((1 + g_M)(1 + u_p)(1 + 2 u_a if dropped)) - P]}^T |do|
         + ks [eta' sum|do| + eta_op' sum_i P+ + 5 M eta_a]
     db  sum E_b + gamma_{red+2} sum (|dS| + E_b) + 2 eta_a,     E_b = E_0 + P+ rho
-        (half_bias_gradient: E_b + u_p (|dS| + E_b) + eta_p)
+        (bias_gradient: E_b + u_p (|dS| + E_b) + eta_p)
     dz  sum_i Ps [(exp d_z - 1) |D| + exp(d_z) rho] + gamma_{n+3} sum_i Ps exp(d_z) (|D| + rho)
         + eta_a (4 n + sum_i (|D| + rho + Ps)),     d_z = 4 u_a (|z| + |lse|) + E_L + eps_exp
 
@@ -30,7 +30,7 @@ of P h k, not of |P h k|: rounding out breaks sum_j dS_ij = 0 and shifts dq cohe
 
 As an op of its own a backward is judged by the out and lse that it is given: E_L = 0, and D is off
 by its own sum alone. End to end the kernel's forward made them, within E_L and E_O. With
-half_partials each query head's dk and dv are cast before they are summed over the group of G: their
+partials each query head's dk and dv are cast before they are summed over the group of G: their
 errors E_g are those of keys with one query head each, and
 
     E = sum_g [(1 + u_o) E_g + u_o |dk_g| + eta_o], to which sum_g (|dk_g| + it) adds gamma_{G+1}
@@ -135,7 +135,7 @@ class _Errors:
         """Add the share of a piece."""
         terms, piece, attends = self.terms, pairs.piece, pairs.attends
         u_p, eta, tau = terms.u_p, terms.eta, abs(self.problem.scale)
-        factors = terms.numerics.rounds_factors
+        factors = terms.numerics.makes("factors")
         rho = piece.statistic_of(self.rho)
         s_c = pairs.error.before_offset(terms)
         upper, overflows = self._upper(pairs, s_c)
@@ -197,7 +197,7 @@ class _Errors:
     def _add_bias(self, pairs: Pairs, e_b: Tensor, overflows: Tensor) -> None:
         """dS as it is summed over what the bias was broadcast over."""
         terms = self.terms
-        if terms.numerics.half_bias_gradient:
+        if terms.numerics.makes("bias_gradient"):
             overflows = overflows | (pairs.ds + e_b >= terms.largest)
             e_b = e_b + terms.u_p * (pairs.ds + e_b) + terms.eta_p * pairs.attends
         e_b = e_b + terms.gamma(self.reduced + 2) * (pairs.ds + e_b) + 2 * terms.eta * pairs.attends
@@ -332,10 +332,10 @@ def _pre_errors(
     rho: list[Tensor],
     e_lse: list[Tensor] | None,
 ) -> list[dict[str, Tensor]]:
-    """The errors before the last cast; with half_partials those casts are in them."""
+    """The errors before the last cast; with partials those casts are in them."""
     problem = Problem.of(case, inputs)
     group = problem.group
-    if not terms[0].numerics.half_partials or group == 1:
+    if not terms[0].numerics.makes("partials") or group == 1:
         return backward_errors(problem, terms, rho, e_lse)
     of_heads = dict(inputs)
     for name in ("k", "v"):

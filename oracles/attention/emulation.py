@@ -199,9 +199,9 @@ class _Gradients:
             weights, keep_scale = p * tile.keep, problem.keep_scale
             dp = dp * (tile.keep * keep_scale)
         factor = dp - tile.statistic(self.d)
-        ds = way.cast(p) * way.cast(factor) if way.numerics.rounds_factors else p * factor
+        ds = way.cast(p) * way.cast(factor) if way.numerics.makes("factors") else p * factor
         if self.dbias is not None:
-            piece.add_bias(self.dbias, way.cast(ds) if way.numerics.half_bias_gradient else ds)
+            piece.add_bias(self.dbias, way.cast(ds) if way.numerics.makes("bias_gradient") else ds)
         dx = ds if tile.tanh is None else ds * (1 - tile.tanh.square())
         before, after = sorted((1.0, problem.scale), key=abs)
         dx = way.cast(dx * before)
@@ -228,7 +228,7 @@ class _Gradients:
 
 def _backward(case: Case, inputs: Inputs, way: _Way) -> Outputs:
     problem = Problem.of(case, inputs)
-    group = problem.group if way.numerics.half_partials else 1
+    group = problem.group if way.numerics.makes("partials") else 1
     if group > 1:
         apart = dict(inputs)
         for name in ("k", "v"):

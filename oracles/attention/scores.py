@@ -17,15 +17,11 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.attention.dropout import keep_mask, torch_keep_mask
+from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case, Inputs, optional, required
 
 # Elements of a piece's scores: each float64 temporary is 8 MiB, or 64 MiB where launches cost.
 _PIECE_ELEMENTS = {"cpu": 2**20, "cuda": 2**23}
-
-
-def _number(inputs: Inputs, name: str) -> float | None:
-    value = inputs.get(name)
-    return float(value) if isinstance(value, int | float) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +60,21 @@ class Problem:
     @classmethod
     def of(cls, case: Case, inputs: Inputs) -> Problem:
         """The call with these keyword arguments; of the case only "torch_dropout" is asked."""
-        window = inputs.get("window")
-        left, right = window if isinstance(window, tuple) else (None, None)
-        if inputs.get("causal"):
+        given = {name: inputs[name] for name in Options._fields if name in inputs}
+        options = Options.of(given)
+        left, right = options.window or (None, None)
+        if options.causal:
             right = 0 if right is None else min(right, 0)
-        scale, seed = _number(inputs, "scale"), inputs.get("dropout_seed")
+        default = required(inputs, "q").shape[3] ** -0.5
         return cls(
             inputs=inputs,
-            scale=required(inputs, "q").shape[3] ** -0.5 if scale is None else scale,
-            softcap=_number(inputs, "softcap"),
+            scale=default if options.scale is None else options.scale,
+            softcap=options.softcap,
             left=left,
             right=right,
-            bottom_right=inputs.get("corner") == "bottom_right",
-            dropout_p=_number(inputs, "dropout_p") or 0.0,
-            seed=seed if isinstance(seed, int) else 0,
+            bottom_right=options.corner == "bottom_right",
+            dropout_p=options.dropout_p,
+            seed=options.dropout_seed,
             torch_mask="torch_dropout" in case.options,
         )
 

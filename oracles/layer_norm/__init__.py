@@ -7,22 +7,23 @@ Outputs dx like x; dweight, dbias [n] in the weight's dtype (dgamma and dbeta in
 from __future__ import annotations
 
 from kernel_workbench.oracles.cases import with_coverings
-from kernel_workbench.oracles.layer_norm.bounds import bound
-from kernel_workbench.oracles.layer_norm.cases import ALLOWED, cases
-from kernel_workbench.oracles.layer_norm.closed_form import (
+from kernel_workbench.oracles.layer_norm.arguments import (
     OPTIONS,
     flops,
     forms,
     geometry,
-    layer_norm_backward,
     least_bytes,
 )
-from kernel_workbench.oracles.layer_norm.emulation import emulate
+from kernel_workbench.oracles.layer_norm.cases import ALLOWED, cases
+from kernel_workbench.oracles.layer_norm.numerics import CASTS, LayerNormNumerics
+from kernel_workbench.oracles.layer_norm.reference import bound, emulate, truth
 from kernel_workbench.oracles.layer_norm.relations import relations
 from kernel_workbench.oracles.layer_norm.signs import flips
 from kernel_workbench.oracles.layer_norm.values import inputs
 from kernel_workbench.oracles.layer_norm.workloads import WORKLOADS
 from kernel_workbench.oracles.op import Op
+
+__all__ = ["LAYER_NORM_BACKWARD", "LayerNormNumerics"]
 
 LAYER_NORM_BACKWARD: Op = Op(
     name="layer_norm_backward",
@@ -30,7 +31,7 @@ LAYER_NORM_BACKWARD: Op = Op(
     outputs=("dx", "dweight", "dbias"),
     options=OPTIONS,
     inputs=inputs,
-    oracle=layer_norm_backward,
+    oracle=truth,
     bound=bound,
     forms=forms,
     geometry=geometry,
@@ -40,6 +41,8 @@ LAYER_NORM_BACKWARD: Op = Op(
     updates=("dweight", "dbias"),
     emulate=emulate,
     relations=relations,
+    numerics=LayerNormNumerics,
+    casts=CASTS,
     signs=flips,
     linear="dy",
     allowed=ALLOWED,

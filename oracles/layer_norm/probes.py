@@ -18,12 +18,13 @@ a column of dweight and dbias.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles.cases.distributions import INTEGERS, Values
-from kernel_workbench.oracles.layer_norm.casts import Casts
-from kernel_workbench.oracles.layer_norm.closed_form import chunks
+from kernel_workbench.oracles.cases.distributions import Values
+from kernel_workbench.oracles.layer_norm.partials import Addends, PartialCasts
 from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
 from kernel_workbench.oracles.rounding import HALF_SUBNORMAL_SPACING, UNIT_ROUNDOFF
 
@@ -74,11 +75,18 @@ def integers(values: Values) -> None:
 
 
 def probe_bound(
-    case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
-) -> dict[str, Bound] | None:
-    """The bounds of a case that is an exact probe; None of any other case."""
-    if case.distribution != INTEGERS:
-        return None
+    case: Case,
+    inputs: Inputs,
+    truth: Outputs,
+    numerics: Numerics,
+    casts: PartialCasts | None,
+    addends: Mapping[str, Addends],
+) -> dict[str, Bound]:
+    """Return the bounds of a case that is an exact probe.
+
+    casts, addends: of partial sums that a kernel casts, and what they are sums of. Addends are
+    multiples of 1/2, and so are their sums, which are exact up to 1 / (2 u_p).
+    """
     made = {}
     for name, value in truth.items():
         if value is not None:
@@ -93,28 +101,11 @@ def probe_bound(
         # A half holds no number so near another one, but for those near 0.
         is_half = case.dtype != torch.float32
         made["dx"] = torch.where(dx == 0, loose, made["dx"]) if is_half else loose
-    casts = Casts.of(case, numerics)
-    if casts.partials:
-        for name in made.keys() - {"dx"}:
-            inexact = _of_partials(case, inputs, casts, with_x_hat=name == "dweight")
-            u_o, eta_o = UNIT_ROUNDOFF[case.weight_dtype], HALF_SUBNORMAL_SPACING[case.weight_dtype]
-            value = truth[name]
-            assert value is not None
-            loose = inexact * (1 + u_o) + u_o * value.abs() + eta_o
-            made[name] = torch.where(inexact > 0, loose, made[name])
+    for name, measured in addends.items():
+        assert casts is not None
+        size, largest, value = measured.size, measured.largest, required(truth, name)
+        u_o, eta_o = UNIT_ROUNDOFF[case.weight_dtype], HALF_SUBNORMAL_SPACING[case.weight_dtype]
+        loose = casts.error(size, largest) * (1 + u_o) + u_o * value.abs() + eta_o
+        exact = casts.largest_partial(size, largest) <= 0.5 / UNIT_ROUNDOFF[casts.dtype]
+        made[name] = torch.where(exact, made[name], loose)
     return {name: Bound(limit, None) for name, limit in made.items()}
-
-
-def _of_partials(case: Case, inputs: Inputs, casts: Casts, *, with_x_hat: bool) -> Tensor:
-    """What casts of partial sums do to a sum over the rows, [n]: 0 where they can't but be exact.
-
-    Addends are multiples of 1/2, and so are their sums: exact up to 1 / (2 u_p).
-    """
-    size = torch.zeros(case.size("n"), dtype=torch.float64, device=required(inputs, "x").device)
-    largest = torch.zeros_like(size)
-    for part in chunks(case, inputs):
-        addends = (part.dy * part.x_hat).abs() if with_x_hat else part.dy.abs()
-        size += addends.sum(0)
-        largest = torch.maximum(largest, addends.amax(0))
-    error = casts.of_partials(size, largest, case.size("m"))
-    return error.masked_fill(casts.partial(size, largest) <= 0.5 / casts.partials.u, 0.0)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.cases.distributions import COARSE, generator
-from kernel_workbench.oracles.layer_norm.closed_form import chunks
+from kernel_workbench.oracles.layer_norm.reference import normalise
 from kernel_workbench.oracles.op import (
     CONTIGUOUS,
     Balance,
@@ -34,6 +34,7 @@ from kernel_workbench.oracles.op import (
     Relation,
     Relations,
     optional,
+    required,
 )
 from kernel_workbench.oracles.relations import FACTOR, Tensors, copied, is_sampled, scaled
 
@@ -95,21 +96,30 @@ def _reordering(name: str, case: Case, names: tuple[str, ...], order: Tensor) ->
     return Relation(name, case, partial(_changed, change=arranged, names=names), carry)
 
 
+def _wide_rows(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """Return g and x^ [m, n], and rstd [m, 1], in float64."""
+    n = case.size("n")
+    dy, x = (required(inputs, name).reshape(-1, n).double() for name in ("dy", "x"))
+    rstd, mean = required(inputs, "rstd").reshape(-1, 1).double(), optional(inputs, "mean")
+    mean = None if mean is None else mean.reshape(-1, 1).double()
+    weight = optional(inputs, "weight")
+    if weight is not None:
+        dy = dy * (weight.double() + ("zero_centred" in case.options))
+    return dy, normalise(x, mean, rstd), rstd
+
+
 def _x_hat(case: Case, inputs: Inputs) -> Tensor:
-    """x^ [m, n] in float64."""
-    return torch.cat([part.x_hat for part in chunks(case, inputs)])
+    """Return x^ [m, n] in float64."""
+    return _wide_rows(case, inputs)[1]
 
 
 def _sums(case: Case, inputs: Inputs, *, weighted: bool = False) -> Tensor:
-    """What dx, or dx x^, adds up to in each row, [m] in float64, of the row's own sums alone."""
-    made = []
-    for part in chunks(case, inputs):
-        n = part.x.shape[1]
-        weights = part.x_hat if weighted else torch.ones_like(part.x_hat)
-        of_g, of_x_hat = (part.g * weights).sum(1), (part.x_hat * weights).sum(1)
-        c1, c2 = part.g.sum(1) / n, (part.g * part.x_hat).sum(1) / n
-        made.append(part.rstd.squeeze(1) * (of_g - c1 * weights.sum(1) - c2 * of_x_hat))
-    return torch.cat(made)
+    """Return what dx, or dx x^, adds up to in each row, [m] in float64, of the row's sums alone."""
+    g, x_hat, rstd = _wide_rows(case, inputs)
+    weights = x_hat if weighted else torch.ones_like(x_hat)
+    of_g, of_x_hat = (g * weights).sum(1), (x_hat * weights).sum(1)
+    c1, c2 = g.mean(1), (g * x_hat).mean(1)
+    return rstd.squeeze(1) * (of_g - c1 * weights.sum(1) - c2 * of_x_hat)
 
 
 def _alone(case: Case) -> Iterator[Relation]:

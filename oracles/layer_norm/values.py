@@ -20,7 +20,7 @@ from kernel_workbench.oracles.cases.distributions import (
     generator,
 )
 from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector
-from kernel_workbench.oracles.layer_norm.closed_form import axes_of, rows_of
+from kernel_workbench.oracles.layer_norm.arguments import axes_of, rows_of
 from kernel_workbench.oracles.layer_norm.probes import integers
 from kernel_workbench.oracles.op import Case, Inputs
 

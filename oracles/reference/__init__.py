@@ -555,7 +555,7 @@ def op_of(reference: Reference) -> ReferenceOp:
     return replace(made, cases=cases)
 
 
-def op(
+def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     *,
     sizes: Mapping[str, Sizes],
     outputs: tuple[str, ...] = ("y",),
@@ -566,6 +566,7 @@ def op(
     nonzero: tuple[str, ...] = (),
     spreads: str | None = None,
     without: tuple[str, ...] = (),
+    gradients: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Callable[[Function], ReferenceOp]:
     """Make an op of the decorated function, called NAME_forward.
@@ -576,7 +577,8 @@ def op(
     distinct: of some the axes along which no number comes twice, as {"slot": "m"}; ignored may.
     nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
     apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
-    without: distributions on which it isn't defined. Raises OpError.
+    without: distributions on which it isn't defined. gradients: arguments that are gradients of
+    outputs, which autograd may hand over expanded. name: the op's whole name. Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
@@ -585,6 +587,8 @@ def op(
             if (wrong := wrong_names(what, names)) is not None:
                 raise OpError(f"{place_of(function)}: {wrong}")
         signature = Signature.of(function, outputs, weights)
+        if gradients:
+            signature = _with_weights(signature, {f"d{weight}" for weight in weights})
         _compare(function, signature, sizes, labels or {}, spreads)
         _compare_names(function, signature, nonzero, without)
         apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
@@ -602,6 +606,7 @@ def op(
                 ignored=ignored or {},
                 distinct=apart,
                 problem=problem,
+                gradients=gradients,
                 nonzero=frozenset(nonzero),
                 spreads=spreads,
                 without=frozenset(without),
@@ -609,6 +614,15 @@ def op(
         )
 
     return made
+
+
+def _with_weights(signature: Signature, names: set[str]) -> Signature:
+    """Return the signature with outputs of these names in the weights' dtype."""
+    made = (
+        replace(array, kind="weight") if array.name in names else array
+        for array in signature.outputs
+    )
+    return replace(signature, outputs=tuple(made))
 
 
 def _compare(

@@ -13,6 +13,7 @@ import torch
 import triton
 
 from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.profiles import environment
 from kernel_workbench.profiles.nvml import full_uuid
@@ -159,3 +160,11 @@ def pci_bus_id(properties: Any) -> str | None:  # noqa: ANN401  (torch's, untype
     except AttributeError:
         return None
     return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+def default_numerics() -> dict[str, bool | int | float | str | None]:
+    """Return the words of `Numerics`, and each op's own, with what they are where none is said."""
+    defaults: dict[str, bool | int | float | str | None] = {}
+    for op in OPS.values():
+        defaults |= dataclasses.asdict(op.numerics())
+    return defaults

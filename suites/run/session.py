@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, NoReturn
 
@@ -21,7 +20,7 @@ import pytest
 import torch
 
 from kernel_workbench.kernels.registry import Kernel, KernelError
-from kernel_workbench.oracles.op import Case, Numerics
+from kernel_workbench.oracles.op import Case
 from kernel_workbench.oracles.reference import OpError
 from kernel_workbench.reports.arguments import quoted
 from kernel_workbench.reports.exit_status import ExitStatus
@@ -32,6 +31,7 @@ from kernel_workbench.reports.report import print_report
 from kernel_workbench.suites.run import earlier_run, shards
 from kernel_workbench.suites.run.attempt import CRASHED, known_pairs, note_pair
 from kernel_workbench.suites.run.descriptions import (
+    default_numerics,
     describe_machine,
     edited,
     hashes_of,
@@ -241,7 +241,7 @@ class Session(Generic[PairRow]):
             "command": nox_command(suite.name, self._typed()),
             "environment": suite.machine,
             "kernels": kernels,
-            "default_numerics": asdict(Numerics()),
+            "default_numerics": default_numerics(),
             "planned_rows": sum(suite.rows_of(*pair) for pair in pairs),
             "gate_baselines": options.gate_baselines,
             "files": self.files,

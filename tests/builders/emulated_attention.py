@@ -87,14 +87,17 @@ class Way:
     @property
     def numerics(self) -> Numerics:
         """What such a kernel declares; a CPU keeps subnormals."""
+        casts = {
+            "factors": self.rounds_factors,
+            "partials": self.half_partials,
+            "bias_gradient": self.half_bias_gradient,
+        }
         return Numerics(
             accumulation_roundoff=2.0**-23 if self.product == "truncating" else 2.0**-24,
             gradual_underflow=True,
             tf32_operands=self.tf32,
             key_tile=self.key_tile,
-            rounds_factors=self.rounds_factors,
-            half_partials=self.half_partials,
-            half_bias_gradient=self.half_bias_gradient,
+            casts=" ".join(name for name, is_cast in casts.items() if is_cast),
         )
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:

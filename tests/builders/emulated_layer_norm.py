@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, LayerNormNumerics
 from kernel_workbench.oracles.op import Case, Inputs, Numerics
 
 # A CPU keeps subnormals, so that the narrower of the two bounds must hold.
-PLAIN = Numerics(gradual_underflow=True)
-DISTRIBUTED = Numerics(gradual_underflow=True, distributed_normalisation=True)
+PLAIN = LayerNormNumerics(gradual_underflow=True)
+DISTRIBUTED = LayerNormNumerics(gradual_underflow=True, distributed_normalisation=True)
 Sum = Callable[[Tensor], Tensor]  # float32 [k, ...] to [...], over the first dimension
 
 
@@ -125,13 +125,16 @@ class Early:
     @property
     def declared(self) -> Numerics:
         """What a kernel declares that does so."""
+        names = {
+            "gradient": self.gradient,
+            "dnormalised": self.weighted,
+            "normalised": self.normalised,
+            "products": self.products,
+            "partials": self.partials > 0,
+        }
         return replace(
             PLAIN,
-            rounds_gradient=self.gradient,
-            rounds_weighted=self.weighted,
-            rounds_normalised=self.normalised,
-            rounds_products=self.products,
-            half_partials=self.partials > 0,
+            casts=" ".join(name for name, is_cast in names.items() if is_cast),
             half_accumulators=self.accumulators,
         )
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from kernel_workbench.kernels.attention.backward import two_pass
 from kernel_workbench.kernels.attention.forward import launch
 from kernel_workbench.kernels.attention.launch import Launcher
-from kernel_workbench.kernels.attention.problem import Options, Problem
+from kernel_workbench.kernels.attention.problem import Problem
 from kernel_workbench.kernels.attention.tile_model import Tile
 from kernel_workbench.kernels.attention.variants import Need, pick
 from kernel_workbench.oracles.attention.dropout import keep_mask
+from kernel_workbench.oracles.attention.options import Options
 
 _SEED, _P = 2**40 + 12345, 0.3
 _TILES = (Tile(16, 16, 4, 1), Tile(32, 64, 4, 1), Tile(128, 32, 4, 1))

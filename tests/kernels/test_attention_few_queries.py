@@ -10,11 +10,12 @@ import torch
 
 from kernel_workbench.kernels.attention import attention_with_lse
 from kernel_workbench.kernels.attention.forward import flash
-from kernel_workbench.kernels.attention.problem import Options, Problem
+from kernel_workbench.kernels.attention.problem import Problem
 from kernel_workbench.kernels.attention.split_keys import few_queries, serves, split_keys, splits_of
 from kernel_workbench.kernels.registry import choose
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.attention.options import Options
 
 _FORWARD = OPS["attention_forward"]
 _HEADS = ((32, 8), (32, 1), (16, 16))

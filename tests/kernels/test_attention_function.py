@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from kernel_workbench.kernels.attention.function import (
     forward_operator,
     packed,
 )
-from kernel_workbench.kernels.attention.problem import AttentionError, Given
+from kernel_workbench.kernels.attention.problem import AttentionError
 
 SCALE_OF_FP32 = 1e-5  # these outputs are near 1; the suite's bounds judge the kernels themselves
 
@@ -70,12 +71,12 @@ def test_attention_passes_torchs_check_of_operators(device: torch.device) -> Non
     """Schema, fake tensors, autograd registration and ahead-of-time tracing."""
     q, k, v = _tensors(device, h_kv=2)
     bias, sink = _draw(device, 1, 1, 5, 7), _draw(device, 2)
-    given: Given = {"causal": True, "window": (3, None), "bias": bias, "sink": sink}
+    given: dict[str, Any] = {"causal": True, "window": (3, None), "bias": bias, "sink": sink}
     tensors, settings = packed(given)
     results = torch.library.opcheck(forward_operator, (q, k, v, *tensors), settings)
     assert set(results.values()) == {"SUCCESS"}
     q, k, v, bias, sink = (each.detach() for each in (q, k, v, bias, sink))
-    calls: list[Given] = [{}, {"causal": True, "bias": bias, "sink": sink}]
+    calls: list[dict[str, Any]] = [{}, {"causal": True, "bias": bias, "sink": sink}]
     for call in calls:
         tensors, settings = packed(call)
         results = torch.library.opcheck(forward_only_operator, (q, k, v, *tensors), settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from kernel_workbench.kernels.attention.backward import two_pass
 from kernel_workbench.kernels.attention.delta import delta
 from kernel_workbench.kernels.attention.forward import flash
 from kernel_workbench.kernels.attention.function import attention
-from kernel_workbench.kernels.attention.problem import AttentionError, Given
+from kernel_workbench.kernels.attention.problem import AttentionError
 
 _Shapes = Mapping[str, tuple[int, ...]]
 
@@ -24,7 +25,7 @@ def _offsets(*numbers: int) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int32)
 
 
-def _sequences(q: Tensor | None, k: Tensor | None) -> Given:
+def _sequences(q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
     return {"cu_seqlens_q": q, "cu_seqlens_k": k}
 
 
@@ -41,9 +42,9 @@ _SHAPES: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
     ),
     "wide values": ({"v": (2, 7, 2, 520)}, "d_v must be from 1 to 512, got 520"),
 }
-_GIVEN: dict[str, tuple[Given, str]] = {
+_GIVEN: dict[str, tuple[dict[str, Any], str]] = {
     "window": ({"window": (-1, 3)}, r"a window's sides must be 0 or more, got \(-1, 3\)"),
-    "corner": ({"corner": "middle"}, "corner must be top_left or bottom_right, got middle"),  # type: ignore[typeddict-item]
+    "corner": ({"corner": "middle"}, "corner must be top_left or bottom_right, got middle"),
     "softcap": ({"softcap": 0.0}, "softcap must be positive and finite, got 0.0"),
     "scale": ({"scale": float("inf")}, "scale must be finite, got inf"),
     "dropout": ({"dropout_p": 1.0}, "dropout_p must be at least 0 and below 1, got 1.0"),
@@ -73,7 +74,7 @@ _GIVEN: dict[str, tuple[Given, str]] = {
         r"alibi_slopes must be float32 of shape \(4,\), got float64 of \(4,\)",
     ),
 }
-_VARLEN: dict[str, tuple[Given, str]] = {
+_VARLEN: dict[str, tuple[dict[str, Any], str]] = {
     "one of two": (_sequences(_offsets(0, 5), None), "cu_seqlens_k is missing"),
     "descending": (
         _sequences(_offsets(0, 4, 2, 5), _offsets(0, 1, 2, 7)),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernel_workbench.kernels.attention.delta import delta
-from kernel_workbench.kernels.attention.problem import Options, Problem, vector_elements
+from kernel_workbench.kernels.attention.problem import Problem, vector_elements
 from kernel_workbench.kernels.attention.registration import need_of_call, need_of_case
 from kernel_workbench.kernels.attention.tile_model import Pass
 from kernel_workbench.kernels.attention.variants import (
@@ -21,6 +21,7 @@ from kernel_workbench.kernels.attention.variants import (
 )
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case
 
 _PASSES: tuple[Pass, ...] = ("fwd", "dkdv", "dk", "dv", "dq")

@@ -9,12 +9,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from kernel_workbench.kernels.attention.problem import Window
 from kernel_workbench.kernels.baselines import attention_flex
 from kernel_workbench.kernels.baselines.attention_call import Mask, reduced_like
 from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.oracles import ATTENTION_FORWARD, OPS
 from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
+from kernel_workbench.oracles.attention.options import Window
 from kernel_workbench.oracles.op import Case
 from tests.builders.by_hand import DTYPES, kernel_of, run_on
 

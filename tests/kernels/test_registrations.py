@@ -14,7 +14,8 @@ F32, F16 = torch.float32, torch.float16
 
 _FILE = """
 import torch
-from kernel_workbench import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, Domain, Numerics, kernel
+from kernel_workbench import ATTENTION_FORWARD, LAYER_NORM_BACKWARD, Domain, kernel
+from kernel_workbench import LayerNormNumerics, Numerics
 F16 = torch.float16
 
 @kernel({arguments})
@@ -146,6 +147,18 @@ _WRONG = {
     "keyword of numerics": (
         f"{_PLAIN}, numerics=Numerics(key_tiles=64)",
         "unexpected keyword argument 'key_tiles'; did you mean key_tile?",
+    ),
+    "keyword of an op's own numerics": (
+        f"{_PLAIN}, numerics=Numerics(half_accumulators=64)",
+        "unexpected keyword argument 'half_accumulators'; LayerNormNumerics(...) has it",
+    ),
+    "numerics of another op": (
+        "ATTENTION_FORWARD, Domain(dtypes=(F16,)), numerics=LayerNormNumerics()",
+        "numerics is LayerNormNumerics(...), of another op; write Numerics(...)",
+    ),
+    "cast that the op doesn't have": (
+        f"{_PLAIN}, numerics=Numerics(casts='products normalized')",
+        "a cast that layer_norm_backward doesn't have: normalized; did you mean normalised?",
     ),
     "numerics as a dict": (
         f"{_PLAIN}, numerics={{'key_tile': 64}}",

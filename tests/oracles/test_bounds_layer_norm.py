@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.cases.distributions import INTEGERS
-from kernel_workbench.oracles.layer_norm import bounds
+from kernel_workbench.oracles.layer_norm import reference
 from kernel_workbench.oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
 from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS
 from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, dtype_name
@@ -98,7 +98,9 @@ def _worst(distribution: str, dtypes: Dtypes) -> tuple[float, float]:
     worst = (0.0, 0.0)
     for shape in SHAPES:
         trial = Trial.of(shape, dtypes, distribution)
-        limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
+        limits: dict[Numerics, dict[str, Bound]] = {
+            each: trial.bound(each) for each in (PLAIN, DISTRIBUTED)
+        }
         for how, declared in sound_ways():
             outputs = emulate(trial.case, trial.inputs, how)
             fresh = trial.ratios(outputs, limits[declared])
@@ -123,7 +125,9 @@ def test_correct_arithmetic_stays_within_its_bounds_with_options(options: frozen
     """Each set of options widens the bound by the roundings that it adds."""
     for dtypes in DTYPES:
         trial = Trial.of((64, 33), dtypes, "mean1e4", *options)
-        limits = {declared: trial.bound(declared) for declared in (PLAIN, DISTRIBUTED)}
+        limits: dict[Numerics, dict[str, Bound]] = {
+            each: trial.bound(each) for each in (PLAIN, DISTRIBUTED)
+        }
         for how, declared in sound_ways():
             outputs = emulate(trial.case, trial.inputs, how)
             assert max(trial.ratios(outputs, limits[declared])) <= 1, how
@@ -139,15 +143,22 @@ def test_bounds_are_reached_by_correct_arithmetic(dtypes: Dtypes) -> None:
     assert worst > (0.5 if dtypes[0] == SINGLE else 0.9)
 
 
-def test_equal_addends_exceed_the_probabilistic_formula_which_is_not_claimed_there() -> None:
-    """16384 equal terms in sequence round alike: the deterministic bound holds, sqrt(n) doesn't."""
+def test_no_probabilistic_bound_is_claimed_for_equal_addends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16384 equal terms in sequence round alike: sqrt(n) of their roundings isn't enough.
+
+    The analysis sees that by itself, too: its probable form is the deterministic one then.
+    """
     trial = Trial.of((8, 16384), DTYPES[0], "constant_both", "no_weight")
     outputs = emulate(trial.case, trial.inputs, Arithmetic(sequential, sequential))
     limits = trial.bound(PLAIN)
     assert all(limit.probabilistic is None for limit in limits.values())
     assert trial.ratios(outputs, limits)[0] <= 1
-    formula = bounds._errors(trial.case, trial.inputs, trial.truth, PLAIN, probable=True).of
-    assert trial.ratio(outputs, formula) > 1
+    monkeypatch.setattr(reference, "addends_vary", lambda _case: True)
+    derived = trial.bound(PLAIN)["dx"]
+    assert derived.probabilistic is not None
+    assert torch.equal(derived.probabilistic, derived.deterministic)
 
 
 @pytest.mark.parametrize("dtypes", [DTYPES[0], DTYPES[2]], ids=_label)
@@ -236,7 +247,7 @@ def test_bounds_only_widen_with_what_a_kernel_declares(distribution: str) -> Non
     """A distributed normalisation narrows no bound, and gradual underflow widens none."""
     for wider in (DISTRIBUTED, Numerics()):
         for least, _ in _ratios_of_bounds(distribution, wider, PLAIN).values():
-            assert least >= 1
+            assert least >= 1 - 1e-15  # float64's own roundings
 
 
 def test_bounds_widen_where_a_declaration_matters() -> None:
@@ -252,14 +263,15 @@ def test_bounds_widen_where_a_declaration_matters() -> None:
 
 
 def test_bounds_double_with_the_accumulation_roundoff() -> None:
-    """But for the output's own rounding, and for terms of second order, at most 1e-6 here."""
-    trial = Trial.of((64, 33), DTYPES[0])
+    """But for terms of second order: 64 roundings of 2^-23 are 8e-6.
+
+    An output in fp32 has no rounding of its own: its last operation rounds it. 1 / n is exact here.
+    """
+    trial = Trial.of((64, 32), DTYPES[0])
     one, two = trial.bound(PLAIN), trial.bound(replace(PLAIN, accumulation_roundoff=2.0**-23))
-    for name, truth in trial.truth.items():
-        assert truth is not None
-        rounding = 2.0**-24 * truth.abs() + 2.0**-150
-        quotient = (two[name].deterministic - rounding) / (one[name].deterministic - rounding)
-        assert bool(((quotient - 2).abs() <= 1e-6).all())
+    for name in trial.truth:
+        quotient = two[name].deterministic / one[name].deterministic
+        assert bool(((quotient - 2).abs() <= 1e-5).all())
 
 
 def test_zero_centred_weight_adds_its_rounding() -> None:

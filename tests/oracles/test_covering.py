@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from typing import Any
 
-import numpy as npfrom typing import Any
-
+import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray

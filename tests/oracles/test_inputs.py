@@ -15,6 +15,7 @@ from torch import Tensor
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.cases import GENERATED
 from kernel_workbench.oracles.cases.layouts import alike
+from kernel_workbench.oracles.layer_norm.arguments import OPTIONS
 from kernel_workbench.oracles.layer_norm.cases import (
     _FAMILIES,
     FAR,
@@ -22,7 +23,6 @@ from kernel_workbench.oracles.layer_norm.cases import (
     STRIDES,
     layer_norm_case,
 )
-from kernel_workbench.oracles.layer_norm.closed_form import OPTIONS
 from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS, EPS
 from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Layout, TensorLayout, Tier
 from tests.builders.memory import assert_poison_around, bits, resident_bytes

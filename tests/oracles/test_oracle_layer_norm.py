@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.layer_norm import closed_form
+from kernel_workbench.oracles.layer_norm import reference
+from kernel_workbench.oracles.layer_norm.arguments import OPTIONS
 from kernel_workbench.oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
-from kernel_workbench.oracles.layer_norm.closed_form import OPTIONS
 from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Layout, OutputForm, TensorLayout
 
 CPU = torch.device("cpu")
@@ -281,9 +281,8 @@ def test_oracle_is_the_same_in_any_chunks(monkeypatch: pytest.MonkeyPatch, rows:
     case = _case(13, 229, options=frozenset({"residual", "accumulate"}))
     inputs = LAYER_NORM_BACKWARD.inputs(case, CPU)
     whole = LAYER_NORM_BACKWARD.oracle(case, inputs)
-    # 13 rows in steps of 4 leave a last chunk of one.
-    monkeypatch.setattr(closed_form, "_CHUNK_ELEMENTS", rows * 229)
-    assert len(list(closed_form.chunks(case, inputs))) == -(-13 // rows)
+    # 13 rows in steps of 4 leave a last part of one.
+    monkeypatch.setattr(reference, "_PART_ELEMENTS", rows * 229)
     split = LAYER_NORM_BACKWARD.oracle(case, inputs)
     for name in LAYER_NORM_BACKWARD.outputs:
         one, other = whole[name], split[name]

@@ -36,7 +36,7 @@ PROBES = [
 ]
 DECLARED = (
     Numerics(),
-    Numerics(accumulation_roundoff=2.0**-23, tf32_operands=True, rounds_factors=True),
+    Numerics(accumulation_roundoff=2.0**-23, tf32_operands=True, casts="factors"),
 )
 
 

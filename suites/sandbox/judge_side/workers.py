@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kernel_workbench.kernels.registry import Domain, Kernel, KernelError, load_ops, wrong_promise
 from kernel_workbench.oracles import OPS
-from kernel_workbench.oracles.op import Case, Inputs, Numerics
+from kernel_workbench.oracles.op import Case, Inputs
 from kernel_workbench.reports.record import Rule
 from kernel_workbench.suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
 from kernel_workbench.suites.sandbox.judge_side.plain_calls import UsersProcess
@@ -119,7 +119,7 @@ def told_kernel(told: Told, *, user: bool) -> Kernel:
         op=OPS[told.op].part(told.returns),
         name=told.name,
         domain=_ELSEWHERE,
-        numerics=Numerics(**told.numerics),  # type: ignore[arg-type]
+        numerics=OPS[told.op].numerics(**told.numerics),  # type: ignore[arg-type]
         priority=told.priority,
         function=_elsewhere,
         origin="user" if user else told.origin,

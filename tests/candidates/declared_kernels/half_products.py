@@ -22,7 +22,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
         weight_dtypes=_DTYPES,
         features=frozenset({"rms_norm", "no_bias", "residual"}),
     ),
-    numerics=Numerics(rounds_normalised=True, rounds_products=True, rounds_weighted=True),
+    numerics=Numerics(casts="normalised products dnormalised"),
 )
 def half_products(
     dy: Tensor,

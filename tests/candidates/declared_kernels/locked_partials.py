@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernel_workbench import LAYER_NORM_BACKWARD, Domain, Numerics, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, LayerNormNumerics, kernel
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -129,7 +129,7 @@ def _register(declared: int, fewest: int, most: int) -> None:
     @kernel(
         LAYER_NORM_BACKWARD,
         Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES, strides="rows", sizes={"n": (fewest, most)}),
-        numerics=Numerics(half_accumulators=declared, bitwise_repeatable=False),
+        numerics=LayerNormNumerics(half_accumulators=declared, bitwise_repeatable=False),
         name=f"locked_partials_{declared}",
     )
     def locked_partials(dy, x, weight, mean, rstd):

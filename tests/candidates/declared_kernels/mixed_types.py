@@ -21,7 +21,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
         weight_dtypes=_DTYPES,
         features=frozenset({"no_bias", "zero_centred", "residual", "accumulate"}),
     ),
-    numerics=Numerics(rounds_gradient=True),
+    numerics=Numerics(casts="gradient"),
 )
 def mixed_types(
     dy: Tensor,

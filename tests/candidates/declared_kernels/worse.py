@@ -2,7 +2,7 @@
 
 import torch
 
-from kernel_workbench import LAYER_NORM_BACKWARD, Domain, Numerics, kernel
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, LayerNormNumerics, Numerics, kernel
 from tests.candidates.declared_kernels.half_products import half_products
 from tests.candidates.declared_kernels.locked_partials import backward
 from tests.candidates.declared_kernels.mixed_types import mixed_types
@@ -14,7 +14,7 @@ _DOMAIN = Domain(dtypes=_DTYPES, weight_dtypes=_DTYPES, strides="rows", sizes={"
 @kernel(
     LAYER_NORM_BACKWARD,
     _DOMAIN,
-    numerics=Numerics(half_accumulators=256, bitwise_repeatable=False),
+    numerics=LayerNormNumerics(half_accumulators=256, bitwise_repeatable=False),
 )
 def one_partial_of_256(dy, x, weight, mean, rstd):
     """256 sums in x's type are declared, and all rows are added to one."""
@@ -24,7 +24,7 @@ def one_partial_of_256(dy, x, weight, mean, rstd):
 @kernel(
     LAYER_NORM_BACKWARD,
     _DOMAIN,
-    numerics=Numerics(rounds_normalised=True, rounds_products=True, rounds_weighted=True),
+    numerics=Numerics(casts="normalised products dnormalised"),
 )
 def products_summed_in_half(dy, x, weight, mean, rstd):
     """Products in x's type are declared, and their sum is in that type too, row by row."""
@@ -35,13 +35,13 @@ def products_summed_in_half(dy, x, weight, mean, rstd):
     return dx, total.to(weight.dtype), dbias
 
 
-@kernel(LAYER_NORM_BACKWARD, _DOMAIN, numerics=Numerics(rounds_gradient=True))
+@kernel(LAYER_NORM_BACKWARD, _DOMAIN, numerics=Numerics(casts="gradient"))
 def gradient_in_bfloat16(dy, x, weight, mean, rstd):
     """A dy in the weight's type is declared, and it is cast to bfloat16 beside any weight."""
     return mixed_types(dy.bfloat16().to(dy.dtype), x, weight, mean, rstd)
 
 
-@kernel(LAYER_NORM_BACKWARD, _DOMAIN, numerics=Numerics(half_partials=True))
+@kernel(LAYER_NORM_BACKWARD, _DOMAIN, numerics=Numerics(casts="partials"))
 def partials_added_in_half(dy, x, weight, mean, rstd):
     """Partials that are cast once are declared, and they are added in x's type."""
     dx, _, _ = mixed_types(dy.to(weight.dtype).to(dy.dtype), x, weight, mean, rstd)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.kernels.registry import Kernel, KernelError
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, LayerNormNumerics
 from kernel_workbench.oracles.op import Case, Inputs, Numerics, Outputs
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.run.descriptions import kernel_info
@@ -359,7 +359,7 @@ def test_truth_is_computed_once_for_all_kernels_of_a_case(device: torch.device) 
         for name, numerics in (
             ("a", Numerics()),
             ("b", Numerics()),
-            ("c", Numerics(distributed_normalisation=True)),
+            ("c", LayerNormNumerics(distributed_normalisation=True)),
         )
     ]
     run = run_on(device)

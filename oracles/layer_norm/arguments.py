@@ -1,0 +1,85 @@
+"""The arguments of layer-norm backward, their shapes, and how much work a case is."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import torch
+
+from kernel_workbench.oracles.cases.layouts import strides_of
+from kernel_workbench.oracles.op import Case, Geometry, OutputForm
+
+OPTIONS = MappingProxyType(
+    {
+        "no_weight": "no affine part: weight is None, dweight and dbias are None",
+        "no_bias": "has_bias=False is passed, dbias is None",
+        "zero_centred": "zero_centred=True is passed: the weight acts as 1 + weight, added in fp32",
+        "rms_norm": "mean is None: x^ = x * rstd, with no mean taken off anywhere",
+        "residual": "dresidual, like dx, is passed and added to dx before it is rounded",
+        "accumulate": "dweight and dbias are passed, added to in place, and returned",
+        "device_independent": "device_independent=True is passed: bits don't depend on the device",
+    }
+)
+
+
+def rows_of(case: Case) -> tuple[int, ...]:
+    """The shape of a statistic: (m,), or (batches, m / batches)."""
+    m, batches = case.size("m"), case.layout.batches
+    return (m,) if batches is None else (batches, m // batches)
+
+
+def axes_of(case: Case) -> str:
+    """The letters of a matrix's axes."""
+    return "mn" if case.layout.batches is None else "bmn"
+
+
+def forms(case: Case) -> dict[str, OutputForm]:
+    """dx like x, and dweight and dbias like the weight, where the options leave them in."""
+    n = case.size("n")
+    made = {"dx": OutputForm((*rows_of(case), n), case.dtype)}
+    if "no_weight" not in case.options:
+        made["dweight"] = OutputForm((n,), case.weight_dtype)
+        if "no_bias" not in case.options:
+            made["dbias"] = OutputForm((n,), case.weight_dtype)
+    return made
+
+
+def geometry(case: Case) -> dict[str, Geometry]:
+    """Where the case puts dy, x and dresidual, and each vector that has an offset of its own."""
+    rows, n, options, made = rows_of(case), case.size("n"), case.options, {}
+    for name in ("dy", "x", "dresidual") if "residual" in options else ("dy", "x"):
+        layout, shape = case.layout.of(name), (*rows, n)
+        strides = strides_of(layout, axes_of(case), shape)
+        made[name] = Geometry(shape, strides, layout.offset, case.dtype)
+    gradients = [name for name in forms(case) if name != "dx"] if "accumulate" in options else []
+    weight = [] if "no_weight" in options else ["weight"]
+    for name in (*weight, *gradients):
+        made[name] = Geometry((n,), (1,), case.layout.of(name).offset, case.weight_dtype)
+    for name in ("rstd",) if "rms_norm" in options else ("mean", "rstd"):
+        steps = (*(max(each, 1) for each in rows[1:]), 1)
+        made[name] = Geometry(rows, steps, case.layout.of(name).offset, torch.float32)
+    return made
+
+
+def flops(case: Case) -> int:
+    """Additions and multiplications of the closed form: 12 for each element.
+
+    x^ 2, g 1, the row's sums 1 + 2, dx 3 (and rstd), dweight 2, dbias 1.
+    """
+    return 12 * case.size("m") * case.size("n")
+
+
+def least_bytes(case: Case) -> int:
+    """The least traffic: every input read once, every output written once."""
+    m, n = case.size("m"), case.size("n")
+    matrices = 3 + ("residual" in case.options)
+    statistics = 1 if "rms_norm" in case.options else 2
+    vectors = 0
+    if "no_weight" not in case.options:
+        gradients = len(forms(case)) - 1
+        vectors = 1 + gradients * (2 if "accumulate" in case.options else 1)
+    return (
+        matrices * m * n * case.dtype.itemsize
+        + statistics * m * torch.float32.itemsize
+        + vectors * n * case.weight_dtype.itemsize
+    )
