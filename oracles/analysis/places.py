@@ -42,6 +42,11 @@ MOVES = VIEWS | frozenset(
     getattr(packet, overload)
     for packet in (
         *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.unbind),
+        *(_aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.unsafe_chunk, _aten.chunk),
+        *(_aten.take, _aten.index_copy, _aten.diagonal_scatter, _aten.pixel_shuffle),
+        *(_aten.pixel_unshuffle, _aten.im2col, _aten.reflection_pad1d, _aten.reflection_pad2d),
+        *(_aten.reflection_pad3d, _aten.replication_pad1d, _aten.replication_pad2d),
+        *(_aten.replication_pad3d, _aten.channel_shuffle, _aten.rot90),
         *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.reshape),
         *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
         *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),

@@ -14,7 +14,13 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map
 
-from kernel_workbench.oracles.analysis import atoms, gelu, sums  # noqa: F401  # they register rules
+from kernel_workbench.oracles.analysis import (  # noqa: F401  # they register rules
+    atoms,
+    functions,
+    gelu,
+    sums,
+    windows,
+)
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.chains import Terms, terms_of, trees
 from kernel_workbench.oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
@@ -68,8 +74,10 @@ def count_sums(graph: Graph) -> int:
     """How many sums a graph makes: of so many the probable form holds together."""
     count = 0
     for node in graph.nodes:
-        made = node.meta["val"] if node.target in SUMS else None
-        if isinstance(made, Tensor):
+        results = node.meta["val"] if node.target in SUMS else None
+        for made in results if isinstance(results, list | tuple) else [results]:
+            if not isinstance(made, Tensor):
+                continue
             rows = node.target == _aten._softmax_backward_data.default  # noqa: SLF001
             count += made.numel() // (made.shape[node.args[2]] or 1 if rows else 1)
     _, more = trees(graph)

@@ -26,6 +26,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from kernel_workbench.oracles.analysis.gradients import GRADIENTS
+
 Reference = Callable[..., Tensor | tuple[Tensor, ...]]
 _aten = torch.ops.aten
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -243,6 +245,19 @@ _LOWERED = (
     *(_aten.std_mean, _aten.linalg_vector_norm, _aten.norm),
     *(_aten.addcmul, _aten.addcdiv, _aten.lerp, _aten.rsub, _aten.embedding, _aten.addmv),
     *(_aten.embedding_dense_backward, _aten.select_backward, _aten.slice_backward),
+    *(_aten.native_batch_norm, _aten.native_batch_norm_backward, _aten.native_group_norm_backward),
+    *(_aten._native_batch_norm_legit, _aten._native_batch_norm_legit_no_training),  # noqa: SLF001
+    _aten._native_batch_norm_legit_functional,  # noqa: SLF001
+    *(_aten.smooth_l1_loss, _aten.smooth_l1_loss_backward, _aten.huber_loss),
+    *(_aten.huber_loss_backward, _aten.xlogy, _aten.special_xlog1py, _aten.binary_cross_entropy),
+    *(_aten.binary_cross_entropy_backward, _aten.celu, _aten.selu, _aten.softshrink),
+    *(_aten._prelu_kernel, _aten._prelu_kernel_backward, _aten.hardshrink, _aten.logit),  # noqa: SLF001
+    *(_aten.hardsigmoid_backward, _aten.hardswish_backward, _aten.mish_backward, _aten.addr),
+    *(_aten.threshold, _aten.dist, _aten.trace, _aten.aminmax, _aten.deg2rad, _aten.ldexp),
+    *(_aten.soft_margin_loss, _aten.multi_margin_loss, _aten.nansum, _aten.linalg_cross),
+    *(_aten.index_fill, _aten.diag_embed, _aten.sinc),
+    *(_aten.nll_loss2d_forward, _aten.nll_loss2d_backward, _aten.sgn, _aten.logit_backward),
+    *(_aten.unfold_backward, _aten._euclidean_dist, _aten._weight_norm_interface),  # noqa: SLF001
     _aten._safe_softmax,  # noqa: SLF001
     _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
 )
@@ -308,6 +323,7 @@ def _traced(
         return reference(**{**inputs, **dict(zip(names, values, strict=True))})
 
     values, table = tuple(tensors.values()), get_decompositions(_LOWERED)
+    table |= GRADIENTS
     with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad():
         kept = {each: table[each] for each in table if each not in _GELU}
         graph = _lowered(reference, called, values, kept)
@@ -357,6 +373,8 @@ def _simplified(made: GraphModule) -> GraphModule:
     for node in list(graph.nodes):
         if node.target in _SAME:
             node.replace_all_uses_with(node.all_input_nodes[0])
+        elif node.target == _aten.as_strided.default and _is_reshape(*node.args):
+            node.target, node.args = _aten.reshape.default, node.args[:2]
         elif node.target in _BY_NUMBERS and _is_expanded(*node.args):
             (small, *sizes), numbers = node.args[0].args, node.args[1:]
             with graph.inserting_before(node):
@@ -382,6 +400,14 @@ def _merge(graph: Graph) -> None:
             first = done.setdefault((node.target, f"{node.args} {node.kwargs}"), node)
             if first is not node:
                 node.replace_all_uses_with(first)
+
+
+def _is_reshape(x: Any, shape: Any, stride: Any, offset: int | None = None) -> bool:  # noqa: ANN401
+    """Ask if strides only give a tensor's numbers, all of them in their order, another shape."""
+    before = x.meta["val"]
+    after = torch.empty(shape, device="meta")
+    whole = before.is_contiguous() and before.numel() == after.numel()
+    return whole and not offset and after.stride() == tuple(stride)
 
 
 def _is_expanded(x: object, *numbers: object) -> bool:
