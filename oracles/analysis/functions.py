@@ -241,15 +241,35 @@ def _finite(
 def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
     """The k-th of some numbers falls with none of them."""
 
-    def ordered(_: Arithmetic, out: Sequence[Known], a: Known, *rest: Any, **kwargs: Any) -> object:  # noqa: ANN401
-        if a.error is None:
-            return None, None
+    def ordered(
+        _: Arithmetic,
+        out: Sequence[Known],
+        a: Known,
+        *rest: Any,  # noqa: ANN401
+        **kwargs: Any,  # noqa: ANN401
+    ) -> object:
+        stable = kwargs.get("stable") is True or operation in {_aten.cummax, _aten.cummin}
+        if kwargs.get("sorted", True) is False or (operation is _aten.topk and False in rest[3:]):
+            raise UnknownError("returns numbers in no order")
+        place = 1 if operation in {_aten.topk, _aten.kthvalue} else 0
+        axis = kwargs.get("dim", rest[place] if len(rest) > place else -1)
         error = monotone(out[0], lambda x: operation(x, *rest, **kwargs)[0], a)
-        return error, torch.ones_like(
-            out[1].value, dtype=torch.float64
-        )  # whoever uses them is told
+        if (a.error is None and stable) or not _is_open(a, axis):
+            return error, None
+        return error, torch.ones_like(out[1].value, dtype=torch.float64)
 
     return ordered
+
+
+def _is_open(a: Known, axis: int) -> bool:
+    """Ask if some numbers of a row may be equal, or in another order."""
+    if not a.value.dim() or a.value.shape[axis] < 2:
+        return False
+    value, order = a.value.sort(axis)
+    error = torch.zeros_like(value) if a.error is None else a.error.gather(axis, order)
+    n = value.shape[axis]
+    below = (value + error).narrow(axis, 0, n - 1).cummax(axis).values
+    return bool((below >= (value - error).narrow(axis, 1, n - 1)).any())
 
 
 for _name in ("sort", "topk", "kthvalue", "cummax", "cummin"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,10 +75,11 @@ def _batch_inside(x: Tensor) -> Tensor:
 
 def _of_shrink(dy: Tensor, x: Tensor, least: float) -> Tensor:
     """Write the gradient of `softshrink` and of `hardshrink` as a choice."""
-    return torch.where((x >= -least) & (x <= least), 0.0, dy)
+    result: Tensor = torch.where((x >= -least) & (x <= least), 0.0, dy)
+    return result
 
 
-GRADIENTS = {
+GRADIENTS: dict[Any, Callable[..., Any]] = {
     _aten.convolution_backward.default: _of_convolution,
     _aten.softshrink_backward.default: _of_shrink,
     _aten.hardshrink_backward.default: _of_shrink,

@@ -56,6 +56,16 @@ MOVES = VIEWS | frozenset(
 )
 """Operations whose result's error is the operation done on its arguments' errors."""
 
+BY_INDEX = frozenset(
+    getattr(packet, overload)
+    for packet in (
+        *(_aten.scatter, _aten.scatter_add, _aten.scatter_reduce, _aten.index_add),
+        *(_aten.index_put, _aten._unsafe_index_put, _aten.index_reduce),  # noqa: SLF001
+    )
+    for overload in packet.overloads()
+)
+"""Other operations that put numbers where an index says, which a kernel must have, too."""
+
 MADE = frozenset(
     getattr(packet, overload)
     for packet in (

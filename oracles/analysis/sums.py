@@ -247,7 +247,17 @@ def _extreme(
         error = None if a.error is None else a.error.amax(axes, keepdim=keepdim)
     if isinstance(out, Known):
         return error
-    return error, error  # that of the indices: whoever uses them is told
+    return error, None if error is None else _open_index(function, a, axes)
+
+
+def _open_index(function: Callable[..., Tensor], a: Known, axes: tuple[int, ...]) -> Tensor | None:
+    """The error of an index of an extreme: whoever uses it is told where another may be it."""
+    side = 1 if function is torch.amax else -1
+    value, error = side * a.value, a.error
+    assert error is not None
+    least = (value - error).amax(axes, keepdim=True)
+    several = (value + error >= least).sum(axes) > 1
+    return several.double() if bool(several.any()) else None
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", sums=True)

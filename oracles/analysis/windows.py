@@ -224,16 +224,17 @@ def _max_pool_gradient(  # noqa: PLR0913,PLR0917  # aten's own
         place = _taken(tap, dilations, steps, least.shape)
         open_ = (wide[place] >= least) & (several > 1)
         total[place] += torch.where(open_, size, 0.0)
-    inner = tuple(slice(p, p + n) for p, n in zip(before, a.value.shape[-space:], strict=True))
-    made = total[(..., *inner)] + operation(size, a.value, *geometry, indices.value)
-    made = made * growth + total[(..., *inner)]
+    inside = zip(before, a.value.shape[-space:], strict=True)
+    inner: Any = (..., *(slice(p, p + n) for p, n in inside))
+    made = total[inner] + operation(size, a.value, *geometry, indices.value)
+    made = made * growth + total[inner]
     made = made if through is None else made.add_(through)
     return arithmetic.rounded(out, made.add_(n * arithmetic.eta), 0)
 
 
 def _taken(
     tap: Sequence[int], dilation: Sequence[int], stride: Sequence[int], shape: torch.Size
-) -> tuple[object, ...]:
+) -> tuple[Any, ...]:
     """Index what a tap reads of all windows."""
     ends = shape[-len(tap) :]
     parts = zip(tap, dilation, stride, ends, strict=True)

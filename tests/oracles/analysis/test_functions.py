@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
 import pytest
@@ -17,9 +18,7 @@ _SINGLE = [torch.float32]
 _CAST = 2.0**-8  # unit roundoff of bfloat16
 _LIBRARY = 6 * 2.0**-23  # units in the last place, which are below 8: what libraries promise
 
-FUNCTIONS: dict[
-    str, tuple[Callable[[Tensor], Tensor], Callable[[object], object], float, float]
-] = {
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any], float, float]] = {
     "atan": (torch.atan, mpmath.atan, -30, 30),
     "asin": (torch.asin, mpmath.asin, -0.99, 0.99),
     "acos": (torch.acos, mpmath.acos, -0.99, 0.99),

@@ -39,7 +39,7 @@ GEOMETRIES: dict[str, tuple[bool, dict[str, Any], tuple[int, ...]]] = {
 }
 
 
-def _convolution(name: str) -> tuple[Callable[[Tensor, Tensor, Tensor], Tensor], tuple[int, ...]]:
+def _convolution(name: str) -> tuple[Callable[..., Tensor], tuple[int, ...]]:
     transposed, options, shape = GEOMETRIES[name]
     function = F.conv_transpose2d if transposed else F.conv2d
     return lambda x, w, b: function(x, w, b, **options), shape
@@ -69,7 +69,8 @@ def _by_taps(name: str, x: Tensor, w: Tensor, b: Tensor, *, start: bool) -> Tens
         for channel in range(x.shape[1]):
             one, weight = torch.zeros_like(x), torch.zeros_like(w)
             one[:, channel] = x[:, channel]
-            weight[(..., *tap)] = w[(..., *tap)]
+            place: Any = (..., *tap)
+            weight[place] = w[place]
             total = total + function(one, weight, zero)
     return total if start else total + b.view(-1, 1, 1)
 
