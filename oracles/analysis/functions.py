@@ -1,8 +1,8 @@
 """How errors go through functions of a mathematical library, roundings to whole numbers and orders.
 
 A kernel's library is within 8 units in the last place, 2^-20, which is relative, or is absolute
-where a formula by other functions cancels. What an argument's error does follows from where a
-function is steepest, or from its values at the ends of an interval on which it falls nowhere.
+where a formula by other functions cancels. An argument's error is multiplied by the steepest slope,
+or is bounded by the function's values at the ends of an interval on which it falls nowhere.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def _at_ends(
     local: Tensor,
 ) -> Combination:
     """A function that rises everywhere, or falls everywhere, whose own error is `local`."""
-    made = Combination(out, [(1.0, magnitude(local))], arithmetic.eta)
+    result = Combination(out, [(1.0, magnitude(local))], arithmetic.eta)
     if a.error is None:
-        return made
+        return result
     ends = (function(a.value + side * a.error) - out.value for side in (1, -1))
     through = torch.maximum(*(end.abs_() for end in ends)).nan_to_num_(nan=torch.inf)
-    return made.plus(through, 1 + _LIBRARY)
+    return result.plus(through, 1 + _LIBRARY)
 
 
 def _outside(x: Known, low: float, high: float) -> Tensor | None:
@@ -54,11 +54,11 @@ def _outside(x: Known, low: float, high: float) -> Tensor | None:
     return (x.error > 0) & ((x.value - x.error < low) | (x.value + x.error > high))
 
 
-def _promised(made: Combination, open_: Tensor | None) -> Combination | Tensor:
+def _promised(result: Combination, open_: Tensor | None) -> Combination | Tensor:
     """Infinite where nothing is promised."""
     if open_ is None or not bool(open_.any()):
-        return made
-    return made.tensor().masked_fill(open_, torch.inf)
+        return result
+    return result.tensor().masked_fill(open_, torch.inf)
 
 
 def _relative(out: Known) -> Tensor:
@@ -76,29 +76,29 @@ def _atan(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
 
 @rule("asin", poles=True)
 def _asin(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
-    made = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).asin(), _absolute(out))
-    return _promised(made, _outside(a, -1, 1))
+    result = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).asin(), _absolute(out))
+    return _promised(result, _outside(a, -1, 1))
 
 
 @rule("acos", poles=True)
 def _acos(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
-    made = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).acos(), _absolute(out))
-    return _promised(made, _outside(a, -1, 1))
+    result = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).acos(), _absolute(out))
+    return _promised(result, _outside(a, -1, 1))
 
 
 @rule("atan2")
 def _atan2(arithmetic: Arithmetic, out: Known, y: Known, x: Known) -> Combination:
     """A point that moves by r of a distance turns by asin r, and by 2 pi over the cut."""
-    made = Combination(out, [(1.0, magnitude(_relative(out)))], arithmetic.eta)
+    result = Combination(out, [(1.0, magnitude(_relative(out)))], arithmetic.eta)
     if y.error is None and x.error is None:
-        return made
-    ey, ex = (torch.zeros_like(each.value) if each.error is None else each.error for each in (y, x))
+        return result
+    ey, ex = (torch.zeros_like(a.value) if a.error is None else a.error for a in (y, x))
     moved = torch.hypot(ey, ex) / torch.hypot(y.value, x.value)
     turned = torch.where(moved < 1, moved.clamp(max=1).asin(), math.pi)
     cut = (y.size <= ey) & (x.value - ex < 0)
     exact = (ey == 0) & (ex == 0)
     turned = torch.where(cut, 2 * math.pi, turned).masked_fill_(exact, 0)
-    return made.plus(turned.nan_to_num_(nan=2 * math.pi))
+    return result.plus(turned.nan_to_num_(nan=2 * math.pi))
 
 
 @rule("sinh")
@@ -111,10 +111,10 @@ def _sinh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
 def _cosh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     """It rises with the magnitude, by which it is farthest from where it was."""
     local = (a.size * (4 * arithmetic.u) + _LIBRARY).mul_(out.value)
-    made = Combination(out, [(1.0, magnitude(local))], arithmetic.eta)
+    result = Combination(out, [(1.0, magnitude(local))], arithmetic.eta)
     if a.error is None:
-        return made
-    return made.plus((a.size + a.error).cosh_().sub_(out.value), 1 + _LIBRARY)
+        return result
+    return result.plus((a.size + a.error).cosh_().sub_(out.value), 1 + _LIBRARY)
 
 
 @rule("asinh")
@@ -128,14 +128,14 @@ def _acosh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor
     off = a.size * (2 * arithmetic.u)
     off = off if a.error is None else off.add_(a.error)
     moved = replace(a, given=off, memory={})
-    made = _at_ends(arithmetic, out, moved, lambda x: x.clamp(min=1).acosh(), _absolute(out))
-    return _promised(made, _outside(a, 1, math.inf))
+    result = _at_ends(arithmetic, out, moved, lambda x: x.clamp(min=1).acosh(), _absolute(out))
+    return _promised(result, _outside(a, 1, math.inf))
 
 
 @rule("atanh", poles=True)
 def _atanh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
-    made = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).atanh(), _absolute(out))
-    return _promised(made, _outside(a, -1, 1))
+    result = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).atanh(), _absolute(out))
+    return _promised(result, _outside(a, -1, 1))
 
 
 @rule("tan", poles=True)
@@ -164,10 +164,10 @@ def _erfc(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
 def _hypot(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combination | Tensor:
     """By squares a number past the root of the largest overflows, and a small one is lost."""
     lost = 2 * math.sqrt(arithmetic.eta)
-    made = Combination(out, [(_LIBRARY, out)], lost)
+    result = Combination(out, [(_LIBRARY, out)], lost)
     for x in (a, b):
-        made.plus(x.error)
-    return _promised(made, ~(out.size < math.sqrt(LARGEST) / 2) & out.size.isfinite())
+        result.plus(x.error)
+    return _promised(result, ~(out.size < math.sqrt(LARGEST) / 2) & out.size.isfinite())
 
 
 @rule("logaddexp")
@@ -212,7 +212,7 @@ for _name in ("round", "floor", "ceil", "trunc"):
 
 @rule("frac")
 def _fraction(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
-    """What is left of a number may be off by 1 where the whole part may be another."""
+    """The fraction may be off by 1 where the whole part may be another."""
     del out
     jump = monotone(Known(a.value.trunc()), torch.trunc, a)
     return None if jump is None or a.error is None else jump.add_(a.error)
@@ -301,14 +301,14 @@ def _cumprod(arithmetic: Arithmetic, out: Known, a: Known, dim: int, **_: object
 def _of_products(
     arithmetic: Arithmetic, out: Known, a: Known, whole: Callable[[Tensor], Tensor], n: int
 ) -> Tensor:
-    """Of n factors in any order: prod(|a| + e) - prod |a|, and n - 1 roundings.
+    """Bound n factors in any order by prod(|a| + e) - prod |a|, and n - 1 roundings.
 
-    What is flushed of some of the factors is multiplied by the others, as far as they are above 1.
+    The other factors multiply what some of them lose by a flush, as far as they are above 1.
     """
     size = a.size if a.error is None else a.size + a.error
     most = whole(size)
-    made = most * arithmetic.sure.growth(max(n - 1, 0)) + (most - whole(a.size))
+    result = most * arithmetic.sure.growth(max(n - 1, 0)) + (most - whole(a.size))
     above = whole(size.clamp(min=1))
-    made.add_(above, alpha=n * arithmetic.eta)
+    result.add_(above, alpha=n * arithmetic.eta)
     del out
-    return made.masked_fill_(above >= LARGEST, torch.inf)
+    return result.masked_fill_(above >= LARGEST, torch.inf)

@@ -65,7 +65,8 @@ def _of_convolution(  # noqa: PLR0913,PLR0917  # aten's own
 def _batch_last(x: Tensor, groups: int) -> Tensor:
     """[n, g c, ...] as [c, g n, ...]: a group's channels as a batch, and the batch as channels."""
     parts = x.unflatten(1, (groups, x.shape[1] // groups)).permute(2, 1, 0, *range(3, x.dim() + 1))
-    return parts.reshape(parts.shape[0], -1, *x.shape[LEAD:])
+    result: Tensor = parts.reshape(parts.shape[0], -1, *x.shape[LEAD:])
+    return result
 
 
 def _batch_inside(x: Tensor) -> Tensor:

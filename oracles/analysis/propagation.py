@@ -75,11 +75,11 @@ def count_sums(graph: Graph) -> int:
     count = 0
     for node in graph.nodes:
         results = node.meta["val"] if node.target in SUMS else None
-        for made in results if isinstance(results, list | tuple) else [results]:
-            if not isinstance(made, Tensor):
+        for result in results if isinstance(results, list | tuple) else [results]:
+            if not isinstance(result, Tensor):
                 continue
             rows = node.target == _aten._softmax_backward_data.default  # noqa: SLF001
-            count += made.numel() // (made.shape[node.args[2]] or 1 if rows else 1)
+            count += result.numel() // (result.shape[node.args[2]] or 1 if rows else 1)
     _, more = trees(graph)
     return count + more
 

@@ -414,8 +414,8 @@ def _power_of_tensors(
         open_ = (k.error > 0) & ((a.value < 0) | (zero & (k.size <= k.error)))
     if a.error is not None:
         open_ = open_ | ((a.error > 0) & (a.size <= a.error) & (k.size != 0))
-    made = arithmetic.rounded(out, through, EPS_POWER / arithmetic.u)
-    return made.tensor().masked_fill(open_, torch.inf) if bool(open_.any()) else made
+    result = arithmetic.rounded(out, through, EPS_POWER / arithmetic.u)
+    return result.tensor().masked_fill(open_, torch.inf) if bool(open_.any()) else result
 
 
 def _whole_power(

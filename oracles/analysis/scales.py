@@ -110,8 +110,8 @@ def _convolution(
     bias: Tensor | None,
     *geometry: Any,  # noqa: ANN401
 ) -> Tensor:
-    made: Tensor = _aten.convolution(a.square(), w.square(), None, *geometry)
-    size = made.mul_(3).sqrt_()
+    squares: Tensor = _aten.convolution(a.square(), w.square(), None, *geometry)
+    size = squares.mul_(3).sqrt_()
     if bias is not None:
         size += bias.view(-1, *[1] * (out.dim() - 2))
     return torch.maximum(out.abs(), size)

@@ -99,8 +99,8 @@ def _convolution(  # noqa: PLR0913,PLR0917  # aten's own
     geometry = stride, padding, dilation, transposed, output_padding, groups
 
     def convolved(x: Tensor, y: Tensor) -> Tensor:
-        made: Tensor = _aten.convolution(x, y, None, *geometry)
-        return made
+        result: Tensor = _aten.convolution(x, y, None, *geometry)
+        return result
 
     k = addends_of(w.value.shape, stride, dilation, groups, transposed=transposed)
     ea, ew = arithmetic.operand(a), arithmetic.operand(w)
@@ -111,21 +111,21 @@ def _convolution(  # noqa: PLR0913,PLR0917  # aten's own
     else:
         size = convolved(size_a, size_w)
     n = k if bias is None else k + 1
-    made = size * _of_channels(arithmetic, n, w, groups, out.value, transposed=transposed)
+    result = size * _of_channels(arithmetic, n, w, groups, out.value, transposed=transposed)
     if ea is not None:
-        made += convolved(ea, size_w)
+        result += convolved(ea, size_w)
     if ew is not None:
-        made += convolved(a.size, ew)
-    made += 2 * k * arithmetic.eta
+        result += convolved(a.size, ew)
+    result += 2 * k * arithmetic.eta
     if bias is not None:
         growth = arithmetic.sure.growth(k)
         own = bias.size * growth
         own = own if bias.error is None else own.add_(bias.error, alpha=1 + growth)
-        made += by_channel(own, out.value)
-        made += arithmetic.eta
-    if made.numel() and float(size.amax()) >= LARGEST:
-        made = made.masked_fill_(size >= LARGEST, torch.inf)
-    return made
+        result += by_channel(own, out.value)
+        result += arithmetic.eta
+    if result.numel() and float(size.amax()) >= LARGEST:
+        result = result.masked_fill_(size >= LARGEST, torch.inf)
+    return result
 
 
 def _of_channels(
@@ -200,9 +200,9 @@ def _max_pool_gradient(  # noqa: PLR0913,PLR0917  # aten's own
     size = dy.size if dy.error is None else dy.size + dy.error
     through = None if dy.error is None else operation(dy.error, a.value, *geometry, indices.value)
     if a.error is None:
-        made = operation(size, a.value, *geometry, indices.value).mul_(growth)
-        made = made if through is None else made.add_(through)
-        return arithmetic.rounded(out, made.add_(n * arithmetic.eta), 0)
+        result = operation(size, a.value, *geometry, indices.value).mul_(growth)
+        result = result if through is None else result.add_(through)
+        return arithmetic.rounded(out, result.add_(n * arithmetic.eta), 0)
     pool = _aten.max_pool3d_with_indices if space == 3 else _aten.max_pool2d_with_indices
     least = pool(a.value - a.error, *geometry)[0]
     most = a.value + a.error
@@ -219,20 +219,20 @@ def _max_pool_gradient(  # noqa: PLR0913,PLR0917  # aten's own
     taps = list(every(*(range(k) for k in kernel)))
     several = torch.zeros_like(least)
     for tap in taps:
-        several += (wide[_taken(tap, dilations, steps, least.shape)] >= least).double()
+        several += (wide[_places_of(tap, dilations, steps, least.shape)] >= least).double()
     for tap in taps:
-        place = _taken(tap, dilations, steps, least.shape)
+        place = _places_of(tap, dilations, steps, least.shape)
         open_ = (wide[place] >= least) & (several > 1)
         total[place] += torch.where(open_, size, 0.0)
     inside = zip(before, a.value.shape[-space:], strict=True)
     inner: Any = (..., *(slice(p, p + n) for p, n in inside))
-    made = total[inner] + operation(size, a.value, *geometry, indices.value)
-    made = made * growth + total[inner]
-    made = made if through is None else made.add_(through)
-    return arithmetic.rounded(out, made.add_(n * arithmetic.eta), 0)
+    result = total[inner] + operation(size, a.value, *geometry, indices.value)
+    result = result * growth + total[inner]
+    result = result if through is None else result.add_(through)
+    return arithmetic.rounded(out, result.add_(n * arithmetic.eta), 0)
 
 
-def _taken(
+def _places_of(
     tap: Sequence[int], dilation: Sequence[int], stride: Sequence[int], shape: torch.Size
 ) -> tuple[Any, ...]:
     """Index what a tap reads of all windows."""
@@ -262,11 +262,11 @@ def _averaged(
 
     """
     size = a.size if a.error is None else a.size + a.error
-    made = linear(size).mul_(arithmetic.sure.growth(max(n - 1, 0)) * (1 + relative) + relative)
+    result = linear(size).mul_(arithmetic.sure.growth(max(n - 1, 0)) * (1 + relative) + relative)
     if a.error is not None:
-        made.add_(linear(a.error))
-    made.add_(2 * n * arithmetic.eta)
-    return Combination(out, [(1.0, magnitude(made))], 0.0)
+        result.add_(linear(a.error))
+    result.add_(2 * n * arithmetic.eta)
+    return Combination(out, [(1.0, magnitude(result))], 0.0)
 
 
 def _relative(arithmetic: Arithmetic) -> float:
@@ -389,8 +389,8 @@ def _refuse_open_positions(
         gaps = ((abs(place - round(place)), place) for place in places)
         is_open = any(gap and gap <= _POSITION * (place + 1) for gap, place in gaps)
         line = torch.arange(end, dtype=torch.float64).view(1, 1, -1)
-        taken = _aten.upsample_nearest1d(line, [size], scale).flatten().tolist()
-        if is_open or taken != [min(math.floor(place), end - 1) for place in places]:
+        numbers = _aten.upsample_nearest1d(line, [size], scale).flatten().tolist()
+        if is_open or numbers != [min(math.floor(place), end - 1) for place in places]:
             raise UnknownError("takes numbers whose places depend on how a ratio is rounded")
 
 
@@ -438,14 +438,14 @@ def _linear(
     space = _LINEAR[operation]
 
     def upsampled(x: Tensor) -> Tensor:
-        made: Tensor = operation(x, sizes, align, *scales)
-        return made
+        result: Tensor = operation(x, sizes, align, *scales)
+        return result
 
-    made = _averaged(arithmetic, out, a, upsampled, 2 * space + 1, relative=3 * space * NEAREST)
+    result = _averaged(arithmetic, out, a, upsampled, 2 * space + 1, relative=3 * space * NEAREST)
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[space - 1]
     size = a.size if a.error is None else a.size + a.error
     nearby = upsampled(pool(size, _NEAR, stride=1, padding=_NEAR // 2))
-    return made.plus(nearby, _moves(a.value.shape[-space:]))
+    return result.plus(nearby, _moves(a.value.shape[-space:]))
 
 
 def _moves(ends: Sequence[int]) -> float:
@@ -469,12 +469,12 @@ def _linear_gradient(
     space, ends = _LINEAR[operation], shape[LEAD:]
 
     def spread(x: Tensor) -> Tensor:
-        made: Tensor = operation(x, sizes, shape, align, *scales)
-        return made
+        result: Tensor = operation(x, sizes, shape, align, *scales)
+        return result
 
     n = math.prod(2 * -(-size // end) + 2 for size, end in zip(sizes, ends, strict=True))
-    made = _averaged(arithmetic, out, dy, spread, n, relative=3 * space * NEAREST)
+    result = _averaged(arithmetic, out, dy, spread, n, relative=3 * space * NEAREST)
     pool = (_aten.avg_pool1d, _aten.avg_pool2d, _aten.avg_pool3d)[space - 1]
     size = spread(dy.size if dy.error is None else dy.size + dy.error)
     nearby = pool(size, [_NEAR] * space, [1] * space, [_NEAR // 2] * space)
-    return made.plus(nearby, _NEAR**space * _moves(ends))
+    return result.plus(nearby, _NEAR**space * _moves(ends))
