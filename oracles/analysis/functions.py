@@ -160,6 +160,36 @@ def _erfc(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     return _at_ends(arithmetic, out, a, torch.erfc, _absolute(out))
 
 
+@rule("erfinv", poles=True)
+def _erfinv(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
+    result = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).erfinv(), _relative(out))
+    return _promised(result, _outside(a, -1, 1))
+
+
+@rule("lgamma", poles=True)
+def _lgamma(_: Arithmetic, out: Known, a: Known) -> Tensor:
+    """Its slope, which rises above 0, is steepest at an end; nothing is promised below 0."""
+    local = _absolute(out)
+    if a.error is not None:
+        ends = (torch.digamma((a.value + side * a.error).clamp(min=0)).abs() for side in (1, -1))
+        local = local.add_(torch.where(a.error > 0, torch.maximum(*ends) * a.error, 0.0))
+    open_ = a.value <= (0.0 if a.error is None else a.error)
+    return local.masked_fill_(open_ & out.value.isfinite(), torch.inf)
+
+
+@rule("logcumsumexp")
+def _logcumsumexp(arithmetic: Arithmetic, out: Known, a: Known, dim: int) -> Tensor:
+    """n additions of logarithms, of each of which the slopes add up to 1."""
+    if not a.value.dim():
+        return arithmetic.local(out).plus(a.error).tensor()
+    size = a.size.masked_fill(~a.value.isfinite(), 0)
+    n = torch.ones_like(size).cumsum(dim)
+    most = size.cummax(dim).values.add_(n.log())
+    step = most.mul(8 * arithmetic.u + EPS_LOG).add_(EPS_EXP + EPS_LOG + 2 * arithmetic.u)
+    local = step.mul_(n).add_(arithmetic.eta)
+    return local if a.error is None else local.add_(a.error.cummax(dim).values)
+
+
 @rule("hypot")
 def _hypot(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combination | Tensor:
     """By squares a number past the root of the largest overflows, and a small one is lost."""
@@ -243,7 +273,7 @@ def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
 
     def ordered(
         _: Arithmetic,
-        out: Sequence[Known],
+        out: Known | Sequence[Known],
         a: Known,
         *rest: Any,  # noqa: ANN401
         **kwargs: Any,  # noqa: ANN401
@@ -253,7 +283,15 @@ def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
             raise UnknownError("returns numbers in no order")
         place = 1 if operation in {_aten.topk, _aten.kthvalue} else 0
         axis = kwargs.get("dim", rest[place] if len(rest) > place else -1)
-        error = monotone(out[0], lambda x: operation(x, *rest, **kwargs)[0], a)
+        values = out if isinstance(out, Known) else out[0]
+
+        def ordered_values(x: Tensor) -> Tensor:
+            result = operation(x, *rest, **kwargs)
+            return result if isinstance(result, Tensor) else result[0]
+
+        error = monotone(values, ordered_values, a)
+        if isinstance(out, Known):  # the median of all numbers
+            return error
         if (a.error is None and stable) or not _is_open(a, axis):
             return error, None
         return error, torch.ones_like(out[1].value, dtype=torch.float64)
@@ -272,7 +310,7 @@ def _is_open(a: Known, axis: int) -> bool:
     return bool((below >= (value - error).narrow(axis, 1, n - 1)).any())
 
 
-for _name in ("sort", "topk", "kthvalue", "cummax", "cummin"):
+for _name in ("sort", "topk", "kthvalue", "median", "cummax", "cummin"):
     rule(_name)(_ordered_by(getattr(_aten, _name)))
 
 

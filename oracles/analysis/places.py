@@ -46,7 +46,7 @@ MOVES = VIEWS | frozenset(
         *(_aten.take, _aten.index_copy, _aten.diagonal_scatter, _aten.pixel_shuffle),
         *(_aten.pixel_unshuffle, _aten.im2col, _aten.reflection_pad1d, _aten.reflection_pad2d),
         *(_aten.reflection_pad3d, _aten.replication_pad1d, _aten.replication_pad2d),
-        *(_aten.replication_pad3d, _aten.channel_shuffle, _aten.rot90),
+        *(_aten.replication_pad3d, _aten.channel_shuffle, _aten.rot90, _aten.diagonal_copy),
         *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.reshape),
         *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
         *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from kernel_workbench.oracles.analysis.gradients import GRADIENTS
+from kernel_workbench.oracles.analysis.lowered import LOWERED
 
 Reference = Callable[..., Tensor | tuple[Tensor, ...]]
 _aten = torch.ops.aten
@@ -273,6 +273,7 @@ _LOWERED = (
     _aten._native_batch_norm_legit_functional,  # noqa: SLF001
     *(_aten.smooth_l1_loss, _aten.smooth_l1_loss_backward, _aten.huber_loss),
     *(_aten.huber_loss_backward, _aten.xlogy, _aten.special_xlog1py, _aten.binary_cross_entropy),
+    *(_aten.heaviside, _aten.special_entr),
     *(_aten.binary_cross_entropy_backward, _aten.celu, _aten.selu, _aten.softshrink),
     *(_aten._prelu_kernel, _aten._prelu_kernel_backward, _aten.hardshrink, _aten.logit),  # noqa: SLF001
     *(_aten.hardsigmoid_backward, _aten.hardswish_backward, _aten.mish_backward, _aten.addr),
@@ -346,7 +347,7 @@ def _traced(
         return reference(**{**inputs, **dict(zip(names, values, strict=True))})
 
     values, table = tuple(tensors.values()), get_decompositions(_LOWERED)
-    table = {**table, **GRADIENTS}
+    table = {**table, **LOWERED}
     by_operations = attention_by_operations()
     with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad(), by_operations:
         kept = {each: table[each] for each in table if each not in _GELU}

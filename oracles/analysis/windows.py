@@ -24,7 +24,7 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere
 from torch import Tensor
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
-from kernel_workbench.oracles.analysis.gradients import LEAD, along
+from kernel_workbench.oracles.analysis.lowered import LEAD, along
 from kernel_workbench.oracles.analysis.quantities import Combination, Known, magnitude
 from kernel_workbench.oracles.analysis.rules import EPS_DIVISION, UnknownError, monotone, rule
 from kernel_workbench.oracles.analysis.sums import EQUAL

@@ -30,6 +30,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any], flo
     "atanh": (torch.atanh, mpmath.atanh, -0.99, 0.99),
     "log10": (torch.log10, mpmath.log10, 0.01, 90),
     "erfc": (torch.erfc, mpmath.erfc, -4, 4),
+    "erfinv": (torch.erfinv, mpmath.erfinv, -0.99, 0.99),
+    "lgamma": (torch.lgamma, mpmath.loggamma, 0.01, 90),
 }
 
 

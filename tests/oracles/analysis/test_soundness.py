@@ -163,6 +163,18 @@ OPERATIONS = {
     "atanh": Operation(torch.atanh, _within_one),
     "log10": Operation(torch.log10, _positive),
     "erfc": Operation(torch.erfc),
+    "erfinv": Operation(torch.erfinv, _within_one),
+    "lgamma": Operation(torch.lgamma, _positive),
+    "logcumsumexp": Operation(lambda a: a.logcumsumexp(-1), near=0.4),
+    "median": Operation(lambda a: a.median(-1).values),
+    "diagonal": Operation(lambda a: a[:, :16].diag()),
+    "addbmm": Operation(
+        lambda a, b: torch.addbmm(
+            a[:, :8], a.view(16, 16, 4), b.view(16, 4, 16)[:, :, :8], beta=0.3, alpha=1.7
+        ),
+        count=2,
+        near=0.1,
+    ),
     "hypot": Operation(torch.hypot, count=2),
     "logaddexp": Operation(torch.logaddexp, count=2),
     "logaddexp2": Operation(torch.logaddexp2, count=2),

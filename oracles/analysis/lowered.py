@@ -1,4 +1,4 @@
-"""Gradients that torch computes by one operation, written in operations that have rules."""
+"""Operations for which torch has no decomposition, written in operations that have rules."""
 
 from __future__ import annotations
 
@@ -80,9 +80,16 @@ def _of_shrink(dy: Tensor, x: Tensor, least: float) -> Tensor:
     return result
 
 
-GRADIENTS: dict[Any, Callable[..., Any]] = {
+def _addbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Write a sum of a batch's products as a sum."""
+    product = torch.bmm(a, b).sum(0)
+    return torch.add(c if beta == 1 else c * beta, product, alpha=alpha)
+
+
+LOWERED: dict[Any, Callable[..., Any]] = {
     _aten.convolution_backward.default: _of_convolution,
     _aten.softshrink_backward.default: _of_shrink,
     _aten.hardshrink_backward.default: _of_shrink,
+    _aten.addbmm.default: _addbmm,
 }
 """Functions that stand for operations of aten's."""
