@@ -56,7 +56,7 @@ def _of_convolution(  # noqa: PLR0913,PLR0917  # aten's own
         )
         for axis, size in enumerate(weight.shape[LEAD:], LEAD):
             of_weight = of_weight.narrow(axis, 0, size)
-        of_weight = of_weight.transpose(0, 1)
+        of_weight = of_weight.transpose(0, 1).contiguous()  # as aten returns it
     if output_mask[2]:
         of_bias = dy.sum([0, *range(LEAD, dy.dim())])
     return of_x, of_weight, of_bias

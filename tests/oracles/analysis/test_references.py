@@ -91,6 +91,31 @@ def _attention(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     return rounds(torch.softmax(scores, -1), "p") @ z
 
 
+def _batch_norm(x: Tensor, w: Tensor) -> Tensor:
+    return F.batch_norm(x, None, None, w, w, training=True)
+
+
+def _group_norm(x: Tensor, w: Tensor) -> Tensor:
+    return F.group_norm(x, 3, w, w)
+
+
+def _convolution(x: Tensor, y: Tensor) -> Tensor:
+    return F.conv1d(x[None], y[:, :99].reshape(33, 33, 3), y[0, :33], padding=1)[0]
+
+
+def _pooled(x: Tensor, y: Tensor) -> Tensor:
+    image = (x * y).view(3, 11, 1, COLUMNS)
+    return F.max_pool2d(image, (1, 3), 2) + F.avg_pool2d(image, (1, 3), 2)
+
+
+def _upsampled(x: Tensor) -> Tensor:
+    return F.interpolate(x[None, None], scale_factor=2, mode="bilinear")
+
+
+def _smooth_l1(x: Tensor, y: Tensor) -> Tensor:
+    return F.smooth_l1_loss(x, y, reduction="none", beta=0.7)
+
+
 REFERENCES: dict[Callable[..., Tensor], str] = {
     _rms_norm: "xw",
     _layer_norm: "xw",
@@ -104,6 +129,12 @@ REFERENCES: dict[Callable[..., Tensor], str] = {
     _rope: "x",
     _product: "xy",
     _attention: "xyz",
+    _batch_norm: "xw",
+    _group_norm: "xw",
+    _convolution: "xy",
+    _pooled: "xy",
+    _upsampled: "x",
+    _smooth_l1: "xy",
 }
 
 
@@ -148,7 +179,8 @@ def test_emulation_is_within_both_bounds(
         assert bound.probabilistic is not None
         assert bool((error <= bound.deterministic).all())
         assert bool((error <= bound.probabilistic).all())
-        assert bool((bound.probabilistic <= bound.deterministic).all())
+        no_more = bound.probabilistic <= bound.deterministic * (1 + 2.0**-50)  # float64 rounds
+        assert bool(no_more.all())
         large = value.abs() >= value.abs().median()
         assert bool((0.1 * value.abs() > bound.deterministic)[large].any())
 

@@ -16,6 +16,7 @@ from kernel_workbench.oracles.analysis import NoRuleError, Reference, bounds, em
 from kernel_workbench.oracles.analysis.trace import trace
 from kernel_workbench.oracles.analysis.windows import addends_of
 from kernel_workbench.oracles.op import Numerics
+from kernel_workbench.oracles.rounding import whole_products
 
 _SINGLE = [torch.float32]
 
@@ -189,6 +190,18 @@ def test_cut_operands_of_a_convolution_are_within_the_bound_of_tf32_alone() -> N
         error = (computed.double() - exact).abs()
         assert bool((error <= wide.deterministic).all())
         assert bool((error > plain.deterministic).any())
+
+
+def test_convolutions_of_an_emulation_read_whole_operands() -> None:
+    """cuDNN would cut them otherwise; a process's own choice comes back."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        with whole_products():
+            assert not torch.backends.cudnn.allow_tf32
+        assert torch.backends.cudnn.allow_tf32
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {
