@@ -8,6 +8,7 @@ compositions (`silu`, `native_layer_norm`) to operations that have rules.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -464,7 +465,8 @@ def _told_of(error: Exception, reference: Reference) -> str:
     """Name the reference, with the last of its lines that ran before an error."""
     file, _ = _place(reference)
     frames = walk_tb(error.__traceback__)
-    ran = [line for frame, line in frames if frame.f_code.co_filename == file]
+    ran = [str(line) for frame, line in frames if frame.f_code.co_filename == file]
+    ran = ran or re.findall(rf"{re.escape(file)}:(\d+){_NAMED}", str(error))  # of a graph's node
     name = getattr(reference, "__name__", "the reference")
     return f"{file}:{ran[-1]}: {name}" if ran else told(reference)
 
@@ -473,6 +475,11 @@ def _why(error: Exception) -> str:
     """Say why a reference can't be made a graph, on one line."""
     if "DataDependent" in type(error).__name__ or "SymInt" in str(error):
         return _DEPENDS
+    if "mutating a non-functional tensor" in str(error):
+        return (
+            "changes a tensor that is none of its arguments, as a module's own state may be; pass "
+            "the tensor as an argument, and return what it becomes"
+        )
     first = next(iter(str(error).strip().splitlines()), "")
     return f"can't be traced: {type(error).__name__}: {first}"[:_MOST_SAID]
 

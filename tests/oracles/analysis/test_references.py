@@ -212,6 +212,15 @@ def _changes(x: Tensor) -> Tensor:
     return x * 2
 
 
+_STATE = torch.zeros(5, 7, dtype=torch.float64)
+
+
+def _changes_a_state(x: Tensor) -> Tensor:
+    y = x * 2
+    _STATE.add_(y)
+    return _STATE * y
+
+
 def _sorts(x: Tensor) -> Tensor:
     order = torch.sort((x > 0) * 0.3).indices
     return x.gather(-1, order)
@@ -242,6 +251,7 @@ def _picks(x: Tensor) -> Tensor:
         (_draws, "torch.nn.functional.dropout draws random numbers"),
         (_branches, "depends on a tensor's values"),
         (_changes, "changes its input x"),
+        (_changes_a_state, "changes a tensor that is none of its arguments"),
         (_sorts, "indices that depend on rounded values"),
         (_sorts_backward, "the gradient of torch.sort is given indices"),
         (_digamma, "torch.digamma has no rule"),
