@@ -18,6 +18,7 @@ from torch import Tensor
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.quantities import Combination, Known, magnitude, number
 from kernel_workbench.oracles.analysis.rules import (
+    EPS_DIVISION,
     EPS_POWER,
     UnknownError,
     log_shrunk,
@@ -222,15 +223,26 @@ def _log_of_two(arithmetic: Arithmetic, out: Known, a: Known, b: Known, slope: f
     return local.add_(errors[0] if len(errors) == 1 else torch.maximum(*errors))
 
 
+def _to_decimals(arithmetic: Arithmetic, out: Known, a: Known, decimals: int) -> Tensor:
+    """Round a multiple by a power of 10, and divide by that."""
+    scale, off = 10.0**decimals, EPS_DIVISION + 2 * arithmetic.u
+    large = Known(a.value * scale)
+    error = large.size * off + arithmetic.eta
+    error = error if a.error is None else error.add_(a.error, alpha=scale * (1 + off))
+    jump = monotone(Known(large.value.round()), torch.round, replace(large, given=error))
+    assert jump is not None
+    return jump.mul_((1 + off) / scale).add_(out.size, alpha=off).add_(arithmetic.eta)
+
+
 def _rounded_by(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor | None]:
     def whole(
-        _: Arithmetic,
+        arithmetic: Arithmetic,
         out: Known,
         a: Known,
         **kwargs: Any,  # noqa: ANN401
     ) -> Tensor | None:
         if kwargs.get("decimals"):
-            raise UnknownError("rounds to decimals, which no rule is for; scale before and after")
+            return _to_decimals(arithmetic, out, a, kwargs["decimals"])
         return monotone(out, function, a)
 
     return whole
@@ -323,30 +335,41 @@ def _prod(
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
     **_: object,
 ) -> Tensor:
-    def whole(x: Tensor) -> Tensor:
+    del out
+
+    def whole(change: Callable[[Known], Tensor]) -> Tensor:
+        x = change(a)
         return x.prod() if dim is None else x.prod(dim, keepdim=keepdim)
 
     n = a.value.numel() if dim is None else a.value.shape[dim] if a.value.dim() else 1
-    return _of_products(arithmetic, out, a, whole, n)
+    return of_products(arithmetic, whole, n)
 
 
 @rule("cumprod", sums=True)
 def _cumprod(arithmetic: Arithmetic, out: Known, a: Known, dim: int, **_: object) -> Tensor:
+    del out
     n = a.value.shape[dim] if a.value.dim() else 1
-    return _of_products(arithmetic, out, a, lambda x: x.cumprod(dim), n)
+    return of_products(arithmetic, lambda change: change(a).cumprod(dim), n)
 
 
-def _of_products(
-    arithmetic: Arithmetic, out: Known, a: Known, whole: Callable[[Tensor], Tensor], n: int
+def of_products(
+    arithmetic: Arithmetic, whole: Callable[[Callable[[Known], Tensor]], Tensor], n: int
 ) -> Tensor:
     """Bound n factors in any order by prod(|a| + e) - prod |a|, and n - 1 roundings.
 
     The other factors multiply what some of them lose by a flush, as far as they are above 1.
+
+    Args:
+        arithmetic: of the kernel.
+        whole: the product, as a function of what is done to each tensor of factors first.
+        n: how many factors a number has, at most.
+
     """
-    size = a.size if a.error is None else a.size + a.error
-    most = whole(size)
-    result = most * arithmetic.sure.growth(max(n - 1, 0)) + (most - whole(a.size))
-    above = whole(size.clamp(min=1))
+
+    def largest(x: Known) -> Tensor:
+        return x.size if x.error is None else x.size + x.error
+
+    most, above = whole(largest), whole(lambda x: largest(x).clamp(min=1))
+    result = most * arithmetic.sure.growth(max(n - 1, 0)) + (most - whole(lambda x: x.size))
     result.add_(above, alpha=n * arithmetic.eta)
-    del out
     return result.masked_fill_(above >= LARGEST, torch.inf)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
+from kernel_workbench.oracles.analysis.functions import of_products
 from kernel_workbench.oracles.analysis.quantities import (
     Combination,
     Known,
@@ -153,8 +154,10 @@ def _scatter_reduce(
     The largest of numbers is off by no more than the largest of their errors. A mean is a sum, and
     a division by a whole number.
     """
+    if reduce in _MULTIPLIES:
+        return _multiplied(arithmetic, a, dim, index, source, include_self=include_self)
     if reduce not in _ADDS | _EXTREMES | {"mean"}:
-        raise UnknownError(f"reduces by {reduce!r}, which no rule is for; write it as products")
+        raise UnknownError(f"reduces by {reduce!r}, which no rule is for")
     before, error = (_zero(x) if x.error is None else x.error for x in (a, source))
     if reduce in _EXTREMES:
         if a.exact and source.exact:
@@ -176,8 +179,22 @@ def _scatter_reduce(
     return arithmetic.rounded(out, total.tensor() / count, EPS_DIVISION / arithmetic.u)
 
 
-_ADDS, _EXTREMES = {"add", "sum"}, {"amax", "amin"}
+_ADDS, _EXTREMES, _MULTIPLIES = {"add", "sum"}, {"amax", "amin"}, {"multiply", "prod"}
 SUMS |= {_aten.scatter.reduce, _aten.scatter.value_reduce}
+
+
+def _multiplied(
+    arithmetic: Arithmetic, a: Known, dim: int, index: Known, source: Known, *, include_self: bool
+) -> Tensor:
+    """Multiply the numbers that come to one place."""
+    ones = torch.ones_like(a.value)
+    count = ones.scatter_add(dim, index.value, torch.ones_like(source.value))
+
+    def whole(change: Callable[[Known], Tensor]) -> Tensor:
+        factors = change(a), dim, index.value, change(source), "prod"
+        return torch.scatter_reduce(*factors, include_self=include_self)
+
+    return of_products(arithmetic, whole, int(count.amax()) if count.numel() else 1)
 
 
 def _added(

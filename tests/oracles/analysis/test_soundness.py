@@ -131,6 +131,10 @@ OPERATIONS = {
     "scatter_reduce by extreme": Operation(
         lambda a: torch.zeros(16, 8).scatter_reduce(-1, _PLACES, a, "amin")
     ),
+    "scatter_reduce by product": Operation(
+        lambda a: torch.full((16, 8), 0.7).scatter_reduce(-1, _PLACES, a, "prod"), _near_one
+    ),
+    "round to decimals": Operation(lambda a: torch.round(a, decimals=1)),
     "fill": Operation(lambda a: a.clone().fill_(a[3, 5])),
     "attention": Operation(
         lambda a, b: F.scaled_dot_product_attention(a[None], b[None], b[None], is_causal=True)[0],
