@@ -123,9 +123,14 @@ def _convolution(  # noqa: PLR0913,PLR0917  # aten's own
         own = own if bias.error is None else own.add_(bias.error, alpha=1 + growth)
         result += by_channel(own, out.value)
         result += arithmetic.eta
-    if result.numel() and float(size.amax()) >= LARGEST:
-        result = result.masked_fill_(size >= LARGEST, torch.inf)
-    return result
+    return _without_overflow(result, size)
+
+
+def _without_overflow(error: Tensor, size: Tensor) -> Tensor:
+    """Return the error, infinite where some order of addends of this total size overflows."""
+    if not size.numel() or float(size.amax()) < LARGEST:
+        return error
+    return error.masked_fill(~(size < LARGEST), torch.inf)
 
 
 def _of_channels(
@@ -226,10 +231,11 @@ def _max_pool_gradient(  # noqa: PLR0913,PLR0917  # aten's own
         total[place] += torch.where(open_, size, 0.0)
     inside = zip(before, a.value.shape[-space:], strict=True)
     inner: Any = (..., *(slice(p, p + n) for p, n in inside))
-    result = total[inner] + operation(size, a.value, *geometry, indices.value)
-    result = result * growth + total[inner]
+    whole = total[inner] + operation(size, a.value, *geometry, indices.value)
+    result = whole * growth + total[inner]
     result = result if through is None else result.add_(through)
-    return arithmetic.rounded(out, result.add_(n * arithmetic.eta), 0)
+    result = _without_overflow(result.add_(n * arithmetic.eta), whole)
+    return arithmetic.rounded(out, result, 0)
 
 
 def _places_of(
@@ -262,11 +268,13 @@ def _averaged(
 
     """
     size = a.size if a.error is None else a.size + a.error
-    result = linear(size).mul_(arithmetic.sure.growth(max(n - 1, 0)) * (1 + relative) + relative)
+    total = linear(size)
+    result = total * (arithmetic.sure.growth(max(n - 1, 0)) * (1 + relative) + relative)
     if a.error is not None:
         result.add_(linear(a.error))
     result.add_(2 * n * arithmetic.eta)
-    return Combination(out, [(1.0, magnitude(result))], 0.0)
+    # A kernel may divide after it has added up.
+    return Combination(out, [(1.0, magnitude(_without_overflow(result, total * n)))], 0.0)
 
 
 def _relative(arithmetic: Arithmetic) -> float:

@@ -311,3 +311,13 @@ def test_average_of_equal_numbers_is_that_number_to_some_roundings() -> None:
     (large,) = bounds(lambda x: F.avg_pool2d(x, 9), {"x": x}, Numerics(), _SINGLE)
     assert math.isclose(float(small.deterministic.max()) / (0.1 * 2.0**-24), 3 + 6, rel_tol=1e-3)
     assert math.isclose(float(large.deterministic.max()) / (0.1 * 2.0**-24), 80 + 6, rel_tol=1e-3)
+
+
+def test_window_of_which_some_order_overflows_is_promised_nothing() -> None:
+    """The mean of large numbers is finite, and their sum isn't; their neighbours are bounded."""
+    x = torch.ones(1, 1, 8)
+    x[..., :2] = 3e38
+    w = torch.tensor([[[1.0, -1.0]]])
+    for function in (lambda x: F.avg_pool1d(x, 2), lambda x: F.conv1d(x, w.to(x.dtype), None, 2)):
+        (bound,) = bounds(function, {"x": x}, Numerics(), _SINGLE)
+        assert bound.deterministic[0, 0].isinf().tolist() == [True, False, False, False]
