@@ -75,13 +75,16 @@ def tf32(x: Tensor) -> Tensor:
 
 @contextmanager
 def whole_products() -> Iterator[None]:
-    """Products of whole fp32 operands, whatever the process or its environment chose for others.
+    """Compute products and convolutions of whole fp32 operands.
 
-    A container may set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, and an emulation would be off by 2^-10.
+    A container may set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, and cuDNN's convolutions cut operands if
+    nothing is set: an emulation would be off by 2^-10.
     """
-    before = torch.get_float32_matmul_precision()
+    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
         torch.set_float32_matmul_precision(before)

@@ -48,9 +48,18 @@ _BLOCK = 64  # rows that stay in a cache
 _SOME = 2**13  # of an output's numbers, evenly spaced: whether most are so is asked of them
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
 _aten = torch.ops.aten
-_PRODUCTS = {
-    *(_aten.mm.default, _aten.bmm.default, _aten.mv.default, _aten.dot.default),
-    *(_aten.addmm.default, _aten.baddbmm.default, _aten.matmul.default),
+_LAST, _FIRST = slice(-2, None), slice(2)
+# Where the operands are that tensor cores cut, of operations that have some.
+_OPERANDS = {
+    _aten.mm.default: _LAST,
+    _aten.bmm.default: _LAST,
+    _aten.mv.default: _LAST,
+    _aten.dot.default: _LAST,
+    _aten.addmm.default: _LAST,
+    _aten.baddbmm.default: _LAST,
+    _aten.matmul.default: _LAST,
+    _aten.convolution.default: _FIRST,
+    _aten.convolution_backward.default: slice(3),
 }
 _EXPONENTIALS = {
     *(_aten.exp.default, _aten.exp2.default, _aten.sigmoid.default, _aten.silu.default),
@@ -264,9 +273,10 @@ class _Kernel(TorchDispatchMode):
             x, name, dtype = args
             to = self.arithmetic.dtype if dtype is None else dtype
             return x.to(to).to(x.dtype) if self.arithmetic.casts(name) else x.clone()
-        if func in _PRODUCTS and self.arithmetic.numerics.tf32_operands:
-            *rest, a, b = args
-            args = (*rest, tf32(a), tf32(b))
+        if func in _OPERANDS and self.arithmetic.numerics.tf32_operands:
+            cut = list(args)
+            cut[_OPERANDS[func]] = map(tf32, args[_OPERANDS[func]])
+            args = tuple(cut)
         made = func(*args, **(kwargs or {}))
         if func in _EXPONENTIALS and not self.arithmetic.numerics.gradual_underflow:
             made.masked_fill_(made.abs() < FLUSHED, 0)

@@ -32,6 +32,7 @@ from kernel_workbench.oracles.analysis.quantities import (
 )
 from kernel_workbench.oracles.analysis.rules import SUMS, added, is_power_of_two
 from kernel_workbench.oracles.analysis.sums import axes_of, is_flat
+from kernel_workbench.oracles.analysis.windows import addends_of, by_channel, flat_filters
 from kernel_workbench.oracles.rounding import NEAREST
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ _FACTORS = _overloads(_aten.mul) | _DIV
 _AXES = _overloads(_aten.sum) | _MEAN | _RUNNING
 _PRODUCTS = _overloads(_aten.mm, _aten.bmm, _aten.mv, _aten.dot, _aten.matmul)
 _ADDED_PRODUCTS = _overloads(_aten.addmm, _aten.baddbmm)
+_CONVOLUTIONS = _overloads(_aten.convolution)
 _PASSES = MOVES | _NEG | _WHERE | _PAD | _FACTORS
 _JOINS = _ADDS | _AXES
-_YIELDS = (_JOINS | _PRODUCTS | _ADDED_PRODUCTS | _PASSES) - _MEAN
+_YIELDS = (_JOINS | _PRODUCTS | _ADDED_PRODUCTS | _CONVOLUTIONS | _PASSES) - _MEAN
 _ORDERED = _JOINS | _FACTORS  # whose result may differ by the order of additions
 
 
@@ -193,6 +195,8 @@ def _of_operation(
         beta, alpha = (kwargs.get(item, 1) for item in ("beta", "alpha"))
         product = _scaled(_of_product(args[1], args[2], arithmetic), alpha)
         return _joined(product, _leaf(args[0]), beta, node.meta["val"].shape)
+    if target in _CONVOLUTIONS:
+        return _of_convolution(*args, arithmetic=arithmetic)
     if target in _FACTORS:
         return _of_factor(target, args, kwargs)
     if target in _NEG:
@@ -410,3 +414,43 @@ def _of_product(a: Pair, b: Pair, arithmetic: Arithmetic) -> Terms:
         summed=True,
         varies=not flat,
     )
+
+
+def _of_convolution(
+    a: Pair,
+    b: Pair,
+    bias: Pair | None,
+    *geometry: Any,  # noqa: ANN401
+    arithmetic: Arithmetic,
+) -> Terms:
+    """Take each product of a convolution for a term, which is rounded once, and its bias."""
+    stride, _, dilation, transposed, _, groups = geometry
+    x, y = a.known(a.sure), b.known(b.sure)
+
+    def convolved(one: Tensor, other: Tensor) -> Tensor:
+        result: Tensor = _aten.convolution(one, other, None, *geometry)
+        return result
+
+    def error(x: Known, y: Known) -> Tensor | None:
+        ea, eb = arithmetic.operand(x), arithmetic.operand(y)
+        left = None if ea is None else convolved(ea, y.size if eb is None else y.size + eb)
+        return added(left, None if eb is None else convolved(x.size, eb))
+
+    k = addends_of(b.value.shape, stride, dilation, groups, transposed=transposed)
+    sure, size = error(x, y), convolved(x.size, y.size)
+    same = a.likely is a.sure and b.likely is b.sure
+    terms = Terms(
+        count=max(k, 1),
+        size=size,
+        sure=sure,
+        likely=sure if same else error(a.known(a.likely), b.known(b.likely)),
+        roundings=1.0,
+        own=k,
+        lost=2 * k,
+        summed=True,
+        varies=not bool(flat_filters(b.value, groups, transposed=transposed).any()),
+    )
+    if bias is None:
+        return terms
+    of_channels = _leaf(bias).after(lambda x: by_channel(x, size))
+    return _joined(terms, of_channels, 1.0, size.shape)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
+from kernel_workbench.oracles.analysis.functions import of_products
 from kernel_workbench.oracles.analysis.quantities import (
     Combination,
     Known,
@@ -42,6 +43,11 @@ MOVES = VIEWS | frozenset(
     getattr(packet, overload)
     for packet in (
         *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.unbind),
+        *(_aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.unsafe_chunk, _aten.chunk),
+        *(_aten.take, _aten.index_copy, _aten.diagonal_scatter, _aten.pixel_shuffle),
+        *(_aten.pixel_unshuffle, _aten.im2col, _aten.reflection_pad1d, _aten.reflection_pad2d),
+        *(_aten.reflection_pad3d, _aten.replication_pad1d, _aten.replication_pad2d),
+        *(_aten.replication_pad3d, _aten.channel_shuffle, _aten.rot90, _aten.diagonal_copy),
         *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.reshape),
         *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
         *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),
@@ -50,6 +56,16 @@ MOVES = VIEWS | frozenset(
     for overload in packet.overloads()
 )
 """Operations whose result's error is the operation done on its arguments' errors."""
+
+BY_INDEX = frozenset(
+    getattr(packet, overload)
+    for packet in (
+        *(_aten.scatter, _aten.scatter_add, _aten.scatter_reduce, _aten.index_add),
+        *(_aten.index_put, _aten._unsafe_index_put, _aten.index_reduce),  # noqa: SLF001
+    )
+    for overload in packet.overloads()
+)
+"""Other operations that put numbers where an index says, which a kernel must have, too."""
 
 MADE = frozenset(
     getattr(packet, overload)
@@ -138,8 +154,10 @@ def _scatter_reduce(
     The largest of numbers is off by no more than the largest of their errors. A mean is a sum, and
     a division by a whole number.
     """
+    if reduce in _MULTIPLIES:
+        return _multiplied(arithmetic, a, dim, index, source, include_self=include_self)
     if reduce not in _ADDS | _EXTREMES | {"mean"}:
-        raise UnknownError(f"reduces by {reduce!r}, which no rule is for; write it as products")
+        raise UnknownError(f"reduces by {reduce!r}, which no rule is for")
     before, error = (_zero(x) if x.error is None else x.error for x in (a, source))
     if reduce in _EXTREMES:
         if a.exact and source.exact:
@@ -161,8 +179,22 @@ def _scatter_reduce(
     return arithmetic.rounded(out, total.tensor() / count, EPS_DIVISION / arithmetic.u)
 
 
-_ADDS, _EXTREMES = {"add", "sum"}, {"amax", "amin"}
+_ADDS, _EXTREMES, _MULTIPLIES = {"add", "sum"}, {"amax", "amin"}, {"multiply", "prod"}
 SUMS |= {_aten.scatter.reduce, _aten.scatter.value_reduce}
+
+
+def _multiplied(
+    arithmetic: Arithmetic, a: Known, dim: int, index: Known, source: Known, *, include_self: bool
+) -> Tensor:
+    """Multiply the numbers that come to one place."""
+    ones = torch.ones_like(a.value)
+    count = ones.scatter_add(dim, index.value, torch.ones_like(source.value))
+
+    def whole(change: Callable[[Known], Tensor]) -> Tensor:
+        factors = change(a), dim, index.value, change(source), "prod"
+        return torch.scatter_reduce(*factors, include_self=include_self)
+
+    return of_products(arithmetic, whole, int(count.amax()) if count.numel() else 1)
 
 
 def _added(

@@ -14,13 +14,19 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_map
 
-from kernel_workbench.oracles.analysis import atoms, gelu, sums  # noqa: F401  # they register rules
+from kernel_workbench.oracles.analysis import (  # noqa: F401  # they register rules
+    atoms,
+    functions,
+    gelu,
+    sums,
+    windows,
+)
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.chains import Terms, terms_of, trees
-from kernel_workbench.oracles.analysis.places import MADE, MOVES, VIEWS, of_constants
+from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES, VIEWS, of_constants
 from kernel_workbench.oracles.analysis.quantities import Combination, Known, added_up
 from kernel_workbench.oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
-from kernel_workbench.oracles.analysis.trace import CODES, ROUNDS, NoRuleError
+from kernel_workbench.oracles.analysis.trace import CODES, ROUNDS, NoRuleError, function_of
 from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
@@ -68,10 +74,12 @@ def count_sums(graph: Graph) -> int:
     """How many sums a graph makes: of so many the probable form holds together."""
     count = 0
     for node in graph.nodes:
-        made = node.meta["val"] if node.target in SUMS else None
-        if isinstance(made, Tensor):
+        results = node.meta["val"] if node.target in SUMS else None
+        for result in results if isinstance(results, list | tuple) else [results]:
+            if not isinstance(result, Tensor):
+                continue
             rows = node.target == _aten._softmax_backward_data.default  # noqa: SLF001
-            count += made.numel() // (made.shape[node.args[2]] or 1 if rows else 1)
+            count += result.numel() // (result.shape[node.args[2]] or 1 if rows else 1)
     _, more = trees(graph)
     return count + more
 
@@ -223,8 +231,8 @@ class Propagation:
         except Exception as error:
             message = " ".join(str(error).split())[:_MOST_SAID]
             raise NoRuleError(
-                f"{self.where(node)}: the rule of {node.target} isn't written for these arguments "
-                f"({type(error).__name__}: {message}); write it in other operations"
+                f"{self.where(node)}: the rule of {function_of(node)} isn't written for these "
+                f"arguments ({type(error).__name__}: {message}); write it in other operations"
             ) from error
 
     def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
@@ -310,18 +318,14 @@ class Propagation:
             return _marked(arithmetic, *args)
         if target in MADE:
             return of_constants(out.value)
+        if target in MOVES and exact:
+            return None
+        if (target in MOVES or target in BY_INDEX) and any(map(_is_open_index, knowns)):
+            raise NoRuleError(
+                f"{self.where(node)}: {function_of(node)} is given indices that depend on rounded "
+                "values, of which a kernel may have others"
+            )
         if target in MOVES:
-            if exact:
-                return None
-            if any(
-                not each.exact
-                and not each.value.is_floating_point()
-                and each.value.dtype != torch.bool
-                for each in knowns
-            ):
-                raise NoRuleError(
-                    f"{self.where(node)}: {target} is given indices that depend on rounded values"
-                )
             return target(*_mapped(args, _moved), **_mapped(kwargs, _moved))  # type: ignore[operator]
         outs = [out] if isinstance(out, Known) else out
         if exact and not any(each.value.is_floating_point() for each in outs):
@@ -329,13 +333,13 @@ class Propagation:
         found = RULES.get(target)
         if found is None:
             raise NoRuleError(
-                f"{self.where(node)}: the errors of {target} have no rule; write it in operations "
-                "that have one (docs/derivations/analysis.md)"
+                f"{self.where(node)}: {function_of(node)} has no rule for its errors; write it in "
+                "operations that have one (docs/derivations/analysis.md)"
             )
         try:
             return found(arithmetic, out, *args, **kwargs)
         except UnknownError as error:
-            raise NoRuleError(f"{self.where(node)}: {target} {error}") from error
+            raise NoRuleError(f"{self.where(node)}: {function_of(node)} {error}") from error
 
 
 def _value(target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -480,6 +484,12 @@ def _mapped(tree: Any, change: Callable[[Any], object]) -> Any:  # noqa: ANN401
     if isinstance(tree, dict):
         return {name: _mapped(each, change) for name, each in tree.items()} if tree else tree
     return [_mapped(each, change) for each in tree]
+
+
+def _is_open_index(known: Known) -> bool:
+    """Ask if it holds whole numbers of which a kernel may have others."""
+    is_whole = not known.value.is_floating_point() and known.value.dtype != torch.bool
+    return is_whole and not known.exact
 
 
 def _moved(known: Known) -> Tensor:

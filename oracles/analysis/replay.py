@@ -34,7 +34,9 @@ from kernel_workbench.oracles.analysis.propagation import (
 )
 from kernel_workbench.oracles.analysis.rules import SUMS
 from kernel_workbench.oracles.analysis.trace import ROUNDS
+from kernel_workbench.oracles.analysis.windows import addends_of
 
+_aten = torch.ops.aten
 _REPLAYS = 4
 _PLACES = 4096  # that a tensor's random numbers may begin at
 _CHANCE = 4  # four draws come to a fourth of their root mean square in one of 150 elements
@@ -58,6 +60,11 @@ def largest_ratio(graph: Graph, longest: int) -> float:
 
 def _sizes(node: Node) -> Iterator[int]:
     """Of its arguments, along which it may add up: along one axis, or all."""
+    if node.target == _aten.convolution.default:
+        _, weight, _, stride, _, dilation, transposed, _, groups = node.args
+        shape = weight.meta["val"].shape  # type: ignore[union-attr]
+        yield addends_of(shape, stride, dilation, groups, transposed=transposed)  # type: ignore[arg-type]
+        return
     for each in node.all_input_nodes:
         yield from each.meta["val"].shape
         made = node.meta["val"]

@@ -46,7 +46,7 @@ from kernel_workbench.oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
 
 _aten = torch.ops.aten
 EPS_DIVISION = 2.0**-22  # relative: div.full, sqrt.approx and rsqrt.approx of PTX are within it
-_EPS_POWER = 2.0**-20  # relative: powf is within 8 units in the last place
+EPS_POWER = 2.0**-20  # relative: powf is within 8 units in the last place
 _EPS_CIRCLE = 2.0**-20  # absolute: sin.approx and cos.approx of PTX
 _EPS_ERF = 2.0**-21  # absolute: erff is within 2 units in the last place; one to spare
 _LITTLE = 2.0**-10  # an error whose square is next to nothing
@@ -246,10 +246,47 @@ def _div(
     a: Known | float,
     b: Known | float,
     rounding_mode: str | None = None,
-) -> Combination | None:
-    if rounding_mode is not None:
-        raise UnknownError("rounds to whole numbers")
-    return _quotient(arithmetic, out, number(a), b)
+) -> Combination | Tensor | None:
+    x = number(a)
+    if rounding_mode is None:
+        return _quotient(arithmetic, out, x, b)
+    quotient = Known(x.value / number(b).value)
+    quotient = replace(quotient, given=_quotient(arithmetic, quotient, x, b))
+    whole = torch.floor if rounding_mode == "floor" else torch.trunc
+    return monotone(Known(whole(quotient.value)), whole, quotient)
+
+
+@rule("floor_divide", poles=True)
+def _floor_divide(
+    arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float
+) -> Combination | Tensor | None:
+    return _div(arithmetic, out, a, b, "floor")
+
+
+def _rest(whole: Callable[[Tensor], Tensor]) -> Rule:
+    """a - q b with q = a / b rounded to a whole number, which may be the next where a is near."""
+
+    def rest(arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float) -> Combination:
+        x, y = number(a), number(b)
+        quotient = Known(x.value / y.value)
+        quotient = replace(quotient, given=_quotient(arithmetic, quotient, x, b))
+        times = Known(whole(quotient.value))
+        jump = monotone(times, whole, quotient)
+        size = y.size if y.error is None else y.size + y.error
+        through = times.size * y.size * (2 * arithmetic.u)
+        if jump is not None:
+            through = through + jump * size
+        if y.error is not None:
+            through = through + times.size * y.error
+        if x.error is not None:
+            through = through + x.error
+        return arithmetic.rounded(out, through)
+
+    return rest
+
+
+rule("remainder", poles=True)(_rest(torch.floor))
+rule("fmod", poles=True)(_rest(torch.trunc))
 
 
 @rule("reciprocal", poles=True)
@@ -272,10 +309,36 @@ def _handed_on(out: Known, a: Known) -> Combination | Tensor | None:
     return Combination(out, [], 0.0).plus_term(own, out).plus(others)
 
 
-@rule("abs", "relu")
+@rule("abs")
 def _nonnegative(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
     out.mark_nonnegative()
     return a.error
+
+
+def monotone(out: Known, function: Callable[..., Tensor], *arguments: Known) -> Tensor | None:
+    """Bound a function that falls nowhere by what it is at the ends of its arguments' intervals.
+
+    Args:
+        out: the result.
+        function: of as many tensors as there are arguments.
+        arguments: the numbers that it is of; a saturated one hands no error on.
+
+    Returns:
+        max(f(v + e) - f(v), f(v) - f(v - e)); None where all arguments are exact.
+
+    """
+    if all(x.error is None for x in arguments):
+        return None
+    high = function(*(x.value if x.error is None else x.value + x.error for x in arguments))
+    low = function(*(x.value if x.error is None else x.value - x.error for x in arguments))
+    error = torch.maximum(high - out.value, out.value - low)
+    return error.nan_to_num_(nan=0.0, posinf=torch.inf)  # NaN where the result isn't finite
+
+
+@rule("relu")
+def _relu(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
+    out.mark_nonnegative()
+    return monotone(out, torch.relu, a)
 
 
 @rule("sqrt")
@@ -288,7 +351,7 @@ def square_root(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     return arithmetic.rounded(out, through, EPS_DIVISION / arithmetic.u)
 
 
-def _shrunk(error: Tensor, value: Tensor) -> Tensor:
+def log_shrunk(error: Tensor, value: Tensor) -> Tensor:
     """log(1 - error / value): how far the logarithm may be off, below 0; infinite at a pole."""
     return (error / value).clamp_(max=1).neg_().log1p_()
 
@@ -298,7 +361,7 @@ def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
     through = None
     if a.error is not None:
-        through = _shrunk(a.error, a.value).mul_(-_HALF).expm1_().mul_(out.value)
+        through = log_shrunk(a.error, a.value).mul_(-_HALF).expm1_().mul_(out.value)
     return arithmetic.rounded(out, through, 1.5 * EPS_DIVISION / arithmetic.u)  # as 1 / sqrt(a)
 
 
@@ -307,13 +370,13 @@ def _pow(
     arithmetic: Arithmetic, out: Known, a: Known | float, k: Known | float
 ) -> Combination | Tensor | None:
     if isinstance(a, Known) and isinstance(k, Known):
-        raise UnknownError("has a power that is a tensor")
+        return _power_of_tensors(arithmetic, out, number(a), number(k))
     if isinstance(k, Known):  # a^k = exp(k log a)
         assert not isinstance(a, Known)
         exponent, steep = number(k), abs(math.log(a))
         off = exponent.size * (steep * 4 * arithmetic.u)
         off = off if exponent.error is None else off.add_(exponent.error, alpha=steep)
-        return arithmetic.rounded(out, off.expm1_().mul_(out.value), _EPS_POWER / arithmetic.u)
+        return arithmetic.rounded(out, off.expm1_().mul_(out.value), EPS_POWER / arithmetic.u)
     assert isinstance(a, Known)
     if float(k).is_integer() and k >= 0:
         return _whole_power(arithmetic, out, a, int(k))
@@ -321,8 +384,8 @@ def _pow(
         return _ROOTS[k](arithmetic, out, a)
     off = out.value.log().abs_().mul_(4 * arithmetic.u)
     if a.error is not None:
-        off.sub_(_shrunk(a.error, a.size), alpha=abs(k))
-    return arithmetic.rounded(out, off.expm1_().mul_(out.size), _EPS_POWER / arithmetic.u)
+        off.sub_(log_shrunk(a.error, a.size), alpha=abs(k))
+    return arithmetic.rounded(out, off.expm1_().mul_(out.size), EPS_POWER / arithmetic.u)
 
 
 _ROOTS: dict[float, Callable[[Arithmetic, Known, Known], Combination | None]] = {
@@ -330,6 +393,29 @@ _ROOTS: dict[float, Callable[[Arithmetic, Known, Known], Combination | None]] = 
     -0.5: _rsqrt,
     -1.0: _reciprocal,
 }
+
+
+def _power_of_tensors(
+    arithmetic: Arithmetic, out: Known, a: Known, k: Known
+) -> Combination | Tensor:
+    """exp(k log a) of two tensors; nothing is promised of one below 0 with a power that is off."""
+    log = a.size.log().abs_()
+    off = out.size.log().abs_().mul_(4 * arithmetic.u)
+    if a.error is not None:
+        shrunk = log_shrunk(a.error, a.size).neg_()
+        off = off + shrunk * (k.size if k.error is None else k.size + k.error)
+    if k.error is not None:
+        off = off + torch.where(k.error > 0, log * k.error, 0.0)
+    through = off.expm1().mul_(out.size)
+    zero = a.size == 0
+    through = torch.where(zero | (out.size == 0), 0.0, through)
+    open_ = torch.zeros_like(zero)
+    if k.error is not None:
+        open_ = (k.error > 0) & ((a.value < 0) | (zero & (k.size <= k.error)))
+    if a.error is not None:
+        open_ = open_ | ((a.error > 0) & (a.size <= a.error) & (k.size != 0))
+    result = arithmetic.rounded(out, through, EPS_POWER / arithmetic.u)
+    return result.tensor().masked_fill(open_, torch.inf) if bool(open_.any()) else result
 
 
 def _whole_power(
@@ -386,17 +472,15 @@ def multiplied(
     return made, d.rest * (1 + most), most
 
 
-def _exponent_growth(
-    arithmetic: Arithmetic, a: Known, slope: float = 1.0, spare: float = 0.0
-) -> tuple[Tensor, float]:
+def _exponent_growth(arithmetic: Arithmetic, a: Known, slope: float = 1.0) -> tuple[Tensor, float]:
     """expm1(d) of how far, d, the exponent that a kernel takes exp of may be off; the largest d.
 
     In natural logarithms.
     """
     u = 2 * arithmetic.u * slope
-    if a.exact and (most := spare + u * a.most) <= min(_TINY, _LITTLE):  # without a look at d
-        return torch.add(scalar(spare * (1 + most)), a.size, alpha=u * (1 + most)), most
-    d = torch.add(scalar(spare), a.size, alpha=u)
+    if a.exact and (most := u * a.most) <= min(_TINY, _LITTLE):  # without a look at d
+        return a.size * (u * (1 + most)), most
+    d = a.size * u
     d = d if a.error is None else d.add_(a.error, alpha=slope)
     most = float(d.amax()) if d.numel() else 0.0
     if not most < torch.inf:
@@ -440,7 +524,7 @@ def _log(
     arithmetic: Arithmetic, out: Known, a: Known, slope: float = 1.0, spare: float = 0.0
 ) -> Tensor:
     local = out.size.clamp(min=1).mul_(EPS_LOG + 2 * arithmetic.u).add_(spare)
-    return local if a.error is None else local.sub_(_shrunk(a.error, a.value), alpha=slope)
+    return local if a.error is None else local.sub_(log_shrunk(a.error, a.value), alpha=slope)
 
 
 @rule("log2", poles=True)
@@ -456,13 +540,21 @@ def _log1p(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
 @rule("sigmoid")
 def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
-    slope = out.once("slope", lambda: torch.addcmul(out.value, out.value, out.value, value=-1))
-    through, most = _exponent_growth(arithmetic, a, spare=EPS_EXP)
-    through.mul_(slope)
-    if most <= math.log(2):
+    d = torch.add(scalar(EPS_EXP), a.size, alpha=2 * arithmetic.u)
+    d = d if a.error is None else d.add_(a.error)
+    most = EPS_EXP + 2 * arithmetic.u * a.most
+    if not (a.exact and most <= _LITTLE):
+        most = float(d.amax()) if d.numel() else 0.0
+    if most <= _LITTLE:
+        slope = out.once("slope", lambda: torch.addcmul(out.value, out.value, out.value, value=-1))
+        through = grow(d, most).mul_(slope)
         out.of_value["most"] = 2.0
-    else:  # it may be all there is
-        through = through.fmin(torch.maximum(out.value, 1 - out.value))
+    else:
+        if not most < torch.inf:
+            d.masked_fill_(a.value.isneginf(), 0)  # exp of it is 0, exactly
+        ends = monotone(out, torch.sigmoid, replace(a, given=d, memory={}))
+        assert ends is not None
+        through = ends
     roundings = 1 + EPS_DIVISION / arithmetic.u
     through.mul_(arithmetic.grown(1.0, roundings)).add_(arithmetic.eta)
     return Combination(out, [(roundings * arithmetic.u, out)], 0.0).plus(through)
@@ -503,18 +595,39 @@ def _sign(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
     return None if a.error is None else (a.size <= a.error).double().mul_(2)
 
 
-@rule("clamp", "clamp_min", "clamp_max")
+@rule("clamp")
 def _clamp(
-    _: Arithmetic, out: Known, a: Known, low: Known | float | None = None, *rest: Known | float
+    _: Arithmetic,
+    out: Known,
+    a: Known,
+    low: Known | float | None = None,
+    high: Known | float | None = None,
 ) -> Tensor | None:
-    del out
-    return _largest(*(number(each).error for each in (a, low, *rest) if each is not None))
+    """The least of the upper limit and the larger of a number and the lower limit."""
+    limits = [None if limit is None else number(limit) for limit in (low, high)]
+
+    def clamped(x: Tensor, *ends: Tensor) -> Tensor:
+        rest = iter(ends)
+        if limits[0] is not None:
+            x = torch.maximum(x, next(rest).to(x.device))
+        return x if limits[1] is None else torch.minimum(x, next(rest).to(x.device))
+
+    return monotone(out, clamped, number(a), *(limit for limit in limits if limit is not None))
 
 
-@rule("maximum", "minimum")
-def _larger(_: Arithmetic, out: Known, a: Known, b: Known) -> Tensor | None:
-    del out
-    return _largest(number(a).error, number(b).error)
+@rule("maximum", "clamp_min")
+def _larger(_: Arithmetic, out: Known, a: Known, b: Known | float) -> Tensor | None:
+    return monotone(out, _on_one_device(torch.maximum), number(a), number(b))
+
+
+@rule("minimum", "clamp_max")
+def _smaller(_: Arithmetic, out: Known, a: Known, b: Known | float) -> Tensor | None:
+    return monotone(out, _on_one_device(torch.minimum), number(a), number(b))
+
+
+def _on_one_device(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Apply to a number of the CPU beside a tensor on a GPU."""
+    return lambda x, y: function(x, y.to(x.device))
 
 
 def _largest(*errors: Tensor | None) -> Tensor | None:
@@ -598,4 +711,7 @@ def _to_copy(_: Arithmetic, out: Known, a: Known, **kwargs: object) -> Tensor | 
         return a.error
     if out.value.is_floating_point():
         return number(a).error
-    raise UnknownError("makes whole numbers of values that a kernel has with errors")
+    jump = monotone(Known(a.value.trunc()), torch.trunc, a) if a.value.is_floating_point() else None
+    if jump is None or bool(jump.any()) or out.value.dtype == torch.bool:
+        raise UnknownError("makes whole numbers of values that a kernel has with errors")
+    return None  # no whole number is near to one of them

@@ -102,6 +102,28 @@ def _product(out: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.maximum(out.abs(), (a.square() @ b.square()).mul_(3).sqrt_())
 
 
+@_of("convolution", reads=True)
+def _convolution(
+    out: Tensor,
+    a: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    *geometry: Any,  # noqa: ANN401
+) -> Tensor:
+    squares: Tensor = _aten.convolution(a.square(), w.square(), None, *geometry)
+    size = squares.mul_(3).sqrt_()
+    if bias is not None:
+        size += bias.view(-1, *[1] * (out.dim() - 2))
+    return torch.maximum(out.abs(), size)
+
+
+@_of("avg_pool2d", "avg_pool3d", reads=True)
+def _pooled(out: Tensor, a: Tensor, kernel: Any, *rest: Any) -> Tensor:  # noqa: ANN401
+    pool = _aten.avg_pool3d if len(kernel) == 3 else _aten.avg_pool2d
+    size = torch.minimum(pool(a, kernel, *rest), pool(a.square(), kernel, *rest).mul_(3).sqrt_())
+    return torch.maximum(out.abs(), size)
+
+
 @_of("addmm", "baddbmm", reads=True)
 def _added_product(
     out: Tensor, c: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1

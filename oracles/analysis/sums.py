@@ -13,7 +13,7 @@ The probable G isn't for rows whose addends are all but equal: their roundings a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,10 +21,17 @@ from torch import Tensor
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.quantities import Combination, Known, number
-from kernel_workbench.oracles.analysis.rules import UnknownError, added, product, rule, square_root
+from kernel_workbench.oracles.analysis.rules import (
+    UnknownError,
+    added,
+    monotone,
+    product,
+    rule,
+    square_root,
+)
 
 _FIRST = 8  # numbers that are looked at first
-_EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are taken for equal
+EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are taken for equal
 
 
 def axes_of(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -47,12 +54,12 @@ def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tenso
             first, mean = a.value, total / n
             for axis in axes:
                 first = first.narrow(axis, 0, min(_FIRST, first.shape[axis]))
-            apart = (first.abs() - mean).abs() > 4 * _EQUAL * mean
+            apart = (first.abs() - mean).abs() > 4 * EQUAL * mean
             if bool(apart.amax(axes).all()):
                 return None
         high = a.value.amax(axes, keepdim=True)
         low = a.value.amin(axes, keepdim=True)
-        flat = high - low <= _EQUAL * torch.maximum(high, -low)
+        flat = high - low <= EQUAL * torch.maximum(high, -low)
         return flat if bool(flat.any()) else None
 
     return a.once_of_value(("flat", axes), found)
@@ -200,20 +207,57 @@ def _cumsum(arithmetic: Arithmetic, out: Known, a: Known, dim: int, **_: object)
     return made if a.error is None else made.add_(a.error.cumsum(dim))
 
 
-@rule("amax", "amin", "max", "min")
-def _extreme(
+@rule("amax", "max")
+def _largest(
     _: Arithmetic,
     out: Known | Sequence[Known],
     a: Known,
     dim: Known | int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> object:
+    return _extreme(torch.amax, out, a, dim, keepdim=keepdim)
+
+
+@rule("amin", "min")
+def _least(
+    _: Arithmetic,
+    out: Known | Sequence[Known],
+    a: Known,
+    dim: Known | int | Sequence[int] | None = None,
+    keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
+) -> object:
+    return _extreme(torch.amin, out, a, dim, keepdim=keepdim)
+
+
+def _extreme(
+    function: Callable[..., Tensor],
+    out: Known | Sequence[Known],
+    a: Known,
+    dim: Known | int | Sequence[int] | None,
+    *,
+    keepdim: bool,
+) -> object:
     if isinstance(dim, Known):
         raise UnknownError("of two tensors is `maximum` or `minimum`; write that")
-    error = None if a.error is None else a.error.amax(axes_of(a.value, dim), keepdim=keepdim)
+    axes = axes_of(a.value, dim)
+    if a.value.is_floating_point():
+        result = out if isinstance(out, Known) else out[0]
+        error = monotone(result, lambda x: function(x, axes, keepdim=keepdim), a)
+    else:
+        error = None if a.error is None else a.error.amax(axes, keepdim=keepdim)
     if isinstance(out, Known):
         return error
-    return error, error  # that of the indices: whoever uses them is told
+    return error, None if error is None else _open_index(function, a, axes)
+
+
+def _open_index(function: Callable[..., Tensor], a: Known, axes: tuple[int, ...]) -> Tensor | None:
+    """The error of an index of an extreme: whoever uses it is told where another may be it."""
+    side = 1 if function is torch.amax else -1
+    value, error = side * a.value, a.error
+    assert error is not None
+    least = (value - error).amax(axes, keepdim=True)
+    several = (value + error >= least).sum(axes) > 1
+    return several.double() if bool(several.any()) else None
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", sums=True)

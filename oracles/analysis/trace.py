@@ -8,10 +8,13 @@ compositions (`silu`, `native_layer_norm`) to operations that have rules.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -21,10 +24,12 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx import traceback as lines
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
+
+from kernel_workbench.oracles.analysis.lowered import LOWERED
 
 Reference = Callable[..., Tensor | tuple[Tensor, ...]]
 _aten = torch.ops.aten
@@ -79,27 +84,13 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
     return marked
 
 
-def attention_by_operations(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001,FBT002  # torch's own
-    scale: float | None = None,
-    enable_gqa: bool = False,  # noqa: FBT001,FBT002
-) -> Tensor:
-    """Compute PyTorch's attention by products and a softmax, which have rules.
+def attention_by_operations() -> AbstractContextManager[None]:
+    """Have PyTorch's attention computed by products and a softmax, which have rules.
 
     PyTorch may call a kernel for it otherwise, whose operation is marked as random even where
     nothing is dropped.
     """
-    output: Tensor = _aten._scaled_dot_product_attention_math(  # noqa: SLF001  # torch's own name
-        *(query, key, value, attn_mask, dropout_p, is_causal),
-        scale=scale,
-        enable_gqa=enable_gqa,
-    )[0]
-    return output
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 class Precision(TorchFunctionMode):
@@ -116,6 +107,7 @@ class Precision(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.dtype, self.file, self.declared = dtype, file, declared or {}
+        self.followed: set[Any] = set()  # nodes of autograd
 
     def __torch_function__(
         self,
@@ -126,17 +118,21 @@ class Precision(TorchFunctionMode):
     ) -> object:
         """Run a function of torch's with other dtypes."""
         del types
-        if self.file:
-            self._tell()
-        named = dict(kwargs or {})
+        mark = self._tell(func) if self.file else ""
+        result = self._run(func, args, dict(kwargs or {}))
+        if mark:
+            self._follow(result, mark)
+        return result
+
+    def _run(
+        self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> object:
         if getattr(func, "namespace", "") == ROUNDS.namespace:
             return func(*args, **named)
         if func == _DTYPE_OF and id(args[0]) in self.declared:
-            asks = sys._getframe(1).f_code.co_filename  # noqa: SLF001  # torch itself asks, too
+            asks = sys._getframe(2).f_code.co_filename  # noqa: SLF001  # torch itself asks, too
             if asks == self.file:
                 return self.declared[id(args[0])]
-        if func is functional.scaled_dot_product_attention:
-            func = attention_by_operations
         if func in _HALVES:
             return rounds(args[0].to(self.dtype), "", _HALVES[func])
         if func in {Tensor.float, Tensor.double}:
@@ -157,13 +153,43 @@ class Precision(TorchFunctionMode):
         with _disable_current_modes() if held and detect_fake_mode() else nullcontext():
             return func(*map(kept, args), **{name: kept(each) for name, each in named.items()})
 
-    def _tell(self) -> None:
+    def _tell(self, func: Callable[..., Any]) -> str:
+        """Mark the nodes to come with a line of the file and the function that it calls.
+
+        Returns:
+            The mark; empty where no line of the file runs.
+
+        """
         frame = sys._getframe(2)  # noqa: SLF001  # the one way to the caller's line
         while frame is not None:
             if frame.f_code.co_filename == self.file:
-                lines.set_stack_trace([f"{self.file}:{frame.f_lineno}"])
-                return
+                mark = f"{self.file}:{frame.f_lineno}{_NAMED}{name_of(func)}"
+                lines.set_stack_trace([mark])
+                return mark
             frame = frame.f_back  # type: ignore[assignment]
+        return ""
+
+    def _follow(self, result: object, mark: str) -> None:
+        """Have the gradients of what a function computed marked as that function's."""
+        roots = [x.grad_fn for x in tree_leaves(result) if isinstance(x, Tensor)]
+        named = mark.replace(_NAMED, f"{_NAMED}the gradient of ")
+        while roots:
+            root = roots.pop()
+            if root is None or root in self.followed:
+                continue
+            self.followed.add(root)
+            root.register_prehook(lambda *_: lines.set_stack_trace([named]))
+            roots += [before for before, _ in root.next_functions]
+
+
+_NAMED = "\t"  # between a line and the function that it calls
+
+
+@cache
+def name_of(func: Callable[..., Any]) -> str:
+    """Name a function of torch's as a user writes it."""
+    name = str(resolve_name(func) or getattr(func, "__name__", func))
+    return name.removesuffix(".__get__")
 
 
 _INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
@@ -243,6 +269,20 @@ _LOWERED = (
     *(_aten.std_mean, _aten.linalg_vector_norm, _aten.norm),
     *(_aten.addcmul, _aten.addcdiv, _aten.lerp, _aten.rsub, _aten.embedding, _aten.addmv),
     *(_aten.embedding_dense_backward, _aten.select_backward, _aten.slice_backward),
+    *(_aten.native_batch_norm, _aten.native_batch_norm_backward, _aten.native_group_norm_backward),
+    *(_aten._native_batch_norm_legit, _aten._native_batch_norm_legit_no_training),  # noqa: SLF001
+    _aten._native_batch_norm_legit_functional,  # noqa: SLF001
+    *(_aten.smooth_l1_loss, _aten.smooth_l1_loss_backward, _aten.huber_loss),
+    *(_aten.huber_loss_backward, _aten.xlogy, _aten.special_xlog1py, _aten.binary_cross_entropy),
+    *(_aten.heaviside, _aten.special_entr),
+    *(_aten.binary_cross_entropy_backward, _aten.celu, _aten.selu, _aten.softshrink),
+    *(_aten._prelu_kernel, _aten._prelu_kernel_backward, _aten.hardshrink, _aten.logit),  # noqa: SLF001
+    *(_aten.hardsigmoid_backward, _aten.hardswish_backward, _aten.mish_backward, _aten.addr),
+    *(_aten.threshold, _aten.dist, _aten.trace, _aten.aminmax, _aten.deg2rad, _aten.ldexp),
+    *(_aten.soft_margin_loss, _aten.multi_margin_loss, _aten.nansum, _aten.linalg_cross),
+    *(_aten.index_fill, _aten.diag_embed, _aten.sinc),
+    *(_aten.nll_loss2d_forward, _aten.nll_loss2d_backward, _aten.sgn, _aten.logit_backward),
+    *(_aten.unfold_backward, _aten._euclidean_dist, _aten._weight_norm_interface),  # noqa: SLF001
     _aten._safe_softmax,  # noqa: SLF001
     _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
 )
@@ -308,7 +348,9 @@ def _traced(
         return reference(**{**inputs, **dict(zip(names, values, strict=True))})
 
     values, table = tuple(tensors.values()), get_decompositions(_LOWERED)
-    with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad():
+    table = {**table, **LOWERED}
+    by_operations = attention_by_operations()
+    with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad(), by_operations:
         kept = {each: table[each] for each in table if each not in _GELU}
         graph = _lowered(reference, called, values, kept)
         if not all(map(_stays, graph.graph.nodes)):
@@ -317,9 +359,11 @@ def _traced(
     for node in graph.graph.nodes:
         tags = getattr(node.target, "tags", ()) if node.op == "call_function" else ()
         if torch.Tag.nondeterministic_seeded in tags:
-            raise NoRuleError(f"{line_of(node, reference)}: {node.target} draws random numbers")
+            raise NoRuleError(
+                f"{line_of(node, reference)}: {function_of(node)} draws random numbers"
+            )
         if torch.Tag.data_dependent_output in tags or _is_open(node.meta.get("val")):
-            raise NoRuleError(f"{line_of(node, reference)}: {node.target} {_DEPENDS}")
+            raise NoRuleError(f"{line_of(node, reference)}: {function_of(node)} {_DEPENDS}")
         if node.target == _aten.copy_.default and node.args[0].op == "placeholder":
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
             raise NoRuleError(f"{told(reference)} changes its input {name}")
@@ -357,6 +401,8 @@ def _simplified(made: GraphModule) -> GraphModule:
     for node in list(graph.nodes):
         if node.target in _SAME:
             node.replace_all_uses_with(node.all_input_nodes[0])
+        elif node.target == _aten.as_strided.default and _is_reshape(*node.args):
+            node.target, node.args = _aten.reshape.default, node.args[:2]
         elif node.target in _BY_NUMBERS and _is_expanded(*node.args):
             (small, *sizes), numbers = node.args[0].args, node.args[1:]
             with graph.inserting_before(node):
@@ -384,6 +430,14 @@ def _merge(graph: Graph) -> None:
                 node.replace_all_uses_with(first)
 
 
+def _is_reshape(x: Any, shape: Any, stride: Any, offset: int | None = None) -> bool:  # noqa: ANN401
+    """Ask if strides only give a tensor's numbers, all of them in their order, another shape."""
+    before = x.meta["val"]
+    after = torch.empty(shape, device="meta")
+    whole = before.is_contiguous() and before.numel() == after.numel()
+    return whole and not offset and after.stride() == tuple(stride)
+
+
 def _is_expanded(x: object, *numbers: object) -> bool:
     """Whether it is a tensor that was a smaller one, beside which there are numbers alone."""
     expanded = isinstance(x, Node) and x.target == _aten.expand.default
@@ -404,13 +458,28 @@ def _lowered(
         lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
         return _simplified(_graph(lowered, *values, table=table))
     except Exception as error:
-        raise NoRuleError(f"{told(reference)} {_why(error)}") from error
+        raise NoRuleError(f"{_told_of(error, reference)} {_why(error)}") from error
+
+
+def _told_of(error: Exception, reference: Reference) -> str:
+    """Name the reference, with the last of its lines that ran before an error."""
+    file, _ = _place(reference)
+    frames = walk_tb(error.__traceback__)
+    ran = [str(line) for frame, line in frames if frame.f_code.co_filename == file]
+    ran = ran or re.findall(rf"{re.escape(file)}:(\d+){_NAMED}", str(error))  # of a graph's node
+    name = getattr(reference, "__name__", "the reference")
+    return f"{file}:{ran[-1]}: {name}" if ran else told(reference)
 
 
 def _why(error: Exception) -> str:
     """Say why a reference can't be made a graph, on one line."""
     if "DataDependent" in type(error).__name__ or "SymInt" in str(error):
         return _DEPENDS
+    if "mutating a non-functional tensor" in str(error):
+        return (
+            "changes a tensor that is none of its arguments, as a module's own state may be; pass "
+            "the tensor as an argument, and return what it becomes"
+        )
     first = next(iter(str(error).strip().splitlines()), "")
     return f"can't be traced: {type(error).__name__}: {first}"[:_MOST_SAID]
 
@@ -435,4 +504,10 @@ def told(reference: Reference) -> str:
 
 def line_of(node: Node, reference: Reference) -> str:
     """file:line of the reference's that a node comes from, or that the reference begins in."""
-    return node.stack_trace or ":".join(map(str, _place(reference)))
+    line = (node.stack_trace or "").partition(_NAMED)[0]
+    return line or ":".join(map(str, _place(reference)))
+
+
+def function_of(node: Node) -> str:
+    """Name the function that a user wrote for a node; aten's operation where none is known."""
+    return (node.stack_trace or "").partition(_NAMED)[2] or str(node.target)

@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kernel_workbench.oracles.analysis import NoRuleError, bounds, truth
-from kernel_workbench.oracles.analysis.trace import attention_by_operations
+from kernel_workbench.oracles.analysis.trace import attention_by_operations, name_of
 from kernel_workbench.oracles.op import Argument, Numerics
 from kernel_workbench.oracles.reference.signature import (
     Array,
@@ -38,9 +37,9 @@ _NUMBERS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 class _Watch(TorchDispatchMode):
     """Refuses what a reference mustn't do, as it does it."""
 
-    def __init__(self, function: Function, inputs: Mapping[str, Argument]) -> None:
+    def __init__(self, function: Function, inputs: Mapping[str, Argument], inside: _Inside) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.function = function
+        self.function, self.inside = function, inside
         # Whole numbers that follow from those given, which branches may go by.
         self.whole = {id(each): each for each in inputs.values() if _is_whole(each)}
         self.names = {
@@ -51,12 +50,15 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self._refuse(f"it draws random numbers ({func}); pass them as an argument")
+            self._refuse(
+                f"it draws random numbers ({self._called(func)}); pass them as an argument"
+            )
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         is_whole = bool(given) and all(id(each) in self.whole for each in given)
         if torch.Tag.data_dependent_output in func.tags and not is_whole:
             self._refuse(
-                f"it goes by a tensor's values ({func}); write torch.where for a branch by values"
+                f"it goes by a tensor's values ({self._called(func)}); write torch.where for a "
+                "branch by values"
             )
         if func is torch.ops.aten.view.dtype and _NUMBERS & {args[0].dtype, args[1]}:
             self._refuse(
@@ -74,6 +76,10 @@ class _Watch(TorchDispatchMode):
             self.whole |= {id(each): each for each in tree_leaves(made) if _is_whole(each)}
         return made
 
+    def _called(self, operation: object) -> object:
+        """Name what the reference called that made an operation."""
+        return operation if self.inside.calls is None else name_of(self.inside.calls)
+
     def _refuse(self, told: str) -> None:
         raise OpError(f"{_line(self.function, traceback.extract_stack())}: {told}")
 
@@ -84,14 +90,14 @@ class _Inside(TorchFunctionMode):
     def __init__(self, function: Function) -> None:
         super().__init__()
         self.function = function
+        self.calls: Any = None  # the function of torch's that the reference called last
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _LEAVES and args[0].is_floating_point():
             where = _line(self.function, traceback.extract_stack())
             told = "where errors can't be followed; write it in operations of torch"
             raise OpError(f"{where}: it leaves PyTorch by {func.__name__}, {told}")
-        if func is functional.scaled_dot_product_attention:
-            func = attention_by_operations
+        self.calls = func
         return func(*args, **(kwargs or {}))
 
 
@@ -170,7 +176,8 @@ def check(
         if not size
     )
     with one_sentence(written, f"it fails in float64{where_empty}"):
-        with _Inside(written), _Watch(written, wide):
+        inside = _Inside(written)
+        with attention_by_operations(), inside, _Watch(written, wide, inside):
             function(**wide)
         exact = truth(function, inputs)
     if len(exact) != len(signature.outputs):

@@ -92,7 +92,7 @@ class _Tensor(_Read):
 
 
 class _Definition(_Read):
-    name: str = Field(pattern=r"^\w+$")  # of ids, whose parts stand between dashes
+    name: str = Field(pattern=r"^\w[\w.]*$")  # of ids, whose parts stand between dashes
     axes: dict[str, Annotated[_Const | _Var | _Expression, Field(discriminator="type")]]
     inputs: dict[str, _Tensor]
     outputs: dict[str, _Tensor]

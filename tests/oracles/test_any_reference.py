@@ -64,6 +64,25 @@ _WORKS = {
         _MN,
         'return x.scatter_reduce(1, i, x[:, :3], "amax")',
     ),
+    "scatter_reduce by product": (
+        f"{_X}, {_I}",
+        _MN,
+        'return x.scatter_reduce(1, i, x[:, :3], "prod")',
+    ),
+    "a convolution": (
+        _X,
+        _MN,
+        "return F.conv1d(x[:, None], x.new_ones(1, 1, 3) / 3, padding=1)[:, 0]",
+    ),
+    "a max pool": (_X, _MN, "return F.max_pool1d(x[:, None] * 1.1, 3, 1, 1)[:, 0]"),
+    "an average pool": (_X, _MN, "return F.avg_pool1d(x[:, None], 3, 1, 1)[:, 0]"),
+    "numbers in order": (_X, _MN, "return torch.sort(x * 1.1, -1).values"),
+    "a median": (_X, _M, "return (x * 1.1).median(-1).values"),
+    "a product of a row": (_X, _M, "return (1 + x / 8).prod(-1)"),
+    "whole numbers as real ones": (_X, _MN, "return torch.round(x * 3.3) + x"),
+    "an inverse sine": (_X, _MN, "return torch.asin(torch.tanh(x))"),
+    "a saturated number": (_X, _MN, "return (x * 1.1).clamp(-0.1, 0.3)"),
+    "a root by math": (_X, _MN, "return x * math.sqrt(x.shape[1])"),
     "rows of a table": (f"{_X}, {_I}", 'Float[Tensor, "m 3 m"]', "return x.T[i]"),
     "embedding": (f"{_X}, {_I}", 'Float[Tensor, "m 3 m"]', "return F.embedding(i, x.T)"),
     "a list of whole numbers": (
@@ -115,11 +134,11 @@ _WORKS = {
 }
 # Functions that are refused, and a part of the sentence.
 _REFUSED = {
-    "scatter by product": (
-        f"{_X}, {_I}",
+    "an inverse": (
+        _X,
         _MN,
-        'return x.scatter_reduce(1, i, x[:, :3], "prod")',
-        "prod",
+        "return x @ torch.linalg.inv(x.T @ x)",
+        "torch.linalg.inv has no rule",
     ),
     "attention with dropout": (
         _X,

@@ -218,6 +218,17 @@ def test_axes_that_follow_from_others_are_no_sizes(read: _Read) -> None:
     assert attention.geometry(case)["q"].shape == (3, 4, 16)
 
 
+def test_definition_whose_name_has_dots_and_which_imports_math_is_read(tmp_path: Path) -> None:
+    """A name with a version in it, and a reference that takes a root of a number."""
+    reference = "import math\nimport torch\n\ndef run(A, B):\n    return A @ B.T * math.sqrt(2.0)\n"
+    made = PRODUCT | {"name": "product.n64.k32", "reference": reference}
+    op = read_definition(written(tmp_path, made)[0])
+    op.check()
+    case = next(iter(op.cases()))
+    assert op.name == "product.n64.k32"
+    assert case.id().startswith("product.n64.k32")
+
+
 def test_definition_without_free_axes_has_cases(tmp_path: Path) -> None:
     """Of one shape, in each layout and distribution."""
     made = definition(

@@ -43,6 +43,20 @@ def _positive(normal: Tensor) -> Tensor:
     return normal.abs() + 0.1
 
 
+def _near_one(normal: Tensor) -> Tensor:
+    return 1 + normal / 8
+
+
+def _within_one(normal: Tensor) -> Tensor:
+    return normal.tanh() * 0.95
+
+
+def _image(a: Tensor, space: int) -> Tensor:
+    """2 images of a line, of a plane or of a volume, of [16, 64] numbers."""
+    shape = {1: (2, 12, 42), 2: (2, 5, 10, 10), 3: (2, 2, 6, 6, 6)}[space]
+    return a.flatten()[: math.prod(shape)].view(shape)
+
+
 _ONES = torch.arange(64) % 3 == 0
 _PLACES = torch.arange(64).expand(16, -1) % 8
 
@@ -117,6 +131,10 @@ OPERATIONS = {
     "scatter_reduce by extreme": Operation(
         lambda a: torch.zeros(16, 8).scatter_reduce(-1, _PLACES, a, "amin")
     ),
+    "scatter_reduce by product": Operation(
+        lambda a: torch.full((16, 8), 0.7).scatter_reduce(-1, _PLACES, a, "prod"), _near_one
+    ),
+    "round to decimals": Operation(lambda a: torch.round(a, decimals=1)),
     "fill": Operation(lambda a: a.clone().fill_(a[3, 5])),
     "attention": Operation(
         lambda a, b: F.scaled_dot_product_attention(a[None], b[None], b[None], is_causal=True)[0],
@@ -129,6 +147,97 @@ OPERATIONS = {
     ),
     "embedding": Operation(lambda a: F.embedding(torch.tensor([1, 5, 1]), a)),
     "pad": Operation(lambda a: F.pad(a, (1, 2), value=3.0)),
+    "hardtanh": Operation(lambda a: F.hardtanh(a, -0.3, 0.1)),
+    "minimum": Operation(torch.minimum, count=2),
+    "amin": Operation(lambda a: a.amin(-1)),
+    "sort": Operation(lambda a: a.sort(-1).values),
+    "topk": Operation(lambda a: a.topk(3, -1).values),
+    "cumprod": Operation(lambda a: a.cumprod(-1), _near_one),
+    "prod": Operation(lambda a: a.prod(-1), _near_one),
+    "power of two tensors": Operation(lambda a, b: a**b, _positive, count=2),
+    "atan": Operation(torch.atan),
+    "asin": Operation(torch.asin, _within_one),
+    "acos": Operation(torch.acos, _within_one),
+    "atan2": Operation(torch.atan2, count=2),
+    "sinh": Operation(torch.sinh),
+    "cosh": Operation(torch.cosh),
+    "tan": Operation(torch.tan, _within_one),
+    "asinh": Operation(torch.asinh),
+    "acosh": Operation(torch.acosh, lambda normal: normal.abs() + 1.2),
+    "atanh": Operation(torch.atanh, _within_one),
+    "log10": Operation(torch.log10, _positive),
+    "erfc": Operation(torch.erfc),
+    "erfinv": Operation(torch.erfinv, _within_one),
+    "lgamma": Operation(torch.lgamma, _positive),
+    "logcumsumexp": Operation(lambda a: a.logcumsumexp(-1), near=0.4),
+    "median": Operation(lambda a: a.median(-1).values),
+    "diagonal": Operation(lambda a: a[:, :16].diag()),
+    "addbmm": Operation(
+        lambda a, b: torch.addbmm(
+            a[:, :8], a.view(16, 16, 4), b.view(16, 4, 16)[:, :, :8], beta=0.3, alpha=1.7
+        ),
+        count=2,
+        near=0.1,
+    ),
+    "hypot": Operation(torch.hypot, count=2),
+    "logaddexp": Operation(torch.logaddexp, count=2),
+    "logaddexp2": Operation(torch.logaddexp2, count=2),
+    "xlogy": Operation(torch.xlogy, _positive, count=2),
+    "copysign": Operation(torch.copysign, count=2),
+    "round": Operation(torch.round),
+    "floor": Operation(torch.floor),
+    "ceil": Operation(torch.ceil),
+    "trunc": Operation(torch.trunc),
+    "frac": Operation(torch.frac),
+    "remainder": Operation(torch.remainder, _positive, count=2),
+    "fmod": Operation(torch.fmod, _positive, count=2),
+    "quotient rounded down": Operation(torch.floor_divide, _positive, count=2),
+    "sgn": Operation(torch.sgn, near=0.0),
+    "prelu": Operation(lambda a, b: F.prelu(a, b[0, :1]), count=2),
+    "celu": Operation(lambda a: F.celu(a, 1.3)),
+    "softshrink": Operation(F.softshrink),
+    "hardshrink": Operation(F.hardshrink),
+    "smooth l1": Operation(lambda a, b: F.smooth_l1_loss(a, b, reduction="none"), count=2),
+    "huber": Operation(lambda a, b: F.huber_loss(a, b, "none", 1.3), count=2),
+    "split and chunk": Operation(lambda a: torch.cat([*a.split(5), *a.unsafe_chunk(3)])),
+    "convolution": Operation(
+        lambda a, b: F.conv1d(
+            _image(a, 1), b.flatten()[:216].view(12, 6, 3), b[0, :12], 2, 2, 2, 2
+        ).flatten(),
+        count=2,
+    ),
+    "convolution over a plane": Operation(
+        lambda a, b: F.conv2d(_image(a, 2), b.flatten()[:270].view(6, 5, 3, 3)), count=2
+    ),
+    "transposed convolution": Operation(
+        lambda a, b: F.conv_transpose2d(
+            _image(a, 2)[:, :4], b.flatten()[:108].view(4, 3, 3, 3), None, 2, 1, 1, 2
+        ),
+        count=2,
+    ),
+    "convolution over a volume": Operation(
+        lambda a, b: F.conv3d(_image(a, 3), b.flatten()[:80].view(5, 2, 2, 2, 2)), count=2
+    ),
+    "max pool": Operation(lambda a: F.max_pool2d(_image(a, 2), 3, 2, 1)),
+    "max pool of volumes": Operation(lambda a: F.max_pool3d(_image(a, 3), 2, ceil_mode=True)),
+    "adaptive max pool": Operation(lambda a: F.adaptive_max_pool2d(_image(a, 2), (3, 5))),
+    "average pool": Operation(lambda a: F.avg_pool2d(_image(a, 2), 3, 2, 1)),
+    "average pool of a line": Operation(lambda a: F.avg_pool1d(_image(a, 1), 4)),
+    "average pool of volumes": Operation(
+        lambda a: F.avg_pool3d(_image(a, 3), 2, padding=1, count_include_pad=False)
+    ),
+    "adaptive average pool": Operation(lambda a: F.adaptive_avg_pool2d(_image(a, 2), (3, 5))),
+    "batch norm": Operation(lambda a: F.batch_norm(_image(a, 2), None, None, training=True)),
+    "batch norm by given statistics": Operation(
+        lambda a, b: F.batch_norm(_image(a, 2), b[0, :5], b[1, :5].square() + 0.1), count=2
+    ),
+    "instance norm": Operation(lambda a: F.instance_norm(_image(a, 2))),
+    "group norm": Operation(lambda a: F.group_norm(_image(a, 2), 5)),
+    "nearest": Operation(lambda a: F.interpolate(_image(a, 2), scale_factor=3)),
+    "bilinear": Operation(lambda a: F.interpolate(_image(a, 2), scale_factor=1.7, mode="bilinear")),
+    "trilinear": Operation(
+        lambda a: F.interpolate(_image(a, 3), size=7, mode="trilinear", align_corners=True),
+    ),
 }
 
 

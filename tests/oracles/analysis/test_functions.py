@@ -1,0 +1,166 @@
+"""Functions of a mathematical library, and roundings, beside mpmath's numbers of 50 digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mpmath  # type: ignore[import-untyped]
+import pytest
+import torch
+from torch import Tensor
+
+from kernel_workbench.oracles.analysis import NoRuleError, bounds, rounds, truth
+from kernel_workbench.oracles.op import Numerics
+
+_SINGLE = [torch.float32]
+_CAST = 2.0**-8  # unit roundoff of bfloat16
+_LIBRARY = 6 * 2.0**-23  # units in the last place, which are below 8: what libraries promise
+
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any], float, float]] = {
+    "atan": (torch.atan, mpmath.atan, -30, 30),
+    "asin": (torch.asin, mpmath.asin, -0.99, 0.99),
+    "acos": (torch.acos, mpmath.acos, -0.99, 0.99),
+    "sinh": (torch.sinh, mpmath.sinh, -20, 20),
+    "cosh": (torch.cosh, mpmath.cosh, -20, 20),
+    "tan": (torch.tan, mpmath.tan, -1.5, 1.5),
+    "asinh": (torch.asinh, mpmath.asinh, -90, 90),
+    "acosh": (torch.acosh, mpmath.acosh, 1.01, 90),
+    "atanh": (torch.atanh, mpmath.atanh, -0.99, 0.99),
+    "log10": (torch.log10, mpmath.log10, 0.01, 90),
+    "erfc": (torch.erfc, mpmath.erfc, -4, 4),
+    "erfinv": (torch.erfinv, mpmath.erfinv, -0.99, 0.99),
+    "lgamma": (torch.lgamma, mpmath.loggamma, 0.01, 90),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_library_function_is_within_its_bound_at_the_ends_of_an_interval(name: str) -> None:
+    """A library's error is on top of what an argument's error does, to either side."""
+    function, exactly, low, high = FUNCTIONS[name]
+    x = torch.linspace(low, high, 41)
+    (bound,) = bounds(function, {"x": x}, Numerics(), _SINGLE)
+    marked = {"x": x}
+    (wide,) = bounds(lambda x: function(rounds(x, "", torch.bfloat16)), marked, Numerics(), _SINGLE)
+    with mpmath.workdps(50):
+        for place, number in enumerate(x.tolist()):
+            value = exactly(mpmath.mpf(number))
+            ulps = _LIBRARY * abs(value)
+            assert ulps <= float(bound.deterministic[place])
+            limit = float(wide.deterministic[place])
+            for side in (1, -1):
+                moved = mpmath.mpf(number) * (1 + side * _CAST * (1 - 2.0**-10))
+                if not low <= moved <= high:
+                    continue
+                assert abs(exactly(moved) * (1 + side * _LIBRARY) - value) <= limit
+
+
+@pytest.mark.parametrize("function", [torch.asin, torch.acos, torch.atanh, torch.acosh])
+def test_nothing_is_promised_where_a_number_may_be_outside_of_a_domain(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    """The end itself is promised where it is exact."""
+    x = torch.tensor([1.0, 0.5 if function is not torch.acosh else 2.0])
+    (open_,) = bounds(lambda x: function(x * 0.7 / 0.7), {"x": x}, Numerics(), _SINGLE)
+    assert open_.deterministic.isinf().tolist() == [True, False]
+    if function is not torch.atanh:
+        (exact,) = bounds(function, {"x": x}, Numerics(), _SINGLE)
+        assert bool(exact.deterministic.isfinite().all())
+
+
+def test_angle_over_the_cut_may_be_a_turn_off() -> None:
+    """A point just below the negative axis has an angle of -pi."""
+    y, x = torch.tensor([0.3, 1.0]), torch.tensor([-1.0, -1.0])
+    (bound,) = bounds(
+        lambda y, x: torch.atan2(y * 0.1 - 0.03, x), {"y": y, "x": x}, Numerics(), _SINGLE
+    )
+    assert float(bound.deterministic[0]) >= 2 * math.pi
+    assert float(bound.deterministic[1]) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["floor", "ceil", "round", "trunc", "frac"])
+def test_whole_number_is_exact_unless_another_is_near(name: str) -> None:
+    """Near one, either may be a kernel's, and the bound has no power there; else it is exact."""
+    function: Callable[[Tensor], Tensor] = getattr(torch, name)
+    near = 5.0 if name == "round" else 6.0  # a half of it is a tie, or a third is whole
+    x, by = torch.tensor([near, 3.7]), 0.5 if name == "round" else 1 / 3
+    (bound,) = bounds(lambda x: function(x * 1.1 / 1.1 * by), {"x": x}, Numerics(), _SINGLE)
+    assert float(bound.deterministic[0]) >= 1
+    assert bound.powerless is not None
+    assert bound.powerless.tolist() == [True, False]
+    if name != "frac":
+        assert float(bound.deterministic[1]) == 0
+
+
+def test_whole_numbers_of_rounded_ones_are_taken_where_none_is_near() -> None:
+    """A cast to whole numbers may choose places, if no kernel can choose another."""
+    x, table = torch.tensor([0.3, 1.6, 2.4]), torch.randn(4)
+
+    def reference(x: Tensor, table: Tensor) -> Tensor:
+        return table[(x * 1.1 / 1.1).long()] * 2
+
+    (bound,) = bounds(reference, {"x": x, "table": table}, Numerics(), _SINGLE)
+    assert float(bound.deterministic.amax()) <= 2.0**-120
+    with pytest.raises(NoRuleError, match="whole numbers"):
+        bounds(reference, {"x": x.ceil(), "table": table}, Numerics(), _SINGLE)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.relu, torch.sigmoid, torch.tanh, lambda x: x.clamp(-1, 1)]
+)
+def test_saturated_function_hands_on_no_more_than_its_ends_differ(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    """The sum of numbers near 1e6 is off by 10, which doesn't show where a function is flat."""
+    x = torch.cat([torch.full((1, 300), -1e6), torch.full((1, 300), 1e4)])
+
+    def reference(x: Tensor) -> Tensor:
+        return function(x.sum(-1))
+
+    (bound,) = bounds(reference, {"x": x}, Numerics(), _SINGLE)
+    (error,) = bounds(lambda x: x.sum(-1), {"x": x}, Numerics(), _SINGLE)
+    assert float(error.deterministic[0]) > 10
+    assert float(bound.deterministic[0]) <= 2.0**-18
+
+
+def test_largest_of_numbers_has_no_error_of_what_is_below_it() -> None:
+    """What is far below another can't be the largest, however far off it is."""
+    x = torch.tensor([[1.0, 0.0], [-1e6, 2.0]])
+
+    def reference(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = rounds(x, "", torch.bfloat16)
+        return y.amax(-1), torch.maximum(y[:, 0], y[:, 1])
+
+    for bound in bounds(reference, {"x": x}, Numerics(), _SINGLE * 2):
+        assert float(bound.deterministic[1]) <= 2 * _CAST * (1 + 2.0**-10)
+
+
+@pytest.mark.parametrize("power", [2.5, -1.5])
+def test_power_of_tensors_is_bounded_as_one_of_a_number(power: float) -> None:
+    """exp(k log a) has one rule, whether k is a number or a tensor."""
+    x = torch.rand(50) * 4 + 0.1
+    (one,) = bounds(lambda x: x**power, {"x": x}, Numerics(), _SINGLE)
+    given = {"x": x, "k": torch.full((50,), power)}
+    (other,) = bounds(lambda x, k: x**k, given, Numerics(), _SINGLE)
+    assert bool(((one.deterministic / other.deterministic - 1).abs() < 1e-9).all())
+    (exact,) = truth(lambda x, k: x**k, given)
+    with mpmath.workdps(40):
+        for place, number in enumerate(x.tolist()):
+            value = mpmath.mpf(number) ** power
+            assert abs(value - float(exact[place])) <= 2.0**-50 * abs(value)
+
+
+def test_product_of_many_factors_is_within_its_bound_in_any_order() -> None:
+    """In order, reversed, sorted, and in pairs; one factor that is left out is beyond it."""
+    draw = torch.Generator().manual_seed(0)
+    x = 1 + torch.randn(64, 100, generator=draw) / 10
+    (exact,) = truth(lambda x: x.prod(-1), {"x": x})
+    (bound,) = bounds(lambda x: x.prod(-1), {"x": x}, Numerics(), _SINGLE)
+    for ordered in (x, x.flip(-1), x.sort(-1).values):
+        computed = ordered[:, 0]
+        for factor in ordered[:, 1:].unbind(-1):
+            computed = computed * factor
+        assert bool(((computed.double() - exact).abs() <= bound.deterministic).all())
+    left_out = (x[:, 1:].double().prod(-1) - exact).abs()
+    assert float((left_out > bound.deterministic).double().mean()) > 0.9
