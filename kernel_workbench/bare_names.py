@@ -14,10 +14,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from kernel_workbench.root import ROOT
+
 ROOMS = ("oracles", "kernels", "profiles", "reports", "suites")
-# The folder that holds the rooms: the checkout's root, or the installed package.
-_ROOT = Path(__file__).resolve().parent.parent
-_FOLDERS = {_ROOT, _ROOT / "kernel_workbench"}
+_FOLDERS = {ROOT, ROOT / "kernel_workbench"}
 
 
 class _OtherPackages(MetaPathFinder):

@@ -23,7 +23,6 @@ from typing import Literal, TypeVar
 from kernel_workbench.kernels.declarations import (
     KernelError,
     hint,
-    quoted,
     wrong_function,
     wrong_int,
     wrong_kind,

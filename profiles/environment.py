@@ -15,14 +15,14 @@ from typing import Any
 
 import pynvml
 
+from kernel_workbench.bare_names import ROOMS
 from kernel_workbench.profiles.nvml import NvmlGpu, driver, open_gpu
 from kernel_workbench.profiles.traces import Missing
+from kernel_workbench.root import ROOT
 
 _PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvidia-ml-py")
-_ROOMS = ("kernel_workbench", "oracles", "kernels", "profiles", "reports", "suites")
 # The variable holds a copied checkout's commit and, after a space, "clean" or "edited".
 CHECKOUT = "WORKBENCH_CHECKOUT"
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 def _then(value: Any, convert: Callable[[Any], Any]) -> Any:  # noqa: ANN401  (pynvml is untyped)
@@ -183,7 +183,7 @@ def git_state() -> tuple[str | None, bool | None]:
     def git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(  # noqa: S603 (its arguments are this file's own)
-                ["git", "-C", str(_ROOT), *arguments],  # noqa: S607 (wherever git is)
+                ["git", "-C", str(ROOT), *arguments],  # noqa: S607 (wherever git is)
                 capture_output=True,
                 text=True,
                 timeout=20,
@@ -206,14 +206,15 @@ def hash_of(path: Path) -> str | None:
         return None
 
 
-def tree_hash(root: Path = _ROOT) -> str:
+def tree_hash(root: Path = ROOT) -> str:
     """Return a SHA-256 over the paths and contents of the files that a run depends on.
 
     The files are all rooms, committed or not, and the pinned versions. The hash is the same with
     git and without it, and a change in the README or in a test doesn't alter the hash.
     """
     whole = hashlib.sha256()
-    files = [path for room in _ROOMS for path in (root / room).rglob("*")]
+    files = [path for room in ROOMS for path in (root / room).rglob("*")]
+    files += (root / "kernel_workbench").glob("*.py")
     for path in sorted([*files, root / "pyproject.toml"]):
         if path.is_file() and "__pycache__" not in path.parts:
             whole.update(f"{path.relative_to(root)}\0{hash_of(path)}\n".encode())

@@ -2,13 +2,13 @@
 
     python -m studies.analysis [--op NAME ... | --cost] [--write FILE]
 
-The study writes attention's forward in a few lines of torch, and analyses it on its `ci` cases for a
-plain kernel, which casts P to halves. It divides the derived bound of each element by the bound
-derived by hand, and prints the median, the 5th and 95th percentile and the largest ratio, by output
-and distribution. It also compares the error of the op's own emulation with the derived bound. It
-skips cases with non-finite values, probes without rounding, whose bounds are of another kind, and
-varlen and dropout, whose reference is longer. A second table compares time, memory and operations of
-the analysis with the reference in float64, for each op that is a function.
+The study writes attention's forward in a few lines of torch, and analyses it on its `ci` cases for
+a plain kernel, which casts P to halves. It divides the derived bound of each element by the bound
+derived by hand, and prints the median, the 5th and 95th percentile and the largest ratio, by
+output and distribution. It also compares the error of the op's own emulation with the derived
+bound. It skips cases with non-finite values, probes without rounding, whose bounds are of another
+kind, and varlen and dropout, whose reference is longer. A second table compares time, memory and
+operations of the analysis with the reference in float64, for each op that is a function.
 """
 
 from __future__ import annotations

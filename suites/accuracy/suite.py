@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -273,7 +274,9 @@ class Accuracy(VerdictSuite):
     def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
         """As asked for; else as many as the machine is good for. Huge cases are tried alone."""
         kind, asked = self.device.type, self.options.jobs or int(self.options.in_process)
-        jobs = asked or shards.default_jobs(kind, len(kept))
+        times = Counter(case for _, case in kept)
+        seconds = sum(count * shards.weight_of(case, kind) for case, count in times.items())
+        jobs = asked or shards.default_jobs(kind, len(kept), seconds)
         if not asked and kind == "cuda":
             cases = {case.id(): case for _, case in kept if not shards.is_huge(case, kind)}
             needed = map(shards.memory_of, cases.values())

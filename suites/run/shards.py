@@ -33,6 +33,10 @@ from kernel_workbench.suites.run.user_cases import TIMES_ITS_BYTES
 # which a status of 0 doesn't show where a candidate ends the process itself.
 RECORD_NOTE = "WORKBENCH_RECORD_NOTE"
 FEWEST_PAIRS = 150  # below this one process is done before a second one has started
+# What a process of a run costs on a CPU beside its cases, in seconds as `weight_of` counts them:
+# its judge, its server of workers and a user's process import torch, in 5 s, and small cases take
+# two thirds of their weights.
+_START_S = 7.5
 MOST_ON_GPU = 12  # of one driver, which they wait for
 # Contexts of CUDA that a process of a run has on the card, in its judge, its worker and its user's
 # process, at about half a GiB.
@@ -43,12 +47,19 @@ _POLL_S = 0.1
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
 
 
-def default_jobs(device: str, pairs: int) -> int:
-    """How many processes a run of so many pairs is spread over."""
+def default_jobs(device: str, pairs: int, seconds: float | None = None) -> int:
+    """Return how many processes a run of so many pairs is spread over.
+
+    seconds: what the pairs take one process of a CPU, if that is known. It isn't spread where more
+    processes would save less than they take to start.
+    """
     if pairs < FEWEST_PAIRS:
         return 1
     cores = len(os.sched_getaffinity(0))
-    return cores if device == "cpu" else max(1, min(MOST_ON_GPU, cores * 3 // 4))
+    if device != "cpu":
+        return max(1, min(MOST_ON_GPU, cores * 3 // 4))
+    saved = None if seconds is None else seconds * (1 - 1 / cores)
+    return 1 if saved is not None and saved < _START_S else cores
 
 
 def memory_of(case: Case) -> int:
@@ -90,12 +101,12 @@ def share_of(cases: Sequence[Case], number: int, count: int, device: str) -> fro
             families.setdefault(_family(case, device), []).append(case)
     loads = [0.0] * count
     mine: set[str] = set()
-    weighed = [(sum(_weight(case, device) for case in each), each) for each in families.values()]
+    weighed = [(sum(weight_of(case, device) for case in each), each) for each in families.values()]
     if device == "cpu":  # a graph is made in a second: no process waits for another's
         most = sum(weight for weight, _ in weighed) / (_FAMILIES * count)
         large = [case for weight, each in weighed if weight > most for case in each]
         weighed = [pair for pair in weighed if pair[0] <= most]
-        weighed += [(_weight(case, device), [case]) for case in large]
+        weighed += [(weight_of(case, device), [case]) for case in large]
     for weight, each in sorted(weighed, key=lambda pair: -pair[0]):
         least = loads.index(min(loads))
         loads[least] += weight
@@ -120,7 +131,7 @@ def _family(case: Case, device: str) -> object:
     return kind, case.dtype_label, case.options, blocks
 
 
-def _weight(case: Case, device: str) -> float:
+def weight_of(case: Case, device: str) -> float:
     """About how many seconds a case takes, to be compared with another's alone."""
     flops = OPS[case.op].flops(case)
     return 0.05 + flops * (4e-8 if device == "cpu" else 1e-12)

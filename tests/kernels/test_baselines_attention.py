@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from unittest.mock import Mock
 
+from typing import Literal
+
 import pytest
 import torch
 
@@ -191,7 +193,11 @@ def test_flex_compiles_for_a_dozen_cases_at_most() -> None:
 @pytest.mark.parametrize("corner", ["top_left", "bottom_right"])
 @pytest.mark.parametrize("lengths", [(7, 7), (5, 9), (9, 5), (1, 4), (3, 0)])
 def test_mask_allows_what_the_contract_does(
-    *, causal: bool, window: Window | None, corner: str, lengths: tuple[int, int]
+    *,
+    causal: bool,
+    window: Window | None,
+    corner: Literal["top_left", "bottom_right"],
+    lengths: tuple[int, int]
 ) -> None:
     """Pair by pair, and row by row, against the contract's inequalities."""
     s_q, s_kv = lengths

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -113,13 +112,13 @@ def test_cases_that_are_named_ahead_change_no_covering() -> None:
         learn([case])
         return _small(case) and _NARROW.reject(case, 90, "cpu") is None
 
-    def covering(**ahead: Any) -> tuple[list[Case], int]:  # noqa: ANN401  (one option, or none)
+    def covering(ahead: Callable[[Sequence[Case]], object]) -> tuple[list[Case], int]:
         answered.clear()
         questions.clear()
-        made = cover_pairs(OPS["layer_norm_backward"], serves, (), "ci", "", **ahead)
+        made = cover_pairs(OPS["layer_norm_backward"], serves, (), "ci", "", ahead=ahead)
         return made, len(questions)
 
-    (alone, one_by_one), (made, together) = covering(), covering(ahead=learn)
+    (alone, one_by_one), (made, together) = covering(lambda _: None), covering(learn)
     assert made == alone
     assert 0 < 2 * together < one_by_one
 

@@ -89,6 +89,14 @@ def test_small_runs_stay_in_one_process() -> None:
     assert default_jobs("cpu", 10_000) >= 1
 
 
+def test_short_runs_stay_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight seconds two processes save less than they take to start; of a minute they do."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert default_jobs("cpu", 230, 8.0) == 1
+    assert default_jobs("cpu", 230, 60.0) == 2
+    assert default_jobs("cpu", 230) == 2
+
+
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_no_share_of_as_many_as_there_can_be_is_empty(kind: str) -> None:
     """On a GPU cases that need the same compiled kernels stay together, so there are fewer."""
