@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from unittest.mock import Mock
-
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -197,7 +196,7 @@ def test_mask_allows_what_the_contract_does(
     causal: bool,
     window: Window | None,
     corner: Literal["top_left", "bottom_right"],
-    lengths: tuple[int, int]
+    lengths: tuple[int, int],
 ) -> None:
     """Pair by pair, and row by row, against the contract's inequalities."""
     s_q, s_kv = lengths
