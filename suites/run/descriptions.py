@@ -30,8 +30,13 @@ _OF_NVML = tuple(
 
 
 def shortest(path: Path) -> str:
-    """The path from the checkout's root, where it is in the checkout."""
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    """Return the path from the checkout's root if the checkout holds it, and else all of it.
+
+    A room's path is the same where the links in `kernel_workbench/` were copied.
+    """
+    if not path.is_relative_to(ROOT):
+        return str(path)
+    return str(path.relative_to(ROOT)).removeprefix("kernel_workbench/")
 
 
 def hashes_of(files: Iterable[Path]) -> dict[str, str]:
