@@ -46,8 +46,9 @@ def product_kernel(
             a = tl.load(a_ptr + row[:, None] * am + inner[None, :] * ak, mask=a_mask, other=0.0)
             b = tl.load(b_ptr + inner[:, None] * bk + column[None, :] * bn, mask=b_mask, other=0.0)
             if FORM == "sum":
-                wide_a, wide_b = a.to(tl.float32), b.to(tl.float32)
-                acc += tl.sum(wide_a[:, :, None] * wide_b[None, :, :], 1)
+                # Triton makes a tl.dot with tf32 operands of tl.sum(a[:, :, None] * b[None], 1).
+                wide_a, wide_b = a.to(tl.float32), tl.trans(b.to(tl.float32))
+                acc += tl.sum(wide_a[:, None, :] * wide_b[None, :, :], 2)
             elif FORM == "transposed":
                 acc += tl.trans(tl.dot(tl.trans(b), tl.trans(a), input_precision="ieee"))
             else:

@@ -73,7 +73,7 @@ def test_nox_passes_on_how_a_run_ended(
 
 
 @pytest.mark.parametrize(
-    "module", ["pytest suites/accuracy", "kernel_workbench.suites.run accuracy"]
+    "module", ["pytest kernel_workbench/suites/accuracy", "kernel_workbench.suites.run accuracy"]
 )
 def test_reader_that_closes_its_pipe_leaves_the_status(module: str, tmp_path: Path) -> None:
     """A passing run ends with 0 where `head` takes its first line, in a bare pytest too."""
