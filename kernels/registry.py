@@ -290,7 +290,7 @@ def _wrong_domain(op: Op, domain: object) -> str | None:
 
 def _wrong_numerics(op: Op, numerics: Numerics) -> str | None:
     """Return what they speak of and the op doesn't have."""
-    if type(numerics) is not Numerics and not isinstance(numerics, op.numerics):
+    if type(numerics) not in {Numerics, op.numerics}:
         wanted = " or ".join(dict.fromkeys(("Numerics(...)", f"{op.numerics.__name__}(...)")))
         return f"numerics is {type(numerics).__name__}(...), of another op; write {wanted}"
     for cast in numerics.casts.split():

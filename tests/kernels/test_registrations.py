@@ -22,7 +22,7 @@ F16 = torch.float16
 def mine(**arguments):
     pass
 """
-_LINE = 6
+_LINE = 7
 _NORM = "LAYER_NORM_BACKWARD"
 _PLAIN = f"{_NORM}, Domain(dtypes=(F16,))"
 
