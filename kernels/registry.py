@@ -79,7 +79,7 @@ _FUNCTION: dict[str, Check] = {"check": wrong_function}
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a kernel's file says of it: what it computes, where it is right, how it counts.
+    """The words of a kernel's file: what it computes, where it is right, how it counts.
 
     op         what it computes; its function takes the op's arguments by keyword and returns its
                outputs as a tuple, in order
@@ -99,7 +99,7 @@ class Declaration:
     configurations  (case, sm) -> the names of the ways in which a call could be cut for the case;
                the function asks `kernel_workbench.kernels.configuration()` which one to take
 
-    What may be left out is None where the kernel doesn't say.
+    A word that the kernel leaves out is None.
     """
 
     op: Op
@@ -152,7 +152,7 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
         if self.returns is not None:
             op = op.part(tuple(self.returns))
             domain = _where_computed(domain, op)
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
         own |= {"op": op, "domain": domain, "name": called}
         own["numerics"] = op.numerics.of(self.numerics or Numerics())
         _registered[op.name, called] = Kernel(
@@ -167,14 +167,14 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
             problem = wrong_outputs(self.returns, self.op.outputs)
         if problem is None and isinstance(self.numerics, Numerics):
             problem = _wrong_numerics(self.op, self.numerics)
-        for each in fields(self):
-            value, check = getattr(self, each.name), each.metadata.get("check")
+        for item in fields(self):
+            value, check = getattr(self, item.name), item.metadata.get("check")
             if problem is None and check is not None:
-                problem = check(each.name, value)
+                problem = check(item.name, value)
             # Nobody's word but ours is taken for what takes questions away, and dispatch is ours.
-            foreign = origin != "ours" and each.metadata.get("ours", False)
+            foreign = origin != "ours" and item.metadata.get("ours", False)
             if problem is None and foreign and value is not None:
-                problem = f"{each.name} is for the workbench's own kernels; leave it out"
+                problem = f"{item.name} is for the workbench's own kernels; leave it out"
         return problem
 
 
@@ -295,7 +295,7 @@ def _wrong_domain(op: Op, domain: object) -> str | None:
 
 def _wrong_numerics(op: Op, numerics: Numerics) -> str | None:
     """Return what they speak of and the op doesn't have."""
-    if type(numerics) is not Numerics and not isinstance(numerics, op.numerics):
+    if type(numerics) not in {Numerics, op.numerics}:
         wanted = " or ".join(dict.fromkeys(("Numerics(...)", f"{op.numerics.__name__}(...)")))
         return f"numerics is {type(numerics).__name__}(...), of another op; write {wanted}"
     for cast in numerics.casts.split():

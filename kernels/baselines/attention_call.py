@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernel_workbench.oracles.attention import options
 from kernel_workbench.oracles.attention.geometry import AXES, geometry
-from kernel_workbench.oracles.attention.options import Corner, Window
+from kernel_workbench.oracles.attention.options import Window
 from kernel_workbench.oracles.op import Case
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
@@ -34,7 +34,7 @@ class Mask:
 
     causal: bool = False
     window: Window | None = None
-    corner: Corner = "top_left"
+    corner: str = "top_left"
 
     @property
     def reach(self) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""What kernels of layer norm's backward may declare of their arithmetic beside `Numerics`."""
+"""The words for arithmetic that only kernels of layer norm's backward have."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _CASTS_OF_ADDENDS = frozenset({"gradient", "normalised", "products"})
 
 @dataclass(frozen=True, slots=True)
 class Addends:
-    """What is added up over the rows, column by column, [n] each, in float64.
+    """The numbers that are added up over the rows, column by column, [n] each, in float64.
 
     size, largest    the sum of the addends' magnitudes, and the largest one
     total, squares   the sums of the addends and of their squares

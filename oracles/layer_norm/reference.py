@@ -183,23 +183,23 @@ def layer_norm_backward(**arguments: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
 def _arguments(case: Case, inputs: Inputs) -> Inputs:
     """Return the arguments as matrices [m, n] and columns [m, 1]; vectors [n] stay."""
     n = case.size("n")
-    made: Inputs = {}
+    matrices: Inputs = {}
     for name in ("dy", "x", "weight", "mean", "rstd", "dresidual", "dweight", "dbias"):
         tensor = optional(inputs, name)
         if tensor is not None and name in _MATRICES:
             tensor = tensor.reshape(-1, n if name not in {"mean", "rstd"} else 1)
-        made[name] = tensor
-    return made
+        matrices[name] = tensor
+    return matrices
 
 
 _MATRICES = frozenset({"dy", "x", "dresidual", "mean", "rstd"})
 _VECTORS = frozenset({"weight", "dweight", "dbias"})
 
 Reference = Callable[..., Any]
-Made = TypeVar("Made")
+Item = TypeVar("Item")
 # (function, arguments, names of its outputs) -> an item for each.
-Run = Callable[[Reference, dict[str, Any], tuple[str, ...]], Sequence[Made]]
-Parts = Iterator[tuple[str, slice, Made]]
+Run = Callable[[Reference, dict[str, Any], tuple[str, ...]], Sequence[Item]]
+Parts = Iterator[tuple[str, slice, Item]]
 
 
 def _cut(arguments: Inputs, part: slice, *, rows: bool) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _cut(arguments: Inputs, part: slice, *, rows: bool) -> dict[str, Any]:
     }
 
 
-def _parts(case: Case, inputs: Inputs, run: Run[Made]) -> Parts[Made]:
+def _parts(case: Case, inputs: Inputs, run: Run[Item]) -> Parts[Item]:
     """Yield each output's name, the rows of dx or the columns of a sum, and what `run` makes."""
     arguments, (m, n) = _arguments(case, inputs), (case.size("m"), case.size("n"))
     dx, *sums = forms(case)
@@ -230,22 +230,22 @@ def _parts(case: Case, inputs: Inputs, run: Run[Made]) -> Parts[Made]:
         for start in range(0, max(length, 1) if names else 0, step):
             part = slice(start, start + step)
             cut = _cut(arguments, part, rows=function is not gradients_of_parameters)
-            for name, made in zip(names, run(function, cut, names), strict=True):
-                yield name, part, made
+            for name, item in zip(names, run(function, cut, names), strict=True):
+                yield name, part, item
 
 
 def _joined(case: Case, parts: Parts[Tensor]) -> dict[str, Tensor]:
     """Put the parts of each output together, in the output's shape."""
-    made: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
     for name, part, tensor in parts:
         shape = forms(case)[name].shape
         if tensor.numel() == math.prod(shape):
-            made[name] = tensor.view(shape)
+            outputs[name] = tensor.view(shape)
             continue
-        if name not in made:
-            made[name] = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
-        made[name].view(-1, *tensor.shape[1:])[part] = tensor
-    return made
+        if name not in outputs:
+            outputs[name] = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+        outputs[name].view(-1, *tensor.shape[1:])[part] = tensor
+    return outputs
 
 
 def truth(case: Case, inputs: Inputs) -> Outputs:
@@ -255,8 +255,8 @@ def truth(case: Case, inputs: Inputs) -> Outputs:
     def run(function: Reference, arguments: dict[str, Any], *_: object) -> tuple[Tensor, ...]:
         return analysis.truth(function, {**arguments, "form": form})
 
-    made = _joined(case, _parts(case, inputs, run))
-    return {name: made.get(name) for name in ("dx", "dweight", "dbias")}
+    outputs = _joined(case, _parts(case, inputs, run))
+    return {name: outputs.get(name) for name in ("dx", "dweight", "dbias")}
 
 
 def bound(case: Case, inputs: Inputs, exact: Outputs, numerics: Numerics) -> dict[str, Bound]:
@@ -279,23 +279,28 @@ def bound(case: Case, inputs: Inputs, exact: Outputs, numerics: Numerics) -> dic
         def run(
             function: Reference, arguments: dict[str, Any], names: tuple[str, ...]
         ) -> tuple[Bound, ...]:
-            given = {**arguments, "form": form}
-            found = analysis.bounds(
-                function, given, numerics, [dtypes[name] for name in names], results=results
+            arguments_of_form = {**arguments, "form": form}
+            derived_bounds = analysis.bounds(
+                function,
+                arguments_of_form,
+                numerics,
+                [dtypes[name] for name in names],
+                results=results,
             )
-            return tuple(map(_unknown, found)) if numerics.casts else found
+            return tuple(map(_unknown, derived_bounds)) if numerics.casts else derived_bounds
 
         return _joined_bounds(case, list(_parts(case, inputs, run)))
 
-    made, *others = map(derived, _forms(case, numerics, apart=True))
-    for other in others:
-        made = {name: _wider(made[name], other[name]) for name in made}
+    bounds, *further = map(derived, _forms(case, numerics, apart=True))
+    for wider_form in further:
+        bounds = {name: _wider(bounds[name], wider_form[name]) for name in bounds}
     if casts is not None:
         for name, measured in addends.items():
-            made[name] = casts.widened(made[name], measured, required(exact, name))
+            bounds[name] = casts.widened(bounds[name], measured, required(exact, name))
     varies = addends_vary(case)
     return {
-        name: _judged(found, required(exact, name), varies=varies) for name, found in made.items()
+        name: _judged(derived_bounds, required(exact, name), varies=varies)
+        for name, derived_bounds in bounds.items()
     }
 
 
@@ -304,27 +309,29 @@ def _judged(bound: Bound, exact: Tensor, *, varies: bool) -> Bound:
 
     It is NaN where the output isn't finite: the value is promised there, only no distance.
     """
-    known = exact.isfinite()
+    finite = exact.isfinite()
     likely = bound.probabilistic if varies else None
     return replace(
         bound,
-        deterministic=bound.deterministic.where(known, torch.nan),
-        probabilistic=None if likely is None else likely.where(known, torch.nan),
+        deterministic=bound.deterministic.where(finite, torch.nan),
+        probabilistic=None if likely is None else likely.where(finite, torch.nan),
     )
 
 
 def _joined_bounds(case: Case, parts: list[tuple[str, slice, Bound]]) -> dict[str, Bound]:
     """Put the parts of each output's bound together."""
-    silent = {name for name, _, found in parts if found.powerless is not None}
+    silent = {name for name, _, part_bound in parts if part_bound.powerless is not None}
     fields: tuple[list[tuple[str, slice, Tensor]], ...] = ([], [], [])
-    for name, part, found in parts:
-        fields[0].append((name, part, found.deterministic))
-        if found.probabilistic is not None:
-            fields[1].append((name, part, found.probabilistic))
+    for name, part, part_bound in parts:
+        fields[0].append((name, part, part_bound.deterministic))
+        if part_bound.probabilistic is not None:
+            fields[1].append((name, part, part_bound.probabilistic))
         if name in silent:
-            none = torch.zeros_like(found.deterministic, dtype=torch.bool)
-            fields[2].append((name, part, none if found.powerless is None else found.powerless))
-    sure, probable, powerless = (_joined(case, iter(each)) for each in fields)
+            none = torch.zeros_like(part_bound.deterministic, dtype=torch.bool)
+            fields[2].append(
+                (name, part, none if part_bound.powerless is None else part_bound.powerless)
+            )
+    sure, probable, powerless = (_joined(case, iter(field_parts)) for field_parts in fields)
     return {name: Bound(sure[name], probable.get(name), powerless.get(name)) for name in sure}
 
 
@@ -342,7 +349,7 @@ def _wider(one: Bound, other: Bound) -> Bound:
     likely = None
     if one.probabilistic is not None and other.probabilistic is not None:
         likely = torch.maximum(one.probabilistic, other.probabilistic)
-    silent = [each for each in (one.powerless, other.powerless) if each is not None]
+    silent = [mask for mask in (one.powerless, other.powerless) if mask is not None]
     powerless = silent[0] | silent[-1] if silent else None
     return Bound(torch.maximum(one.deterministic, other.deterministic), likely, powerless)
 
@@ -357,7 +364,8 @@ def _addends(case: Case, inputs: Inputs) -> dict[str, Addends]:
     for start in range(0, n, step):
         cut = _cut(arguments, slice(start, start + step), rows=False)
         wide = {
-            name: each.double() if isinstance(each, Tensor) else each for name, each in cut.items()
+            name: value.double() if isinstance(value, Tensor) else value
+            for name, value in cut.items()
         }
         parts.append(gradients_of_parameters(**wide, form=form, total=Addends.of))
     names = tuple(forms(case))[1:]
@@ -386,16 +394,18 @@ def emulate(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
         return {}
     casts, form = PartialCasts.of(case, numerics), _forms(case, numerics)[0]
     total = _sum_of_rows if casts is None else casts.emulated_sum
-    dtypes = {name: each.dtype for name, each in forms(case).items()}
+    dtypes = {name: form_of_output.dtype for name, form_of_output in forms(case).items()}
 
     def run(
         function: Reference, arguments: dict[str, Any], names: tuple[str, ...]
     ) -> tuple[Tensor, ...]:
-        given = {**arguments, "form": form, "total": total}
-        return analysis.emulate(function, given, numerics, [dtypes[name] for name in names])
+        arguments_of_form = {**arguments, "form": form, "total": total}
+        return analysis.emulate(
+            function, arguments_of_form, numerics, [dtypes[name] for name in names]
+        )
 
-    made = _joined(case, _parts(case, inputs, run))
+    outputs = _joined(case, _parts(case, inputs, run))
     if casts is not None and not casts.have_power:
-        del made["dweight"]
-        made.pop("dbias", None)
-    return dict(made)
+        del outputs["dweight"]
+        outputs.pop("dbias", None)
+    return dict(outputs)
