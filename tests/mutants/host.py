@@ -314,8 +314,8 @@ MUTANTS = (
         ("invariance",),
         Edit(
             _FORWARD,
-            "from typing import Unpack",
-            "from dataclasses import replace\nfrom typing import Unpack",
+            "from functools import partial",
+            "from dataclasses import replace\nfrom functools import partial",
         ),
         Edit(
             _FORWARD,
@@ -333,8 +333,8 @@ MUTANTS = (
         ("invariance",),
         Edit(
             _FORWARD,
-            "from typing import Unpack",
-            "from dataclasses import replace\nfrom typing import Unpack",
+            "from functools import partial",
+            "from dataclasses import replace\nfrom functools import partial",
         ),
         Edit(
             _FORWARD,
