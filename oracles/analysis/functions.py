@@ -75,16 +75,21 @@ def _atan(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     return _at_ends(arithmetic, out, a, torch.atan, _relative(out))
 
 
-@rule("asin", poles=True)
-def _asin(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
-    result = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).asin(), _absolute(out))
-    return _promised(result, _outside(a, -1, 1))
+def _from_minus_1_to_1(
+    function: Callable[[Tensor], Tensor], own: Callable[[Known], Tensor]
+) -> Callable[..., Combination | Tensor]:
+    """Return the rule of a function that is defined from -1 to 1; own: its library's error."""
+
+    def bound(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
+        result = _at_ends(arithmetic, out, a, lambda x: function(x.clamp(-1, 1)), own(out))
+        return _promised(result, _outside(a, -1, 1))
+
+    return bound
 
 
-@rule("acos", poles=True)
-def _acos(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
-    result = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).acos(), _absolute(out))
-    return _promised(result, _outside(a, -1, 1))
+for _inverse in (torch.asin, torch.acos, torch.atanh):
+    rule(_inverse.__name__, poles=True)(_from_minus_1_to_1(_inverse, _absolute))
+rule("erfinv", poles=True)(_from_minus_1_to_1(torch.erfinv, _relative))
 
 
 @rule("atan2")
@@ -133,12 +138,6 @@ def _acosh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor
     return _promised(result, _outside(a, 1, math.inf))
 
 
-@rule("atanh", poles=True)
-def _atanh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
-    result = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).atanh(), _absolute(out))
-    return _promised(result, _outside(a, -1, 1))
-
-
 @rule("tan", poles=True)
 def _tan(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
     """A quotient of a sine and a cosine that are both off by d."""
@@ -159,12 +158,6 @@ def _log10(_: Arithmetic, out: Known, a: Known) -> Tensor:
 @rule("erfc")
 def _erfc(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     return _at_ends(arithmetic, out, a, torch.erfc, _absolute(out))
-
-
-@rule("erfinv", poles=True)
-def _erfinv(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
-    result = _at_ends(arithmetic, out, a, lambda x: x.clamp(-1, 1).erfinv(), _relative(out))
-    return _promised(result, _outside(a, -1, 1))
 
 
 @rule("lgamma", poles=True)
@@ -365,11 +358,7 @@ def of_products(
         n: how many factors a number has, at most.
 
     """
-
-    def largest(x: Known) -> Tensor:
-        return x.size if x.error is None else x.size + x.error
-
-    most, above = whole(largest), whole(lambda x: largest(x).clamp(min=1))
+    most, above = whole(lambda x: x.reach), whole(lambda x: x.reach.clamp(min=1))
     result = most * arithmetic.sure.growth(max(n - 1, 0)) + (most - whole(lambda x: x.size))
     result.add_(above, alpha=n * arithmetic.eta)
     return result.masked_fill_(above >= LARGEST, torch.inf)

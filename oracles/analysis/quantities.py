@@ -52,6 +52,12 @@ class Known:
         return self.once_of_value("size", self.value.double if is_mask else self.value.abs)
 
     @property
+    def reach(self) -> Tensor:
+        """The largest magnitudes that a kernel may have; they aren't changed."""
+        error = self.error
+        return self.size if error is None else self.size + error
+
+    @property
     def most(self) -> float:
         """No less than the largest magnitude that a kernel may have; NaN where some number is."""
         return self.once_of_value("most", self._most)

@@ -272,10 +272,9 @@ def _rest(whole: Callable[[Tensor], Tensor]) -> Rule:
         quotient = replace(quotient, given=_quotient(arithmetic, quotient, x, b))
         times = Known(whole(quotient.value))
         jump = monotone(times, whole, quotient)
-        size = y.size if y.error is None else y.size + y.error
         through = times.size * y.size * (2 * arithmetic.u)
         if jump is not None:
-            through = through + jump * size
+            through = through + jump * y.reach
         if y.error is not None:
             through = through + times.size * y.error
         if x.error is not None:
@@ -403,7 +402,7 @@ def _power_of_tensors(
     off = out.size.log().abs_().mul_(4 * arithmetic.u)
     if a.error is not None:
         shrunk = log_shrunk(a.error, a.size).neg_()
-        off = off + shrunk * (k.size if k.error is None else k.size + k.error)
+        off = off + shrunk * k.reach
     if k.error is not None:
         off = off + torch.where(k.error > 0, log * k.error, 0.0)
     through = off.expm1().mul_(out.size)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -201,41 +202,18 @@ def _std(
 @rule("cumsum", sums=True)
 def _cumsum(arithmetic: Arithmetic, out: Known, a: Known, dim: int, **_: object) -> Tensor | None:
     n = a.value.shape[dim] if a.value.dim() else 1
-    size = a.size if a.error is None else a.size + a.error
-    made = size.cumsum(dim).mul_(arithmetic.sure.growth(n)).add_(n * arithmetic.eta)
+    made = a.reach.cumsum(dim).mul_(arithmetic.sure.growth(n)).add_(n * arithmetic.eta)
     del out
     return made if a.error is None else made.add_(a.error.cumsum(dim))
 
 
-@rule("amax", "max")
-def _largest(
-    _: Arithmetic,
-    out: Known | Sequence[Known],
-    a: Known,
-    dim: Known | int | Sequence[int] | None = None,
-    keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
-) -> object:
-    return _extreme(torch.amax, out, a, dim, keepdim=keepdim)
-
-
-@rule("amin", "min")
-def _least(
-    _: Arithmetic,
-    out: Known | Sequence[Known],
-    a: Known,
-    dim: Known | int | Sequence[int] | None = None,
-    keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
-) -> object:
-    return _extreme(torch.amin, out, a, dim, keepdim=keepdim)
-
-
 def _extreme(
     function: Callable[..., Tensor],
+    _: Arithmetic,
     out: Known | Sequence[Known],
     a: Known,
-    dim: Known | int | Sequence[int] | None,
-    *,
-    keepdim: bool,
+    dim: Known | int | Sequence[int] | None = None,
+    keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> object:
     if isinstance(dim, Known):
         raise UnknownError("of two tensors is `maximum` or `minimum`; write that")
@@ -248,6 +226,10 @@ def _extreme(
     if isinstance(out, Known):
         return error
     return error, None if error is None else _open_index(function, a, axes)
+
+
+rule("amax", "max")(partial(_extreme, torch.amax))
+rule("amin", "min")(partial(_extreme, torch.amin))
 
 
 def _open_index(function: Callable[..., Tensor], a: Known, axes: tuple[int, ...]) -> Tensor | None:

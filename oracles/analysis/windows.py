@@ -202,7 +202,7 @@ def _max_pool_gradient(  # noqa: PLR0913,PLR0917  # aten's own
     steps, dilations = along(stride or kernel, space), along(dilation, space)
     n = _windows_at(kernel, steps, dilations)
     growth = arithmetic.sure.growth(n - 1)
-    size = dy.size if dy.error is None else dy.size + dy.error
+    size = dy.reach
     through = None if dy.error is None else operation(dy.error, a.value, *geometry, indices.value)
     if a.error is None:
         result = operation(size, a.value, *geometry, indices.value).mul_(growth)
@@ -267,8 +267,7 @@ def _averaged(
         relative: how far a kernel's factors, and products with them, may be off.
 
     """
-    size = a.size if a.error is None else a.size + a.error
-    total = linear(size)
+    total = linear(a.reach)
     result = total * (arithmetic.sure.growth(max(n - 1, 0)) * (1 + relative) + relative)
     if a.error is not None:
         result.add_(linear(a.error))
@@ -281,6 +280,23 @@ def _relative(arithmetic: Arithmetic) -> float:
     return EPS_DIVISION + 2 * arithmetic.u
 
 
+def _numbers_of_average(kernel: Sequence[int], space: int, rest: Sequence[Any]) -> int:
+    """Count the numbers of an average; rest: the operation's arguments after the kernel.
+
+    Raises UnknownError for a divisor below 0.
+    """
+    if len(rest) > 4 and rest[4] is not None and rest[4] < 0:
+        raise UnknownError("divides by a number below 0")
+    return math.prod(along(kernel, space))
+
+
+def _most_shared(ends: Sequence[int], sizes: Sequence[int]) -> int:
+    """Count the numbers along `ends`, at most, that one of `sizes` parts of them takes in."""
+    return math.prod(
+        -(-end // size) + 1 if size else 1 for end, size in zip(ends, sizes, strict=True)
+    )
+
+
 @_registered("avg_pool2d", "avg_pool3d")
 def _average_pool(
     operation: Any,  # noqa: ANN401
@@ -290,9 +306,7 @@ def _average_pool(
     kernel: Sequence[int],
     *rest: Any,  # noqa: ANN401
 ) -> Combination:
-    if len(rest) > 4 and rest[4] is not None and rest[4] < 0:
-        raise UnknownError("divides by a number below 0")
-    n = math.prod(along(kernel, 2 if operation is _aten.avg_pool2d else 3))
+    n = _numbers_of_average(kernel, 2 if operation is _aten.avg_pool2d else 3, rest)
     return _averaged(
         *(arithmetic, out, a, lambda x: operation(x, kernel, *rest), n),
         relative=_relative(arithmetic),
@@ -309,9 +323,7 @@ def _average_pool_gradient(
     kernel: Sequence[int],
     *rest: Any,  # noqa: ANN401
 ) -> Combination:
-    if len(rest) > 4 and rest[4] is not None and rest[4] < 0:
-        raise UnknownError("divides by a number below 0")
-    n = math.prod(along(kernel, 2 if operation is _aten.avg_pool2d_backward else 3))
+    n = _numbers_of_average(kernel, 2 if operation is _aten.avg_pool2d_backward else 3, rest)
     return _averaged(
         *(arithmetic, out, dy, lambda x: operation(x, a.value, kernel, *rest), n),
         relative=_relative(arithmetic),
@@ -326,8 +338,7 @@ def _adaptive(
     a: Known,
     sizes: Sequence[int],
 ) -> Combination:
-    ends = a.value.shape[-len(sizes) :]
-    n = math.prod(-(-end // size) + 1 if size else 1 for end, size in zip(ends, sizes, strict=True))
+    n = _most_shared(a.value.shape[-len(sizes) :], sizes)
     return _averaged(
         *(arithmetic, out, a, lambda x: operation(x, sizes), n), relative=_relative(arithmetic)
     )
@@ -342,8 +353,7 @@ def _adaptive_gradient(
     a: Known,
 ) -> Combination:
     space = 2 if operation is _aten._adaptive_avg_pool2d_backward else 3  # noqa: SLF001
-    ends = zip(dy.value.shape[-space:], a.value.shape[-space:], strict=True)
-    n = math.prod(-(-size // end) + 1 if end else 1 for size, end in ends)
+    n = _most_shared(dy.value.shape[-space:], a.value.shape[-space:])
     return _averaged(
         *(arithmetic, out, dy, lambda x: operation(x, a.value), n), relative=_relative(arithmetic)
     )
@@ -361,8 +371,7 @@ def _adaptive_max_gradient(
     if a.error is not None:
         raise UnknownError("goes by which of several rounded numbers is the largest")
     space = 2 if operation is _aten.adaptive_max_pool2d_backward else 3
-    ends = zip(dy.value.shape[-space:], a.value.shape[-space:], strict=True)
-    n = math.prod(-(-size // end) + 1 if end else 1 for size, end in ends)
+    n = _most_shared(dy.value.shape[-space:], a.value.shape[-space:])
     return _averaged(
         *(arithmetic, out, dy, lambda x: operation(x, a.value, indices.value), n), relative=0.0
     )
@@ -415,7 +424,7 @@ def _nearest_gradient(
 ) -> Combination:
     ends = shape[LEAD:]
     _refuse_open_positions(ends, sizes, scales)
-    n = math.prod(-(-size // end) + 1 for size, end in zip(sizes, ends, strict=True))
+    n = _most_shared(sizes, ends)
     return _averaged(
         *(arithmetic, out, dy, lambda x: operation(x, sizes, shape, *scales), n), relative=0.0
     )
@@ -451,8 +460,7 @@ def _linear(
 
     result = _averaged(arithmetic, out, a, upsampled, 2 * space + 1, relative=3 * space * NEAREST)
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[space - 1]
-    size = a.size if a.error is None else a.size + a.error
-    nearby = upsampled(pool(size, _NEAR, stride=1, padding=_NEAR // 2))
+    nearby = upsampled(pool(a.reach, _NEAR, stride=1, padding=_NEAR // 2))
     return result.plus(nearby, _moves(a.value.shape[-space:]))
 
 
@@ -483,6 +491,5 @@ def _linear_gradient(
     n = math.prod(2 * -(-size // end) + 2 for size, end in zip(sizes, ends, strict=True))
     result = _averaged(arithmetic, out, dy, spread, n, relative=3 * space * NEAREST)
     pool = (_aten.avg_pool1d, _aten.avg_pool2d, _aten.avg_pool3d)[space - 1]
-    size = spread(dy.size if dy.error is None else dy.size + dy.error)
-    nearby = pool(size, [_NEAR] * space, [1] * space, [_NEAR // 2] * space)
+    nearby = pool(spread(dy.reach), [_NEAR] * space, [1] * space, [_NEAR // 2] * space)
     return result.plus(nearby, _NEAR**space * _moves(ends))

@@ -193,7 +193,6 @@ def _arguments(case: Case, inputs: Inputs) -> Inputs:
 
 
 _MATRICES = frozenset({"dy", "x", "dresidual", "mean", "rstd"})
-_VECTORS = frozenset({"weight", "dweight", "dbias"})
 
 Reference = Callable[..., Any]
 Item = TypeVar("Item")

@@ -638,7 +638,7 @@ def _compare(
         if not isinstance(size, Sizes):
             raise OpError(
                 f"{where}: sizes has {size!r} for {name}; write ROWS, COLUMNS or a Sizes(...) of "
-                "kernel_workbench.oracles.cases.sizes"
+                "kernel_workbench"
             )
     arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
     used = {axis for each in arrays for axis in each.axes if isinstance(axis, str)}
