@@ -102,7 +102,7 @@ class AccuracyRow(SchemaLine):
     rule: Rule | None = Field(default=None, description="the one that failed it")
     reason: Annotated[
         str | None,
-        RowField(title="why", form=str, kind="text", note="", rank=0, after="duration_s"),
+        RowField(title="why", kind="text", note="", rank=0, after="duration_s"),
     ] = Field(default=None, description="one sentence: why it failed or was refused")
     outputs: tuple[OutputError, ...] = Field(default=(), description="the errors, output by output")
     variant: str | None = Field(

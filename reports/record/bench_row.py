@@ -47,7 +47,7 @@ class CountedLaunch(SchemaLine):
 
     launch: Annotated[
         str,
-        RowField(title="launch", form=str, kind="text", note="the kernel on the device", rank=0),
+        RowField(title="launch", kind="text", note="the kernel on the device", rank=0),
     ] = Field(description="the name of the kernel on the device")
     device_us: Annotated[
         float | None, RowField(title="counted us", form=microseconds, note="while counted", rank=0)

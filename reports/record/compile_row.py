@@ -103,7 +103,7 @@ class CompileRow(SchemaLine):
     occupancy_warps: Whole | None = Field(default=None, description="resident on an SM")
     most_warps: Whole = Field(gt=0, description="that an SM can hold")
     limited_by: Annotated[
-        str | None, RowField(title="limited by", form=str, kind="text", note="", rank=2)
+        str | None, RowField(title="limited by", kind="text", note="", rank=2)
     ] = Field(default=None, description="what keeps occupancy from being higher")
     code_bytes: Annotated[
         Whole | None, RowField(title="code", form=memory, note="", rank=3, missing=_UNREAD)
@@ -127,7 +127,7 @@ class PredictionRow(SchemaLine):
     op: str = Field(description="name of the op")
     kernel: str = Field(description="name of the kernel")
     case: CaseInfo = Field(description="the case of the call")
-    gpu: Annotated[str, RowField(title="GPU", form=str, kind="text", note="", rank=0)] = Field(
+    gpu: Annotated[str, RowField(title="GPU", kind="text", note="", rank=0)] = Field(
         description="model of the GPU"
     )
     sm: Whole = Field(description="its generation: compute capability times ten")
@@ -138,11 +138,11 @@ class PredictionRow(SchemaLine):
     ] = Field(description="the least time of a call")
     limit: Annotated[
         Literal["memory", "matrix", "arithmetic", "issue", "special functions"] | None,
-        RowField(title="limit", form=str, kind="text", note="", rank=0),
+        RowField(title="limit", kind="text", note="", rank=0),
     ] = Field(default=None, description="what the least time is of")
-    reason: Annotated[
-        str | None, RowField(title="none, since", form=str, kind="text", note="", rank=1)
-    ] = Field(default=None, description="why there is none")
+    reason: Annotated[str | None, RowField(title="none, since", kind="text", note="", rank=1)] = (
+        Field(default=None, description="why there is none")
+    )
     flops: Whole = Field(description="of a call")
     bytes: Whole = Field(description="inputs read once, outputs written once")
     from_code: bool = Field(description="whether a variant of the call was compiled in the run")

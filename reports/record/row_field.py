@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from kernel_workbench.reports.phrases import whole
 from kernel_workbench.reports.record.line import CaseInfo, SchemaLine
 
 if TYPE_CHECKING:
@@ -78,7 +77,8 @@ class RowField:
         merge_of: the field whose values are merged. Empty: its own.
         unit: empty for a count, or where the end of the field's name says it.
         title: of the field's column in the table of its rows. Empty: no column.
-        form: returns what a cell shows of a value; None from it is shown as `missing`.
+        form: returns what a cell shows of a value; None from it is shown as `missing`. By default
+            the text itself, or a whole number.
         kind: of the column: "number" sorts by value and stands to the right.
         note: what explains the title. None: the field's description.
         rank: of the column; a narrow terminal leaves out the highest first.
@@ -92,7 +92,7 @@ class RowField:
     merge_of: str = ""
     unit: str = ""
     title: str = ""
-    form: Callable[[Any], str | None] = whole
+    form: Callable[[Any], str | None] | None = None
     kind: Kind = "number"
     note: str | None = None
     rank: int = _LAST_RANK

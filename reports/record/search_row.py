@@ -16,20 +16,18 @@ class FindRow(SchemaLine):
 
     kind: Literal["find"] = "find"
     op: str = Field(description="name of the op")
-    kernel: Annotated[str, RowField(title="kernel", form=str, kind="text", note="", rank=0)] = (
-        Field(description="name of the kernel")
+    kernel: Annotated[str, RowField(title="kernel", kind="text", note="", rank=0)] = Field(
+        description="name of the kernel"
     )
-    rule: Annotated[Rule, RowField(title="rule", form=str, kind="text", note="", rank=0)] = Field(
+    rule: Annotated[Rule, RowField(title="rule", kind="text", note="", rank=0)] = Field(
         description="the one that the case breaks"
     )
     output: Annotated[
-        str | None, RowField(title="output", form=str, kind="text", note="", rank=3, missing="-")
+        str | None, RowField(title="output", kind="text", note="", rank=3, missing="-")
     ] = Field(description="that broke it, where one did")
     reason: Annotated[
         str,
-        RowField(
-            title="why", form=str, kind="text", note="", rank=0, after="fails_too", below=True
-        ),
+        RowField(title="why", kind="text", note="", rank=0, after="fails_too", below=True),
     ] = Field(description="one sentence")
     case: CaseInfo = Field(description="the shrunk one")
     first_case: str = Field(description="the id of the case that was drawn")
@@ -67,9 +65,9 @@ class FindRow(SchemaLine):
     tried: Whole = Field(description="cases tried while it was shrunk")
     whole: bool = Field(description="every change was tried; False where time or number ended it")
     gates: bool = Field(description="the find sets the run's exit status")
-    reproduce: Annotated[
-        str, RowField(title="run it", form=str, kind="command", note="", rank=0)
-    ] = Field(description="the command that tries the shrunk case")
+    reproduce: Annotated[str, RowField(title="run it", kind="command", note="", rank=0)] = Field(
+        description="the command that tries the shrunk case"
+    )
     duration_s: float = Field(description="to shrink it")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_workbench.reports.document.model import Cell, Column
+from kernel_workbench.reports.phrases import whole
 from kernel_workbench.reports.record.row_field import (
     columns_in_order,
     declaration_of,
@@ -35,10 +36,11 @@ def field_of(model: type, name: str, row_of: Callable[[Item], object]) -> Field[
     rule = declaration_of(fields_of(model)[name])
     is_text = rule.kind in {"text", "command"}
     missing = rule.missing if rule.missing is not None else "" if is_text else "-"
+    form = rule.form or (str if is_text else whole)
 
     def cell(item: Item) -> Cell:
         value: Any = getattr(row_of(item), name)
-        text = None if value is None else rule.form(value)
+        text = None if value is None else form(value)
         if text is None:
             return Cell(missing)
         tone = rule.tone(value) if callable(rule.tone) else rule.tone
