@@ -40,10 +40,7 @@ _worst = 0  # the largest status of the sessions so far
 # checkout off sys.path, PYTHONOPTIMIZE leave asserts out.
 _VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": None, "PYTHONOPTIMIZE": None}
 
-# A suite shows its own progress and report; in a variable, so that the command line which a record
-# keeps is what the user typed.
-_PATIENCE_S = 60.0
-_QUIET = "--no-header --no-summary --tb=short -qq -p no:cacheprovider -p no:logging"
+_PATIENCE_S = 60.0  # for a run that is interrupted, to close its record
 
 # With these pytest ends well and has run nothing.
 _RUNS_NOTHING = {
@@ -210,10 +207,14 @@ def _fail(session: nox.Session, status: int, message: str) -> NoReturn:
     session.error(message)
 
 
-def _run_suite(session: nox.Session, *command: str) -> None:
-    """Run a suite with what was typed, where pytest shows nothing of its own."""
-    quiet = {"PYTEST_ADDOPTS": _QUIET}
-    _run(session, "run", *command, *_arguments(session), variables=quiet)
+def _run_command(
+    session: nox.Session, group: str, variables: Mapping[str, str | None] | None = None
+) -> None:
+    """Run the command of the session's name with the options that were typed."""
+    # pytest's options come from the command: a suite shows its own progress and report.
+    together = {"PYTEST_ADDOPTS": None, **(variables or {})}
+    command = ("kernel_workbench", session.name, *_arguments(session))
+    _run(session, group, *command, variables=together)
 
 
 def _require(session: nox.Session, group: str) -> None:
@@ -270,12 +271,10 @@ def accuracy(session: nox.Session) -> None:
     # A folder of its own: two runs in one checkout would take each other's record for theirs.
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         note = Path(folder) / "record"
-        variables = {"PYTEST_ADDOPTS": _QUIET, "WORKBENCH_RECORD_NOTE": str(note)}
-        command = ("kernel_workbench.suites.run", "accuracy", *_arguments(session))
-        _run(session, "run", *command, variables=variables)
+        _run_command(session, "run", {"WORKBENCH_RECORD_NOTE": str(note)})
         # A kernel that ends the process with status 0 leaves an unfinished record, or none.
         if note.is_file():
-            _run(session, "run", "kernel_workbench.reports", note.read_text(), "--check")
+            _run(session, "run", "kernel_workbench", "report", note.read_text(), "--check")
         elif _RUNS_NOTHING.isdisjoint(session.posargs):
             message = "the run ended before it began a record: a file of --kernels ended it"
             _fail(session, _INCOMPLETE, message)
@@ -284,49 +283,49 @@ def accuracy(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def search(session: nox.Session) -> None:
     """Draw cases until one breaks a kernel, and shrink it: `-- --kernel NAME --minutes M`."""
-    _run_suite(session, "kernel_workbench.suites.run", "search")
+    _run_command(session, "run")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def profile(session: nox.Session) -> None:
     """Measure energy, power and clocks of kernels on a GPU: `-- --op OP --window S --trials N`."""
-    _run_suite(session, "kernel_workbench.suites.run", "profile")
+    _run_command(session, "run")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def bench(session: nox.Session) -> None:
     """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
-    _run_suite(session, "kernel_workbench.suites.run", "bench")
+    _run_command(session, "run")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def fleet(session: nox.Session) -> None:
     """Run a suite on nodes of a cluster: `-- --on H200 --on A100 -- bench --op OP`."""
-    _run_suite(session, "kernel_workbench.suites.fleet")
+    _run_command(session, "run")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
 def report(session: nox.Session) -> None:
     """Show records, by default the latest: `-- [FILE ...] --html PATH --markdown PATH`."""
-    _run(session, "report", "kernel_workbench.reports", *_arguments(session))
+    _run_command(session, "report")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
 def compare(session: nox.Session) -> None:
     """Lay records beside one another: `-- A B [C ...] --gate --markdown PATH --html PATH`."""
-    _run(session, "report", "kernel_workbench.reports.comparison", *_arguments(session))
+    _run_command(session, "report")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def history(session: nox.Session) -> None:
     """Follow the figures of a folder's records over time: `-- FOLDER --gate --html PATH`."""
-    _run(session, "report", "kernel_workbench.reports.history", *_arguments(session))
+    _run_command(session, "report")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def compile(session: nox.Session) -> None:  # noqa: A001 (the name that a user types)
     """Compile every kernel for every GPU generation, with no GPU: `-- --all --against FILE`."""
-    _run(session, "run", "kernel_workbench.suites.compile", *_arguments(session))
+    _run_command(session, "run")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -344,7 +343,7 @@ def triton_versions(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def sanitize(session: nox.Session) -> None:
     """Run a few cases under NVIDIA's compute-sanitizer: `-- --kernel NAME -k WORDS`."""
-    _run_suite(session, "kernel_workbench.suites.accuracy.sanitizer")
+    _run_command(session, "run")
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -6,6 +6,8 @@ import os
 import runpy
 import sys
 
+from kernel_workbench.reports.exit_status import ExitStatus
+
 # Each suite's module, the words that come before its options, and one line for the help.
 _PYTEST = "kernel_workbench.suites.run"
 _SUITES = {
@@ -24,9 +26,9 @@ _SUITES = {
         "Run a few cases under NVIDIA's compute-sanitizer.",
     ),
 }
-# A suite shows its own progress and report.
+# A suite shows its own progress and report. The options come by a variable, so that the command
+# line which a record keeps is what the user typed.
 _QUIET = "--no-header --no-summary --tb=short -qq -p no:cacheprovider -p no:logging"
-_USAGE = 2  # as in reports/exit_status.py
 
 
 def main() -> None:
@@ -39,7 +41,7 @@ def main() -> None:
         return
     if name not in _SUITES:
         print(f"no suite is named {name!r}; name one of {', '.join(_SUITES)}", file=sys.stderr)
-        sys.exit(_USAGE)
+        sys.exit(ExitStatus.USAGE)
     module, words, _ = _SUITES[name]
     os.environ.setdefault("PYTEST_ADDOPTS", _QUIET)
     sys.argv[1:] = [*words, *options]

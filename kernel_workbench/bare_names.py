@@ -33,28 +33,27 @@ class _OtherPackages(MetaPathFinder):
         """
         if name not in ROOMS or path is not None:
             return None
-        elsewhere = [each for each in sys.path if Path(each).resolve() not in _FOLDERS]
+        elsewhere = [folder for folder in sys.path if Path(folder).resolve() not in _FOLDERS]
         spec = PathFinder.find_spec(name, elsewhere, target)
         if spec is None or spec.loader is None:  # a folder without an __init__.py is no package
-            raise ModuleNotFoundError(
-                f"No module named {name!r}; kernel-workbench's is `kernel_workbench.{name}`, and "
-                "what a file of kernels needs comes by `from kernel_workbench import ...`",
-                name=name,
-            )
+            raise ModuleNotFoundError(f"No module named {name!r}; {_advice(name)}", name=name)
         return spec
 
 
 def refuse_bare_names() -> None:
     """Let a bare name of a room stand for another package alone."""
-    if not any(isinstance(each, _OtherPackages) for each in sys.meta_path):
+    if not any(isinstance(finder, _OtherPackages) for finder in sys.meta_path):
         sys.meta_path.insert(0, _OtherPackages())
 
 
 def check_name(name: str) -> None:
     """Raise ImportError for a room that is imported under its bare name."""
     if name in ROOMS:
-        raise ImportError(
-            f"the room `{name}` is imported as `kernel_workbench.{name}`; what a file of kernels "
-            "needs comes by `from kernel_workbench import ...`",
-            name=name,
-        )
+        raise ImportError(_advice(name), name=name)
+
+
+def _advice(room: str) -> str:
+    return (
+        f"kernel-workbench's `{room}` is `kernel_workbench.{room}`, and what a file of kernels "
+        "needs comes by `from kernel_workbench import ...`"
+    )

@@ -3,6 +3,7 @@
 from kernel_workbench import oracles
 from kernel_workbench.bare_names import check_name
 from kernel_workbench.kernels.configurations import configuration
+from kernel_workbench.kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Uses
 from kernel_workbench.kernels.registry import (
     Domain,
     Kernel,
@@ -13,17 +14,30 @@ from kernel_workbench.kernels.registry import (
     kernel,
 )
 from kernel_workbench.oracles import *  # noqa: F403 (an op is named there, and nowhere else)
+from kernel_workbench.oracles.cases.sizes import COLUMNS, ROWS, WIDTHS, Sizes
+from kernel_workbench.oracles.reference import op
 
 check_name(__name__)
 
 __all__ = [
+    "COLUMNS",
+    "ROWS",
+    "WIDTHS",
     "Domain",
+    "Expectation",
+    "Fits",
     "Kernel",
     "KernelError",
+    "Loads",
     "NoKernelError",
+    "Sizes",
+    "Spills",
+    "Stores",
+    "Uses",
     "all_kernels",
     "choose",
     "configuration",
     "kernel",
+    "op",
 ]
 __all__ += oracles.__all__

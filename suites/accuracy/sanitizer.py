@@ -28,7 +28,7 @@ from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import outlast_readers, report_console
 from kernel_workbench.suites.run.cuda_programs import cuda_program
 from kernel_workbench.suites.run.exit_status import of_pytest
-from kernel_workbench.suites.run.options import check
+from kernel_workbench.suites.run.options import FOLDERS, check
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 _FOUND = 86  # the exit status asked of it where it found something
@@ -59,14 +59,8 @@ class Found:
 
 def run(program: str, tool: str, options: Sequence[str]) -> Found:
     """Run the suite under one tool."""
-    suite = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "kernel_workbench/suites/accuracy",
-        "--device=cuda",
-        "--in-process",
-    ]
+    suite = [sys.executable, "-m", "pytest", str(FOLDERS["accuracy"]), "--device=cuda"]
+    suite += ["--in-process"]
     watched = [program, "--tool", tool, "--error-exitcode", str(_FOUND), "--target-processes=all"]
     ran = subprocess.run(
         [*watched, "--print-limit=0", *suite, *options],
