@@ -393,26 +393,43 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | No
 
 def _of_product(a: Pair, b: Pair, arithmetic: Arithmetic) -> Terms:
     """Take each product of two matrices' numbers for a term, which is rounded once."""
+    x, y = a.value, b.known(b.sure)
+    flat = is_flat(y, (max(y.value.dim() - 2, 0),)) and is_flat(a.known(a.sure), (x.dim() - 1,))
+    return _products(a, b, torch.matmul, x.shape[-1], arithmetic, varies=not flat)
+
+
+def _products(
+    a: Pair,
+    b: Pair,
+    times: Callable[[Tensor, Tensor], Tensor],
+    k: int,
+    arithmetic: Arithmetic,
+    *,
+    varies: bool,
+) -> Terms:
+    """Return the terms of an operation that is linear in a and in b: k products at most.
+
+    times: the operation. varies: the products of one number are not all alike.
+    """
     x, y = a.known(a.sure), b.known(b.sure)
 
     def error(x: Known, y: Known) -> Tensor | None:
         ea, eb = arithmetic.operand(x), arithmetic.operand(y)
-        left = None if ea is None else ea @ (y.size if eb is None else y.size + eb)
-        return added(left, None if eb is None else x.size @ eb)
+        left = None if ea is None else times(ea, y.size if eb is None else y.size + eb)
+        return added(left, None if eb is None else times(x.size, eb))
 
-    sure, k = error(x, y), x.value.shape[-1]
+    sure = error(x, y)
     same = a.likely is a.sure and b.likely is b.sure
-    flat = is_flat(y, (max(y.value.dim() - 2, 0),)) and is_flat(x, (x.value.dim() - 1,))
     return Terms(
         count=max(k, 1),
-        size=x.size @ y.size,
+        size=times(x.size, y.size),
         sure=sure,
         likely=sure if same else error(a.known(a.likely), b.known(b.likely)),
         roundings=1.0,
         own=k,
         lost=2 * k,
         summed=True,
-        varies=not flat,
+        varies=varies,
     )
 
 
@@ -425,32 +442,15 @@ def _of_convolution(
 ) -> Terms:
     """Take each product of a convolution for a term, which is rounded once, and its bias."""
     stride, _, dilation, transposed, _, groups = geometry
-    x, y = a.known(a.sure), b.known(b.sure)
 
     def convolved(one: Tensor, other: Tensor) -> Tensor:
         result: Tensor = _aten.convolution(one, other, None, *geometry)
         return result
 
-    def error(x: Known, y: Known) -> Tensor | None:
-        ea, eb = arithmetic.operand(x), arithmetic.operand(y)
-        left = None if ea is None else convolved(ea, y.size if eb is None else y.size + eb)
-        return added(left, None if eb is None else convolved(x.size, eb))
-
     k = addends_of(b.value.shape, stride, dilation, groups, transposed=transposed)
-    sure, size = error(x, y), convolved(x.size, y.size)
-    same = a.likely is a.sure and b.likely is b.sure
-    terms = Terms(
-        count=max(k, 1),
-        size=size,
-        sure=sure,
-        likely=sure if same else error(a.known(a.likely), b.known(b.likely)),
-        roundings=1.0,
-        own=k,
-        lost=2 * k,
-        summed=True,
-        varies=not bool(flat_filters(b.value, groups, transposed=transposed).any()),
-    )
+    flat = bool(flat_filters(b.value, groups, transposed=transposed).any())
+    terms = _products(a, b, convolved, k, arithmetic, varies=not flat)
     if bias is None:
         return terms
-    of_channels = _leaf(bias).after(lambda x: by_channel(x, size))
-    return _joined(terms, of_channels, 1.0, size.shape)
+    of_channels = _leaf(bias).after(lambda x: by_channel(x, terms.size))
+    return _joined(terms, of_channels, 1.0, terms.size.shape)
