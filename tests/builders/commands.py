@@ -19,6 +19,8 @@ from typing import Any
 from tests import ROOT
 from tests.builders.python_server import Fork, can_fork
 
+# Arguments of Python for the accuracy suite in pytest, quietly, under the interpreter.
+ACCURACY = ("-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq")
 _PATIENCE_S = 600.0  # with what hangs: on a machine that has other work all takes longer
 
 

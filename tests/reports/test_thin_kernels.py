@@ -14,7 +14,7 @@ from kernel_workbench.reports.record import AccuracyRow, Record, latest, read
 from kernel_workbench.reports.views.accuracy_verdict import headline
 from kernel_workbench.suites.accuracy.own_cases import FEWEST
 from tests.builders.accuracy_records import example_header, example_row, write_example
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 
 _REASON = "serves n of 64 to 128, got 760"
 _FILE = """
@@ -113,14 +113,7 @@ def test_run_that_was_cut_off_says_of_no_kernel_that_it_served_nothing(tmp_path:
 def _run(tmp_path: Path, *options: str) -> tuple[int, str]:
     file, results = tmp_path / "mine.py", tmp_path / "results"
     file.write_text(_FILE)
-    command = (
-        "-m",
-        "pytest",
-        "kernel_workbench/suites/accuracy",
-        "--device=cpu",
-        "-qq",
-        f"--kernels={file}",
-    )
+    command = (*ACCURACY, f"--kernels={file}")
     ran = run_python(*command, f"--results={results}", *options)
     assert ran.returncode == getattr(read(latest(results)).end, "exit_status", None)
     return ran.returncode, " ".join(ran.stdout.split())

@@ -14,7 +14,7 @@ from kernel_workbench.kernels.registry import KernelError, load_file
 from kernel_workbench.reports.record import Record, latest, read
 from kernel_workbench.suites.sandbox.judge_side import worker_process
 from tests import ROOT
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 from tests.mutants.bench import Bench
 from tests.mutants.cheats import MUTANTS
 from tests.mutants.mutant import Mutant
@@ -50,7 +50,7 @@ def _run(
     results: Path, *cheats: str, kernels: tuple[str, ...] = (), started: bool = False
 ) -> tuple[int, str]:
     """The exit status of a run of these cheats, and what it prints."""
-    command = ["-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq"]
+    command = [*ACCURACY]
     command += [f"--results={results}", "--jobs=1", "--time-limit=3", f"--case={_CASE}"]
     command += [f"--kernels={_CHEATS / name}.py" for name in cheats]
     command += [f"--kernel={name}" for name in kernels]

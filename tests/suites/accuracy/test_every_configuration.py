@@ -15,7 +15,7 @@ from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.reports.record import Record, latest, read
 from kernel_workbench.reports.views.accuracy_verdict import headline
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 
 # Right by its own choice and by `two`, wrong by `four`; `asks` makes the name that it takes.
 _KERNEL = """
@@ -50,14 +50,7 @@ def _run(
         "\n".join(json.dumps(line | {"sizes": each}) for each in sizes)
     )
     files = (f"--kernels={folder / 'mine.py'}", f"--cases={folder / 'cases.jsonl'}")
-    command = (
-        "-m",
-        "pytest",
-        "kernel_workbench/suites/accuracy",
-        "--device=cpu",
-        "-qq",
-        f"--results={folder}",
-    )
+    command = (*ACCURACY, f"--results={folder}")
     done = run_python(*command, *files, *options)
     assert done.returncode == status, done.stdout + done.stderr
     return read(latest(folder, "accuracy")), done.stdout

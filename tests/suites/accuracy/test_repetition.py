@@ -13,7 +13,7 @@ from kernel_workbench.reports.views.accuracy_verdict import headline
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 from tests.suites.sandbox.test_tasks import CASE
 
 _FILE = ROOT / "tests" / "candidates" / "growing_kernels.py"
@@ -58,14 +58,7 @@ def test_kernel_that_keeps_no_more_is_not_told_of(name: str, workers: Workers) -
 
 def test_report_tells_of_a_kernel_that_keeps_memory(tmp_path: Path) -> None:
     """In the verdict's notes, and the run passes."""
-    command = [
-        "-m",
-        "pytest",
-        "kernel_workbench/suites/accuracy",
-        "--device=cpu",
-        "-qq",
-        "--jobs=1",
-    ]
+    command = [*ACCURACY, "--jobs=1"]
     command += [f"--results={tmp_path}", f"--kernels={_FILE}", "--kernel=keeps_workspaces"]
     ran = run_python(*command, "--case=layer_norm_backward-m37-n64-float32-contiguous")
     assert ran.returncode == 0, ran.stdout + ran.stderr

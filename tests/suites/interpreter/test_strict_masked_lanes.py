@@ -19,7 +19,7 @@ from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.interpreter import repairs
 from kernel_workbench.suites.interpreter.strict import masked_lanes
 from tests.builders.by_hand import kernel_of
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 from tests.builders.wrong_layer_norms import closed_form
 
 Outputs = tuple[Tensor, Tensor, Tensor]
@@ -154,15 +154,7 @@ def test_run_that_is_not_strict_reports_what_it_let_pass(tmp_path: Path) -> None
     """How many cases, and the line; a strict run of the same kernel reports none."""
     file = tmp_path / "doubles.py"
     file.write_text(_USERS_FILE)
-    command = [
-        "-m",
-        "pytest",
-        "kernel_workbench/suites/accuracy",
-        "--device=cpu",
-        "-qq",
-        "--jobs=1",
-        "-k=m5-n5",
-    ]
+    command = [*ACCURACY, "--jobs=1", "-k=m5-n5"]
     command += [f"--results={tmp_path}", f"--kernels={file}", "--kernel=doubles", "--dtype=float32"]
     found = {}
     for option in ("--no-strict", "--seed=0"):

@@ -12,7 +12,7 @@ from kernel_workbench.profiles.environment import tree_hash
 from kernel_workbench.reports.record import RunHeader, latest, read
 from kernel_workbench.suites.run.earlier_run import done_rows
 from tests.builders.accuracy_records import example_header, example_row, write_example
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 from tests.builders.compared_records import bench_row, header, write
 
 _OLD, _NEW = "0" * 64, "1" * 64
@@ -75,9 +75,7 @@ def _run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     line = {"op": "layer_norm_backward", "sizes": {"m": 3, "n": 64}, "dtype": "float32"}
     cases.write_text("".join(json.dumps(line | {"seed": seed}) + "\n" for seed in (1, 2)))
     asked = (f"--kernels={folder / 'mine.py'}", f"--cases={cases}", f"--results={folder}/results")
-    return run_python(
-        "-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq", *asked, *options
-    )
+    return run_python(*ACCURACY, *asked, *options)
 
 
 def test_file_that_is_edited_while_its_run_goes_on_fails_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_workbench.reports.record import Record, latest, read
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 
 # Wrong on rows of 64 floats and longer.
 _KERNEL = """
@@ -22,7 +22,7 @@ def mine(dy, x, weight, mean, rstd):
     return dx + (x.shape[1] >= 64), (dy * h).sum(0), dy.sum(0)
 """
 _RIGHT = ("dx + (x.shape[1] >= 64)", "dx")
-_COMMAND = ("-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq", "--signs=3")
+_COMMAND = (*ACCURACY, "--signs=3")
 
 
 class _Folder:

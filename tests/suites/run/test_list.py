@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 
 _SERVED = "layer_norm_backward-m1-n1-float32-contiguous"
 _REFUSED = "layer_norm_backward-m2-n8193-float32-contiguous"
@@ -14,14 +14,7 @@ def test_list_names_what_would_run_and_begins_no_record(tmp_path: Path) -> None:
     """A pair that the kernel's domain refuses would not run."""
     results = tmp_path / "results"
     asked = ("--kernel=row_persistent", f"--case={_SERVED}", f"--case={_REFUSED}", "--list")
-    command = (
-        "-m",
-        "pytest",
-        "kernel_workbench/suites/accuracy",
-        "--device=cpu",
-        "-qq",
-        f"--results={results}",
-    )
+    command = (*ACCURACY, f"--results={results}")
     done = run_python(*command, *asked)
     assert (done.returncode, done.stderr) == (0, "")
     assert "  layer_norm_backward row_persistent 1\n" in done.stdout

@@ -17,7 +17,7 @@ from kernel_workbench.suites.run import shards
 from kernel_workbench.suites.run.shards import default_jobs, is_huge, most_jobs, share_of
 from kernel_workbench.suites.sandbox.wire import spelled
 from tests import ROOT
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 
 _DIES = """
 import os, pathlib, signal
@@ -107,8 +107,7 @@ def test_no_share_of_as_many_as_there_can_be_is_empty(kind: str) -> None:
 
 
 def _run(results: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Record]:
-    command = ("-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq")
-    ran = run_python(*command, f"--results={results}", *arguments)
+    ran = run_python(*ACCURACY, f"--results={results}", *arguments)
     return ran, read(latest(results))
 
 

@@ -15,7 +15,7 @@ from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import latest, read
 from kernel_workbench.suites.run.user_cases import CasesError, read_cases
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 
 _ENOUGH = 2**37
 _NORM: dict[str, object] = {
@@ -298,11 +298,8 @@ def test_line_that_is_taken_has_inputs_and_a_truth(op: str, tmp_path: Path) -> N
     assert taken > 5
 
 
-_RUN = ["-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq"]
-
-
 def _run(results: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return run_python(*_RUN, "-p", "no:cacheprovider", f"--results={results}", *options)
+    return run_python(*ACCURACY, "-p", "no:cacheprovider", f"--results={results}", *options)
 
 
 def test_run_has_the_files_cases_alone(tmp_path: Path) -> None:

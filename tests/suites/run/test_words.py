@@ -15,7 +15,7 @@ from kernel_workbench.reports.views.accuracy_figures import failures
 from kernel_workbench.suites.accuracy.suite import Accuracy
 from kernel_workbench.suites.run.session import Session
 from tests.builders.accuracy_records import KERNELS, example_row, write_example
-from tests.builders.commands import run_python
+from tests.builders.commands import ACCURACY, run_python
 from tests.builders.documents import markdown_of
 
 _CASE = "layer_norm_backward-m37-n760-float32-contiguous"
@@ -69,14 +69,7 @@ def test_what_a_failing_kernel_printed_is_in_its_row(tmp_path: Path) -> None:
     """Ten lines of the call that failed, cut and spelled out; nothing of a kernel that is right."""
     file = tmp_path / "mine.py"
     file.write_text(_FILE)
-    command = (
-        "-m",
-        "pytest",
-        "kernel_workbench/suites/accuracy",
-        "--device=cpu",
-        "-qq",
-        f"--case={_CASE}",
-    )
+    command = (*ACCURACY, f"--case={_CASE}")
     ran = run_python(*command, f"--kernels={file}", f"--results={tmp_path}")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     rows = {row.kernel: row for row in read(latest(tmp_path)).rows}

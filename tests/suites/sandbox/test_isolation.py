@@ -12,7 +12,7 @@ import pytest
 from kernel_workbench.reports.record import Record, latest, read
 from kernel_workbench.suites.sandbox.judge_side import worker_process
 from tests import ROOT
-from tests.builders.commands import Running, run_python, wait_for
+from tests.builders.commands import ACCURACY, Running, run_python, wait_for
 
 _CRASHING = ROOT / "tests" / "candidates" / "crashing_kernels.py"
 _EXPECTED = {
@@ -25,8 +25,7 @@ _EXPECTED = {
 
 
 def _command(results: Path, *options: str) -> list[str]:
-    command = ["-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq"]
-    return [*command, f"--results={results}", f"--kernels={_CRASHING}", *options]
+    return [*ACCURACY, f"--results={results}", f"--kernels={_CRASHING}", *options]
 
 
 @pytest.fixture(scope="module")
