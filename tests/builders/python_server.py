@@ -161,6 +161,7 @@ class Fork:
     ) -> None:
         self.args = list(map(str, command))
         self.returncode: int | None = None
+        self._reaping = threading.Lock()
         variables = dict(os.environ if env is None else env)
         request = {
             "command": self.args[1:],
@@ -182,12 +183,17 @@ class Fork:
             self.pid = SERVERS[_interprets(variables)].fork(request, [*places, *pass_fds])
 
     def poll(self) -> int | None:
-        """Its status, None while it runs."""
-        if self.returncode is None:
-            ended, status = os.waitpid(self.pid, os.WNOHANG)
-            if ended:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+        """Return the status of the process, None while the process runs.
+
+        One thread at a time asks the system, which tells the status once: the thread that waits
+        for an answer and the thread that kills the process both poll.
+        """
+        with self._reaping:
+            if self.returncode is None:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+                if ended:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Its status. Raises subprocess.TimeoutExpired."""
