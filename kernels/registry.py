@@ -92,7 +92,7 @@ class Declaration:
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
     wraps      the library that it is a way of calling
     same_stores  several programs may store the same value to one element; it means to
-    profiled   `nox -s profile` runs it beside ours where nobody names a kernel
+    profiled   `profile` runs it beside ours where nobody names a kernel
     same_code_as  the op's kernel whose Triton code it runs, where the two differ in numerics or in
                what alignment they take: what an interpreter asks of that one it needn't ask again
     dispatched  (case) -> whether dispatch may take it, of those that it serves: where it's quick

@@ -1,4 +1,4 @@
-"""Records of `nox -s profile` beside one another: energy of a call, power and clocks.
+"""Records of `profile` beside one another: energy of a call, power and clocks.
 
 Boards of one model differ by 5 % in what their sensors read, so the ratio of two boards is +-7 %
 before anything else: 5 % of either, in quadrature, with the measurements' own errors on top. On

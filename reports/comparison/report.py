@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.comparison.accuracy import AccuracyChange, accuracy_part
 from kernel_workbench.reports.comparison.energy import energy_part
 from kernel_workbench.reports.comparison.generations import generations_part
@@ -150,7 +151,7 @@ def _head(sides: Sequence[Side], found: Comparison) -> Part:
     several = len(found.parts) > 1
     notes = [f"{each.title}: {each.verdict}" for each in found.parts if several]
     notes += [
-        f"{each.letter}, of nox -s {each.header.suite}: no other record of it to hold it against"
+        f"{each.letter}, of {each.header.suite}: no other record of it to hold it against"
         for each in sides
         if suites.count(each.suite) < 2
     ]
@@ -163,11 +164,13 @@ def _head(sides: Sequence[Side], found: Comparison) -> Part:
         for each in sides
         if each.twice
     ]
-    compiled = list(dict.fromkeys(each.path for each in sides if each.header.suite == "compile"))
+    compiled = list(
+        dict.fromkeys(str(each.path) for each in sides if each.header.suite == "compile")
+    )
     if len(compiled) > 1:
         notes.append(
-            "what changed in compiled code is told by: nox -s report -- "
-            f"{compiled[1]} --against {compiled[0]}"
+            "what changed in compiled code is told by: "
+            + this_program().command("report", [compiled[1], "--against", compiled[0]])
         )
     notes += _imported(sides)
     notes += _differing([each for each in sides if each.figures == "measured"])
@@ -231,5 +234,5 @@ def _differing(measured: Sequence[Side]) -> list[str]:
 def _described(side: Side) -> str:
     header = side.header
     commit = commit_text(header.environment)
-    suite = f", nox -s {header.suite}" if side.figures == "measured" else ""
+    suite = f", {header.suite}" if side.figures == "measured" else ""
     return f"{side.path}{suite}" + (f", commit {commit}" if commit else "")

@@ -1,6 +1,6 @@
 """One side of a comparison: what is compared of a record, without its raw samples.
 
-A side of speeds is a record of bench, an import, or one GPU of a record of `nox -s compile`, whose
+A side of speeds is a record of bench, an import, or one GPU of a record of `compile`, whose
 rows are predictions. Rows are the same where op, kernel, case, cache and distribution are. Each row
 is reduced as it is read, so that no sample stays in memory, and figures that only a damaged record
 holds are None.
@@ -275,7 +275,7 @@ def _predicted(
     if not sides:
         asked = f" for --gpu {', '.join(gpus)}" if gpus else ""
         raise RecordError(
-            f"{shown(record.path)}: a record of nox -s compile without predictions{shown(asked)}"
+            f"{shown(record.path)}: a record of compile without predictions{shown(asked)}"
         )
     return list(sides.values())
 

@@ -42,7 +42,7 @@ _TONES: dict[Verdict, Tone] = {
     Verdict.SAME: "",
 }
 _NOTES = {
-    Verdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of nox -s bench, or "
+    Verdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of bench, or "
     "more of --against.",
     Verdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or 0.2 us "
     "for each kernel that a call launches; of two boards within 4 %, or 0.4 us a launch; or within "

@@ -46,7 +46,7 @@ class Change:
 
     at       the place of its first run
     ratio    the new level over the old one
-    verdict  of `nox -s compare` on the runs before and after it
+    verdict  of `compare` on the runs before and after it
     """
 
     at: int
@@ -144,7 +144,7 @@ def _changes(
 
 
 def _verdict(line: Line, before: Side, after: Side, speeds: _Speeds) -> str:
-    """What `nox -s compare` says of the row in these two records."""
+    """What `compare` says of the row in these two records."""
     key, (before.letter, after.letter) = line.key, "AB"
     if line.suite == "bench":
         runs = id(before), id(after)

@@ -24,7 +24,7 @@ _Item = tuple["Series", "Change"]
 _TELLING = 6  # characters at the end of a board's id
 _NOTE = (
     "A change is a level that holds for three runs or more and that noise doesn't explain; the "
-    "verdict is that of nox -s compare on the two runs between which it lies."
+    "verdict is that of compare on the two runs between which it lies."
 )
 
 

@@ -1,4 +1,4 @@
-"""A row of `nox -s accuracy`: one kernel on one case, with the errors measured."""
+"""A row of `accuracy`: one kernel on one case, with the errors measured."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 It has times and no clocks, no accuracy, and no word on cache or inputs. `extra_info` may name op,
 kernel, case, cache, distribution, dtype, flops and bytes; else the op is the benchmark's group or
 file, the kernel its function and the case its parameters. A GPU is known only where `machine_info`
-names it (`gpu`, `gpu_name`, `device_name`, or `device` as `nox -s bench` has it).
+names it (`gpu`, `gpu_name`, `device_name`, or `device` as `bench` has it).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _header(file: _File) -> RunHeader:
 
 
 def _device(machine: Mapping[str, object]) -> Mapping[str, object]:
-    """What `nox -s bench` tells of its device; nothing, of a file from elsewhere."""
+    """What `bench` tells of its device; nothing, of a file from elsewhere."""
     told = machine.get("device")
     return told if isinstance(told, dict) else {}
 

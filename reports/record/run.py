@@ -17,8 +17,8 @@ from kernel_workbench.reports.record.row_field import RowField
 
 SCHEMA_VERSION = 1
 PROTOCOL = 2
-ACCURACY_PROTOCOL = 6  # of `nox -s accuracy`: what is asked of a kernel
-BENCH_PROTOCOL = 3  # of `nox -s bench`: what it is to time a call
+ACCURACY_PROTOCOL = 6  # of `accuracy`: what is asked of a kernel
+BENCH_PROTOCOL = 3  # of `bench`: what it is to time a call
 
 
 class Environment(SchemaLine):

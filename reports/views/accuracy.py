@@ -1,4 +1,4 @@
-"""A record of `nox -s accuracy` as a part of a document.
+"""A record of `accuracy` as a part of a document.
 
 A terminal's summary has the verdict, the kernels that gate with their largest errors, and what
 failed; the rest is behind it. Where a run tried several ops, a kernel stands under its op's name:
@@ -195,7 +195,7 @@ class _View:
         ]
         note = (
             "Of pairs that a case has which the kernel serves and this device judges in a second; "
-            "`--tier full` and `nox -s search` meet more."
+            "`--tier full` and `search` meet more."
         )
         yield table_of("Pairs of levels that met", fields, list(met.items()), note, level="details")
         yield unmet_pairs(self._record.coverage)

@@ -1,4 +1,4 @@
-"""A record of `nox -s bench` as a document: kernels, then case by case, the fastest first.
+"""A record of `bench` as a document: kernels, then case by case, the fastest first.
 
 The columns of a row's own fields are those that its class declares. Raw samples stay in the record.
 """

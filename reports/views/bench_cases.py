@@ -1,4 +1,4 @@
-"""The rows of a record of `nox -s bench`, case by case and kernel by kernel.
+"""The rows of a record of `bench`, case by case and kernel by kernel.
 
 Every ratio is of times: 2 took twice as long. Rows are compared where they are of one case, cache
 and distribution. A total with weights counts the cases on which each kernel of the op has a time,

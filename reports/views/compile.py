@@ -1,4 +1,4 @@
-"""A record of `nox -s compile` as a part of a document: what broke, kernels, and what changed.
+"""A record of `compile` as a part of a document: what broke, kernels, and what changed.
 
 Each field of a row is named once, as a column beside what its cell shows.
 """

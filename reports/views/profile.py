@@ -1,4 +1,4 @@
-"""A record of `nox -s profile` as a document: energy, power and clocks, and what held them down.
+"""A record of `profile` as a document: energy, power and clocks, and what held them down.
 
 Rows of a case stand together. What isn't a steady state, or couldn't be read, is told with its
 reason. Powers and energies are of the whole board, idle power included unless a name says net.

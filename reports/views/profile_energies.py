@@ -1,4 +1,4 @@
-"""What follows from the rows of `nox -s profile`: cases, weighted totals, what held clocks down."""
+"""What follows from the rows of `profile`: cases, weighted totals, what held clocks down."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from kernel_workbench.reports.commands import program_of
 from kernel_workbench.reports.document.model import Part
 from kernel_workbench.reports.phrases import count, duration
 
@@ -102,14 +103,8 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
 def _look_closer(record: Record) -> str:
     """What a terminal's last line tells of a run: the command that shows all of it."""
     path = shlex.quote(str(record.path))
-    return f"to look closer: {nox_of(record.header)} -s report -- --details {path}"
-
-
-def nox_of(header: RunHeader) -> str:
-    """How the run's user called nox: `nox`, `.venv/bin/nox -f PATH` or `python -m nox`."""
-    program = header.command.partition(" -s ")[0]
-    # A figure of others has another command.
-    return program if any(word.endswith("nox") for word in program.split(" ")) else "nox"
+    program = program_of(record.header.command, record.header.suite)
+    return f"to look closer: {program.prefix('report')} --details {path}"
 
 
 def commit_text(machine: Environment) -> str:

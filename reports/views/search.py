@@ -1,4 +1,4 @@
-"""A record of `nox -s search` as a part of a document.
+"""A record of `search` as a part of a document.
 
 What was found comes first: of each find what the case needs, what else fails, and the command that
 runs it. Which pairs of levels no case met stands behind it.
@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernel_workbench.reports.commands import program_of
 from kernel_workbench.reports.document.fields import number, table_of, text
 from kernel_workbench.reports.phrases import count, duration, ratio, share
 from kernel_workbench.reports.record import FindRow
@@ -18,7 +19,6 @@ from kernel_workbench.reports.views.coverage import share_met, unmet_pairs
 from kernel_workbench.reports.views.row_columns import fields_in_order
 from kernel_workbench.reports.views.run import (
     environment_lines,
-    nox_of,
     record_part,
     total_duration,
 )
@@ -49,7 +49,9 @@ def search_part(record: Record) -> Part:
         f"{total_duration(record)}"
     )
     path = shlex.quote(str(record.path))
-    command_less_record = record.header.finds_command or f"{nox_of(record.header)} -s accuracy --"
+    command_less_record = record.header.finds_command or program_of(
+        record.header.command, "search"
+    ).prefix("accuracy")
     again = f"; all of them again: {command_less_record} --cases={path}"
     return record_part(
         record,

@@ -1,4 +1,4 @@
-"""`nox -s accuracy`: which pairs are tried, where kernels are called, and what a verdict means."""
+"""`accuracy`: which pairs are tried, where kernels are called, and what a verdict means."""
 
 from __future__ import annotations
 

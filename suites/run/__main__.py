@@ -9,11 +9,13 @@ import sys
 
 from kernel_workbench.reports.exit_status import ExitStatus, status_of
 from kernel_workbench.reports.output import outlast_readers
+from kernel_workbench.root import ignore_start_folder
 from kernel_workbench.suites import PACKAGE, SUITES
 from kernel_workbench.suites.run.exit_status import end_at_interrupt, of_pytest
 
 if __name__ == "__main__":
     end_at_interrupt()
+    ignore_start_folder()
     import pytest
 
     suite, *options = sys.argv[1:] or [""]

@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from kernel_workbench.reports.arguments import not_empty, number, whole_number
-from kernel_workbench.suites import MOST_JOBS, ROOT
+from kernel_workbench.root import default_results
+from kernel_workbench.suites import MOST_JOBS
 
 DEFAULT_SM = 90  # Hopper, which the kernels are tuned for
 _WEEK_S = 604_800
@@ -137,7 +138,7 @@ class CommonOptions:
         "--results DIR",
         "where records are written",
         late=True,
-        default=str(ROOT / "results"),
+        default=str(default_results()),
         type=not_empty,
     )
     details: bool = option(
@@ -215,7 +216,7 @@ class CaseOptions(JudgedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SanitizeOptions(CaseOptions):
-    """Options of `nox -s sanitize`, a run of accuracy under compute-sanitizer."""
+    """Options of `sanitize`, a run of accuracy under compute-sanitizer."""
 
     tier: str = option("--tier ci|full", "ci (default), or full, which includes it", default="ci")
     every_configuration: bool = option(
@@ -302,7 +303,7 @@ class VerdictOptions(CallingOptions, SpreadOptions, DomainOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
-    """Options of `nox -s accuracy`."""
+    """Options of `accuracy`."""
 
     coverage: bool = option(
         "--coverage",
@@ -313,7 +314,7 @@ class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(VerdictOptions):
-    """Options of `nox -s search`."""
+    """Options of `search`."""
 
     minutes: float = option(
         "--minutes M",
@@ -342,7 +343,7 @@ class SearchOptions(VerdictOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(PlannedOptions, DomainOptions):
-    """Options of `nox -s bench`."""
+    """Options of `bench`."""
 
     cache: Literal["cold", "warm"] = option(
         "--cache cold|warm",
@@ -387,7 +388,7 @@ class BenchOptions(PlannedOptions, DomainOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions(PlannedOptions):
-    """Options of `nox -s profile`."""
+    """Options of `profile`."""
 
     window: float = option(
         "--window S",
@@ -412,7 +413,7 @@ class ProfileOptions(PlannedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions(CommonOptions, ListingOptions, SpreadOptions):
-    """Options of `nox -s compile`."""
+    """Options of `compile`."""
 
     sm: tuple[int, ...] = option(
         "--sm N",

@@ -15,7 +15,8 @@ import torch
 
 from kernel_workbench.kernels.registry import Kernel, home_of
 from kernel_workbench.oracles.op import Case
-from kernel_workbench.suites.run.nox_command import nox_command, path_in_command
+from kernel_workbench.reports.commands import this_program
+from kernel_workbench.suites.run.commands import path_in_command
 from kernel_workbench.suites.run.option_table import OPTIONS, CallingOptions
 
 # In the order in which a command has them; files first.
@@ -100,4 +101,4 @@ def command_of(
     words += [f"--kernel {shlex.quote(kernel.name)}", f"--case {shlex.quote(case.id())}", *more]
     if kernel.configuration is not None:
         words.append(f"--configuration {shlex.quote(kernel.configuration)}")
-    return " ".join([nox_command(suite, ["--"]), *words])
+    return " ".join([this_program().prefix(suite), *words])

@@ -23,6 +23,7 @@ from kernel_workbench.kernels.registry import Kernel, KernelError
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.oracles.reference import OpError
 from kernel_workbench.reports.arguments import quoted
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import lasting, report_console
 from kernel_workbench.reports.phrases import count, shown
@@ -30,6 +31,7 @@ from kernel_workbench.reports.record import AccuracyRow, FindRow, RecordError, R
 from kernel_workbench.reports.report import print_report
 from kernel_workbench.suites.run import earlier_run, shards
 from kernel_workbench.suites.run.attempt import CRASHED, known_pairs, note_pair
+from kernel_workbench.suites.run.commands import path_in_command, without
 from kernel_workbench.suites.run.descriptions import (
     default_numerics,
     describe_machine,
@@ -38,7 +40,6 @@ from kernel_workbench.suites.run.descriptions import (
     kernel_info,
 )
 from kernel_workbench.suites.run.exit_status import in_pytest, keep_what_ran
-from kernel_workbench.suites.run.nox_command import nox_command, path_in_command, without
 from kernel_workbench.suites.run.option_table import PlannedOptions, VerdictOptions, options_from
 from kernel_workbench.suites.run.options import DEVICE, FOLDERS
 from kernel_workbench.suites.run.progress import Progress
@@ -238,7 +239,7 @@ class Session(Generic[PairRow]):
             )
         header: dict[str, Any] = {
             "suite": suite.name,
-            "command": nox_command(suite.name, self._typed()),
+            "command": this_program().command(suite.name, self._typed()),
             "environment": suite.machine,
             "kernels": kernels,
             "default_numerics": default_numerics(),
@@ -483,12 +484,12 @@ class Session(Generic[PairRow]):
     def _again(self, path: Path) -> str:
         """What goes on with this run: its rows are those of the record that --lf went by."""
         given = {"--resume": True, "--lf": False, "--last-failed": False}
-        own = without(self._typed() or ["--"], given)
+        own = without(self._typed(), given)
         options, by = self.options, []
         named = isinstance(options, PlannedOptions) and options.failed is not None
         if self._failed_before is not None and not named:
             by.append(f"--failed={path_in_command(self._failed_before.record)}")
-        return nox_command(self.suite.name, [*own, *by, f"--resume={path}"])
+        return this_program().command(self.suite.name, [*own, *by, f"--resume={path}"])
 
 
 def _names(pair: Pair) -> tuple[str, str]:
@@ -512,8 +513,7 @@ def start(config: pytest.Config, make: type[Suite[Any]]) -> None:
 
 
 def typed(config: pytest.Config, suite: str) -> list[str]:
-    """What the user typed after nox's `--`, with it: pytest's arguments less the suite's folder."""
+    """Return the options that the user typed: pytest's arguments less the suite's folder."""
     folder = FOLDERS[suite]
     start = config.invocation_params.dir
-    own = [str(each) for each in config.invocation_params.args if start / str(each) != folder]
-    return ["--", *own] if own else []
+    return [str(word) for word in config.invocation_params.args if start / str(word) != folder]

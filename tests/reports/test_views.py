@@ -115,10 +115,14 @@ def test_commands_to_reproduce_are_whole_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "begins"),
     [
-        ("nox -s accuracy", "nox"),
-        (".venv/bin/nox -f ../noxfile.py -s accuracy -- --op x", ".venv/bin/nox -f ../noxfile.py"),
-        ("python3 -m nox --no-venv -s accuracy", "python3 -m nox --no-venv"),
-        ("python bench.py -s 3", "nox"),
+        ("nox -s accuracy", "nox -s report --"),
+        (
+            ".venv/bin/nox -f ../noxfile.py -s accuracy -- --op x",
+            ".venv/bin/nox -f ../noxfile.py -s report --",
+        ),
+        ("python3 -m nox --no-venv -s accuracy", "python3 -m nox --no-venv -s report --"),
+        ("kernel-workbench accuracy --op x", "kernel-workbench report"),
+        ("python bench.py -s 3", "kernel-workbench report"),
     ],
 )
 def test_command_to_look_closer_begins_as_the_runs_did(
@@ -128,7 +132,7 @@ def test_command_to_look_closer_begins_as_the_runs_did(
     record = record_of(tmp_path, [example_row()])
     header = record.header.model_copy(update={"command": typed})
     *_, last = terminal(replace(record, header=header), 100).splitlines()
-    assert last.endswith(f"; to look closer: {begins} -s report -- --details {record.path}")
+    assert last.endswith(f"; to look closer: {begins} --details {record.path}")
 
 
 def test_names_are_shown_literally_everywhere(tmp_path: Path) -> None:
