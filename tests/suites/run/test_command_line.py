@@ -1,4 +1,4 @@
-"""`kernel-workbench accuracy OPTIONS` as a user meets it: what is refused, what runs and what is left.
+"""`accuracy` as its user meets it: what is refused, what runs and what is left behind.
 
 A run is a process of its own. Each takes seconds to import torch, so all start at once, two at a
 time, in one fixture, and the tests read what they left. test_bad_inputs.py has the command
