@@ -302,7 +302,7 @@ def page_text(
         "",
         "Made by `python -m tests.mutants --detection docs/detection.md` in one run, on a CPU.",
         "The row of each mutant is in [detection.csv](detection.csv): mutant, op, bugs, defect,",
-        "the rule of this suite that failed it, and how the rules of three other projects see it. A",
+        "the rule of this suite that failed it, and how rules of three other projects see it. A",
         "mutant is one of our kernels with one small change in its source, or a kernel in plain",
         "torch (`plain_`), or one that deceives harnesses (`cheat_`), or one that casts more than",
         "it declares (`declared_`), or a plain kernel of an op from a reference with such a change",
