@@ -25,7 +25,7 @@ from kernel_workbench.reports.record.row_field import fields_of, unit_of
 from kernel_workbench.suites.run.options import check
 from tests import ROOT
 from tests.builders.commands import Running
-from tests.docs import option_reference, record_reference
+from tests.docs import option_reference, record_reference, speed_picture
 
 _HOW_TO = ROOT / "docs" / "how-to"
 _PAGES = (ROOT / "README.md", ROOT / "docs" / "first-hour.md", *sorted(_HOW_TO.glob("*.md")))
@@ -300,6 +300,11 @@ def test_page_of_a_records_fields_is_what_the_classes_declare(
 ) -> None:
     """`python -m tests.docs.record_reference --write docs/reference` has been run since."""
     assert (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8") == made()
+
+
+def test_picture_of_speed_shows_what_the_tables_say() -> None:
+    """`python -m tests.docs.speed_picture --write docs/pictures/speed.svg` has been run since."""
+    assert speed_picture.PICTURE.read_text(encoding="utf-8") == speed_picture.svg()
 
 
 def test_page_of_a_records_fields_has_every_kind_of_line() -> None:
