@@ -349,6 +349,22 @@ def test_links_of_pages_lead_somewhere() -> None:
     assert lost == []
 
 
+def test_names_of_measured_constants_are_in_the_code() -> None:
+    """Each name and file that the first column of docs/measured.md gives is in the checkout."""
+    page = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+    first = " ".join(re.findall(r"^\|([^|]*)", page, re.MULTILINE))
+    rooms = ("kernels", "reports", "suites", "oracles", "profiles", "tests", "studies")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    names = re.findall(r"`(\w+)", first)
+    assert len(names) > 20
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+    paths = re.findall(r"\b(?:\w+/)*\w+\.py\b", first)
+    known = [path.relative_to(ROOT).as_posix() for path in files]
+    assert len(paths) > 10
+    assert [name for name in paths if not any(path.endswith(name) for path in known)] == []
+
+
 def test_readme_has_at_most_700_words() -> None:
     """Prose and code: the rest stands in docs/."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
