@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from kernel_workbench.reports.phrases import shown
-from kernel_workbench.reports.views.accuracy_figures import failing_output, held_case
-from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy import configured_case, failing_output, headline
 from kernel_workbench.reports.views.run import environment_lines
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def _case(suite: Element, row: AccuracyRow) -> None:
         suite,
         "testcase",
         classname=_legal(row.kernel),
-        name=_legal(held_case(row)),
+        name=_legal(configured_case(row)),
         time=f"{_seconds(row.duration_s):.6f}",
     )
     if row.status == "refused":

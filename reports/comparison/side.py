@@ -34,7 +34,7 @@ from kernel_workbench.reports.record import (
     read,
 )
 from kernel_workbench.reports.record.pytest_benchmark import read_import
-from kernel_workbench.reports.views.accuracy_figures import held_case
+from kernel_workbench.reports.views.accuracy import configured_case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -316,7 +316,7 @@ def _powered(row: ProfileRow) -> Powered:
 def _judged(row: AccuracyRow) -> Judged:
     ratios = [each.worst_deterministic for each in row.outputs]
     return Judged(
-        key=Key(row.case.op, row.kernel, held_case(row), "", row.case.distribution),
+        key=Key(row.case.op, row.kernel, configured_case(row), "", row.case.distribution),
         status=row.status,
         rule=row.rule,
         worst_ratio=max(
