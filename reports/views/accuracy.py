@@ -106,10 +106,12 @@ _TONES: dict[Status, Tone] = {
     "no power": "dim",
 }
 _RATIO_NOTE = "the largest error / deterministic bound of its cases; at most 1 passes"
+_NO_POWER = "neither passed nor failed: a plainly wrong kernel would be within the bounds"
 _CELLS = (
     "Each cell: the largest error / deterministic bound of its cases, at most 1 passes; "
     "FAIL p: of the probabilistic bound; FAIL e: of what an emulation's errors allow; no power: "
-    "bounds that say nothing; refused: outside what the kernel serves; -: no case."
+    "bounds so wide that a plainly wrong kernel is within them, so it neither passed nor failed; "
+    "refused: outside what the kernel serves; -: no case."
 )
 
 
@@ -158,18 +160,22 @@ def headline(record: Record) -> Headline:
     verdict: RunVerdict = "PASSED"
     if not gated:
         verdict = "NOT GATED"
-        notes.append("only baselines were run, and they don't gate: this is no verdict on a kernel")
+        notes.append(
+            "only baselines were run, which can't fail a run: this is no verdict on a kernel"
+        )
     unserved = any(kernel.fails for kernel in served(record.header.kernels, rows))
     if failed or unserved or not any(row.gates or not gated for row in ran):
         verdict = "FAILED"
     elif not any(row.gates or not gated for row in judged):
         verdict = "NOT GATED"
-        notes.append("no bound of a row that gates says anything: this is no verdict on a kernel")
+        notes.append(
+            "every bound is too wide to tell right from wrong: this is no verdict on a kernel"
+        )
     if not ran:
         refused = f"{count(len(rows), 'row')}, each refused" if rows else "the record has no rows"
         notes = [f"nothing ran: {refused}"]
     elif gated and not any(row.gates for row in ran):
-        notes.append("no row that gates ran: each was refused")
+        notes.append("baselines alone ran: each row of the other kernels was refused")
     notes += _served_notes(record)
     if contradictions:
         verdict = "FAILED"
@@ -186,13 +192,13 @@ def headline(record: Record) -> Headline:
         )
     if status and not failed and not unserved and record.problem is None:
         verdict = "FAILED"
-        notes.append(f"no row that gates failed, yet the run's exit status was {status}")
+        notes.append(f"no failed row fails the run, yet the run's exit status was {status}")
     if record.problem is not None:
         verdict = "INCOMPLETE"
         problems = () if record.end is None else record.end.problems
         notes[:0] = [record.problem, *problems]
         if failed:
-            notes.insert(1, f"{count(failed, 'row')} that gates failed already")
+            notes.insert(1, f"{count(failed, 'row')} failed already")
     if beside:
         notes.append(_beside(record, beside))
     first = {(row.case.op, row.kernel): row for row in reversed(rows) if row.notes}
@@ -219,30 +225,34 @@ def _beside(record: Record, rows: Sequence[AccuracyRow]) -> str:
     baselines = baselines_of(record.header)
     whose = "baselines"
     if any((row.case.op, row.kernel) not in baselines for row in rows):
-        whose = "kernels that don't gate"
+        whose = "kernels that can't fail the run"
     if all(row.rule in BOUND_RULES for row in rows):
-        return f"{whose}: {count(len(rows), 'row')} above the bound, not gating"
+        return f"{whose}: {count(len(rows), 'row')} above the bound, which doesn't fail the run"
     rules = Counter(row.rule or "no rule given" for row in rows)
     listed = ", ".join(f"{times:,} {rule}" for rule, times in rules.most_common())
-    return f"{whose}: {count(len(rows), 'row')} failed ({listed}), not gating"
+    return f"{whose}: {count(len(rows), 'row')} failed ({listed}), which doesn't fail the run"
 
 
 def _counts(record: Record, failed: int, beside: int) -> str:
     rows = record.rows
-    kernels = len({(row.case.op, row.kernel) for row in rows})
+    kernels = {(row.case.op, row.kernel) for row in rows}
+    baselines = len(kernels & baselines_of(record.header))
+    own = len(kernels) - baselines
+    named = [count(own, "kernel")] if own or not baselines else []
+    named += [count(baselines, "baseline")] if baselines else []
     statuses = Counter(row.status for row in rows)
     cases = len({(row.case.op, short_case(row)) for row in rows})
-    joint = " x " if kernels * cases == len(rows) else ", "
+    joint = ", each on " if len(kernels) > 1 and len(kernels) * cases == len(rows) else ", "
     ops = len({row.case.op for row in rows})
     over = f"{ops:,} ops, " if ops > 1 else ""
-    tried = f"{over}{count(kernels, 'kernel')}{joint}{count(cases, 'case')}"
+    tried = f"{over}{' and '.join(named)}{joint}{count(cases, 'case')}"
     sentence = (
         f"{count(len(rows), 'row')} ({tried}): {statuses['passed']:,} passed, {failed:,} failed"
     )
     if beside:
-        sentence += f", {beside:,} failed without gating"
+        sentence += f", {beside:,} more that don't fail the run"
     if statuses["no power"]:
-        sentence += f", {statuses['no power']:,} without power"
+        sentence += f", {statuses['no power']:,} with no power (bounds too wide to judge by)"
     sentence += f", {statuses['refused']:,} refused"
     parts = len(_parts(record))
     also = (
@@ -579,11 +589,11 @@ class KernelVariants(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """`18 of 20 ran`; `18 ran` of a kernel that doesn't list its variants."""
+        """`18 of 20 taken`; `18 taken` of a kernel that doesn't list its variants."""
         if not self.listed:
-            return f"{len(self.taken):,} ran"
+            return f"{len(self.taken):,} taken"
         ran = len(self.taken) - len(self.unlisted)
-        line = f"{ran:,} of {len(self.listed):,} ran"
+        line = f"{ran:,} of {len(self.listed):,} taken"
         return f"{line}, and {len(self.unlisted):,} that it doesn't list" if self.unlisted else line
 
 
@@ -607,11 +617,11 @@ def kernel_variants(record: Record) -> list[KernelVariants]:
 
 
 def variants_counted(record: Record) -> str:
-    """Return `38 of 45 variants ran`, of the kernels that list theirs; empty where none does."""
+    """Return how many of the variants that kernels list ran; empty where no kernel lists any."""
     kernels = [kernel for kernel in kernel_variants(record) if kernel.listed]
     every = sum(len(kernel.listed) for kernel in kernels)
     ran = every - sum(len(kernel.untaken) for kernel in kernels)
-    return f"{ran:,} of {every:,} variants ran" if kernels else ""
+    return f"cases took {ran:,} of the {every:,} code variants that kernels list" if kernels else ""
 
 
 def workspaces(record: Record) -> list[AccuracyRow]:
@@ -761,7 +771,9 @@ class _View:
         beside = [kernel for kernel in self._all if not kernel.gates]
         yield self._kernels("Kernels, and their largest error / bound", gates or beside)
         yield from self._failures()
-        yield self._kernels("Kernels that don't gate", beside if gates else [], level="details")
+        yield self._kernels(
+            "Kernels that can't fail the run", beside if gates else [], level="details"
+        )
         yield from self._matrices()
         yield from self._every_failure()
         yield self._worst_cases()
@@ -810,6 +822,7 @@ class _View:
             return number(
                 title,
                 number_of,
+                note=_NO_POWER if title == "no power" else "",
                 rank=rank,
                 tone=lambda kernel: _failed_tone(kernel.rows) if failed else "",
             )
@@ -870,7 +883,7 @@ class _View:
                 lambda item: ", ".join(f"{len(group.rows):,} {group.why}" for group in item[1]),
             ),
         ]
-        yield table_of("Failures that don't gate", beside, by_rules.items(), folded=True)
+        yield table_of("Failures that don't fail the run", beside, by_rules.items(), folded=True)
 
     def _every_failure(self) -> Iterator[Table]:
         fields: list[Field[tuple[RowGroup, AccuracyRow]]] = [
@@ -883,7 +896,10 @@ class _View:
             command("command", lambda item: item[1].reproduce),
         ]
         groups = failures(self._record)
-        for gates, title in ((True, "Every failure"), (False, "Every failure that doesn't gate")):
+        for gates, title in (
+            (True, "Every failure"),
+            (False, "Every failure that doesn't fail the run"),
+        ):
             rows = [(group, row) for group in groups for row in group.rows if group.gates == gates]
             yield table_of(title, fields, rows, level="details", folded=not gates)
 
@@ -948,7 +964,7 @@ class _View:
         fields: list[Field[tuple[str, str]]] = [
             text(
                 "kernel",
-                lambda line: line[0] if line[0] in gates else f"{line[0]}, not gating",
+                lambda line: line[0] if line[0] in gates else f"{line[0]} (can't fail the run)",
                 group=not alone,
             ),
             *([] if alone else [dtype]),
@@ -1020,7 +1036,7 @@ class _View:
             ),
         ]
         yield table_of(
-            f"Variants: {variants_counted(self._record) or 'those that ran'}",
+            f"Variants: {variants_counted(self._record) or 'code variants that cases took'}",
             ran,
             [(kernel, name) for kernel in kernels for name in kernel.taken],
             level="details",

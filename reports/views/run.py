@@ -63,11 +63,8 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
     """What was run and where, as (label, text), a figure that is missing left out."""
     header, machine = record.header, record.header.environment
     if machine.device == "cpu":
-        asked = (
-            ""
-            if machine.simulated_sm is None
-            else f", domains asked about sm {machine.simulated_sm}"
-        )
+        sm = machine.simulated_sm
+        asked = "" if sm is None else f"; kernels serve the cases that they serve on sm {sm}"
         but_for = f" but for {', '.join(machine.unchecked)}" if machine.unchecked else ""
         checked = {True: f" (strict{but_for})", False: " (not strict)", None: ""}[machine.strict]
         device = f"no GPU: Triton interpreter{checked}{asked}"

@@ -106,8 +106,8 @@ def test_report_of_one_op_doesnt_repeat_it(tmp_path: Path) -> None:
 def test_headline_counts_ops_and_variants(several: Record) -> None:
     """A case is one of its op; the variants are those of the kernels that list theirs."""
     assert headline(several).sentence == (
-        "360 rows (3 ops, 9 kernels, 120 cases): 325 passed, 13 failed, 22 refused, "
-        "in 2 min 31 s; 24 of 36 variants ran"
+        "360 rows (3 ops, 6 kernels and 3 baselines, 120 cases): 325 passed, 13 failed, 22 refused, "
+        "in 2 min 31 s; cases took 24 of the 36 code variants that kernels list"
     )
 
 
@@ -132,8 +132,8 @@ def test_variants_that_no_case_took_are_told(several: Record) -> None:
         assert list(each.taken) == [name for name in VARIANTS if "rf" in name]
         assert each.untaken == tuple(name for name in VARIANTS if "gmem" in name)
         assert sum(map(len, each.taken.values())) == 36
-        assert each.sentence == "12 of 18 ran"
-    assert variants_counted(several) == "24 of 36 variants ran"
+        assert each.sentence == "12 of 18 taken"
+    assert variants_counted(several) == "cases took 24 of the 36 code variants that kernels list"
     for text in (terminal(several, 80), markdown_of(several)):
         assert all(name in text for name in VARIANTS)
     (counts,) = (title for title in tables_of(part_of(several)) if title.startswith("Variants: "))
@@ -148,7 +148,7 @@ def test_variant_that_its_kernel_doesnt_list_is_told(tmp_path: Path) -> None:
     record = record_of(tmp_path, rows)
     found = next(each for each in kernel_variants(record) if each.op == "attention_forward")
     assert found.unlisted == ("f32_unheard_of",)
-    assert found.sentence == "1 of 18 ran, and 1 that it doesn't list"
+    assert found.sentence == "1 of 18 taken, and 1 that it doesn't list"
     assert "f32_unheard_of (not listed)" in terminal(record)
 
 
@@ -162,7 +162,7 @@ def test_variants_of_a_kernel_that_ran_nothing_arent_counted(tmp_path: Path) -> 
     ]
     record = record_of(tmp_path, rows)
     assert [each.op for each in kernel_variants(record)] == ["attention_forward"]
-    assert variants_counted(record) == "12 of 18 variants ran"
+    assert variants_counted(record) == "cases took 12 of the 18 code variants that kernels list"
 
 
 def test_variants_of_a_kernel_that_lists_none_are_shown(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_variants_of_a_kernel_that_lists_none_are_shown(tmp_path: Path) -> None:
     row = example_row("torch_native").model_copy(update={"variant": "cutlassF_rf"})
     record = record_of(tmp_path, [row])
     (found,) = kernel_variants(record)
-    assert (found.sentence, found.unlisted, found.untaken) == ("1 ran", (), ())
+    assert (found.sentence, found.unlisted, found.untaken) == ("1 taken", (), ())
     assert variants_counted(record) == ""
     assert "cutlassF_rf" in terminal(record)
-    assert "variants ran" not in headline(record).sentence
+    assert "variants" not in headline(record).sentence
 
 
 def test_memory_is_shown_at_its_largest_with_what_was_declared(several: Record) -> None:

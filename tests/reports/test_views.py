@@ -167,7 +167,8 @@ def test_headline_of_a_pass_counts_every_row(tmp_path: Path) -> None:
     line = headline(record_of(tmp_path, example_rows(failing=False)))
     assert line.verdict == "PASSED"
     assert line.sentence == (
-        "144 rows (3 kernels x 48 cases): 132 passed, 0 failed, 12 refused, in 2 min 31 s"
+        "144 rows (2 kernels and 1 baseline, each on 48 cases): 132 passed, 0 failed, "
+        "12 refused, in 2 min 31 s"
     )
 
 
@@ -176,7 +177,7 @@ def test_headline_fails_for_a_row_that_gates_only(tmp_path: Path) -> None:
     baseline = example_row("torch_native", ratio=1.3, rule="probabilistic bound")
     line = headline(record_of(tmp_path, [example_row(), baseline]))
     assert line.verdict == "PASSED"
-    assert line.notes == ("baselines: 1 row above the bound, not gating",)
+    assert line.notes == ("baselines: 1 row above the bound, which doesn't fail the run",)
     (tmp_path / "run.jsonl").unlink()
     ours = example_row(ratio=1.3, rule="deterministic bound")
     assert headline(record_of(tmp_path, [example_row(m=1), ours])).verdict == "FAILED"
@@ -348,7 +349,9 @@ def test_junit_counts_agree_with_the_record(tmp_path: Path) -> None:
         for name in ("row_persistent", "two_pass_split", "torch_native")
     ]
     properties = {each.get("name"): each.get("value") for each in root[0].iter("property")}
-    assert properties["device"] == "no GPU: Triton interpreter, domains asked about sm 90"
+    assert properties["device"] == (
+        "no GPU: Triton interpreter; kernels serve the cases that they serve on sm 90"
+    )
 
 
 def test_junit_of_a_cut_or_empty_run_is_red(tmp_path: Path) -> None:
