@@ -16,7 +16,7 @@ from kernel_workbench.reports.document.html import render_html
 from kernel_workbench.reports.document.markdown import render_markdown
 from kernel_workbench.reports.document.terminal import print_document
 from kernel_workbench.reports.exit_status import status_of
-from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.phrases import memory, shown
 from kernel_workbench.reports.record import RecordError
 
 if TYPE_CHECKING:
@@ -152,7 +152,11 @@ def write_document(document: Document, options: argparse.Namespace) -> None:
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write a file, and its folder. Raises RecordError."""
+    """Write a file and its folder, and say so on stderr.
+
+    Raises:
+        RecordError: the file can't be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -160,6 +164,7 @@ def save(path: Path, data: bytes) -> None:
         raise RecordError(
             f"{shown(path)}: the report can't be written ({error.strerror}); name another path"
         ) from error
+    print(f"wrote {shown(path)}, {memory(len(data))}", file=sys.stderr)
 
 
 def refuse_to_overwrite(targets: Mapping[str, tuple[Path, str]]) -> None:

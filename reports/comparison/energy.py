@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.comparison.pairs import Pairs, pair_energies
+from kernel_workbench.reports.comparison.pairs import PairedRows, pair_energies
 from kernel_workbench.reports.comparison.tables import (
     dropped_tables,
     name_fields,
@@ -25,7 +25,7 @@ from kernel_workbench.reports.phrases import count, times
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kernel_workbench.reports.comparison.pairs import Pair
+    from kernel_workbench.reports.comparison.pairs import RowPair
     from kernel_workbench.reports.comparison.side import Powered, Side
     from kernel_workbench.reports.comparison.tables import Weighed
     from kernel_workbench.reports.document.fields import Field
@@ -96,8 +96,8 @@ def energy_part(base: Side, others: Sequence[Side]) -> tuple[Part, int]:
     return Part("Energy and power", "SIDE BY SIDE", "", sentence, notes, items=tables), rows
 
 
-def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -> Table:
-    def ratio(pair: Pair[Powered]) -> Cell:
+def _table(base: Side, other: Side, pairs: PairedRows[Powered], *, one_board: bool) -> Table:
+    def ratio(pair: RowPair[Powered]) -> Cell:
         found = energy_ratio(pair.base, pair.other, one_board=one_board)
         error = "" if found.error is None else f" +-{found.error:.2f}"
         transient = [
@@ -110,14 +110,14 @@ def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -
 
     def both(
         title: str, value: Callable[[Powered], float | None], note: str, *, rank: int, digits: int
-    ) -> Field[Pair[Powered]]:
-        def cell(pair: Pair[Powered]) -> str:
+    ) -> Field[RowPair[Powered]]:
+        def cell(pair: RowPair[Powered]) -> str:
             values = (value(pair.base), value(pair.other))
             return " / ".join("-" if each is None else f"{each:,.{digits}f}" for each in values)
 
         return Column(title, "number", note, rank=rank), cell
 
-    fields: list[Field[Pair[Powered]]] = [
+    fields: list[Field[RowPair[Powered]]] = [
         *name_fields(lambda pair: pair.key),
         (Column(f"{base.letter} mJ", "number"), lambda pair: _joules(pair.base)),
         (Column(f"{other.letter} mJ", "number"), lambda pair: _joules(pair.other)),
@@ -134,7 +134,7 @@ def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -
     )
 
 
-def _weighed(pair: Pair[Powered]) -> Weighed:
+def _weighed(pair: RowPair[Powered]) -> Weighed:
     """Of the same inputs alone: the suite gives a case several, and its weight is of each."""
     key, base, other = pair.key, pair.base, pair.other
     inputs = "" if key.distribution == "normal" else f", {key.distribution} inputs"

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernel_workbench.reports.comparison.pairs import Pairs, pair_speeds
+from kernel_workbench.reports.comparison.pairs import PairedRows, pair_speeds
 from kernel_workbench.reports.comparison.tables import (
     case_text,
     dropped_tables,
@@ -124,7 +124,7 @@ class _MeanOf(NamedTuple):
     mean: Mean
 
 
-def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -> Table:
+def _means(base: Side, others: Sequence[Side], paired: Sequence[PairedRows[Timed]]) -> Table:
     rows: list[_MeanOf] = []
     for side, pairs in zip(others, paired, strict=True):
         groups: dict[str, list[_OfCase]] = defaultdict(list)
@@ -165,7 +165,7 @@ def _mean_of(ratios: Iterable[_OfCase]) -> Mean:
 
 
 def _rows(
-    base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]], keys: Iterable[Key]
+    base: Side, others: Sequence[Side], paired: Sequence[PairedRows[Timed]], keys: Iterable[Key]
 ) -> Iterator[Table]:
     """A column for each record: the time of a call; and what a second of it does."""
     found = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]

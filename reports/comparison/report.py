@@ -47,8 +47,7 @@ class Comparison:
     def broken(self) -> str | None:
         """What a gate refuses, in a sentence; baselines' rows don't count."""
         slower = sum(
-            each.judgement.verdict is Verdict.SLOWER and each.pair.other.row.gates
-            for each in self.held
+            each.judgement.verdict is Verdict.SLOWER and each.pair.gates for each in self.held
         )
         worse = sum(each.kind == "LESS ACCURATE" and each.gates for each in self.changes)
         if not self.compared:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.comparison.pairs import Pairs, pair_speeds
+from kernel_workbench.reports.comparison.pairs import PairedRows, pair_speeds
 from kernel_workbench.reports.comparison.rule import (
     EMPTY_CALLS_US,
     Judgement,
@@ -29,7 +29,7 @@ from kernel_workbench.reports.document.model import Cell, Column, Part
 from kernel_workbench.reports.phrases import count, figure, microseconds
 
 if TYPE_CHECKING:
-    from kernel_workbench.reports.comparison.pairs import Pair
+    from kernel_workbench.reports.comparison.pairs import RowPair
     from kernel_workbench.reports.comparison.side import Side, Timed
     from kernel_workbench.reports.comparison.tables import Weighed
     from kernel_workbench.reports.document.fields import Field
@@ -54,7 +54,7 @@ _NOTES = {
 class Held:
     """A pair of rows, and the verdict on it."""
 
-    pair: Pair[Timed]
+    pair: RowPair[Timed]
     judgement: Judgement
 
     @property
@@ -69,7 +69,7 @@ class Speeds:
     """The rows of one side, held against the base's."""
 
     held: tuple[Held, ...]
-    pairs: Pairs[Timed]
+    pairs: PairedRows[Timed]
 
     def of(self, verdict: Verdict) -> list[Held]:
         """The rows with this verdict, the largest change first."""
@@ -144,6 +144,12 @@ def _notes(base: Side, other: Side, speeds: Speeds) -> list[str]:
             f"{EMPTY_CALLS_US} us of a time: so much less or more is the same"
         )
     notes += renamed_notes(base, other, speeds.pairs)
+    replaced = sum(", then " in held.pair.key.kernel for held in speeds.held)
+    if replaced:
+        notes.append(
+            f"{count(replaced, 'row')} of two kernels, `old, then new`: dispatch took the old one "
+            f"in {base.letter} and takes the new one in {other.letter}"
+        )
     unconfirmed = sum(each.is_unconfirmed for each in speeds.held)
     if unconfirmed:
         notes.append(

@@ -11,7 +11,7 @@ from kernel_workbench.reports.document.fields import number, table_of, text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kernel_workbench.reports.comparison.pairs import Dropped, Pairs
+    from kernel_workbench.reports.comparison.pairs import Dropped, PairedRows
     from kernel_workbench.reports.comparison.side import Key, Side
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Table
@@ -57,7 +57,7 @@ def rate_text(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2f} {unit}"
 
 
-def renamed_notes(base: Side, other: Side, pairs: Pairs[Any]) -> list[str]:
+def renamed_notes(base: Side, other: Side, pairs: PairedRows[Any]) -> list[str]:
     """Which kernels were compared though their names differ."""
     return [
         f"{op}: {its} of {other.letter} is held against {mine} of {base.letter}"
@@ -65,7 +65,7 @@ def renamed_notes(base: Side, other: Side, pairs: Pairs[Any]) -> list[str]:
     ]
 
 
-def dropped_tables(pairs: Pairs[Any], of: str = "") -> list[Table]:
+def dropped_tables(pairs: PairedRows[Any], of: str = "") -> list[Table]:
     """What isn't compared, with the reason: refused first, then what one side has alone."""
     fields: list[Field[Dropped]] = [
         *name_fields(lambda each: each.key),

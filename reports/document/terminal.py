@@ -19,7 +19,7 @@ from rich.style import Style
 from rich.table import Table as Grid
 from rich.text import Text
 
-from kernel_workbench.reports.document.model import Cell, Table
+from kernel_workbench.reports.document.model import Cell, Table, trend_heights
 from kernel_workbench.reports.phrases import count, cut, shown
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ _SHARE = 7  # columns of a share beside its bar
 _BARS = " ▏▎▍▌▋▊▉█"
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.:-=+*#"
-_STEADY = 0.1  # of the highest value: a line that moves less looks level
 
 
 def print_document(document: Document, console: Console, *, details: bool = False) -> None:
@@ -412,20 +411,15 @@ def _sparkline(values: Sequence[float | None], width: int, *, plain: bool) -> st
 
     A stretch in which nothing was read is a space.
     """
+    if not any(value is not None and math.isfinite(value) for value in values):
+        return ""
     columns = min(width, len(values))
     ends = [place * len(values) // columns for place in range(columns + 1)]
     stretches = [_mean(values[start:end]) for start, end in pairwise(ends)]
-    known = [value for value in stretches if value is not None]
-    if not known:
-        return ""
-    least = _STEADY * max(map(abs, known)) or 1.0
-    middle, span = (min(known) + max(known)) / 2, max(max(known) - min(known), least)
     blocks = _ASCII_SPARKS if plain else _SPARKS
     highest = len(blocks) - 1
-    return "".join(
-        " " if value is None else blocks[round(highest * (0.5 + (value - middle) / span))]
-        for value in stretches
-    )
+    heights = trend_heights(stretches)
+    return "".join(" " if height is None else blocks[round(highest * height)] for height in heights)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -199,15 +199,16 @@ def headline(record: Record) -> Headline:
         notes[:0] = [record.problem, *problems]
         if failed:
             notes.insert(1, f"{count(failed, 'row')} failed already")
+    whose = _whose(record, beside)
     if beside:
-        notes.append(_beside(record, beside))
+        notes.append(_beside(whose, beside))
     first = {(row.case.op, row.kernel): row for row in reversed(rows) if row.notes}
     noted = Counter((row.case.op, row.kernel) for row in rows if row.notes)
     for row in reversed(first.values()):
         more = noted[row.case.op, row.kernel] - 1
         more_cases = f" and {count(more, 'more case')}" if more else ""
         notes.append(f"{row.kernel} {'; it '.join(row.notes)} (on {row.case.id}{more_cases})")
-    return Headline(verdict, _counts(record, failed, len(beside)), tuple(notes))
+    return Headline(verdict, _counts(record, failed, len(beside), whose), tuple(notes))
 
 
 def _contradicts(row: AccuracyRow) -> bool:
@@ -221,11 +222,13 @@ def _says_nothing(row: AccuracyRow) -> bool:
     return row.status == "passed" and 0 in judged
 
 
-def _beside(record: Record, rows: Sequence[AccuracyRow]) -> str:
-    baselines = baselines_of(record.header)
-    whose = "baselines"
-    if any((row.case.op, row.kernel) not in baselines for row in rows):
-        whose = "kernels that can't fail the run"
+def _whose(record: Record, rows: Sequence[AccuracyRow]) -> str:
+    """Return whose these rows are, which failed and don't fail the run."""
+    others = {(row.case.op, row.kernel) for row in rows} - baselines_of(record.header)
+    return "kernels that can't fail the run" if others else "baselines"
+
+
+def _beside(whose: str, rows: Sequence[AccuracyRow]) -> str:
     if all(row.rule in BOUND_RULES for row in rows):
         return f"{whose}: {count(len(rows), 'row')} above the bound, which doesn't fail the run"
     rules = Counter(row.rule or "no rule given" for row in rows)
@@ -233,7 +236,7 @@ def _beside(record: Record, rows: Sequence[AccuracyRow]) -> str:
     return f"{whose}: {count(len(rows), 'row')} failed ({listed}), which doesn't fail the run"
 
 
-def _counts(record: Record, failed: int, beside: int) -> str:
+def _counts(record: Record, failed: int, beside: int, whose: str) -> str:
     rows = record.rows
     kernels = {(row.case.op, row.kernel) for row in rows}
     baselines = len(kernels & baselines_of(record.header))
@@ -250,7 +253,7 @@ def _counts(record: Record, failed: int, beside: int) -> str:
         f"{count(len(rows), 'row')} ({tried}): {statuses['passed']:,} passed, {failed:,} failed"
     )
     if beside:
-        sentence += f", {beside:,} more that don't fail the run"
+        sentence += f", {beside:,} failed by {whose}"
     if statuses["no power"]:
         sentence += f", {statuses['no power']:,} with no power (bounds too wide to judge by)"
     sentence += f", {statuses['refused']:,} refused"
@@ -771,9 +774,9 @@ class _View:
         beside = [kernel for kernel in self._all if not kernel.gates]
         yield self._kernels("Kernels, and their largest error / bound", gates or beside)
         yield from self._failures()
-        yield self._kernels(
-            "Kernels that can't fail the run", beside if gates else [], level="details"
-        )
+        whose = _whose(self._record, [row for kernel in beside for row in kernel.rows])
+        title = f"{whose.capitalize()}, and their largest error / bound"
+        yield self._kernels(title, beside if gates else [], level="details")
         yield from self._matrices()
         yield from self._every_failure()
         yield self._worst_cases()
@@ -883,7 +886,9 @@ class _View:
                 lambda item: ", ".join(f"{len(group.rows):,} {group.why}" for group in item[1]),
             ),
         ]
-        yield table_of("Failures that don't fail the run", beside, by_rules.items(), folded=True)
+        rows = [row for rules in by_rules.values() for group in rules for row in group.rows]
+        title = f"Failures of {_whose(self._record, rows)}"
+        yield table_of(title, beside, by_rules.items(), folded=True)
 
     def _every_failure(self) -> Iterator[Table]:
         fields: list[Field[tuple[RowGroup, AccuracyRow]]] = [
@@ -896,11 +901,10 @@ class _View:
             command("command", lambda item: item[1].reproduce),
         ]
         groups = failures(self._record)
-        for gates, title in (
-            (True, "Every failure"),
-            (False, "Every failure that doesn't fail the run"),
-        ):
+        for gates in (True, False):
             rows = [(group, row) for group in groups for row in group.rows if group.gates == gates]
+            whose = _whose(self._record, [row for _, row in rows])
+            title = "Every failure" if gates else f"Every failure of {whose}"
             yield table_of(title, fields, rows, level="details", folded=not gates)
 
     def _matrices(self) -> Iterator[Table]:

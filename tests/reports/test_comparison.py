@@ -241,6 +241,31 @@ def test_case_that_dispatch_gives_to_another_kernel_is_compared(tmp_path: Path) 
     assert shown.count("not in B") == shown.count("not in A") == 1
 
 
+@pytest.mark.parametrize(("time_us", "verdict"), [(76.0, "FASTER"), (131.0, "SLOWER")])
+def test_kernel_that_replaced_another_is_compared_with_it(
+    tmp_path: Path, time_us: float, verdict: str
+) -> None:
+    """Also where the new record times the old kernel too, which then alone shuts a gate."""
+
+    def of(times_us: dict[str, float]) -> tuple[RunHeader, list[Row]]:
+        infos = tuple(
+            KernelInfo(
+                name=name, origin="ours", op=case().op, priority=priority, path="", numerics={}
+            )
+            for name, priority in (("old", 20), ("new", 25), ("slow", 10))
+        )
+        rows: list[Row] = [bench_row(us, kernel=name, noise=0) for name, us in times_us.items()]
+        return header(kernels=infos), rows
+
+    found = compared(tmp_path, of({"old": 100.0}), of({"old": 100.0, "new": time_us, "slow": 300}))
+    verdicts = {held.pair.key.kernel: str(held.judgement.verdict) for held in found.held}
+    assert verdicts == {"old": "SAME", "old, then new": verdict}
+    assert found.broken is None
+    assert "dispatch took the old one in A" in text_of(found)
+    back = compared(tmp_path / "back", of({"old": 100.0, "new": 90.0}), of({"old": 100.0}))
+    assert [held.pair.key.kernel for held in back.held] == ["old"]
+
+
 def test_accuracy_comes_before_speed(tmp_path: Path) -> None:
     """A kernel that got faster and less accurate is told as less accurate, first."""
     found = two(tmp_path, bench_row(seed=1), bench_row(90.0, seed=2, worst_ratio=0.8))

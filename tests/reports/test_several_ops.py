@@ -106,8 +106,8 @@ def test_report_of_one_op_doesnt_repeat_it(tmp_path: Path) -> None:
 def test_headline_counts_ops_and_variants(several: Record) -> None:
     """A case is one of its op; the variants are those of the kernels that list theirs."""
     assert headline(several).sentence == (
-        "360 rows (3 ops, 6 kernels and 3 baselines, 120 cases): 325 passed, 13 failed, 22 refused, "
-        "in 2 min 31 s; cases took 24 of the 36 code variants that kernels list"
+        "360 rows (3 ops, 6 kernels and 3 baselines, 120 cases): 325 passed, 13 failed, "
+        "22 refused, in 2 min 31 s; cases took 24 of the 36 code variants that kernels list"
     )
 
 
