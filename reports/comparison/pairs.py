@@ -6,15 +6,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from kernel_workbench.reports.comparison.side import Key, Powered, Timed
+from kernel_workbench.reports.comparison.side import EnergyRow, Key, TimedRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kernel_workbench.reports.comparison.side import Side
+    from kernel_workbench.reports.comparison.side import RecordSide
     from kernel_workbench.reports.record import CaseInfo
 
-_Row = TypeVar("_Row", bound="Timed | Powered")
+_Row = TypeVar("_Row", bound="TimedRow | EnergyRow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,10 @@ class PairedRows(Generic[_Row]):
     renamed: dict[str, tuple[str, str]]
 
 
-def pair_speeds(base: Side, other: Side, *, dispatched: bool = False) -> PairedRows[Timed]:
-    """RowPair the rows of two sides of speeds.
+def pair_speeds(
+    base: RecordSide, other: RecordSide, *, dispatched: bool = False
+) -> PairedRows[TimedRow]:
+    """Pair the rows of two sides of speeds.
 
     Args:
         dispatched: also pair, case by case, the kernels that dispatch takes on either side where
@@ -68,14 +70,14 @@ def pair_speeds(base: Side, other: Side, *, dispatched: bool = False) -> PairedR
     return _paired(base, other, base.speeds, other.speeds, dispatched=dispatched)
 
 
-def pair_energies(base: Side, other: Side) -> PairedRows[Powered]:
-    """RowPair the rows of two sides of energies."""
+def pair_energies(base: RecordSide, other: RecordSide) -> PairedRows[EnergyRow]:
+    """Pair the rows of two sides of energies."""
     return _paired(base, other, base.energies, other.energies)
 
 
 def _paired(
-    base: Side,
-    other: Side,
+    base: RecordSide,
+    other: RecordSide,
     ours: Mapping[Key, _Row],
     theirs: Mapping[Key, _Row],
     *,
@@ -134,7 +136,7 @@ def _renamed(ours: Iterable[Key], theirs: Iterable[Key]) -> dict[str, tuple[str,
     }
 
 
-def _dispatched(rows: Mapping[Key, _Row], side: Side) -> dict[Key, Key]:
+def _dispatched(rows: Mapping[Key, _Row], side: RecordSide) -> dict[Key, Key]:
     """Return by case, as a key without its kernel, the key of the kernel that dispatch takes.
 
     Dispatch takes the highest priority among the side's own kernels; no key where two have it.
@@ -159,7 +161,7 @@ def _dispatched(rows: Mapping[Key, _Row], side: Side) -> dict[Key, Key]:
 
 
 def _apart(
-    ours: Iterable[Key], theirs: Iterable[Key], base: Side, other: Side
+    ours: Iterable[Key], theirs: Iterable[Key], base: RecordSide, other: RecordSide
 ) -> tuple[list[Dropped], tuple[Dropped, ...]]:
     """Rows of one side: those that the other has under another distribution or cache, and the rest.
 
@@ -191,7 +193,7 @@ def _apart(
     return differing, tuple(unmatched)
 
 
-def _refusal(ours: _Row, theirs: _Row, base: Side, other: Side) -> str | None:
+def _refusal(ours: _Row, theirs: _Row, base: RecordSide, other: RecordSide) -> str | None:
     """Why two rows of one name aren't compared."""
     differ = _inputs_differ(ours.row.case, theirs.row.case, base, other)
     if differ is not None:
@@ -221,7 +223,9 @@ def _refusal(ours: _Row, theirs: _Row, base: Side, other: Side) -> str | None:
     return None
 
 
-def _inputs_differ(ours: CaseInfo, theirs: CaseInfo, base: Side, other: Side) -> str | None:
+def _inputs_differ(
+    ours: CaseInfo, theirs: CaseInfo, base: RecordSide, other: RecordSide
+) -> str | None:
     """How two cases of one id differ; a case of an import is known by its id alone."""
     kinds = {base.figures, other.figures}
     if "imported" in kinds:

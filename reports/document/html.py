@@ -21,7 +21,7 @@ from kernel_workbench.reports.phrases import LONGEST, count, cut
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kernel_workbench.reports.document.model import Cell, Document, Kind, Part
+    from kernel_workbench.reports.document.model import Cell, Document, Kind, ReportPart
 
 _STYLE = Path(__file__).with_name("page.css")
 _SCRIPT = Path(__file__).with_name("page.js")
@@ -83,7 +83,7 @@ def _contents(document: Document) -> str:
     return f"<nav>{opened}<summary>Contents</summary><ol>{''.join(links)}</ol></details></nav>"
 
 
-def _part(part: Part, number: int) -> Iterator[str]:
+def _part(part: ReportPart, number: int) -> Iterator[str]:
     yield f'<section id="part{number}">\n'
     yield f"<h2>{escaped(part.title)}</h2>\n" if part.title else ""
     yield f'<p class="verdict"><strong class="{part.tone}">{escaped(part.verdict)}</strong> '

@@ -106,7 +106,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReportPart:
     """A record's, or a comparison's, share of a document: the verdict, then what is behind it.
 
     title        empty of one that its document's title heads
@@ -136,7 +136,7 @@ class Document:
     """Parts, one after another, under a title."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[ReportPart]
 
 
 def trend_heights(values: Sequence[float | None]) -> list[float | None]:

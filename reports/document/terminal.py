@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType
 
-    from kernel_workbench.reports.document.model import Column, Document, Part, Tone
+    from kernel_workbench.reports.document.model import Column, Document, ReportPart, Tone
 
 _STYLES: dict[Tone, str] = {
     "": "",
@@ -103,12 +103,12 @@ def _hidden_tables(titles: Sequence[str], console: Console) -> list[Text]:
     return []
 
 
-def _verdict(part: Part, sentence: str) -> Text:
+def _verdict(part: ReportPart, sentence: str) -> Text:
     badge = f" {part.verdict} ", _VERDICTS.get(part.tone, "bold reverse")
     return Text.assemble(badge, f" {shown(sentence)}")
 
 
-def _head(part: Part, console: Console, *, titled: bool, details: bool) -> list[Text]:
+def _head(part: ReportPart, console: Console, *, titled: bool, details: bool) -> list[Text]:
     """Return the verdict, and the notes and facts below it."""
     width = console.width
     lines = _text_lines(part.title, width, "bold") if titled and part.title else []
@@ -128,7 +128,7 @@ def _head(part: Part, console: Console, *, titled: bool, details: bool) -> list[
     return lines
 
 
-def _end(part: Part) -> list[Text]:
+def _end(part: ReportPart) -> list[Text]:
     if not part.closing:
         return []
     record = [Text(f"record: {shown(part.record)}")] if part.record else []

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from kernel_workbench.reports.document.fields import Field
-    from kernel_workbench.reports.document.model import Level, Part, Table, Tone
+    from kernel_workbench.reports.document.model import Level, ReportPart, Table, Tone
     from kernel_workbench.reports.record import (
         CoverageRow,
         KernelInfo,
@@ -115,7 +115,7 @@ _CELLS = (
 )
 
 
-def accuracy_part(record: Record) -> Part:
+def accuracy_part(record: Record) -> ReportPart:
     """Return the record's part of a document."""
     line = headline(record)
     statuses = Counter(row.status for row in record.rows)
@@ -734,7 +734,7 @@ def layout_family(layout: str) -> str:
 # Tables.
 
 
-class _Kernel(NamedTuple):
+class _KernelRows(NamedTuple):
     """A kernel of the header or of a row, and its rows."""
 
     op: str
@@ -756,7 +756,7 @@ class _View:
         self._record = record
         infos = {(info.op, info.name): info for info in record.header.kernels}
         parts, defaults = parts_of(record.header), record.header.default_numerics
-        self._all: list[_Kernel] = []
+        self._all: list[_KernelRows] = []
         for key, rows in by_kernel(record).items():
             info = infos.get(key)
             declares = ", ".join(
@@ -765,7 +765,7 @@ class _View:
                 if value is not None and (name not in defaults or defaults[name] != value)
             )
             origin = "unknown" if info is None else info.origin
-            self._all.append(_Kernel(*key, rows, origin, declares, parts.get(key, "all")))
+            self._all.append(_KernelRows(*key, rows, origin, declares, parts.get(key, "all")))
         self._several = len({kernel.op for kernel in self._all}) > 1
 
     def tables(self) -> Iterator[Table]:
@@ -804,20 +804,22 @@ class _View:
         op: list[Field[Any]] = [text("op", lambda item: key_of(item)[0], group=True)]
         return [*(op if self._several else []), text("kernel", lambda item: key_of(item)[1])]
 
-    def _kernels(self, title: str, kernels: Sequence[_Kernel], level: Level = "summary") -> Table:
+    def _kernels(
+        self, title: str, kernels: Sequence[_KernelRows], level: Level = "summary"
+    ) -> Table:
         alike: dict[tuple[Key, str], list[AccuracyRow]] = {}
         for kernel in kernels:
             for row in kernel.rows:
                 alike.setdefault((kernel[:2], row.case.dtype), []).append(row)
         dtypes = {dtype for (_, dtype), rows in alike.items() if _ran(rows)}
 
-        def of_dtype(dtype: str) -> Field[_Kernel]:
+        def of_dtype(dtype: str) -> Field[_KernelRows]:
             # Mixtures of dtypes go first where it is narrow.
             column = Column(dtype.replace("_", " "), "number", _RATIO_NOTE, rank=int("_" in dtype))
             return column, lambda kernel: cell_of(alike.get((kernel[:2], dtype), ()))
 
-        def counted(title: str, rank: int, *statuses: Status) -> Field[_Kernel]:
-            def number_of(kernel: _Kernel) -> int | None:
+        def counted(title: str, rank: int, *statuses: Status) -> Field[_KernelRows]:
+            def number_of(kernel: _KernelRows) -> int | None:
                 times = sum(row.status in statuses for row in kernel.rows)
                 return times or (None if title == "no power" else 0)
 
@@ -830,11 +832,11 @@ class _View:
                 tone=lambda kernel: _failed_tone(kernel.rows) if failed else "",
             )
 
-        judged: Field[_Kernel] = text(
+        judged: Field[_KernelRows] = text(
             "judged",
             lambda kernel: Cell(kernel.judged, tone="" if kernel.judged == "all" else "doubtful"),
         )
-        fields: list[Field[_Kernel]] = [
+        fields: list[Field[_KernelRows]] = [
             *self._names(lambda kernel: kernel[:2]),
             *([judged] if any(kernel.judged != "all" for kernel in kernels) else []),
             *map(of_dtype, sorted(dtypes, key=dtype_rank)),
@@ -941,7 +943,7 @@ class _View:
     def _matrix(
         self,
         title: str,
-        kernels: Sequence[_Kernel],
+        kernels: Sequence[_KernelRows],
         families: Sequence[str],
         places_of: Callable[[AccuracyRow], list[tuple[str, str]]],
     ) -> Table:
@@ -983,7 +985,7 @@ class _View:
             for rule in MEASURED_RULES
             if (largest := worst(kernel.rows, rule)) is not None
         ]
-        fields: list[Field[tuple[_Kernel, str, Worst]]] = [
+        fields: list[Field[tuple[_KernelRows, str, Worst]]] = [
             *self._names(lambda item: item[0][:2]),
             text("rule", lambda item: item[1]),
             _ratio_field("ratio", lambda item: item[2].ratio),

@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.document.model import Part
+from kernel_workbench.reports.document.model import ReportPart
 from kernel_workbench.reports.phrases import count, duration
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def record_part(
     facts: Sequence[tuple[str, str]],
     items: Iterable[Table | Figure],
     needed: Collection[str] = ("device",),
-) -> Part:
+) -> ReportPart:
     """The record's part of a document.
 
     verdict  with its tone, and the sentence that follows it
@@ -38,7 +38,7 @@ def record_part(
     needed   labels of the facts that are always shown
     """
     word, tone, sentence = verdict
-    return Part(
+    return ReportPart(
         title=f"{suite}: {record.path.name}",
         verdict=word,
         tone=tone,

@@ -15,7 +15,7 @@ from kernel_workbench.reports.document.model import (
     Column,
     Document,
     Figure,
-    Part,
+    ReportPart,
     Table,
     trend_heights,
 )
@@ -174,7 +174,7 @@ def sorting_page(path: Path, rows: int) -> Path:
     cells[1][1] = Cell("-")
     columns = (Column("case"), Column("us", "number"))
     figure = Figure("nothing", lambda prefix: f'<svg id="{prefix}a" role="img"></svg>')
-    part = Part("one", "TIMED", "good", "all", items=(Table("Rows", columns, cells), figure))
+    part = ReportPart("one", "TIMED", "good", "all", items=(Table("Rows", columns, cells), figure))
     path.write_text(render_html(Document("Sorting", (part,))))
     return path
 
@@ -324,7 +324,7 @@ def test_page_makes_a_closed_table_ready_when_it_is_opened(
 def test_page_opens_its_first_table_where_none_is_of_the_summary() -> None:
     """A history without a change has its series alone, and they are not behind a click."""
     tables = [Table("Series", [Column("case")], [[name]], level="details") for name in "ab"]
-    page = render_html(Document("", [Part("", "STEADY", "good", "", items=tables)]))
+    page = render_html(Document("", [ReportPart("", "STEADY", "good", "", items=tables)]))
     assert page.count("<details id=") == 2
     assert page.count(" open><summary><h3>") == 1
 
