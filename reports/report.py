@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from kernel_workbench.reports.document.model import Part
+    from kernel_workbench.reports.document.model import ReportPart
     from kernel_workbench.reports.record import Record
 
 
@@ -31,7 +31,7 @@ def part_of(
     *,
     baseline: str | None = None,
     against: Record | None = None,
-) -> Part:
+) -> ReportPart:
     """The record's part of a document.
 
     baseline  of bench: also how long each kernel took of this one's time

@@ -28,7 +28,7 @@ from kernel_workbench.reports.record import RecordError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernel_workbench.reports.comparison.side import Side
+    from kernel_workbench.reports.comparison.side import RecordSide
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitStatus.INCOMPLETE if all_short else ExitStatus.RIGHT
 
 
-def _runs(folders: Sequence[Path], branches: Sequence[str]) -> tuple[list[Side], list[str]]:
+def _runs(folders: Sequence[Path], branches: Sequence[str]) -> tuple[list[RecordSide], list[str]]:
     """The runs of folders and of branches, and why other files are left out."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch:
         copies = {

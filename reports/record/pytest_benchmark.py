@@ -36,11 +36,11 @@ _UNKNOWN = "not said"
 _ACCURACY: dict[str, Status] = {"passed": "passed", "failed": "failed"}
 
 
-class _Read(BaseModel):
+class _ReadFile(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
-class _Stats(_Read):
+class _Stats(_ReadFile):
     """In seconds. data: a time for each round, where it was saved."""
 
     median: float = Field(gt=0)
@@ -49,7 +49,7 @@ class _Stats(_Read):
     data: tuple[float, ...] | None = None
 
 
-class _Benchmark(_Read):
+class _Benchmark(_ReadFile):
     name: str
     fullname: str = ""
     group: str | None = None
@@ -58,7 +58,7 @@ class _Benchmark(_Read):
     stats: _Stats
 
 
-class _File(_Read):
+class _File(_ReadFile):
     benchmarks: tuple[_Benchmark, ...]
     machine_info: dict[str, object] = Field(default_factory=dict)
     commit_info: dict[str, object] = Field(default_factory=dict)

@@ -27,7 +27,7 @@ class Environment(SchemaLine):
     device: Literal["cpu", "cuda"] = Field(description="where kernels ran")
     device_name: str = Field(description="of the GPU, or of the CPU")
     simulated_sm: Whole | None = Field(
-        default=None, description="sm that domains were asked about, no GPU"
+        default=None, description="sm as whose kernels served cases, where no GPU is"
     )
     strict: bool | None = Field(
         default=None, description="under the interpreter: whether every access was checked"

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from kernel_workbench.reports.commands import program_of
-from kernel_workbench.reports.document.model import Part
+from kernel_workbench.reports.document.model import ReportPart
 from kernel_workbench.reports.phrases import count, duration
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def record_part(
     facts: Sequence[tuple[str, str]],
     items: Iterable[Table | Figure],
     needed: Collection[str] = ("device",),
-) -> Part:
+) -> ReportPart:
     """The record's part of a document.
 
     verdict  with its tone, and the sentence that follows it
@@ -39,7 +39,7 @@ def record_part(
     needed   labels of the facts that are always shown
     """
     word, tone, sentence = verdict
-    return Part(
+    return ReportPart(
         title=f"{suite}: {record.path.name}",
         verdict=word,
         tone=tone,
@@ -64,11 +64,8 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
     """What was run and where, as (label, text), a figure that is missing left out."""
     header, machine = record.header, record.header.environment
     if machine.device == "cpu":
-        asked = (
-            ""
-            if machine.simulated_sm is None
-            else f", domains asked about sm {machine.simulated_sm}"
-        )
+        sm = machine.simulated_sm
+        asked = "" if sm is None else f"; kernels serve the cases that they serve on sm {sm}"
         but_for = f" but for {', '.join(machine.unchecked)}" if machine.unchecked else ""
         checked = {True: f" (strict{but_for})", False: " (not strict)", None: ""}[machine.strict]
         device = f"no GPU: Triton interpreter{checked}{asked}"

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kernel_workbench.reports.document.fields import Field
-    from kernel_workbench.reports.document.model import Part, Table, Tone
+    from kernel_workbench.reports.document.model import ReportPart, Table, Tone
     from kernel_workbench.reports.record import AccuracyRow, CoverageRow, Record
 
 _TONES: dict[str, Tone] = {"FOUND": "bad", "NOTHING FOUND": "good", "NOTHING RAN": "doubtful"}
 
 
-def search_part(record: Record) -> Part:
+def search_part(record: Record) -> ReportPart:
     """The record's part of a document."""
     finds = distinct(record.finds)
     tried = [row for row in record.rows if row.status != "refused"]
@@ -147,7 +147,7 @@ def _confirmed(find: FindRow) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class _SearchedKernel:
     """A kernel's rows that ran, and what they met."""
 
     op: str
@@ -185,7 +185,7 @@ class _Kernel:
         return share_met(self.coverage)
 
 
-def _kernels(record: Record) -> list[_Kernel]:
+def _kernels(record: Record) -> list[_SearchedKernel]:
     rows: dict[tuple[str, str], list[AccuracyRow]] = defaultdict(list)
     for row in record.rows:
         if row.status != "refused":
@@ -193,4 +193,4 @@ def _kernels(record: Record) -> list[_Kernel]:
     met: dict[tuple[str, str], list[CoverageRow]] = defaultdict(list)
     for each in record.coverage:
         met[each.op, each.kernel].append(each)
-    return [_Kernel(*name, own, met[name]) for name, own in rows.items()]
+    return [_SearchedKernel(*name, own, met[name]) for name, own in rows.items()]

@@ -24,7 +24,7 @@ from kernel_workbench.reports.record import (
     KernelInfo,
     Row,
 )
-from kernel_workbench.reports.views.accuracy_verdict import served
+from kernel_workbench.reports.views.accuracy import served
 from kernel_workbench.suites.accuracy.coverage import (
     MOST_BYTES_IN_REACH,
     coverage_rows,
