@@ -300,7 +300,12 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     of_few = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
     coverage = _Covering(of_few, serves)
     coverage.search()
-    made = list(coverage.cover("ci", ""))
+    plain = {name: each.plain for name, each in sizes.items()}
+    made = [case_of(op.name, plain, pair, "ci") for pair in _dtypes(op)]
+    made = [case for case in made if coverage.served(case)]
+    for case in made:
+        coverage.add(case)
+    made += coverage.cover("ci", "")
     yield from made
     yield from _not_finite(op, sizes, made, serves)
 
