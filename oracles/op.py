@@ -120,6 +120,11 @@ class Case:
     why: str = ""
     weight: float | None = None
 
+    @property
+    def features(self) -> frozenset[str]:
+        """Return the options that a kernel has to serve: all but values of its numbers."""
+        return frozenset(word for word in self.options if "=" not in word)
+
     def size(self, name: str) -> int:
         """The size called `name`, as in `case.size("m")`."""
         return dict(self.sizes)[name]
@@ -397,11 +402,19 @@ class Factor:
     levels   name -> parts, each of which makes a case of that level; the first level is the plain
              one
     level    (case) -> the name of its level
+    meets    the names of the factors whose levels are to meet this factor's levels; None: all
     """
 
     name: str
     levels: Mapping[str, tuple[Part, ...]]
     level: Callable[[Case], str]
+    meets: frozenset[str] | None = None
+
+    def meets_levels_of(self, other: Factor) -> bool:
+        """Return whether pairs of levels of the two factors are to meet."""
+        return (self.meets is None or other.name in self.meets) and (
+            other.meets is None or self.name in other.meets
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +470,8 @@ class Op:
     arguments  always passed to a kernel, by keyword
     outputs    what it returns, in this order; None for one that an option leaves out
     options    the op's optional features, each with one sentence; a kernel is given a case with
-               an option only if its domain lists it, and only then the option's argument
+               an option only if its domain lists it, and only then the option's argument. A word
+               with "=" is a value of a number, which every kernel is passed: no domain lists it
     updates    arguments that a kernel changes in place and returns (accumulated gradients)
     forms      (case) -> shape and dtype of each output that the case has
     geometry   (case) -> where each tensor argument lies, as far as its arrangement can vary

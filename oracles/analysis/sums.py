@@ -111,7 +111,8 @@ def sum_error(
     size = a.total(axes)
     flat = _flat(a, axes, size) if _varies(arithmetic, n - 1) else None
     made = _grown(arithmetic, n - 1, size, flat, through)
-    made.add_(n * arithmetic.eta)
+    idle = size == 0 if through is None else (size == 0) & (through == 0)
+    made.add_(n * arithmetic.eta).masked_fill_(idle, 0)  # of zeros that every kernel has
     if made.numel() and not float(made.amax()) < arithmetic.u * LARGEST:  # G(n - 1) is u or more
         _overflowed(made, size if through is None else size + through)
     return made if keep else made.squeeze(axes)

@@ -15,7 +15,7 @@ from kernel_workbench.oracles.cases import DTYPES, collect
 from kernel_workbench.oracles.cases.distributions import COARSE, INTEGERS, objection
 from kernel_workbench.oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
 from kernel_workbench.oracles.layer_norm.factors import factors_of
-from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS
+from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS, KINDS_OF_VALUES
 from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Layout, TensorLayout, Tier
 
 _NAME = "layer_norm_backward"
@@ -337,7 +337,9 @@ def _objection(case: Case) -> str | None:
 
 
 _LAYOUTS = {each.name: each for each in (*OFFSETS, *STRIDES, *RANK_3, *FAR)}
-_FED = tuple(each for each in DISTRIBUTIONS if each not in _OWN)
+_KINDS = {
+    kind: [name for name in names if name not in _OWN] for kind, names in KINDS_OF_VALUES.items()
+}
 
 ALLOWED = Allowed(
     sizes=("m", "n"),
@@ -346,5 +348,5 @@ ALLOWED = Allowed(
     objection=_objection,
     layouts=_LAYOUTS,
     distributions=tuple(DISTRIBUTIONS),
-    factors=factors_of(_ALL, _LAYOUTS, _FED),
+    factors=factors_of(_ALL, _LAYOUTS, _KINDS),
 )

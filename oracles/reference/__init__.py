@@ -20,13 +20,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
 from itertools import combinations, islice, product
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import analysis
-from kernel_workbench.oracles.cases.distributions import Values, generator
+from kernel_workbench.oracles.cases.distributions import (
+    NEEDLES,
+    Values,
+    deciding_columns,
+    generator,
+)
+from kernel_workbench.oracles.cases.factors import number_word
 from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector, strides_of
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.declared import wrong_names
@@ -45,6 +51,7 @@ from kernel_workbench.oracles.op import (
 from kernel_workbench.oracles.reference import batches, symmetries
 from kernel_workbench.oracles.reference.cases import (
     EQUAL,
+    NAN_UNREAD,
     allowed_of,
     case_of,
     cases_of,
@@ -69,6 +76,8 @@ __all__ = ["OpError", "ReferenceOp", "op"]
 Draw = tuple[tuple[tuple[str, int], ...], int]  # sizes and seed of a case
 _SINGLE = (torch.float32, torch.float32)
 _MOST_TRIED = 10_000  # sets of sizes
+_STAND_INS = (0.375, 30.0, -30.0)  # for a NaN, to see whether an output depends on it
+_SMALLEST_EPS, _LARGEST_EPS = 1e-12, 1e-3
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
 
 
@@ -88,6 +97,7 @@ class Reference:
     without    distributions on which the op isn't defined
     dtypes     the activations' and the weights' that it is defined in; none: each that ops share
     problem    (sizes) -> why there can be no case of them; None where there can
+    numbers    of numbers that kernels are passed: what they are besides their defaults
     stored     of cases that some arguments have values of their own in: () -> these
     """
 
@@ -106,6 +116,7 @@ class Reference:
     without: frozenset[str] = frozenset()
     dtypes: tuple[tuple[torch.dtype, torch.dtype], ...] = ()
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
+    numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
 
     def stated(self, what: str) -> AbstractContextManager[None]:
@@ -150,7 +161,8 @@ class Reference:
             drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
             if each.name in stored:
                 drawn[each.name] = stored[each.name].float()
-        distributions_of(self.signature)[case.distribution](Values(case, drawn, draw))
+        fed = distributions_of(self.signature, self.gradients)
+        fed[case.distribution](Values(case, drawn, draw))
         made: Inputs = {}
         for each in self.signature.arrays:
             layout, shape = case.layout.of(each.name), each.shape(sizes)
@@ -158,15 +170,68 @@ class Reference:
                 most = torch.finfo(each.kind).max
                 drawn[each.name].clamp_(-most, most)
             if not each.is_real:
-                whole = self._whole(each, sizes, draw).to(each.dtype(case))
-                made[each.name] = stored.get(each.name, whole)
+                whole = self._whole(each, sizes, draw)
+                if case.distribution == NEEDLES:
+                    self._set_deciding(each, whole, case)
+                made[each.name] = stored.get(each.name, whole.to(each.dtype(case)))
             elif len(shape) > 1:
                 placed = place_tensor(drawn[each.name], each.dtype(case), layout, each.letters)
                 made[each.name] = placed
             else:
                 made[each.name] = place_vector(drawn[each.name], each.dtype(case), layout)
-        made.update(self.signature.numbers)
+        made.update(self._numbers_of(case))
+        if case.distribution == NAN_UNREAD:
+            self._spoil_unread(made)
         return made
+
+    def _spoil_unread(self, inputs: Inputs) -> None:
+        """Put NaN into each row of an argument whose gradient is 0, where the truth stays finite.
+
+        A row is that of the first axis.
+        """
+        wide = {
+            name: value.detach().double() if _is_real_tensor(value) else value
+            for name, value in inputs.items()
+        }
+        names = [each.name for each in self.signature.real if len(each.axes) > 1]
+        try:
+            with torch.enable_grad():
+                leaves = {name: required(wide, name).requires_grad_() for name in names}
+                outputs = _several(self.function(**{**wide, **leaves}))
+                total = sum(output.square().sum() + output.sum() for output in outputs)
+                found = torch.autograd.grad(
+                    total, list(leaves.values()), materialize_grads=True  # type: ignore[arg-type]
+                )
+        except Exception:  # noqa: BLE001  # of what a user wrote autograd may know nothing
+            return
+        for name, gradient in zip(names, found, strict=True):
+            value = required(inputs, name)
+            unread = (gradient == 0).flatten(1).all(1)
+            spoilt = value.clone()
+            spoilt[unread] = math.nan
+            truth = analysis.truth(self.function, {**inputs, name: spoilt})
+            if bool(unread.any()) and all(bool(output.isfinite().all()) for output in truth):
+                value[unread] = math.nan
+
+    def _numbers_of(self, case: Case) -> dict[str, float]:
+        """Return the numbers that kernels are passed: a case's options may give other values."""
+        chosen = dict(self.signature.numbers)
+        for name, values in self.numbers.items():
+            for value in values:
+                if number_word(name, value) in case.options:
+                    chosen[name] = value
+        return chosen
+
+    def _set_deciding(self, array: Array, whole: Tensor, case: Case) -> None:
+        """Set two places of three, of an argument that holds places, to those that decide a row."""
+        axis = self.labels().get(array.name)
+        if axis is None or array.name in self.distinct or not whole.numel():
+            return
+        columns = deciding_columns(length(axis, dict(case.sizes)), case.seed + 1)
+        flat = whole.view(-1)
+        for place, column in enumerate(columns * (len(flat) // len(columns) + 1)):
+            if place < len(flat) and place % 3 and int(flat[place]) >= 0:
+                flat[place] = column
 
     def _whole(self, array: Array, sizes: Mapping[str, int], draw: torch.Generator) -> Tensor:
         """Whole numbers of an argument, or truth values, most of them true."""
@@ -194,26 +259,72 @@ class Reference:
     def oracle(self, case: Case, inputs: Inputs) -> Outputs:
         """Return the truth. Raises OpError where an output's shape isn't the annotation's."""
         with self.stated("to run it in float64"):
-            exact = analysis.truth(self.function, inputs)
+            exact, _ = self._truth(inputs)
         for array, values in zip(self.signature.outputs, exact, strict=True):
             check_shape(self.written, array, values, dict(case.sizes))
         return self._named(exact)
 
+    def _truth(self, inputs: Inputs) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...] | None]:
+        """Return the outputs in float64, and where NaN is right beside them; None: nowhere.
+
+        An output that is the same whatever finite number stands where an argument holds NaN doesn't
+        depend on it: the formula's NaN is 0 times NaN there, and a kernel that doesn't read the
+        argument's number is right as well.
+        """
+        exact = analysis.truth(self.function, inputs)
+        if not self._has_nan(inputs):
+            return exact, None
+        first, *others = (
+            analysis.truth(self.function, _with_number(inputs, number)) for number in _STAND_INS
+        )
+        idle = tuple(
+            truth.isnan() & one.isfinite() & (one == other) & (one == third)
+            for truth, one, other, third in zip(exact, first, *others, strict=True)
+        )
+        rows = zip(exact, first, idle, strict=True)
+        return tuple(torch.where(mask, one, truth) for truth, one, mask in rows), idle
+
+    def _has_nan(self, inputs: Inputs) -> bool:
+        return any(bool(required(inputs, each.name).isnan().any()) for each in self.signature.real)
+
     def bound(
-        self, case: Case, inputs: Inputs, _truth: Outputs, numerics: Numerics
+        self, case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
     ) -> dict[str, Bound]:
-        """Derived by running error analysis; probabilistic where addends vary."""
+        """Derived by running error analysis; probabilistic where addends vary.
+
+        Of what the formula makes NaN of numbers and infinities alone nothing is promised.
+        """
         with self.stated("to follow its errors"):
-            found = analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
+            found = self._bounds(case, inputs, numerics)
+            if self._has_nan(inputs):
+                found = self._with_idle(case, inputs, numerics, found)
+            else:
+                found = tuple(
+                    _unjudged(bound, required(truth, array.name).isnan())
+                    for array, bound in zip(self.signature.outputs, found, strict=True)
+                )
         if case.distribution in EQUAL or any(each.expanded for _, each in case.layout.tensors):
             found = tuple(replace(each, probabilistic=None) for each in found)
         parts = self._infected(inputs)
         if parts is not None:
             found = tuple(
-                replace(bound, or_nan=_along(array, self.spreads, parts))
+                replace(bound, or_nan=_either(bound.or_nan, _along(array, self.spreads, parts)))
                 for array, bound in zip(self.signature.outputs, found, strict=True)
             )
         return {each.name: one for each, one in zip(self.signature.outputs, found, strict=True)}
+
+    def _bounds(self, case: Case, inputs: Inputs, numerics: Numerics) -> tuple[Bound, ...]:
+        return analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
+
+    def _with_idle(
+        self, case: Case, inputs: Inputs, numerics: Numerics, found: tuple[Bound, ...]
+    ) -> tuple[Bound, ...]:
+        """Return the bounds, those of a finite number where an output doesn't depend on a NaN."""
+        _, idle = self._truth(inputs)
+        if idle is None or not any(bool(mask.any()) for mask in idle):
+            return found
+        others = self._bounds(case, _with_number(inputs, _STAND_INS[0]), numerics)
+        return tuple(map(_joined, found, others, idle))
 
     def _infected(self, inputs: Inputs) -> Tensor | None:
         """Which parts along `spreads` hold a number that isn't finite; None where none does."""
@@ -284,6 +395,43 @@ class Reference:
         return {each.name: value for each, value in pairs}
 
 
+def _is_real_tensor(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _with_number(inputs: Inputs, number: float) -> Inputs:
+    """Return the inputs with a number in the place of each NaN."""
+    return {
+        name: value.masked_fill(value.isnan(), number)
+        if isinstance(value, Tensor) and value.is_floating_point() and value.itemsize > 1
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _unjudged(bound: Bound, where: Tensor) -> Bound:
+    """Return the bound, infinite there."""
+    if not bool(where.any()):
+        return bound
+    return replace(bound, deterministic=bound.deterministic.masked_fill(where, math.inf))
+
+
+def _joined(bound: Bound, other: Bound, where: Tensor) -> Bound:
+    """Return the one bound, and there the other, beside which NaN is right."""
+    one, second = bound.probabilistic, other.probabilistic
+    likely = None
+    if one is not None or second is not None:
+        one = bound.deterministic if one is None else one
+        second = other.deterministic if second is None else second
+        likely = torch.where(where, second, one)
+    return replace(
+        bound,
+        deterministic=torch.where(where, other.deterministic, bound.deterministic),
+        probabilistic=likely,
+        or_nan=where,
+    )
+
+
 def _packed(inputs: Inputs) -> Inputs:
     """The inputs without their layouts: what a graph is kept for are shapes."""
     return {
@@ -322,6 +470,10 @@ def _too_many(
                 f"{below} must be as many"
             )
     return None
+
+
+def _either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return (one if other is None else other) if one is None or other is None else one | other
 
 
 def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
@@ -513,7 +665,11 @@ def op_of(reference: Reference) -> ReferenceOp:
         name=reference.name,
         arguments=(*(each.name for each in signature.arrays), *signature.numbers),
         outputs=tuple(each.name for each in signature.outputs),
-        options={},
+        options={
+            number_word(name, value): f"the number {name} is {value:g}"
+            for name, values in reference.numbers.items()
+            for value in values
+        },
         inputs=reference.inputs,
         oracle=reference.oracle,
         bound=reference.bound,
@@ -533,6 +689,7 @@ def op_of(reference: Reference) -> ReferenceOp:
             reference.without,
             reference.dtypes,
             reference.problem,
+            reference.numbers,
         ),
         products=reference.products,
         workloads=workloads_of(reference.name, sizes, reference.problem),
@@ -567,6 +724,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     spreads: str | None = None,
     without: tuple[str, ...] = (),
     gradients: tuple[str, ...] = (),
+    numbers: Mapping[str, tuple[float, ...]] | None = None,
     name: str | None = None,
 ) -> Callable[[Function], ReferenceOp]:
     """Make an op of the decorated function, called NAME_forward.
@@ -578,7 +736,9 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
     apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
     without: distributions on which it isn't defined. gradients: arguments that are gradients of
-    outputs, which autograd may hand over expanded. name: the op's whole name. Raises OpError.
+    outputs, which autograd may hand over expanded. numbers: of its numbers what they are tried at
+    besides their defaults, as {"eps": (1e-12,)}; None: what `values_of_number` says. name: the op's
+    whole name. Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
@@ -590,10 +750,11 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
         if gradients:
             signature = _with_weights(signature, {f"d{weight}" for weight in weights})
         _compare(function, signature, sizes, labels or {}, spreads)
-        _compare_names(function, signature, nonzero, without)
+        _compare_names(function, signature, nonzero, without, gradients)
         apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
         problem = partial(_too_many, signature, labels or {}, apart)
         _compare_distinct(function, signature, sizes, apart, problem)
+        tried = _tried_numbers(function, signature, numbers or {})
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
         return op_of(
             Reference(
@@ -606,6 +767,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
                 ignored=ignored or {},
                 distinct=apart,
                 problem=problem,
+                numbers=tried,
                 gradients=gradients,
                 nonzero=frozenset(nonzero),
                 spreads=spreads,
@@ -614,6 +776,43 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
         )
 
     return made
+
+
+def values_of_number(name: str, default: float) -> tuple[float, ...]:
+    """Return what a number is tried at besides its default, where an op doesn't say it.
+
+    A kernel with a constant in its place is right at the default alone. eps: the smallest and the
+    largest in use. A share of 1: none, and twice as much. A scale: its negative, and 0. Any other:
+    twice as much. A whole number, which may be a size, is left as it is, and so is a truth value.
+    """
+    if not isinstance(default, float) or not math.isfinite(default):
+        return ()
+    if "eps" in name and 0 < default <= _LARGEST_EPS:
+        tried = (_SMALLEST_EPS, _LARGEST_EPS)
+    elif "scale" in name and default:
+        tried = (-default, 0.0)
+    elif 0 < default < 1:
+        tried = (0.0, min(2 * default, (1 + default) / 2))
+    else:
+        tried = (2 * default or 0.25,)
+    return tuple(value for value in tried if value != default)
+
+
+def _tried_numbers(
+    function: Function, signature: Signature, stated: Mapping[str, tuple[float, ...]]
+) -> dict[str, tuple[float, ...]]:
+    """Return what each number is tried at besides its default. Raises OpError."""
+    for name, values in stated.items():
+        if name not in signature.numbers:
+            there = ", ".join(signature.numbers) or "none"
+            raise OpError(f"{place_of(function)}: numbers names {name!r}, and there are {there}")
+        if not all(isinstance(value, bool | int | float) for value in values):
+            raise OpError(f"{place_of(function)}: numbers of {name} are {values}; write numbers")
+    found = {
+        name: tuple(stated.get(name, values_of_number(name, default)))
+        for name, default in signature.numbers.items()
+    }
+    return {name: values for name, values in found.items() if values}
 
 
 def _with_weights(signature: Signature, names: set[str]) -> Signature:
@@ -670,12 +869,13 @@ def _compare_names(
     signature: Signature,
     nonzero: Sequence[str],
     without: Sequence[str],
+    gradients: tuple[str, ...],
 ) -> None:
     """Raise OpError where `nonzero` names no argument, or `without` no distribution."""
     arguments = [array.name for array in signature.arrays]
     for what, names, there in (
         ("nonzero", nonzero, arguments),
-        ("without", without, distributions_of(signature)),
+        ("without", without, distributions_of(signature, gradients)),
     ):
         for name in names:
             if name not in there:
