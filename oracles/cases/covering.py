@@ -14,6 +14,7 @@ new ones with those taken before, as long as the case is served.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
@@ -29,6 +30,7 @@ from kernel_workbench.oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
 _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
 _ALTERNATIVES = 4  # of a level's parts, where the first is refused
+_IN_TURN = 0.75  # how often a level takes one of its parts that the fewest cases have
 _AHEAD = 12  # cases that are named ahead, from the second try on
 
 Levels = tuple[int, ...]
@@ -77,6 +79,8 @@ class Coverage:
     _places: dict[tuple[str, str], int] = field(init=False)
     # The case that each pair was found in.
     _found: dict[tuple[int, int], Case] = field(default_factory=dict)
+    # How many cases have each layout, by its name, and each size.
+    _uses: Counter[str | tuple[str, int]] = field(default_factory=Counter)
     # Levels of which every case has nothing to compute.
     _idle: NDArray[np.bool_] = field(init=False)
 
@@ -102,6 +106,7 @@ class Coverage:
 
     def add(self, case: Case) -> int:
         """Note a case as met; how many possible pairs it is the first to meet."""
+        self._uses.update([case.layout.name, *case.sizes])
         pairs = self._pairs(case)
         new = self._new(pairs)
         self.met |= pairs
@@ -125,8 +130,16 @@ class Coverage:
     def _any(self, factor: int, level: str | None = None) -> Part:
         assert self.op.allowed is not None
         levels = self.op.allowed.factors[factor].levels
-        name = level if level is not None else self._draw.choice(list(levels))
-        return self._draw.choice(levels[name])
+        parts = levels[level if level is not None else self._draw.choice(list(levels))]
+        if len(parts) > 1 and self._draw.random() < _IN_TURN:
+            fewest = min(map(self._uses_of, parts))
+            parts = tuple(part for part in parts if self._uses_of(part) == fewest)
+        return self._draw.choice(parts)
+
+    def _uses_of(self, part: Part) -> int:
+        """Return how many cases have the layout and the sizes that the part brings."""
+        layouts = () if part.layout is None else (part.layout.name,)
+        return sum(self._uses[each] for each in (*layouts, *part.sizes.items()))
 
     def _find_bases(self) -> None:
         """Served cases: the plainest one, what differs from it in one factor, and the op's own."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from kernel_workbench.oracles import analysis
 from kernel_workbench.oracles.cases.distributions import Values, generator
-from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector, strides_of
+from kernel_workbench.oracles.cases.layouts import place_tensor, strides_of
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.declared import wrong_names
 from kernel_workbench.oracles.op import (
@@ -108,6 +108,12 @@ class Reference:
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
     stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
 
+    @property
+    def repeating(self) -> frozenset[str]:
+        """The arguments whose numbers may all be the same: no ends, and none that are distinct."""
+        apart = self.distinct.keys() | self.pointers.keys()
+        return frozenset(each.name for each in self.signature.arrays) - apart
+
     def stated(self, what: str) -> AbstractContextManager[None]:
         """Turn what a user's function raises into a sentence with its line."""
         return one_sentence(self.written, f"{self.name}: {what} failed")
@@ -121,13 +127,11 @@ class Reference:
         }
 
     def geometry(self, case: Case) -> dict[str, Geometry]:
-        """Where each tensor of floating-point numbers lies."""
+        """Return where each tensor lies."""
         sizes, made = dict(case.sizes), {}
-        for each in self.signature.real:
+        for each in self.signature.arrays:
             layout, shape = case.layout.of(each.name), each.shape(sizes)
-            strides = (
-                strides_of(layout, each.letters, shape) if len(shape) > 1 else (1,) * len(shape)
-            )
+            strides = strides_of(layout, each.letters, shape)
             made[each.name] = Geometry(shape, strides, layout.offset, each.dtype(case))
         return made
 
@@ -153,18 +157,15 @@ class Reference:
         distributions_of(self.signature)[case.distribution](Values(case, drawn, draw))
         made: Inputs = {}
         for each in self.signature.arrays:
-            layout, shape = case.layout.of(each.name), each.shape(sizes)
+            layout = case.layout.of(each.name)
             if each.kind == torch.float8_e4m3fn:  # which has no infinity to overflow to
                 most = torch.finfo(each.kind).max
                 drawn[each.name].clamp_(-most, most)
             if not each.is_real:
                 whole = self._whole(each, sizes, draw).to(each.dtype(case))
-                made[each.name] = stored.get(each.name, whole)
-            elif len(shape) > 1:
-                placed = place_tensor(drawn[each.name], each.dtype(case), layout, each.letters)
-                made[each.name] = placed
-            else:
-                made[each.name] = place_vector(drawn[each.name], each.dtype(case), layout)
+                drawn[each.name] = stored.get(each.name, whole)
+            values = drawn[each.name]
+            made[each.name] = place_tensor(values, each.dtype(case), layout, each.letters)
         made.update(self.signature.numbers)
         return made
 
@@ -529,7 +530,7 @@ def op_of(reference: Reference) -> ReferenceOp:
         allowed=allowed_of(
             signature,
             sizes,
-            reference.gradients,
+            reference.repeating,
             reference.without,
             reference.dtypes,
             reference.problem,
