@@ -30,7 +30,7 @@ from kernel_workbench.oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
 _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
 _ALTERNATIVES = 4  # of a level's parts, where the first is refused
-_IN_TURN = 0.75  # how often a level takes one of its parts that the fewest cases have
+_IN_TURN = 0.9  # how often a level takes one of its parts that the fewest cases have
 _AHEAD = 12  # cases that are named ahead, from the second try on
 
 Levels = tuple[int, ...]
@@ -79,7 +79,7 @@ class Coverage:
     _places: dict[tuple[str, str], int] = field(init=False)
     # The case that each pair was found in.
     _found: dict[tuple[int, int], Case] = field(default_factory=dict)
-    # How many cases have each layout, by its name, and each size.
+    # How many cases have each layout, by its name, with sizes above 1; and how many each size.
     _uses: Counter[str | tuple[str, int]] = field(default_factory=Counter)
     # Levels of which every case has nothing to compute.
     _idle: NDArray[np.bool_] = field(init=False)
@@ -106,7 +106,8 @@ class Coverage:
 
     def add(self, case: Case) -> int:
         """Note a case as met; how many possible pairs it is the first to meet."""
-        self._uses.update([case.layout.name, *case.sizes])
+        is_telling = all(size > 1 for _, size in case.sizes)  # a stride of one entry isn't taken
+        self._uses.update([case.layout.name] * is_telling + [*case.sizes])
         pairs = self._pairs(case)
         new = self._new(pairs)
         self.met |= pairs

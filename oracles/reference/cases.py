@@ -318,7 +318,19 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     of_few = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
     coverage = _Covering(of_few, serves)
     coverage.search()
-    yield from coverage.cover("ci", "")
+    made = list(coverage.cover("ci", ""))
+    yield from made
+
+    # A stride of one entry isn't taken, so that such a case tells nothing of a layout.
+    met = {case.layout.name for case in made if all(size > 1 for _, size in case.sizes)}
+    plain = {name: each.plain for name, each in sizes.items()}
+    pairs = tuple(_dtypes(op))
+    for place, layout in enumerate(op.allowed.layouts.values()):
+        is_aligned = all(each.offset == 0 for _, each in layout.tensors)
+        if is_aligned and not _are_far(layout) and layout.name not in met:
+            case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
+            if serves(case) and op.allowed.objection(case) is None:
+                yield case
 
 
 def _few_sizes(factor: Factor) -> Factor:

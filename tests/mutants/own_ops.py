@@ -453,7 +453,7 @@ _OF_ELEMENTS = (
         "sm, sn, offs, mask)", "sm, 1, offs, mask)", "sin_transposed", _LOST,
     ),
     _Defect(
-        "packed_heads", "heads are taken to lie one after the other", _ROPE,
+        "packed_heads", "heads are taken to lie one after the other", (ROPE_FORWARD,),
         "x_ptr + position * xs, head, xh,", "x_ptr + position * xs, head, 2 * p * xn,",
         "x_heads_first", _LOST, 2,
     ),
