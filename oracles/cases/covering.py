@@ -46,6 +46,7 @@ class Coverage:
     """The levels of an op's factors, and which pairs of them were met by the cases of a kernel.
 
     serves    whether a case is one of the kernel's, and small enough
+    in_turn   whether the layouts of a level, and its sizes, take turns
     ahead     is called with cases that `serves` may be asked about next, a few at a time
     possible  [levels, levels]: whether a served case has both; found by `search`
     met       [levels, levels]: whether a case that was added has both
@@ -55,6 +56,7 @@ class Coverage:
     serves: Callable[[Case], bool]
     seed: int | str = 0
     ahead: Callable[[Sequence[Case]], object] = _nobody_asks
+    in_turn: bool = False
     possible: NDArray[np.bool_] = field(init=False)
     met: NDArray[np.bool_] = field(init=False)
     names: list[tuple[str, str]] = field(default_factory=list)
@@ -132,7 +134,7 @@ class Coverage:
         assert self.op.allowed is not None
         levels = self.op.allowed.factors[factor].levels
         parts = levels[level if level is not None else self._draw.choice(list(levels))]
-        if len(parts) > 1 and self._draw.random() < _IN_TURN:
+        if self.in_turn and len(parts) > 1 and self._draw.random() < _IN_TURN:
             fewest = min(map(self._uses_of, parts))
             parts = tuple(part for part in parts if self._uses_of(part) == fewest)
         return self._draw.choice(parts)
@@ -350,12 +352,13 @@ def cover_pairs(
     *,
     of_options: bool = False,
     ahead: Callable[[Sequence[Case]], object] = _nobody_asks,
+    in_turn: bool = False,
 ) -> list[Case]:
-    """Cases until each pair that a served one can have has met, in them or in what is known.
+    """Return cases until each pair that a served one can have has met, in them or in `known`.
 
-    of_options: pairs alone in which an option is present. ahead: as in `Coverage`.
+    of_options: pairs alone in which an option is present. ahead, in_turn: as in `Coverage`.
     """
-    coverage = Coverage(op, serves, ahead=ahead)
+    coverage = Coverage(op, serves, ahead=ahead, in_turn=in_turn)
     coverage.search()
     if of_options:
         coverage.keep_pairs_of_options()

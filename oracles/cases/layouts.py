@@ -95,11 +95,14 @@ def strides_of(layout: TensorLayout, axes: str, shape: tuple[int, ...]) -> tuple
 
 
 def place_vector(values: Tensor, dtype: torch.dtype, layout: TensorLayout) -> Tensor:
-    """`values` (any shape, packed) rounded to `dtype`, at the element offset of `layout`."""
-    rounded = values.to(dtype)
-    buffer, start = _buffer(rounded.numel() + layout.offset, dtype, values.device)
-    view = buffer[start + layout.offset :][: rounded.numel()].view(rounded.shape)
-    return view.copy_(rounded)
+    """Round `values` (any shape) to `dtype`, and place them one after another, by the layout.
+
+    The layout says the offset of the first and the stride, as of a column of a matrix.
+    """
+    rounded, step = values.to(dtype), layout.column_stride
+    buffer, start = _buffer(step * rounded.numel() + layout.offset, dtype, values.device)
+    view = buffer.as_strided((rounded.numel(),), (step,), start + layout.offset)
+    return view.view(rounded.shape).copy_(rounded)
 
 
 def place_tensor(values: Tensor, dtype: torch.dtype, layout: TensorLayout, axes: str) -> Tensor:

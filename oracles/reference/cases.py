@@ -316,7 +316,7 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
         return small[key]
 
     of_few = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
-    coverage = _Covering(of_few, serves)
+    coverage = _Covering(of_few, serves, in_turn=True)
     coverage.search()
     made = list(coverage.cover("ci", ""))
     yield from made
