@@ -356,9 +356,7 @@ def _objection(case: Case) -> str | None:
 
 _LAYOUTS = {each.name: each for each in (*OFFSETS, *STRIDES, *FURTHER_STRIDES, *RANK_3, *FAR)}
 # Pairs of the others with each level would be too many.
-_OF_LEVELS = {
-    name: each for name, each in _LAYOUTS.items() if each not in FURTHER_STRIDES
-}
+_OF_LEVELS = {name: each for name, each in _LAYOUTS.items() if each not in FURTHER_STRIDES}
 _FED = tuple(each for each in DISTRIBUTIONS if each not in _OWN)
 
 ALLOWED = Allowed(

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import analysis
-from kernel_workbench.oracles.cases.distributions import Values, generator
+from kernel_workbench.oracles.cases.distributions import Values, generator, normal
 from kernel_workbench.oracles.cases.layouts import place_tensor, strides_of
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.declared import wrong_names
@@ -63,12 +63,20 @@ from kernel_workbench.oracles.reference.signature import (
     length,
     place_of,
 )
+from kernel_workbench.oracles.reference.whole_numbers import (
+    UNREAD,
+    gathered,
+    overwriting,
+    poison_unread,
+)
 
 __all__ = ["OpError", "ReferenceOp", "op"]
 
 Draw = tuple[tuple[tuple[str, int], ...], int]  # sizes and seed of a case
 _SINGLE = (torch.float32, torch.float32)
 _MOST_TRIED = 10_000  # sets of sizes
+_FEWEST_ENDS = 2  # of one part
+_FEWEST_ROWS = 2  # of which an order can be told
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
 
 
@@ -78,9 +86,12 @@ class Reference:
 
     written    what a user wrote; function computes the op, and is the same or its gradients
     labels     () -> of arguments that hold whole numbers: the axis whose places they name
+    named      as `labels`, as far as it was said
     ignored    of some of these another number, which stands for no label at all
     distinct   of some of these the axes along which no number comes twice, but for ignored ones
     pointers   of others the axis whose parts begin and end at them: from 0 to its length, rising
+    rising     those whose numbers rise, along their last axis
+    drawn_by   of some arguments a function of the values that would be drawn, which returns theirs
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
     spreads    the size along which parts are apart: where an argument's part holds a number that
@@ -97,9 +108,12 @@ class Reference:
     signature: Signature
     sizes: Mapping[str, Sizes]
     labels: Callable[[], Mapping[str, Axis]] = dict
+    named: Mapping[str, Axis] = field(default_factory=dict)
     ignored: Mapping[str, int] = field(default_factory=dict)
     distinct: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pointers: Mapping[str, Axis] = field(default_factory=dict)
+    rising: frozenset[str] = frozenset()
+    drawn_by: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
     spreads: str | None = None
@@ -111,8 +125,18 @@ class Reference:
     @property
     def repeating(self) -> frozenset[str]:
         """The arguments whose numbers may all be the same: no ends, and none that are distinct."""
-        apart = self.distinct.keys() | self.pointers.keys()
+        apart = self.distinct.keys() | self.pointers.keys() | self.drawn_by.keys() | self.rising
         return frozenset(each.name for each in self.signature.arrays) - apart
+
+    @property
+    def may_leave_unread(self) -> bool:
+        """Whether an index may leave slots of an argument unread."""
+        arrays = [each for each in self.signature.arrays if not each.is_real]
+        whole = [each for each in arrays if each.kind != torch.bool]
+        if self.gradients or not whole:
+            return False
+        named = {self.named[each.name] for each in whole if each.name in self.named}
+        return bool(gathered(self.signature.arrays, frozenset(named)))
 
     def stated(self, what: str) -> AbstractContextManager[None]:
         """Turn what a user's function raises into a sentence with its line."""
@@ -154,20 +178,76 @@ class Reference:
             drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
             if each.name in stored:
                 drawn[each.name] = stored[each.name].float()
-        distributions_of(self.signature)[case.distribution](Values(case, drawn, draw))
-        made: Inputs = {}
+        changed = distributions_of(self.signature).get(case.distribution, normal)
+        changed(Values(case, drawn, draw))
         for each in self.signature.arrays:
-            layout = case.layout.of(each.name)
             if each.kind == torch.float8_e4m3fn:  # which has no infinity to overflow to
                 most = torch.finfo(each.kind).max
                 drawn[each.name].clamp_(-most, most)
             if not each.is_real:
                 whole = self._whole(each, sizes, draw).to(each.dtype(case))
                 drawn[each.name] = stored.get(each.name, whole)
-            values = drawn[each.name]
-            made[each.name] = place_tensor(values, each.dtype(case), layout, each.letters)
+            if each.name in self.drawn_by and each.name not in stored:
+                drawn[each.name] = self._drawn_by_user(each, drawn[each.name])
+        if case.distribution == UNREAD:
+            poison_unread(self, {**drawn, **self.signature.numbers}, drawn)
+        made: Inputs = {
+            each.name: place_tensor(
+                drawn[each.name], each.dtype(case), case.layout.of(each.name), each.letters
+            )
+            for each in self.signature.arrays
+        }
         made.update(self.signature.numbers)
         return made
+
+    def _drawn_by_user(self, array: Array, values: Tensor) -> Tensor:
+        """Return the values that a user's function makes of those drawn. Raises OpError."""
+        made = self.drawn_by[array.name](values)
+        if not isinstance(made, Tensor) or made.shape != values.shape:
+            raise OpError(
+                f"{place_of(self.written)}: distributions: the function of {array.name} must "
+                f"return a tensor of the shape that it is passed, {tuple(values.shape)}"
+            )
+        return made
+
+    def plain_inputs(self, sizes: Mapping[str, int]) -> Inputs:
+        """Return inputs of a plain case of these sizes, real numbers in float64."""
+        case = case_of(self.name, sizes, _SINGLE, "ci")
+        return {
+            name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
+            for name, each in self.inputs(case, torch.device("cpu")).items()
+        }
+
+    def sizes_with_room(self, axis: str, named: Axis) -> dict[str, int] | None:
+        """Return small sizes of which `named` is no shorter than `axis`; None: there are none."""
+        small = _small(self)
+        values = sorted({size for of in self.sizes[axis].levels.values() for size in of})
+        largest = {
+            name: max(size for of in each.levels.values() for size in of)
+            for name, each in self.sizes.items()
+        }
+        for size in values:
+            for sizes in (small | {axis: size}, largest | {axis: size}):
+                fits = size > _FEWEST_ROWS and length(named, sizes) >= size
+                if fits and self.problem(sizes) is None:
+                    return sizes
+        return None
+
+    def objection(self, sizes: Mapping[str, int]) -> str | None:
+        """Return why there can be no case of these sizes; None where there can."""
+        wrong = self.problem(sizes)
+        if wrong is not None:
+            return wrong
+        for array in self.signature.arrays:
+            if array.is_real or array.name not in overwriting(self):
+                continue
+            most = length(self.labels()[array.name], sizes)
+            if math.prod(array.shape(sizes)) > most:
+                return (
+                    f"{array.name} says where rows are written, so that its numbers are distinct, "
+                    f"and there are {most:,}: fewer than it holds"
+                )
+        return None
 
     def _whole(self, array: Array, sizes: Mapping[str, int], draw: torch.Generator) -> Tensor:
         """Whole numbers of an argument, or truth values, most of them true."""
@@ -186,8 +266,12 @@ class Reference:
         most = length(self.labels()[array.name], sizes)
         if array.name in self.distinct:
             whole = _distinct(array, self.distinct[array.name], most, shape, draw)
+        elif array.name in overwriting(self) and math.prod(shape) <= most:
+            whole = _distinct(array, tuple(map(str, array.axes)), most, shape, draw)
         else:
             whole = torch.randint(most, shape, generator=draw, device=device)
+        if array.name in self.rising:
+            whole = whole.sort(-1).values
         if array.name in self.ignored:
             whole = whole.masked_fill(rare(), self.ignored[array.name])
         return whole
@@ -265,7 +349,8 @@ class Reference:
     def signs(self, case: Case, seed: int) -> Flips:
         """Signs that turn outputs' alone."""
         found = _told[self] if self in _told else _symmetries(self)
-        return symmetries.flips(found, self.signature, case, seed)
+        free = tuple(each for each in found if each.arguments.isdisjoint(self.drawn_by))
+        return symmetries.flips(free, self.signature, case, seed)
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
@@ -304,6 +389,20 @@ def _distinct(
     whole = lots.argsort(-1)[..., : math.prod(along)].reshape(*beside, *along)
     order = [*rest, *places]
     return whole.permute([order.index(place) for place in range(len(shape))])
+
+
+def _problem(
+    signature: Signature,
+    labels: Mapping[str, str],
+    distinct: Mapping[str, tuple[str, ...]],
+    pointers: Mapping[str, str],
+    sizes: Mapping[str, int],
+) -> str | None:
+    """Return why whole numbers can't be drawn as they must be; None where they can."""
+    for array in signature.arrays:
+        if array.name in pointers and math.prod(array.shape(sizes)) < _FEWEST_ENDS:
+            return f"{array.name} needs two numbers or more, where a part begins and where it ends"
+    return _too_many(signature, labels, distinct, sizes)
 
 
 def _too_many(
@@ -508,7 +607,8 @@ def op_of(reference: Reference) -> ReferenceOp:
     signature, sizes = reference.signature, reference.sizes
     matrices = [each for each in signature.real if len(each.axes) > 1]
     rank = max((len(each.axes) for each in signature.real), default=0)
-    linear = (*reference.gradients, *(each.name for each in signature.real))[0]
+    free = (each.name for each in signature.real if each.name not in reference.drawn_by)
+    linear = (*reference.gradients, *free, *(each.name for each in signature.real))[0]
     made = ReferenceOp(
         reference=reference,
         name=reference.name,
@@ -533,7 +633,8 @@ def op_of(reference: Reference) -> ReferenceOp:
             reference.repeating,
             reference.without,
             reference.dtypes,
-            reference.problem,
+            reference.objection,
+            unread=reference.may_leave_unread,
         ),
         products=reference.products,
         workloads=workloads_of(reference.name, sizes, reference.problem),
@@ -564,6 +665,9 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     labels: Mapping[str, str] | None = None,
     ignored: Mapping[str, int] | None = None,
     distinct: Mapping[str, str] | None = None,
+    pointers: Mapping[str, str] | None = None,
+    rising: tuple[str, ...] = (),
+    distributions: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
     nonzero: tuple[str, ...] = (),
     spreads: str | None = None,
     without: tuple[str, ...] = (),
@@ -575,7 +679,12 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     sizes: what each size in its annotations is tried at. outputs: their names. weights: the
     arguments whose dtype may differ from the others'. labels: of each argument of whole numbers
     the size that they are below. ignored: of some of these another number, that stands for none.
-    distinct: of some the axes along which no number comes twice, as {"slot": "m"}; ignored may.
+    distinct: of some the axes along which no number comes twice, as {"slot": "m"}; ignored may;
+    where they are as many as there are labels, they are a permutation. pointers: of others the size
+    whose parts begin and end at them, as {"cu_seqlens": "t"}: they rise from 0 to it. rising:
+    arguments whose numbers rise along their last axis. distributions: of an argument a function of
+    the values that would be drawn, which returns others of the same shape, as {"decay":
+    torch.sigmoid}.
     nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
     apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
     without: distributions on which it isn't defined. gradients: arguments that are gradients of
@@ -584,16 +693,20 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
 
     def made(function: Function) -> ReferenceOp:
         listed = {"outputs": outputs, "weights": weights, "nonzero": nonzero, "without": without}
+        listed |= {"rising": rising}
         for what, names in listed.items():
             if (wrong := wrong_names(what, names)) is not None:
                 raise OpError(f"{place_of(function)}: {wrong}")
         signature = Signature.of(function, outputs, weights)
         if gradients:
             signature = _with_weights(signature, {f"d{weight}" for weight in weights})
-        _compare(function, signature, sizes, labels or {}, spreads)
+        ends, own = pointers or {}, distributions or {}
+        _compare(function, signature, sizes, {**(labels or {}), **ends}, spreads)
         _compare_names(function, signature, nonzero, without)
+        _compare_whole(function, signature, {"rising": rising, "pointers": (*ends,)})
+        _compare_drawn(function, signature, own)
         apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
-        problem = partial(_too_many, signature, labels or {}, apart)
+        problem = partial(_problem, signature, labels or {}, apart, ends)
         _compare_distinct(function, signature, sizes, apart, problem)
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
         return op_of(
@@ -604,6 +717,10 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
                 signature=signature,
                 sizes=sizes,
                 labels=lambda: labels or {},
+                named=labels or {},
+                pointers=ends,
+                rising=frozenset(rising),
+                drawn_by=own,
                 ignored=ignored or {},
                 distinct=apart,
                 problem=problem,
@@ -683,6 +800,38 @@ def _compare_names(
                 raise OpError(
                     f"{place_of(function)}: {what} names {name!r}, and there are {', '.join(there)}"
                 )
+
+
+def _compare_whole(
+    function: Function, signature: Signature, said: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise OpError where a word for whole numbers names something else."""
+    whole = {each.name for each in signature.arrays if not each.is_real and each.kind != torch.bool}
+    for what, names in said.items():
+        for name in names:
+            if name not in whole:
+                raise OpError(
+                    f"{place_of(function)}: {what} names {name}, which is no argument of whole "
+                    f"numbers; there are {', '.join(sorted(whole)) or 'none'}"
+                )
+
+
+def _compare_drawn(
+    function: Function, signature: Signature, own: Mapping[str, Callable[[Tensor], Tensor]]
+) -> None:
+    """Raise OpError where `distributions` names no argument, or has no function for it."""
+    names = [each.name for each in signature.arrays]
+    for name, made in own.items():
+        if name not in names:
+            raise OpError(
+                f"{place_of(function)}: distributions names {name!r}, which is no argument; there "
+                f"are {', '.join(names)}"
+            )
+        if not callable(made):
+            raise OpError(
+                f"{place_of(function)}: distributions has {made!r} for {name}; give a function of "
+                "the values that would be drawn, as torch.sigmoid"
+            )
 
 
 def _compare_distinct(

@@ -34,6 +34,7 @@ from kernel_workbench.oracles.op import (
     Workloads,
 )
 from kernel_workbench.oracles.reference.signature import Array, Signature
+from kernel_workbench.oracles.reference.whole_numbers import UNREAD
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 _SAME: tuple[Dtypes, ...] = tuple((each, each) for each in DTYPES)
@@ -166,17 +167,21 @@ def allowed_of(
     without: frozenset[str],
     dtypes: tuple[Dtypes, ...] = (),
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None,
+    *,
+    unread: bool = False,
 ) -> Allowed:
     """Return which cases there can be.
 
-    repeating: as in `layouts_of`. dtypes, problem: as in `Reference`.
+    repeating: as in `layouts_of`. dtypes, problem: as in `Reference`. unread: whether an index may
+    leave something unread.
     """
     layouts = layouts_of(signature, repeating)
     half = torch.float16
     pairs = dtypes or (_SAME + _MIXED if _has_weight(signature) else _SAME)
     if (half, half) not in pairs:
         without |= {"near_overflow"}
-    distributions = [each for each in distributions_of(signature) if each not in without]
+    known_ones = (*distributions_of(signature), *(UNREAD,) * unread)
+    distributions = [each for each in known_ones if each not in without]
 
     def objection(case: Case) -> str | None:
         for name, each in sizes.items():
