@@ -39,9 +39,11 @@ class Domain:
     dtypes         activations
     weight_dtypes  weights; None: the activations' own
     alignment      bytes that every pointer, every last axis and every stride of an axis longer
-                   than 1 must be a multiple of; of a vector, its pointer alone
+                   than 1 must be a multiple of; of a vector, its pointer,
+                   and that its elements are adjacent
     unaligned      arguments that `alignment` isn't asked of; statistics in fp32 never are
-    strides        "any": every rank and stride; "rows": the last axis adjacent, any other stride;
+    strides        "any": every rank and stride, of vectors and of whole numbers too; "rows": the
+                   last axis of every argument adjacent, any other stride;
                    "contiguous": packed in the order of the op's axes (an element offset is still
                    possible). Both but the first refuse matrices that come with a third axis
     sm             compute capabilities served, as 10 * major + minor, both ends included
@@ -191,6 +193,8 @@ class Domain:
         for name, laid_out in op.geometry(case).items():
             if name in op.statistics or name in self.unaligned:
                 continue
+            if not laid_out.dtype.is_floating_point:
+                continue
             reason = _misaligned(name, laid_out, self.alignment)
             if reason is not None:
                 return reason
@@ -199,9 +203,9 @@ class Domain:
 
 def _apart(name: str, laid_out: Geometry) -> str | None:
     """What is wrong where the elements of the last axis aren't neighbours."""
-    stride = laid_out.strides[-1]
-    if stride == 1 or laid_out.shape[-1] <= 1:
+    if not laid_out.shape or laid_out.strides[-1] == 1 or laid_out.shape[-1] <= 1:
         return None
+    stride = laid_out.strides[-1]
     if len(laid_out.shape) < 4:
         return f"needs adjacent columns, got a column stride of {stride} in {name}"
     return f"needs an adjacent last axis, got a stride of {stride} there in {name}"
@@ -233,7 +237,7 @@ def _misaligned(name: str, laid_out: Geometry, width: int) -> str | None:
         return f"needs rows of whole {width} bytes, got {row}"
     if laid_out.offset * size % width:
         return f"needs {width}-byte pointers, got {name} offset by {laid_out.offset} elements"
-    if rank > 1 and (reason := _apart(name, laid_out)) is not None:
+    if (reason := _apart(name, laid_out)) is not None:
         return reason
     for axis in reversed(range(rank - 1)):
         stride = strides[axis]

@@ -19,10 +19,19 @@ EXTENT = Sizes(
     _level,
     large=(128, 1000, 4096, 129),
     timed=(4096, 8192, 1024, 2048),
+    once=(259,),
+)
+DEPTH = Sizes(
+    "extent",
+    {"a multiple of 16": (64, 528, 16), "odd": (33, 1027, 77), "one": (1,)},
+    _level,
+    large=EXTENT.large,
+    timed=EXTENT.timed,
+    once=(3001,),
 )
 
 
-@op(sizes={"m": EXTENT, "n": EXTENT, "k": EXTENT}, outputs=("c",))
+@op(sizes={"m": EXTENT, "n": EXTENT, "k": DEPTH}, outputs=("c",))
 def matmul(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
     """Sums over k, in any order."""
     return a @ b

@@ -67,7 +67,7 @@ class TensorLayout:
     row_stride     the stride of the slowest axis outright, where padding can't say it
     order          the axes' letters, slowest first in memory; "": as they come
     interleaved    how many such tensors share a buffer, position by position, as q, k and v of one
-                   projection do
+                   projection do; row by row where the tensor is a matrix
     """
 
     offset: int = 0

@@ -26,6 +26,7 @@ BLOCKS = Sizes(
     lambda g: "one" if g == 1 else "several" if g < 8 else "many",
     large=(8, 1, 32, 57, 512),
     timed=(32, 8, 512, 2),
+    once=(37,),
 )
 
 

@@ -14,6 +14,7 @@ new ones with those taken before, as long as the case is served.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
@@ -29,6 +30,7 @@ from kernel_workbench.oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
 _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
 _ALTERNATIVES = 4  # of a level's parts, where the first is refused
+_IN_TURN = 0.9  # how often a level takes one of its parts that the fewest cases have
 _AHEAD = 12  # cases that are named ahead, from the second try on
 
 Levels = tuple[int, ...]
@@ -44,6 +46,7 @@ class Coverage:
     """The levels of an op's factors, and which pairs of them were met by the cases of a kernel.
 
     serves    whether a case is one of the kernel's, and small enough
+    in_turn   whether the layouts of a level, and its sizes, take turns
     ahead     is called with cases that `serves` may be asked about next, a few at a time
     possible  [levels, levels]: whether a served case has both; found by `search`
     met       [levels, levels]: whether a case that was added has both
@@ -53,6 +56,7 @@ class Coverage:
     serves: Callable[[Case], bool]
     seed: int | str = 0
     ahead: Callable[[Sequence[Case]], object] = _nobody_asks
+    in_turn: bool = False
     possible: NDArray[np.bool_] = field(init=False)
     met: NDArray[np.bool_] = field(init=False)
     names: list[tuple[str, str]] = field(default_factory=list)
@@ -78,6 +82,8 @@ class Coverage:
     _places: dict[tuple[str, str], int] = field(init=False)
     # The case that each pair was found in.
     _found: dict[tuple[int, int], Case] = field(default_factory=dict)
+    # How many cases have each layout, by its name, with sizes above 1; and how many each size.
+    _uses: Counter[str | tuple[str, int]] = field(default_factory=Counter)
     # Levels of which every case has nothing to compute.
     _idle: NDArray[np.bool_] = field(init=False)
 
@@ -116,6 +122,8 @@ class Coverage:
 
     def add(self, case: Case) -> int:
         """Note a case as met; how many possible pairs it is the first to meet."""
+        is_telling = all(size > 1 for _, size in case.sizes)  # a stride of one entry isn't taken
+        self._uses.update([case.layout.name] * is_telling + [*case.sizes])
         pairs = self._pairs(case)
         new = self._new(pairs)
         self.met |= pairs
@@ -139,8 +147,16 @@ class Coverage:
     def _any(self, factor: int, level: str | None = None) -> Part:
         assert self.op.allowed is not None
         levels = self.op.allowed.factors[factor].levels
-        name = level if level is not None else self._draw.choice(list(levels))
-        return self._draw.choice(levels[name])
+        parts = levels[level if level is not None else self._draw.choice(list(levels))]
+        if self.in_turn and len(parts) > 1 and self._draw.random() < _IN_TURN:
+            fewest = min(map(self._uses_of, parts))
+            parts = tuple(part for part in parts if self._uses_of(part) == fewest)
+        return self._draw.choice(parts)
+
+    def _uses_of(self, part: Part) -> int:
+        """Return how many cases have the layout and the sizes that the part brings."""
+        layouts = () if part.layout is None else (part.layout.name,)
+        return sum(self._uses[each] for each in (*layouts, *part.sizes.items()))
 
     def _find_bases(self) -> None:
         """Served cases: the plainest one, what differs from it in one factor, and the op's own."""
@@ -352,12 +368,13 @@ def cover_pairs(
     *,
     of_options: bool = False,
     ahead: Callable[[Sequence[Case]], object] = _nobody_asks,
+    in_turn: bool = False,
 ) -> list[Case]:
-    """Cases until each pair that a served one can have has met, in them or in what is known.
+    """Return cases until each pair that a served one can have has met, in them or in `known`.
 
-    of_options: pairs alone in which an option is present. ahead: as in `Coverage`.
+    of_options: pairs alone in which an option is present. ahead, in_turn: as in `Coverage`.
     """
-    coverage = Coverage(op, serves, ahead=ahead)
+    coverage = Coverage(op, serves, ahead=ahead, in_turn=in_turn)
     coverage.search()
     if of_options:
         coverage.keep_pairs_of_options()

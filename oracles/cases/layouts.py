@@ -50,13 +50,20 @@ def offsets(together: Iterable[str], alone: Iterable[str]) -> tuple[Layout, ...]
     )
 
 
+def _poison(dtype: torch.dtype) -> float | bool:
+    """Return what no correct kernel can use: NaN, an index past every end, or another mask."""
+    if dtype.is_floating_point:
+        return math.nan
+    return dtype == torch.bool or torch.iinfo(dtype).max // 2
+
+
 def _buffer(elements: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, int]:
     """A buffer with room for `elements` and its guards, and the index of the first element."""
     spare = _ALIGNMENT // dtype.itemsize
     total = elements + 2 * _GUARD + spare
     buffer = torch.empty(total, dtype=dtype, device=device)
     if total * dtype.itemsize <= LARGEST_POISONED_BUFFER:
-        buffer.fill_(math.nan)
+        buffer.fill_(_poison(dtype))
     lead = -(buffer.data_ptr() + _GUARD * dtype.itemsize) % _ALIGNMENT
     return buffer, _GUARD + lead // dtype.itemsize
 
@@ -65,9 +72,9 @@ def strides_of(layout: TensorLayout, axes: str, shape: tuple[int, ...]) -> tuple
     """Strides in elements of a tensor of `shape`, whose axes have one letter each, laid out so.
 
     The fastest axis has the column stride; row_padding follows each of its runs, and batch_padding
-    each run of the next axis. Each entry of the axis two further out is followed by those of the
-    tensors that share the buffer (`interleaved`). row_stride is that of the slowest axis. An
-    expanded axis takes no room.
+    each run of the next axis. Each entry of the axis two further out (each row of a matrix) is
+    followed by those of the tensors that share the buffer (`interleaved`). row_stride is that of
+    the slowest axis. An expanded axis takes no room.
     """
     sizes = dict(zip(axes, shape, strict=True))
     order = layout.order or axes
@@ -78,19 +85,24 @@ def strides_of(layout: TensorLayout, axes: str, shape: tuple[int, ...]) -> tuple
         step *= 1 if axis in layout.expanded else max(sizes[axis], 1)
         if place == 0:
             step += layout.row_padding
-        elif place == 1:
-            step = step * layout.interleaved + layout.batch_padding
+        if place == min(1, len(order) - 2):
+            step *= layout.interleaved
+        if place == 1:
+            step += layout.batch_padding
     if layout.row_stride is not None:
         strides[order[0]] = layout.row_stride
     return tuple(0 if axis in layout.expanded else strides[axis] for axis in axes)
 
 
 def place_vector(values: Tensor, dtype: torch.dtype, layout: TensorLayout) -> Tensor:
-    """`values` (any shape, packed) rounded to `dtype`, at the element offset of `layout`."""
-    rounded = values.to(dtype)
-    buffer, start = _buffer(rounded.numel() + layout.offset, dtype, values.device)
-    view = buffer[start + layout.offset :][: rounded.numel()].view(rounded.shape)
-    return view.copy_(rounded)
+    """Round `values` (any shape) to `dtype`, and place them one after another, by the layout.
+
+    The layout says the offset of the first and the stride, as of a column of a matrix.
+    """
+    rounded, step = values.to(dtype), layout.column_stride
+    buffer, start = _buffer(step * rounded.numel() + layout.offset, dtype, values.device)
+    view = buffer.as_strided((rounded.numel(),), (step,), start + layout.offset)
+    return view.view(rounded.shape).copy_(rounded)
 
 
 def place_tensor(values: Tensor, dtype: torch.dtype, layout: TensorLayout, axes: str) -> Tensor:

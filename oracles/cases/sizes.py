@@ -22,6 +22,8 @@ class Sizes:
     large    values for a GPU, in tier `full`; by default the largest of the levels
     timed    values for a GPU, in the order of the op's timed cases; by default none
     multiple what every value is a multiple of
+    once     values of `ci` that one case each has, beside the smallest of the other sizes; by
+             default the one before the largest of the levels
     """
 
     name: str
@@ -30,6 +32,7 @@ class Sizes:
     large: tuple[int, ...] = ()
     timed: tuple[int, ...] = ()
     multiple: int = 1
+    once: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Take the largest value of the levels for the large one where there is none.
@@ -45,6 +48,10 @@ class Sizes:
             )
         if not self.large:
             object.__setattr__(self, "large", (max(values),))
+        if self.once is None:
+            before = max(values) - self.multiple
+            is_new = before > 1 and before >= min(values) and before not in values
+            object.__setattr__(self, "once", (before,) if is_new else ())
 
     def factor(self, size: str, name: str | None = None) -> Factor:
         """The levels as a factor of the op's size called `size`; name: another for the factor."""
@@ -98,12 +105,13 @@ ROWS = Sizes(
     {
         "few": (12, 3, 9, 15),
         "one": (1,),
-        "many": (33, 66, 132),
+        "many": (33, 50, 66, 132),
         "none": (0,),
     },
     _level_of_rows,
     large=(1, 17, 133, 1151),
     timed=(4096, 16384, 2048, 262144),
+    once=(259,),
 )
 COLUMNS = Sizes(
     "columns",
@@ -113,10 +121,11 @@ COLUMNS = Sizes(
         "no multiple of 8": (77, 127, 129, 229, 513, 1023),
         "under 8": (1, 3, 5),
         "over 1024, whole": (2056, 3000, 1536, 2048),
-        "over 1024, odd": (1025, 1537, 3001),
+        "over 1024, odd": (1027, 2047, 1025, 1537, 3001),
         "over 8192": (8193, 8200),
     },
     _level_of_columns,
+    once=(4099,),
     large=(64, 1023, 4096, 8193, 65536),
     timed=(4096, 1024, 65536, 256),
 )
@@ -126,11 +135,12 @@ WIDTHS = Sizes(
     {
         "a multiple of 8": (264, 24, 760, 2056),
         "a power of two": (64, 128, 512, 2048),
-        "no multiple of 8": (77, 129, 1025, 3001),
+        "no multiple of 8": (77, 1027, 2047, 129, 1025, 3001),
         "under 8": (3, 1, 5),
         "over 8192": (8193, 8200),
     },
     lambda n: _WIDER.get(_level_of_columns(n), _level_of_columns(n)),
+    once=(4099,),
     large=COLUMNS.large,
     timed=COLUMNS.timed,
 )

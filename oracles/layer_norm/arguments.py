@@ -54,10 +54,12 @@ def geometry(case: Case) -> dict[str, Geometry]:
     gradients = [name for name in forms(case) if name != "dx"] if "accumulate" in options else []
     weight = [] if "no_weight" in options else ["weight"]
     for name in (*weight, *gradients):
-        made[name] = Geometry((n,), (1,), case.layout.of(name).offset, case.weight_dtype)
+        placed = case.layout.of(name)
+        made[name] = Geometry((n,), (placed.column_stride,), placed.offset, case.weight_dtype)
     for name in ("rstd",) if "rms_norm" in options else ("mean", "rstd"):
-        steps = (*(max(each, 1) for each in rows[1:]), 1)
-        made[name] = Geometry(rows, steps, case.layout.of(name).offset, torch.float32)
+        placed = case.layout.of(name)
+        steps = (*(max(each, 1) * placed.column_stride for each in rows[1:]), placed.column_stride)
+        made[name] = Geometry(rows, steps, placed.offset, torch.float32)
     return made
 
 

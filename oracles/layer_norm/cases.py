@@ -30,6 +30,7 @@ _TENSORS = ("dy", "x", "weight", "mean", "rstd")
 
 
 _MATRICES = ("dy", "x", "dresidual")
+_VECTORS = ("weight", "mean", "rstd")
 
 OFFSETS = offsets((*_TENSORS, "dresidual", "dweight", "dbias"), _TENSORS)
 STRIDES = (
@@ -53,6 +54,19 @@ RANK_3 = tuple(
         batches=3,
     )
     for padding in (0, 8, 5)
+)
+
+# In `ci` in one dtype: what the strides above meet in all of them.
+FURTHER_STRIDES = (
+    *(apart(f"{name}_column", **{name: TensorLayout(column_stride=3)}) for name in _VECTORS),
+    apart("x_expanded_rows", x=TensorLayout(expanded="m")),
+    alike("packed", _MATRICES, TensorLayout(interleaved=2)),
+    *(
+        apart(f"{one}_columns_of_{other}", **columns, **rows)
+        for one, other in (("dy", "x"), ("x", "dy"))
+        for columns in ({one: TensorLayout(column_stride=2)},)
+        for rows in ({other: TensorLayout(interleaved=2)},)
+    ),
 )
 
 FAR = (
@@ -173,6 +187,10 @@ def _strides(tier: Tier) -> Iterator[Case]:
         for m, n in shapes:
             for dtypes in _SAME if tier == "ci" else _ALL:
                 yield layer_norm_case(m, n, dtypes, tier, layout=layout)
+    for place, layout in enumerate(FURTHER_STRIDES):
+        dtypes = _ALL[place % len(_ALL)]
+        for m, n in ((11, 264),) if tier == "ci" else ((137, 1023), (19, 8320)):
+            yield layer_norm_case(m, n, dtypes, tier, layout=layout)
     for layout in RANK_3:
         for m, n in ((12, 264),) if tier == "ci" else ((138, 768), (21, 8320)):
             for dtypes in _SAME if tier == "ci" else _ALL:
@@ -336,7 +354,9 @@ def _objection(case: Case) -> str | None:
     return None
 
 
-_LAYOUTS = {each.name: each for each in (*OFFSETS, *STRIDES, *RANK_3, *FAR)}
+_LAYOUTS = {each.name: each for each in (*OFFSETS, *STRIDES, *FURTHER_STRIDES, *RANK_3, *FAR)}
+# Pairs of the others with each level would be too many.
+_OF_LEVELS = {name: each for name, each in _LAYOUTS.items() if each not in FURTHER_STRIDES}
 _KINDS = {
     kind: [name for name in names if name not in _OWN] for kind, names in KINDS_OF_VALUES.items()
 }
@@ -348,5 +368,5 @@ ALLOWED = Allowed(
     objection=_objection,
     layouts=_LAYOUTS,
     distributions=tuple(DISTRIBUTIONS),
-    factors=factors_of(_ALL, _LAYOUTS, _KINDS),
+    factors=factors_of(_ALL, _OF_LEVELS, _KINDS),
 )

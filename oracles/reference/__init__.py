@@ -31,9 +31,10 @@ from kernel_workbench.oracles.cases.distributions import (
     Values,
     deciding_columns,
     generator,
+    normal,
 )
 from kernel_workbench.oracles.cases.factors import number_word
-from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector, strides_of
+from kernel_workbench.oracles.cases.layouts import place_tensor, strides_of
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.declared import wrong_names
 from kernel_workbench.oracles.op import (
@@ -51,7 +52,6 @@ from kernel_workbench.oracles.op import (
 from kernel_workbench.oracles.reference import batches, symmetries
 from kernel_workbench.oracles.reference.cases import (
     EQUAL,
-    NAN_UNREAD,
     allowed_of,
     case_of,
     cases_of,
@@ -70,6 +70,12 @@ from kernel_workbench.oracles.reference.signature import (
     length,
     place_of,
 )
+from kernel_workbench.oracles.reference.whole_numbers import (
+    UNREAD,
+    gathered,
+    overwriting,
+    poison_unread,
+)
 
 __all__ = ["OpError", "ReferenceOp", "op"]
 
@@ -78,6 +84,8 @@ _SINGLE = (torch.float32, torch.float32)
 _MOST_TRIED = 10_000  # sets of sizes
 _STAND_INS = (0.375, 30.0, -30.0)  # for a NaN, to see whether an output depends on it
 _SMALLEST_EPS, _LARGEST_EPS = 1e-12, 1e-3
+_FEWEST_ENDS = 2  # of one part
+_FEWEST_ROWS = 2  # of which an order can be told
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
 
 
@@ -87,9 +95,12 @@ class Reference:
 
     written    what a user wrote; function computes the op, and is the same or its gradients
     labels     () -> of arguments that hold whole numbers: the axis whose places they name
+    named      as `labels`, as far as it was said
     ignored    of some of these another number, which stands for no label at all
     distinct   of some of these the axes along which no number comes twice, but for ignored ones
     pointers   of others the axis whose parts begin and end at them: from 0 to its length, rising
+    rising     those whose numbers rise, along their last axis
+    drawn_by   of some arguments a function of the values that would be drawn, which returns theirs
     gradients  arguments that are gradients of outputs
     nonzero    as in `Op`
     spreads    the size along which parts are apart: where an argument's part holds a number that
@@ -107,9 +118,12 @@ class Reference:
     signature: Signature
     sizes: Mapping[str, Sizes]
     labels: Callable[[], Mapping[str, Axis]] = dict
+    named: Mapping[str, Axis] = field(default_factory=dict)
     ignored: Mapping[str, int] = field(default_factory=dict)
     distinct: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pointers: Mapping[str, Axis] = field(default_factory=dict)
+    rising: frozenset[str] = frozenset()
+    drawn_by: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
     spreads: str | None = None
@@ -118,6 +132,22 @@ class Reference:
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
     numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
+
+    @property
+    def repeating(self) -> frozenset[str]:
+        """The arguments whose numbers may all be the same: no ends, and none that are distinct."""
+        apart = self.distinct.keys() | self.pointers.keys() | self.drawn_by.keys() | self.rising
+        return frozenset(each.name for each in self.signature.arrays) - apart
+
+    @property
+    def may_leave_unread(self) -> bool:
+        """Whether an index may leave slots of an argument unread."""
+        arrays = [each for each in self.signature.arrays if not each.is_real]
+        whole = [each for each in arrays if each.kind != torch.bool]
+        if self.gradients or not whole:
+            return False
+        named = {self.named[each.name] for each in whole if each.name in self.named}
+        return bool(gathered(self.signature.arrays, frozenset(named)))
 
     def stated(self, what: str) -> AbstractContextManager[None]:
         """Turn what a user's function raises into a sentence with its line."""
@@ -132,13 +162,11 @@ class Reference:
         }
 
     def geometry(self, case: Case) -> dict[str, Geometry]:
-        """Where each tensor of floating-point numbers lies."""
+        """Return where each tensor lies."""
         sizes, made = dict(case.sizes), {}
-        for each in self.signature.real:
+        for each in self.signature.arrays:
             layout, shape = case.layout.of(each.name), each.shape(sizes)
-            strides = (
-                strides_of(layout, each.letters, shape) if len(shape) > 1 else (1,) * len(shape)
-            )
+            strides = strides_of(layout, each.letters, shape)
             made[each.name] = Geometry(shape, strides, layout.offset, each.dtype(case))
         return made
 
@@ -161,11 +189,9 @@ class Reference:
             drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
             if each.name in stored:
                 drawn[each.name] = stored[each.name].float()
-        fed = distributions_of(self.signature, self.gradients)
-        fed[case.distribution](Values(case, drawn, draw))
-        made: Inputs = {}
+        known = distributions_of(self.signature, self.gradients)
+        known.get(case.distribution, normal)(Values(case, drawn, draw))
         for each in self.signature.arrays:
-            layout, shape = case.layout.of(each.name), each.shape(sizes)
             if each.kind == torch.float8_e4m3fn:  # which has no infinity to overflow to
                 most = torch.finfo(each.kind).max
                 drawn[each.name].clamp_(-most, most)
@@ -173,45 +199,20 @@ class Reference:
                 whole = self._whole(each, sizes, draw)
                 if case.distribution == NEEDLES:
                     self._set_deciding(each, whole, case)
-                made[each.name] = stored.get(each.name, whole.to(each.dtype(case)))
-            elif len(shape) > 1:
-                placed = place_tensor(drawn[each.name], each.dtype(case), layout, each.letters)
-                made[each.name] = placed
-            else:
-                made[each.name] = place_vector(drawn[each.name], each.dtype(case), layout)
-        made.update(self._numbers_of(case))
-        if case.distribution == NAN_UNREAD:
-            self._spoil_unread(made)
-        return made
-
-    def _spoil_unread(self, inputs: Inputs) -> None:
-        """Put NaN into each row of an argument whose gradient is 0, where the truth stays finite.
-
-        A row is that of the first axis.
-        """
-        wide = {
-            name: value.detach().double() if _is_real_tensor(value) else value
-            for name, value in inputs.items()
+                drawn[each.name] = stored.get(each.name, whole.to(each.dtype(case)))
+            if each.name in self.drawn_by and each.name not in stored:
+                drawn[each.name] = self._drawn_by_user(each, drawn[each.name])
+        numbers = self._numbers_of(case)
+        if case.distribution == UNREAD:
+            poison_unread(self, {**drawn, **numbers}, drawn)
+        made: Inputs = {
+            each.name: place_tensor(
+                drawn[each.name], each.dtype(case), case.layout.of(each.name), each.letters
+            )
+            for each in self.signature.arrays
         }
-        names = [each.name for each in self.signature.real if len(each.axes) > 1]
-        try:
-            with torch.enable_grad():
-                leaves = {name: required(wide, name).requires_grad_() for name in names}
-                outputs = _several(self.function(**{**wide, **leaves}))
-                total = sum(output.square().sum() + output.sum() for output in outputs)
-                found = torch.autograd.grad(
-                    total, list(leaves.values()), materialize_grads=True  # type: ignore[arg-type]
-                )
-        except Exception:  # noqa: BLE001  # of what a user wrote autograd may know nothing
-            return
-        for name, gradient in zip(names, found, strict=True):
-            value = required(inputs, name)
-            unread = (gradient == 0).flatten(1).all(1)
-            spoilt = value.clone()
-            spoilt[unread] = math.nan
-            truth = analysis.truth(self.function, {**inputs, name: spoilt})
-            if bool(unread.any()) and all(bool(output.isfinite().all()) for output in truth):
-                value[unread] = math.nan
+        made.update(numbers)
+        return made
 
     def _numbers_of(self, case: Case) -> dict[str, float]:
         """Return the numbers that kernels are passed: a case's options may give other values."""
@@ -225,13 +226,62 @@ class Reference:
     def _set_deciding(self, array: Array, whole: Tensor, case: Case) -> None:
         """Set two places of three, of an argument that holds places, to those that decide a row."""
         axis = self.labels().get(array.name)
-        if axis is None or array.name in self.distinct or not whole.numel():
+        if axis is None or array.name not in self.repeating or not whole.numel():
             return
         columns = deciding_columns(length(axis, dict(case.sizes)), case.seed + 1)
         flat = whole.view(-1)
         for place, column in enumerate(columns * (len(flat) // len(columns) + 1)):
             if place < len(flat) and place % 3 and int(flat[place]) >= 0:
                 flat[place] = column
+
+    def _drawn_by_user(self, array: Array, values: Tensor) -> Tensor:
+        """Return the values that a user's function makes of those drawn. Raises OpError."""
+        made = self.drawn_by[array.name](values)
+        if not isinstance(made, Tensor) or made.shape != values.shape:
+            raise OpError(
+                f"{place_of(self.written)}: distributions: the function of {array.name} must "
+                f"return a tensor of the shape that it is passed, {tuple(values.shape)}"
+            )
+        return made
+
+    def plain_inputs(self, sizes: Mapping[str, int]) -> Inputs:
+        """Return inputs of a plain case of these sizes, real numbers in float64."""
+        case = case_of(self.name, sizes, _SINGLE, "ci")
+        return {
+            name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
+            for name, each in self.inputs(case, torch.device("cpu")).items()
+        }
+
+    def sizes_with_room(self, axis: str, named: Axis) -> dict[str, int] | None:
+        """Return small sizes of which `named` is no shorter than `axis`; None: there are none."""
+        small = _small(self)
+        values = sorted({size for of in self.sizes[axis].levels.values() for size in of})
+        largest = {
+            name: max(size for of in each.levels.values() for size in of)
+            for name, each in self.sizes.items()
+        }
+        for size in values:
+            for sizes in (small | {axis: size}, largest | {axis: size}):
+                fits = size > _FEWEST_ROWS and length(named, sizes) >= size
+                if fits and self.problem(sizes) is None:
+                    return sizes
+        return None
+
+    def objection(self, sizes: Mapping[str, int]) -> str | None:
+        """Return why there can be no case of these sizes; None where there can."""
+        wrong = self.problem(sizes)
+        if wrong is not None:
+            return wrong
+        for array in self.signature.arrays:
+            if array.is_real or array.name not in overwriting(self):
+                continue
+            most = length(self.labels()[array.name], sizes)
+            if math.prod(array.shape(sizes)) > most:
+                return (
+                    f"{array.name} says where rows are written, so that its numbers are distinct, "
+                    f"and there are {most:,}: fewer than it holds"
+                )
+        return None
 
     def _whole(self, array: Array, sizes: Mapping[str, int], draw: torch.Generator) -> Tensor:
         """Whole numbers of an argument, or truth values, most of them true."""
@@ -250,8 +300,12 @@ class Reference:
         most = length(self.labels()[array.name], sizes)
         if array.name in self.distinct:
             whole = _distinct(array, self.distinct[array.name], most, shape, draw)
+        elif array.name in overwriting(self) and math.prod(shape) <= most:
+            whole = _distinct(array, tuple(map(str, array.axes)), most, shape, draw)
         else:
             whole = torch.randint(most, shape, generator=draw, device=device)
+        if array.name in self.rising:
+            whole = whole.sort(-1).values
         if array.name in self.ignored:
             whole = whole.masked_fill(rare(), self.ignored[array.name])
         return whole
@@ -375,7 +429,8 @@ class Reference:
     def signs(self, case: Case, seed: int) -> Flips:
         """Signs that turn outputs' alone."""
         found = _told[self] if self in _told else _symmetries(self)
-        return symmetries.flips(found, self.signature, case, seed)
+        free = tuple(each for each in found if each.arguments.isdisjoint(self.drawn_by))
+        return symmetries.flips(free, self.signature, case, seed)
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
@@ -451,6 +506,20 @@ def _distinct(
     whole = lots.argsort(-1)[..., : math.prod(along)].reshape(*beside, *along)
     order = [*rest, *places]
     return whole.permute([order.index(place) for place in range(len(shape))])
+
+
+def _problem(
+    signature: Signature,
+    labels: Mapping[str, str],
+    distinct: Mapping[str, tuple[str, ...]],
+    pointers: Mapping[str, str],
+    sizes: Mapping[str, int],
+) -> str | None:
+    """Return why whole numbers can't be drawn as they must be; None where they can."""
+    for array in signature.arrays:
+        if array.name in pointers and math.prod(array.shape(sizes)) < _FEWEST_ENDS:
+            return f"{array.name} needs two numbers or more, where a part begins and where it ends"
+    return _too_many(signature, labels, distinct, sizes)
 
 
 def _too_many(
@@ -659,7 +728,8 @@ def op_of(reference: Reference) -> ReferenceOp:
     signature, sizes = reference.signature, reference.sizes
     matrices = [each for each in signature.real if len(each.axes) > 1]
     rank = max((len(each.axes) for each in signature.real), default=0)
-    linear = (*reference.gradients, *(each.name for each in signature.real))[0]
+    free = (each.name for each in signature.real if each.name not in reference.drawn_by)
+    linear = (*reference.gradients, *free, *(each.name for each in signature.real))[0]
     made = ReferenceOp(
         reference=reference,
         name=reference.name,
@@ -686,10 +756,12 @@ def op_of(reference: Reference) -> ReferenceOp:
             signature,
             sizes,
             reference.gradients,
+            reference.repeating,
             reference.without,
             reference.dtypes,
-            reference.problem,
+            reference.objection,
             reference.numbers,
+            unread=reference.may_leave_unread,
         ),
         products=reference.products,
         workloads=workloads_of(reference.name, sizes, reference.problem),
@@ -720,6 +792,9 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     labels: Mapping[str, str] | None = None,
     ignored: Mapping[str, int] | None = None,
     distinct: Mapping[str, str] | None = None,
+    pointers: Mapping[str, str] | None = None,
+    rising: tuple[str, ...] = (),
+    distributions: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
     nonzero: tuple[str, ...] = (),
     spreads: str | None = None,
     without: tuple[str, ...] = (),
@@ -732,7 +807,12 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     sizes: what each size in its annotations is tried at. outputs: their names. weights: the
     arguments whose dtype may differ from the others'. labels: of each argument of whole numbers
     the size that they are below. ignored: of some of these another number, that stands for none.
-    distinct: of some the axes along which no number comes twice, as {"slot": "m"}; ignored may.
+    distinct: of some the axes along which no number comes twice, as {"slot": "m"}; ignored may;
+    where they are as many as there are labels, they are a permutation. pointers: of others the size
+    whose parts begin and end at them, as {"cu_seqlens": "t"}: they rise from 0 to it. rising:
+    arguments whose numbers rise along their last axis. distributions: of an argument a function of
+    the values that would be drawn, which returns others of the same shape, as {"decay":
+    torch.sigmoid}.
     nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
     apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
     without: distributions on which it isn't defined. gradients: arguments that are gradients of
@@ -743,16 +823,20 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
 
     def made(function: Function) -> ReferenceOp:
         listed = {"outputs": outputs, "weights": weights, "nonzero": nonzero, "without": without}
+        listed |= {"rising": rising}
         for what, names in listed.items():
             if (wrong := wrong_names(what, names)) is not None:
                 raise OpError(f"{place_of(function)}: {wrong}")
         signature = Signature.of(function, outputs, weights)
         if gradients:
             signature = _with_weights(signature, {f"d{weight}" for weight in weights})
-        _compare(function, signature, sizes, labels or {}, spreads)
+        ends, own = pointers or {}, distributions or {}
+        _compare(function, signature, sizes, {**(labels or {}), **ends}, spreads)
         _compare_names(function, signature, nonzero, without, gradients)
+        _compare_whole(function, signature, {"rising": rising, "pointers": (*ends,)})
+        _compare_drawn(function, signature, own)
         apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
-        problem = partial(_too_many, signature, labels or {}, apart)
+        problem = partial(_problem, signature, labels or {}, apart, ends)
         _compare_distinct(function, signature, sizes, apart, problem)
         tried = _tried_numbers(function, signature, numbers or {})
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
@@ -764,6 +848,10 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
                 signature=signature,
                 sizes=sizes,
                 labels=lambda: labels or {},
+                named=labels or {},
+                pointers=ends,
+                rising=frozenset(rising),
+                drawn_by=own,
                 ignored=ignored or {},
                 distinct=apart,
                 problem=problem,
@@ -882,6 +970,38 @@ def _compare_names(
                 raise OpError(
                     f"{place_of(function)}: {what} names {name!r}, and there are {', '.join(there)}"
                 )
+
+
+def _compare_whole(
+    function: Function, signature: Signature, said: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise OpError where a word for whole numbers names something else."""
+    whole = {each.name for each in signature.arrays if not each.is_real and each.kind != torch.bool}
+    for what, names in said.items():
+        for name in names:
+            if name not in whole:
+                raise OpError(
+                    f"{place_of(function)}: {what} names {name}, which is no argument of whole "
+                    f"numbers; there are {', '.join(sorted(whole)) or 'none'}"
+                )
+
+
+def _compare_drawn(
+    function: Function, signature: Signature, own: Mapping[str, Callable[[Tensor], Tensor]]
+) -> None:
+    """Raise OpError where `distributions` names no argument, or has no function for it."""
+    names = [each.name for each in signature.arrays]
+    for name, made in own.items():
+        if name not in names:
+            raise OpError(
+                f"{place_of(function)}: distributions names {name!r}, which is no argument; there "
+                f"are {', '.join(names)}"
+            )
+        if not callable(made):
+            raise OpError(
+                f"{place_of(function)}: distributions has {made!r} for {name}; give a function of "
+                "the values that would be drawn, as torch.sigmoid"
+            )
 
 
 def _compare_distinct(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, combinations
 from types import MappingProxyType
 
 import torch
@@ -19,7 +19,7 @@ from kernel_workbench.oracles.cases import DTYPES, collect, factors
 from kernel_workbench.oracles.cases import distributions as known
 from kernel_workbench.oracles.cases.covering import Coverage
 from kernel_workbench.oracles.cases.distributions import NEEDLES, Distribution
-from kernel_workbench.oracles.cases.layouts import alike, apart, offsets
+from kernel_workbench.oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.op import (
     CONTIGUOUS,
@@ -33,12 +33,15 @@ from kernel_workbench.oracles.op import (
     Tier,
     Workloads,
 )
-from kernel_workbench.oracles.reference.signature import Signature
+from kernel_workbench.oracles.reference.signature import Array, Signature
+from kernel_workbench.oracles.reference.whole_numbers import UNREAD
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 _SAME: tuple[Dtypes, ...] = tuple((each, each) for each in DTYPES)
 _MIXED: tuple[Dtypes, ...] = ((torch.float16, torch.float32), (torch.bfloat16, torch.float32))
 _MOST_BYTES = 2**20  # of a small case: what a core judges in some tens of milliseconds
+_SHAPES = 3  # of a level: as many values of a size take turns
+_ENTRIES = 3  # of a tensor with a far stride: the last starts past element 2^31
 _ON_CPU = 256  # a size of what is timed there
 
 # Of these equal numbers are summed, whose roundings repeat.
@@ -60,8 +63,6 @@ _MAGNITUDES = (
     "large_gradients",
     "far_weights",
 )
-# NaN in each row of an argument that no output depends on, as slots of a cache without an owner.
-NAN_UNREAD = "nan_unread"
 _ALIKE = ("constant_rows", "zeros", "negative_zero", "ties")
 
 
@@ -116,8 +117,6 @@ def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[s
             found[f"minus_inf{last}"] = known.minus_inf(array.name)
     if matrices and vectors and not weights:
         found["minus_inf_rows"] = known.minus_inf_rows(vectors)
-    if any(not each.is_real for each in signature.arrays):
-        found[NAN_UNREAD] = known.normal  # `Reference.inputs` finds what nobody reads
     return found
 
 
@@ -138,60 +137,102 @@ def comparable(case: Case) -> bool:
     return known.addends_vary(case, EQUAL) and not odd
 
 
-def layouts_of(signature: Signature, gradients: tuple[str, ...]) -> dict[str, Layout]:
-    """Places of its tensors; gradients: arguments that autograd may hand over expanded."""
+def layouts_of(signature: Signature, repeating: frozenset[str]) -> dict[str, Layout]:
+    """Return places of its tensors. repeating: arguments whose numbers may be all the same."""
     names = [each.name for each in signature.real]
     matrices = [each for each in signature.real if len(each.axes) > 1]
     found = [*offsets(names, names)]
     if matrices:
         every = [each.name for each in matrices]
         found += [alike(f"rowpad{k}", every, TensorLayout(row_padding=k)) for k in (3, 8)]
-    for each in matrices:
-        name, letters = each.name, each.letters
-        turned = letters[:-2] + letters[-1] + letters[-2]
-        found += [
-            apart(f"{name}_rowpad5", **{name: TensorLayout(row_padding=5)}),
-            apart(f"{name}_colstride2", **{name: TensorLayout(column_stride=2)}),
-            apart(f"{name}_transposed", **{name: TensorLayout(order=turned)}),
-        ]
-        if name in gradients:
-            rows = letters[:-1]
-            found += [
-                apart(f"{name}_expanded_rows", **{name: TensorLayout(expanded=rows)}),
-                apart(f"{name}_expanded_all", **{name: TensorLayout(expanded=letters)}),
-            ]
+        found.append(alike("packed", every, TensorLayout(interleaved=2)))
+    for array in signature.arrays:
+        found += _of_one(array, is_expandable=array.name in repeating)
+    for one, other in combinations(matrices, 2):
+        # A kernel that takes the columns of the one for those of the other has its row stride.
+        if len(one.axes) == 2 and one.axes == other.axes:
+            columns = {one.name: TensorLayout(column_stride=2)}
+            rows = {other.name: TensorLayout(interleaved=2)}
+            found.append(apart(f"{one.name}_columns_of_{other.name}", **columns, **rows))
     return {each.name: each for each in found}
 
 
+def _of_one(array: Array, *, is_expandable: bool) -> Iterator[Layout]:
+    """Yield the layouts of one tensor alone, but for offsets."""
+
+    def alone(what: str, layout: TensorLayout) -> Layout:
+        return apart(f"{array.name}_{what}", **{array.name: layout})
+
+    name, letters = array.axes and array.name, array.letters
+    if not name:
+        return
+    if len(letters) == 1:
+        yield alone("column", TensorLayout(column_stride=3))
+    else:
+        yield alone("rowpad5", TensorLayout(row_padding=5))
+        yield alone("colstride2", TensorLayout(column_stride=2))
+        yield alone("transposed", TensorLayout(order=letters[:-2] + letters[-1] + letters[-2]))
+    if len(letters) > 2:
+        yield alone("heads_first", TensorLayout(order=letters[1] + letters[0] + letters[2:]))
+    if is_expandable and len(letters) > 1:
+        yield alone("expanded_rows", TensorLayout(expanded=letters[:-1]))
+    if is_expandable:
+        yield alone("expanded_all", TensorLayout(expanded=letters))
+    if array.is_real and len(letters) > 1 and isinstance(array.axes[0], str):
+        yield alone("far", TensorLayout(row_stride=FAR_STRIDE))
+
+
+# Kinds of layouts that share a level: cases are few, and take the layouts of a level in turn.
+_LEVELS = {
+    "interleaving": "row padding",
+    "order of axes": "row padding",
+    "transposition": "column stride",
+    "mixed": "column stride",
+}
+
+
 def _places(layouts: Mapping[str, Layout]) -> Factor:
-    """Layouts as a factor; where a tensor is the only one of its kind it stands for all."""
+    """Return layouts as a factor; where a tensor is the only one of its kind it stands for all."""
     made = factors.layouts(layouts, "z", {})
+
+    def level_of(name: str) -> str:
+        kind = name.removeprefix("one tensor's ")
+        return _LEVELS.get(kind, kind)
+
     levels: dict[str, list[Part]] = {}
     for name, parts in made.levels.items():
-        levels.setdefault(name.removeprefix("one tensor's "), []).extend(parts)
+        levels.setdefault(level_of(name), []).extend(parts)
 
-    def level(case: Case) -> str:
-        return made.level(case).removeprefix("one tensor's ")
-
-    return Factor("layout", {name: tuple(parts) for name, parts in levels.items()}, level)
+    return Factor(
+        "layout",
+        {name: tuple(parts) for name, parts in levels.items()},
+        lambda case: level_of(made.level(case)),
+    )
 
 
 def allowed_of(
     signature: Signature,
     sizes: Mapping[str, Sizes],
     gradients: tuple[str, ...],
+    repeating: frozenset[str],
     without: frozenset[str],
     dtypes: tuple[Dtypes, ...] = (),
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None,
     numbers: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
+    *,
+    unread: bool = False,
 ) -> Allowed:
-    """Which cases there can be. dtypes, problem, numbers: as in `Reference`."""
-    layouts = layouts_of(signature, gradients)
+    """Return which cases there can be.
+
+    gradients: as in `distributions_of`. repeating: as in `layouts_of`. dtypes, problem, numbers: as
+    in `Reference`. unread: whether an index may leave something unread.
+    """
+    layouts = layouts_of(signature, repeating)
     half = torch.float16
     pairs = dtypes or (_SAME + _MIXED if _has_weight(signature) else _SAME)
     if (half, half) not in pairs:
         without |= {"near_overflow"}
-    known_names = distributions_of(signature, gradients)
+    known_names = (*distributions_of(signature, gradients), *(UNREAD,) * unread)
     distributions = [name for name in known_names if name not in without]
     is_mixed = any(one != other for one, other in pairs)
 
@@ -242,6 +283,8 @@ def cases_of(op: Op, sizes: Mapping[str, Sizes]) -> tuple[Case, ...]:
     families = (
         *(lambda tier, name=name: _possible(op, _none_of(op, sizes, name, tier)) for name in sizes),
         lambda tier: _covering(op, sizes) if tier == "ci" else _possible(op, _large(op, sizes)),
+        lambda tier: _possible(op, _far(op, sizes)) if tier == "ci" else iter(()),
+        lambda tier: _possible(op, _once(op, sizes)) if tier == "ci" else iter(()),
     )
     return collect(families)
 
@@ -257,6 +300,46 @@ def _none_of(op: Op, sizes: Mapping[str, Sizes], name: str, tier: Tier) -> Itera
         values = {each: 0 if each == name else sizes[each].plain for each in sizes}
         for pair in _dtypes(op):
             yield case_of(op.name, values, pair, tier)
+
+
+def _far(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
+    """Yield a case for each tensor whose entries may lie so far apart that offsets pass 2^31."""
+    assert op.allowed is not None
+    plain = {name: each.plain for name, each in sizes.items()}
+    pairs = tuple(_dtypes(op))
+    half = (torch.bfloat16, torch.bfloat16)
+    pair = half if half in pairs else min(pairs, key=lambda each: each[0].itemsize)
+    for layout in filter(_are_far, op.allowed.layouts.values()):
+        (name, _), *_ = layout.tensors
+        for axis in sizes:
+            case = case_of(op.name, plain | {axis: _ENTRIES}, pair, "ci")
+            if op.allowed.objection(case) is None and _entries(op, case, name) == _ENTRIES:
+                yield replace(case, layout=layout, why="offsets past 2^31 elements")
+                break
+
+
+def _are_far(layout: Layout) -> bool:
+    return any(each.row_stride is not None for _, each in layout.tensors)
+
+
+def _entries(op: Op, case: Case, name: str) -> int:
+    """Return how many entries a tensor has along its slowest axis."""
+    return op.geometry(case)[name].shape[0]
+
+
+def _smallest(size: Sizes) -> int:
+    """Return the smallest value above 1, if there is one."""
+    return min((each for of in size.levels.values() for each in of if each > 1), default=1)
+
+
+def _once(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
+    """Yield a case of each value that is too large to meet each level of the other factors."""
+    small = {name: _smallest(each) for name, each in sizes.items()}
+    pairs = tuple(_dtypes(op))
+    values = [(name, value) for name, each in sizes.items() for value in each.once or ()]
+    for place, (name, value) in enumerate(values):
+        pair = pairs[place % len(pairs)]
+        yield case_of(op.name, small | {name: value}, pair, "ci")
 
 
 class _Covering(Coverage):
@@ -279,12 +362,12 @@ class _Covering(Coverage):
 
 
 def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
-    """Cases in which every pair of levels meets, of as few shapes as that takes.
+    """Yield cases in which every pair of levels meets, of few shapes.
 
-    What is kept of a shape, kernels and graphs, is made once then.
+    Kernels and graphs are made once for each shape.
     """
     assert op.allowed is not None
-    few = tuple(map(_one_size, op.allowed.factors))
+    few = tuple(map(_few_sizes, op.allowed.factors))
 
     # Of fixed axes a definition may have so many that no case is small.
     least = case_of(op.name, {name: each.smallest for name, each in sizes.items()}, _SAME[0], "ci")
@@ -298,16 +381,26 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
         return small[key]
 
     of_few = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
-    coverage = _Covering(of_few, serves)
+    coverage = _Covering(of_few, serves, in_turn=True)
     coverage.search()
     plain = {name: each.plain for name, each in sizes.items()}
-    made = [case_of(op.name, plain, pair, "ci") for pair in _dtypes(op)]
+    pairs = tuple(_dtypes(op))
+    made = [case_of(op.name, plain, pair, "ci") for pair in pairs]
     made = [case for case in made if coverage.served(case)]
     for case in made:
         coverage.add(case)
     made += coverage.cover("ci", "")
     yield from made
     yield from _not_finite(op, sizes, made, serves)
+
+    # A stride of one entry isn't taken, so that such a case tells nothing of a layout.
+    met = {case.layout.name for case in made if all(size > 1 for _, size in case.sizes)}
+    for place, layout in enumerate(op.allowed.layouts.values()):
+        is_aligned = all(each.offset == 0 for _, each in layout.tensors)
+        if is_aligned and not _are_far(layout) and layout.name not in met:
+            case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
+            if serves(case) and op.allowed.objection(case) is None:
+                yield case
 
 
 def _not_finite(
@@ -321,7 +414,8 @@ def _not_finite(
     plain = {name: size.plain for name, size in sizes.items()}
     pairs = [pair for pair in _dtypes(op) if pair[0] == pair[1]] or list(_dtypes(op))
     single, *halves = sorted(pairs, key=lambda pair: pair[0] != torch.float32)
-    met = {(case.distribution, case.dtype) for case in beside if all(size > 1 for _, size in case.sizes)}
+    telling = (case for case in beside if all(size > 1 for _, size in case.sizes))
+    met = {(case.distribution, case.dtype) for case in telling}
     kind = next(one for one in op.allowed.factors if one.name == "values")
     names = [part.distribution or "" for part in kind.levels.get(factors.NOT_FINITE, ())]
     for place, name in enumerate(names):
@@ -331,16 +425,16 @@ def _not_finite(
                 yield case
 
 
-def _one_size(factor: Factor) -> Factor:
-    """The factor with one value of a size for each level, above 1 where there is one."""
+def _few_sizes(factor: Factor) -> Factor:
+    """Return the factor with few values of a size for each level, above 1 where there are such."""
 
-    def one(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    def few(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         if not any(each.sizes for each in parts):
             return parts
         above = tuple(each for each in parts if max(each.sizes.values()) > 1)
-        return (above or parts)[:1]
+        return (above or parts)[:_SHAPES]
 
-    return replace(factor, levels={name: one(each) for name, each in factor.levels.items()})
+    return replace(factor, levels={name: few(each) for name, each in factor.levels.items()})
 
 
 def _dtypes(op: Op) -> Iterator[Dtypes]:
@@ -370,7 +464,8 @@ def _large(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     pairs = tuple(_dtypes(op))
     for place, distribution in enumerate(op.allowed.distributions):
         yield case_of(op.name, middle, pairs[place % len(pairs)], "full", distribution)
-    for place, layout in enumerate(op.allowed.layouts.values()):
+    near = (each for each in op.allowed.layouts.values() if not _are_far(each))
+    for place, layout in enumerate(near):
         yield replace(case_of(op.name, middle, pairs[place % len(pairs)], "full"), layout=layout)
 
 

@@ -5,8 +5,9 @@
 
 `Float` is the case's dtype, of a weight the weights'; `Float32` is fp32 whatever the case. `Int` is
 int64, `Int32` int32, `Bool` a mask. An output may be `Float8e4m3fn`: codes, by a cast that
-saturates. An axis is the name of a size, so many times it (`2*n`), or a number. What has a default
-and isn't a tensor is a number that the op fixes, and that kernels are passed.
+saturates. An axis is the name of a size, so many times it (`2*n`), so many more (`b+1`), or a
+number. What has a default and isn't a tensor is a number that the op fixes, and that kernels are
+passed.
 """
 
 from __future__ import annotations
@@ -175,7 +176,9 @@ def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
     axes: list[Axis] = []
     for each in axes_said.split():
         factor, star, size = each.rpartition("*")
-        if star and factor.isdecimal() and size.isidentifier():
+        base, plus, more = size.partition("+")
+        is_product = bool(star) and factor.isdecimal()
+        if base.isidentifier() and (is_product or plus) and (more.isdecimal() or not plus):
             axes.append(Extent(each, {}))
             continue
         if not (each.isidentifier() or each.isdecimal()):

@@ -49,7 +49,7 @@ def own_cases(
         def ahead(cases: Sequence[Case]) -> None:
             learn([case for case in cases if is_small(op, case, most_flops)])
 
-        return cover_pairs(op, serves, known, tier, why, ahead=ahead)
+        return cover_pairs(op, serves, known, tier, why, ahead=ahead, in_turn=True)
 
     beside = list(beside)
     learn(beside)

@@ -43,7 +43,7 @@ class Draws:
 
     def __post_init__(self) -> None:
         """Find which pairs of levels the kernel's cases can have."""
-        self.coverage = Coverage(self.op, self.serves, seed=self.seed)
+        self.coverage = Coverage(self.op, self.serves, seed=self.seed, in_turn=True)
         self.coverage.search()
         self._draw = random.Random(self.seed)  # noqa: S311 (no secret)
 

@@ -101,6 +101,14 @@ _OF_NORMS = (
         _X_ROW, "    x = row_of(x_ptr, row, n, xn, offs, mask)\n", "rowpad3", _LOST, 3,
     ),
     _Defect(
+        "adjacent_weight", "the weight's stride is taken for 1", _RMS_FORWARD,
+        "weight.contiguous()", "weight", "weight_column", _LOST, 4,
+    ),
+    _Defect(
+        "row_offset_int32", "a row's offset is computed in 32 bits", _NORMS,
+        "row = tl.program_id(0).to(tl.int64)", "row = tl.program_id(0)", "x_far", _LOST, 3,
+    ),
+    _Defect(
         "second_row_without_weight", "the second row isn't weighted", _NORMS,
         "    w = row_of(w_ptr, 0, 0, 1, offs, mask)\n",
         "    w = tl.where(row == 1, 1.0, row_of(w_ptr, 0, 0, 1, offs, mask))\n", times=3,
@@ -217,6 +225,18 @@ _OF_SOFTMAXES = (
     _Defect(
         "packed_rows", "x's row stride is taken for n", _EXPONENTIALS,
         _X_ROW, "    x = row_of(x_ptr, row, n, xn, offs, mask)\n", "x_rowpad5", _LOST, 4,
+    ),
+    _Defect(
+        "adjacent_targets", "the targets' stride is taken for 1", (*_LABELLED, *_LABELLED_BACKWARD),
+        "target.contiguous()", "target", "target_column", _LOST, 2,
+    ),
+    _Defect(
+        "adjacent_gradients", "dloss is read as packed where its stride is 0", _LABELLED_BACKWARD,
+        "dloss.contiguous()", "dloss", "dloss_expanded_all", _LOST,
+    ),
+    _Defect(
+        "row_offset_int32", "a row's offset is computed in 32 bits", _EXPONENTIALS,
+        "row = tl.program_id(0).to(tl.int64)", "row = tl.program_id(0)", "x_far", _LOST, 4,
     ),
     _Defect(
         "row_to_another", "an odd row's result is written to the row before it", (SOFTMAX_FORWARD,),
@@ -344,6 +364,10 @@ _OF_ELEMENTS = (
         _UP, "    up = row_of(up_ptr, row, am, an, offs, mask)\n", "up_transposed", _LOST, 2,
     ),
     _Defect(
+        "columns_of_gate", "up is read with the gate's column stride", _GATED,
+        _UP, "    up = row_of(up_ptr, row, um, an, offs, mask)\n", "gate_columns_of_up", _LOST, 2,
+    ),
+    _Defect(
         "adjacent_columns", "the gate's column stride is taken for 1", _GATED,
         _GATE, "    gate = row_of(gate_ptr, row, am, 1, offs, mask)\n", "gate_transposed", _LOST, 2,
     ),
@@ -427,6 +451,11 @@ _OF_ELEMENTS = (
     _Defect(
         "adjacent_columns", "sin's column stride is taken for 1", _ROPE,
         "sm, sn, offs, mask)", "sm, 1, offs, mask)", "sin_transposed", _LOST,
+    ),
+    _Defect(
+        "packed_heads", "heads are taken to lie one after the other", (ROPE_FORWARD,),
+        "x_ptr + position * xs, head, xh,", "x_ptr + position * xs, head, 2 * p * xn,",
+        "x_heads_first", _LOST, 2,
     ),
     _Defect(
         "first_head", "every head is the first", _ROPE, "position * xs, head,", "position * xs, 0,",

@@ -119,7 +119,7 @@ def sum_by_torch(x, residual, weight, *, eps: float):
     total = (x.float() + residual.float()).contiguous()
     (m, n), y = total.shape, torch.empty(total.shape, dtype=x.dtype, device=x.device)
     if m:
-        norm_kernel[(m,)](total, weight, y, n, eps, BLOCK=triton.next_power_of_2(n))
+        norm_kernel[(m,)](total, weight.contiguous(), y, n, eps, BLOCK=triton.next_power_of_2(n))
     return y, total.to(x.dtype)
 
 

@@ -95,7 +95,7 @@ def _like(x):
 @kernel(RMS_NORM_FORWARD, _DOMAIN, name="rows")
 def rms_norm(x, weight, *, eps):
     """Of x alone."""
-    (m, n), y = x.shape, _like(x)
+    (m, n), y, weight = x.shape, _like(x), weight.contiguous()
     if m:
         block = triton.next_power_of_2(n)
         rms_norm_kernel[(m,)](x, None, weight, y, None, n, eps, *x.stride(), 0, 0, BLOCK=block)
@@ -106,6 +106,7 @@ def rms_norm(x, weight, *, eps):
 def add_rms_norm(x, residual, weight, *, eps):
     """Of a sum."""
     (m, n), y, s = x.shape, _like(x), _like(x)
+    weight = weight.contiguous()
     if m:
         rms_norm_kernel[(m,)](
             *(x, residual, weight, y, s, n, eps, *x.stride(), *residual.stride()),
@@ -115,7 +116,7 @@ def add_rms_norm(x, residual, weight, *, eps):
 
 
 def _backward(dy, ds, x, weight, eps):
-    (m, n), dx = x.shape, _like(x)
+    (m, n), dx, weight = x.shape, _like(x), weight.contiguous()
     part = torch.empty((m, n), dtype=torch.float32, device=x.device)
     if m:
         beside = (0, 0) if ds is None else ds.stride()
@@ -142,6 +143,7 @@ def add_rms_norm_backward(dy, ds, x, weight, *, eps):
 def layer_norm(x, weight, bias, *, eps):
     """Of x."""
     (m, n), y = x.shape, _like(x)
+    weight, bias = weight.contiguous(), bias.contiguous()
     if m:
         block = triton.next_power_of_2(n)
         layer_norm_kernel[(m,)](x, weight, bias, y, n, eps, *x.stride(), BLOCK=block)

@@ -17,11 +17,11 @@ _DOMAIN = Domain(dtypes=(torch.float32, torch.float16, torch.bfloat16))
 @triton.jit
 def product_kernel(a_ptr, b_ptr, c_ptr, m, n, k, am, ak, bk, bn, TILE: tl.constexpr):
     """c = a b, of fp32 operands: a half's product is exact in fp32."""
-    rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    rows = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     acc = tl.zeros([TILE, TILE], tl.float32)
     for start in range(0, k, TILE):
-        inner = start + tl.arange(0, TILE)
+        inner = (start + tl.arange(0, TILE)).to(tl.int64)
         a_mask = (rows[:, None] < m) & (inner[None, :] < k)
         b_mask = (inner[:, None] < k) & (columns[None, :] < n)
         a = tl.load(a_ptr + rows[:, None] * am + inner[None, :] * ak, mask=a_mask, other=0.0)

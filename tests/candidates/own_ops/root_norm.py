@@ -53,7 +53,7 @@ _DOMAIN = Domain(
 def _register(name, defect):
     @kernel(root_norm, _DOMAIN, name=name)
     def function(x, weight, *, eps):
-        m, n = x.shape
+        (m, n), weight = x.shape, weight.contiguous()
         y = torch.empty((m, n), dtype=x.dtype, device=x.device)
         block = triton.next_power_of_2(n)
         if m:

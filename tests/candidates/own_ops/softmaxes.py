@@ -130,7 +130,7 @@ def softmax_backward(dy, x):
 @kernel(SMOOTHED_CROSS_ENTROPY_FORWARD, _DOMAIN, name="rows")
 def losses(x, target, *, smoothing=0.0, z=0.0):
     """The loss of each row."""
-    m, n = x.shape
+    (m, n), target = x.shape, target.contiguous()
     loss = torch.empty(m, dtype=torch.float32, device=x.device)
     if m:
         block = triton.next_power_of_2(n)
@@ -143,6 +143,7 @@ def losses(x, target, *, smoothing=0.0, z=0.0):
 def losses_backward(dloss, x, target, *, smoothing=0.0, z=0.0):
     """dx."""
     (m, n), dx = x.shape, _like(x)
+    dloss, target = dloss.contiguous(), target.contiguous()
     if m:
         loss_backward_kernel[(m,)](
             *(dloss, x, target, dx, n, *x.stride(), smoothing, z),

@@ -189,6 +189,7 @@ def _like(x):
 def _norm(name, how, block, *, root="rsqrt", reverse=False, programs=None):
     def called(x, weight, bias, eps):
         (m, n), y = x.shape, _like(x)
+        weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
         if m:
             norm_kernel[(min(m, programs or m),)](
                 *(x, weight, bias, y, m, n, eps, *x.stride()),
@@ -219,7 +220,7 @@ def _backward(name, sums):
 
     def called(dy, x, weight, mean, rstd, eps=0.0, root="sqrt"):
         dy, x = (t.reshape(-1, t.shape[-1]) for t in (dy, x))
-        (m, n), dx = x.shape, _like(x)
+        (m, n), dx, weight = x.shape, _like(x), weight.contiguous()
         programs = min(m, 4) if sums == "programs" else m
         rows = 1 if sums == "atomics" else programs
         dw = torch.zeros((rows, n), dtype=torch.float32, device=x.device)
@@ -238,7 +239,9 @@ def _backward(name, sums):
 
     @kernel(LAYER_NORM_BACKWARD, _DOMAIN, name=name, numerics=numerics)
     def layer_norm(dy, x, weight, mean, rstd):
-        dx, dweight, dbias = called(dy, x, weight, mean.reshape(-1), rstd.reshape(-1))
+        dx, dweight, dbias = called(
+            *(dy, x, weight), *(each.reshape(-1).contiguous() for each in (mean, rstd))
+        )
         return dx.view(x.shape), dweight, dbias
 
     if sums != "columns":

@@ -35,12 +35,12 @@ def product_kernel(
         first = tile // (GROUP * tiles_n) * GROUP
         height = tl.minimum(tiles_m - first, GROUP)
         inside = tile % (GROUP * tiles_n)
-        row = (first + inside % height) * M + tl.arange(0, M)
+        row = ((first + inside % height) * M + tl.arange(0, M)).to(tl.int64)
         column = inside // height * N + tl.arange(0, N)
         acc = tl.zeros([M, N], tl.float32)
         for step in range(steps):
             at = part * steps + (steps - 1 - step if REVERSED else step)
-            inner = at * K + tl.arange(0, K)
+            inner = (at * K + tl.arange(0, K)).to(tl.int64)
             a_mask = (row[:, None] < m) & (inner[None, :] < k)
             b_mask = (inner[:, None] < k) & (column[None, :] < n)
             a = tl.load(a_ptr + row[:, None] * am + inner[None, :] * ak, mask=a_mask, other=0.0)

@@ -321,7 +321,7 @@ def _loss(name, passes, block, *, how="tree", label="load", **flags):
 
     @kernel(CROSS_ENTROPY_FORWARD, _DOMAIN, name=name)
     def call(x, target):
-        m, n = x.shape
+        (m, n), target = x.shape, target.contiguous()
         loss = torch.empty(m, dtype=torch.float32, device=x.device)
         if m:
             loss_kernel[(m,)](
@@ -344,6 +344,7 @@ def _loss_backward(name, passes, block, **flags):
     @kernel(CROSS_ENTROPY_BACKWARD, _DOMAIN, name=name)
     def call(dloss, x, target):
         (m, n), dx = x.shape, _like(x)
+        dloss, target = dloss.contiguous(), target.contiguous()
         if m:
             loss_backward_kernel[(m,)](
                 *(dloss, x, target, dx, n, *x.stride()), PASSES=passes, BLOCK=block, **switches

@@ -1,0 +1,131 @@
+"""Whole numbers that index: what they leave unread, and whether the order of two equal ones counts.
+
+Both are found by trying the reference, where nobody said it. Of rows that are written by index the
+last one would win, and which one is last is for each kernel to say: such indices must be distinct.
+A slot that no index names may hold anything: the truth stays as it is with NaN there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kernel_workbench.oracles import analysis
+from kernel_workbench.oracles.op import Inputs, required
+from kernel_workbench.oracles.reference.signature import Array, Axis, length
+
+if TYPE_CHECKING:
+    from kernel_workbench.oracles.reference import Reference
+
+UNREAD = "nan_unread"  # the distribution with NaN in each slot that no index names
+_TOLERANCE = 1e-9  # of the largest number: sums in another order, and nothing else
+_FEW = 2  # numbers that are drawn from, so that some come twice
+
+
+def gathered(arrays: tuple[Array, ...], axes: frozenset[Axis]) -> tuple[Array, ...]:
+    """Return the arrays whose slots along one of the axes an index may name."""
+    return tuple(
+        each
+        for each in arrays
+        if each.is_real and any(axis in axes for axis in each.axes[: max(1, len(each.axes) - 1)])
+    )
+
+
+def poison_unread(reference: Reference, inputs: Inputs, drawn: dict[str, Tensor]) -> None:
+    """Put NaN into the slots of `drawn` that the outputs don't depend on; inputs: all arguments."""
+    axes = frozenset(reference.labels().values())
+    wide = {
+        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
+        for name, each in inputs.items()
+    }
+    for array in gathered(reference.signature.arrays, axes):
+        try:
+            made = _with_nan(reference, array, axes, wide)
+        except Exception:  # noqa: BLE001  # whatever a user's function raises on NaN, or autograd
+            made = None
+        if made is not None:
+            wide[array.name] = made
+            drawn[array.name][made.isnan()] = torch.nan
+
+
+def _with_nan(
+    reference: Reference, array: Array, axes: frozenset[Axis], wide: Inputs
+) -> Tensor | None:
+    """Return the argument with NaN in its unread slots; None where the truth would change."""
+    before = analysis.truth(reference.function, wide)
+    with torch.enable_grad():
+        leaf = required(wide, array.name).detach().clone().requires_grad_()
+        returned = reference.function(**{**wide, array.name: leaf})
+        several = returned if isinstance(returned, tuple) else (returned,)
+        # An irrational weight for each element: no two of them cancel.
+        total = sum((each * torch.rand_like(each).add(1)).sum() for each in several)
+        (gradient,) = torch.autograd.grad(total, leaf)
+    made = leaf.detach().clone()
+    for place, axis in enumerate(array.axes):
+        if axis in axes:
+            rest = [other for other in range(made.ndim) if other != place]
+            unread = (gradient == 0).movedim(place, 0).flatten(1).all(1) if rest else gradient == 0
+            made.index_fill_(place, unread.nonzero().flatten(), torch.nan)
+    after = analysis.truth(reference.function, {**wide, array.name: made})
+    same = (
+        torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+        for one, other in zip(before, after, strict=True)
+    )
+    return made if all(same) and not any(each.isnan().any() for each in after) else None
+
+
+@cache
+def overwriting(reference: Reference) -> frozenset[str]:
+    """Return the indices of which two equal ones would overwrite one another's row."""
+    arrays = [each for each in reference.signature.arrays if not each.is_real]
+    known = reference.distinct.keys() | reference.pointers.keys() | reference.rising
+    asked = [each for each in arrays if each.kind != torch.bool and each.name not in known]
+    if not asked:
+        return frozenset()
+    labels = reference.labels()
+    return frozenset(each.name for each in asked if _overwrites(reference, each, labels[each.name]))
+
+
+def _overwrites(reference: Reference, array: Array, named: Axis) -> bool:
+    """Say whether the order of rows counts where indices are equal, and not where none are."""
+    axis = next(iter(array.axes), None)
+    if not isinstance(axis, str) or len(array.axes) != 1 or axis == named:
+        return False
+    sizes = reference.sizes_with_room(axis, named)
+    if sizes is None:
+        return False
+    count, most = sizes[axis], length(named, sizes)
+    alike, apart = torch.arange(count) % min(_FEW, most), torch.randperm(most)[:count]
+    try:
+        return not _keeps(reference, array, axis, sizes, alike) and _keeps(
+            reference, array, axis, sizes, apart
+        )
+    except Exception:  # noqa: BLE001  # whatever a user's function raises
+        return False
+
+
+def _keeps(
+    reference: Reference, array: Array, axis: str, sizes: Mapping[str, int], whole: Tensor
+) -> bool:
+    """Say whether outputs only follow the rows where these are turned round."""
+    inputs = reference.plain_inputs(sizes)
+    inputs[array.name] = whole.to(required(inputs, array.name).dtype)
+    turned: Inputs = {
+        each.name: _turned(each, axis, required(inputs, each.name))
+        for each in reference.signature.arrays
+    }
+    before = analysis.truth(reference.function, inputs)
+    after = analysis.truth(reference.function, {**inputs, **turned})
+    return all(
+        torch.allclose(_turned(each, axis, one), other, rtol=_TOLERANCE, atol=_TOLERANCE)
+        for each, one, other in zip(reference.signature.outputs, before, after, strict=True)
+    )
+
+
+def _turned(array: Array, axis: str, tensor: Tensor) -> Tensor:
+    places = [place for place, each in enumerate(array.axes) if each == axis]
+    return tensor.flip(places) if places else tensor
