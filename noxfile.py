@@ -69,6 +69,7 @@ _PATHS = {
         "--kernels",
         "--markdown",
         "--ops",
+        "--problem",
         "--results",
         "--resume",
         "--roofline",

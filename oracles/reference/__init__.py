@@ -67,6 +67,7 @@ from kernel_workbench.oracles.reference.signature import (
 __all__ = ["OpError", "ReferenceOp", "op"]
 
 Draw = tuple[tuple[tuple[str, int], ...], int]  # sizes and seed of a case
+Own = Callable[[Mapping[str, int], int, torch.Generator], Tensor | None]
 _SINGLE = (torch.float32, torch.float32)
 _MOST_TRIED = 10_000  # sets of sizes
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
@@ -89,6 +90,8 @@ class Reference:
     dtypes     the activations' and the weights' that it is defined in; none: each that ops share
     problem    (sizes) -> why there can be no case of them; None where there can
     stored     of cases that some arguments have values of their own in: () -> these
+    own        of arguments that aren't drawn like others: (sizes, seed, generator) -> values; None:
+               drawn after all
     """
 
     name: str
@@ -107,6 +110,7 @@ class Reference:
     dtypes: tuple[tuple[torch.dtype, torch.dtype], ...] = ()
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
     stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
+    own: Mapping[str, Own] = field(default_factory=dict)
 
     def stated(self, what: str) -> AbstractContextManager[None]:
         """Turn what a user's function raises into a sentence with its line."""
@@ -150,6 +154,11 @@ class Reference:
             drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
             if each.name in stored:
                 drawn[each.name] = stored[each.name].float()
+        for name in self.own:
+            values = self.own[name](sizes, case.seed, draw)
+            if values is not None:
+                is_real = values.is_floating_point()
+                (drawn if is_real else stored)[name] = values.float() if is_real else values
         distributions_of(self.signature)[case.distribution](Values(case, drawn, draw))
         made: Inputs = {}
         for each in self.signature.arrays:
@@ -158,8 +167,9 @@ class Reference:
                 most = torch.finfo(each.kind).max
                 drawn[each.name].clamp_(-most, most)
             if not each.is_real:
-                whole = self._whole(each, sizes, draw).to(each.dtype(case))
-                made[each.name] = stored.get(each.name, whole)
+                if each.name not in stored:
+                    stored[each.name] = self._whole(each, sizes, draw).to(each.dtype(case))
+                made[each.name] = stored[each.name]
             elif len(shape) > 1:
                 placed = place_tensor(drawn[each.name], each.dtype(case), layout, each.letters)
                 made[each.name] = placed
@@ -268,7 +278,7 @@ class Reference:
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
-        small = _small(self)
+        small = small_sizes(self)
         empty = ({**small, name: 0} for name, size in self.sizes.items() if not size.least)
         for sizes in (small, *(some for some in empty if self.problem(some) is None)):
             case = case_of(self.name, sizes, _SINGLE, "ci")
@@ -335,7 +345,7 @@ def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return returned if isinstance(returned, tuple) else (returned,)
 
 
-def _small(reference: Reference) -> dict[str, int]:
+def small_sizes(reference: Reference) -> dict[str, int]:
     """The smallest values above 1 that can be, each another one where there are several."""
     sizes = reference.sizes
     made: dict[str, int] = {}
@@ -355,7 +365,7 @@ def _apart(reference: Reference) -> list[dict[str, int]]:
     Its values are above 1, differ from each other and from the first set's, and none divides
     another, as far as there are such.
     """
-    small = _small(reference)
+    small = small_sizes(reference)
     values = [
         sorted({size for of in item.levels.values() for size in of if size > 1})
         for item in reference.sizes.values()
@@ -468,7 +478,7 @@ class ReferenceOp(Op):
         read = tuple(each for each in signature.arrays if each.name not in unread)
         function = partial(_gradients, mine.function, signature, wanted)
         update_wrapper(function, mine.written)  # whose lines are told
-        return op_of(
+        return op_of_reference(
             replace(
                 mine,
                 name=name or f"{mine.name.removesuffix('_forward')}_backward",
@@ -502,7 +512,7 @@ def _gradients(
         return torch.autograd.grad(_several(made), leaves, weights, materialize_grads=True)
 
 
-def op_of(reference: Reference) -> ReferenceOp:
+def op_of_reference(reference: Reference) -> ReferenceOp:
     """The op of a reference."""
     signature, sizes = reference.signature, reference.sizes
     matrices = [each for each in signature.real if len(each.axes) > 1]
@@ -595,7 +605,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
         problem = partial(_too_many, signature, labels or {}, apart)
         _compare_distinct(function, signature, sizes, apart, problem)
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
-        return op_of(
+        return op_of_reference(
             Reference(
                 name=called,
                 written=function,

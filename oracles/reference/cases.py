@@ -50,8 +50,11 @@ _UNDERFLOWING = frozenset({"subnormals"})
 def distributions_of(signature: Signature) -> dict[str, Distribution]:
     """What its activations hold, and what is in fp8; weights are about 1 throughout."""
     changed = ("activation", torch.float8_e4m3fn)
-    own = [each.name for each in signature.real if each.kind in changed and each.axes]
-    names, first = " ".join(own), own[0] if own else signature.real[0].name
+    real = [each for each in signature.real if not each.fixed]
+    own = [each.name for each in real if each.kind in changed and each.axes]
+    if signature.real and not real:  # values of their own, which nothing changes
+        return {"normal": known.normal}
+    names, first = " ".join(own), own[0] if own else real[0].name
 
     def near_overflow(values: known.Values) -> None:
         for each in values.some(names):
@@ -86,8 +89,9 @@ def comparable(case: Case) -> bool:
 
 def layouts_of(signature: Signature, gradients: tuple[str, ...]) -> dict[str, Layout]:
     """Places of its tensors; gradients: arguments that autograd may hand over expanded."""
-    names = [each.name for each in signature.real]
-    matrices = [each for each in signature.real if len(each.axes) > 1]
+    movable = [each for each in signature.real if not each.fixed]
+    names = [each.name for each in movable]
+    matrices = [each for each in movable if len(each.axes) > 1]
     found = [*offsets(names, names)]
     if matrices:
         every = [each.name for each in matrices]

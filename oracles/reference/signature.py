@@ -60,11 +60,15 @@ Axis = str | int | Extent
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A tensor that an op takes or returns. kind: which of a case's dtypes it has, or its own."""
+    """A tensor that an op takes or returns.
+
+    kind: which of a case's dtypes it has, or its own. fixed: it has values of its own, packed.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     kind: Kind | torch.dtype
+    fixed: bool = False
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Its shape, of a case with these sizes."""
