@@ -157,7 +157,7 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
         own |= {"op": op, "domain": domain, "name": called}
         own["numerics"] = op.numerics.of(self.numerics or Numerics())
         _registered[op.name, called] = Kernel(
-            **own, function=function, origin=_origin(path), path=str(path)
+            **own, function=op.caller_of(function), origin=_origin(path), path=str(path)
         )
         return function
 

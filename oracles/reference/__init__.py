@@ -61,6 +61,7 @@ from kernel_workbench.oracles.reference.signature import (
     OpError,
     Signature,
     length,
+    names_in,
     place_of,
 )
 
@@ -83,6 +84,7 @@ class Reference:
     distinct   of some of these the axes along which no number comes twice, but for ignored ones
     pointers   of others the axis whose parts begin and end at them: from 0 to its length, rising
     gradients  arguments that are gradients of outputs
+    updates    arguments that are outputs: a kernel changes them in place
     nonzero    as in `Op`
     spreads    the size along which parts are apart: where an argument's part holds a number that
                isn't finite, all of an output's part may be NaN; None: the truth alone is right
@@ -104,6 +106,7 @@ class Reference:
     distinct: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pointers: Mapping[str, Axis] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
     spreads: str | None = None
     without: frozenset[str] = frozenset()
@@ -187,6 +190,9 @@ class Reference:
 
         if array.kind == torch.bool:
             return ~rare()
+        if array.name not in self.pointers and array.name not in self.labels():
+            info = torch.iinfo(array.kind)  # type: ignore[arg-type]  # a byte's, which has no label
+            return torch.randint(info.min, info.max + 1, shape, generator=draw, device=device)
         if array.name in self.pointers:
             most = length(self.pointers[array.name], sizes)
             ends = torch.randint(most + 1, shape, generator=draw, device=device).sort().values
@@ -207,7 +213,7 @@ class Reference:
             exact = analysis.truth(self.function, inputs)
         for array, values in zip(self.signature.outputs, exact, strict=True):
             check_shape(self.written, array, values, dict(case.sizes))
-        return self._named(exact)
+        return self._named(tuple(each.double() for each in exact))
 
     def bound(
         self, case: Case, inputs: Inputs, _truth: Outputs, numerics: Numerics
@@ -237,7 +243,7 @@ class Reference:
         return None if infected is None or not bool(infected.any()) else infected
 
     def emulate(self, case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
-        """The reference in fp32; nothing where it isn't comparable, and no codes.
+        """The reference in fp32; nothing where it isn't comparable, no codes, no whole numbers.
 
         Nearly all of a kernel's codes are right exactly, and the others no measure of it.
 
@@ -251,7 +257,8 @@ class Reference:
         with self.stated("to run it in fp32"):
             dtypes = self._dtypes(case)
             made = self._named(analysis.emulate(self.function, inputs, numerics, dtypes))
-        return {name: each for name, each in made.items() if each is None or each.itemsize > 1}
+        compared = {each.name for each in self.signature.outputs if not each.is_code}
+        return {name: each for name, each in made.items() if name in compared}
 
     def flops(self, case: Case) -> int:
         """Operations on elements; of an op that only moves numbers, those that it returns."""
@@ -452,6 +459,36 @@ class ReferenceOp(Op):
                 for axis, arguments, outputs in found
             )
 
+    def without(self, *names: str) -> ReferenceOp:
+        """Make the op whose kernels are passed None for these arguments, as its reference is.
+
+        It is called as this one is, with _without_ and the names before _forward. Raises OpError.
+        """
+        mine, signature = self.reference, self.reference.signature
+        known = [each.name for each in signature.arrays]
+        if not names or not set(names) < set(known):
+            raise OpError(
+                f"{place_of(mine.written)}: without {', '.join(names) or 'nothing'}: name some of "
+                f"{', '.join(known)}"
+            )
+        arrays = tuple(each for each in signature.arrays if each.name not in names)
+        numbers = {**signature.numbers, **dict.fromkeys(names, None)}
+        used = {
+            name
+            for each in (*arrays, *signature.outputs)
+            for axis in each.axes
+            for name in names_in(axis)
+        }
+        stem = mine.name.removesuffix("_forward")
+        return op_of_reference(
+            replace(
+                mine,
+                name=f"{stem}_without_{'_'.join(names)}{mine.name[len(stem) :]}",
+                signature=replace(signature, arrays=arrays, numbers=numbers),
+                sizes={name: each for name, each in mine.sizes.items() if name in used},
+            )
+        )
+
     def backward(
         self,
         of: tuple[str, ...] | None = None,
@@ -467,6 +504,11 @@ class ReferenceOp(Op):
         spreads: as in `op`, of the gradients; None: as it is of the op.
         """
         mine, signature = self.reference, self.reference.signature
+        if mine.updates:
+            raise OpError(
+                f"{place_of(mine.written)}: {mine.name} changes {', '.join(mine.updates)} in "
+                "place, and has no gradients; write an op without updates for them"
+            )
         wanted = of or tuple(each.name for each in signature.real)
         given = tuple(replace(each, name=f"d{each.name}") for each in signature.outputs)
         known = {each.name: each for each in signature.arrays}
@@ -488,6 +530,28 @@ class ReferenceOp(Op):
                 spreads=spreads or mine.spreads,
             )
         )
+
+
+def _functional(
+    function: Function, signature: Signature, updates: tuple[str, ...], /, **given: Any
+) -> tuple[Tensor, ...]:
+    """What a function returns, and what it makes of copies of the arguments that it updates."""
+    copies = {name: given[name].clone() for name in updates}
+    made = function(**{**given, **copies})
+    several = () if made is None else _several(made)
+    if len(several) != len(signature.returned):
+        wanted = len(signature.returned)
+        raise TypeError(f"it returns {len(several)} tensors, and its annotation says {wanted}")
+    values = {**copies, **dict(zip(signature.returned, several, strict=True))}
+    return tuple(values[each.name] for each in signature.outputs)
+
+
+def _listed(
+    function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any
+) -> Tensor | tuple[Tensor, ...]:
+    """Call a function with its lists whole."""
+    whole = {name: [given.pop(each) for each in parts] for name, parts in lists.items()}
+    return function(**given, **whole)
 
 
 def _gradients(
@@ -524,6 +588,8 @@ def op_of_reference(reference: Reference) -> ReferenceOp:
         arguments=(*(each.name for each in signature.arrays), *signature.numbers),
         outputs=tuple(each.name for each in signature.outputs),
         options={},
+        updates=reference.updates,
+        lists=signature.lists,
         inputs=reference.inputs,
         oracle=reference.oracle,
         bound=reference.bound,
@@ -577,6 +643,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     spreads: str | None = None,
     without: tuple[str, ...] = (),
     gradients: tuple[str, ...] = (),
+    updates: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Callable[[Function], ReferenceOp]:
     """Make an op of the decorated function, called NAME_forward.
@@ -588,15 +655,27 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
     apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
     without: distributions on which it isn't defined. gradients: arguments that are gradients of
-    outputs, which autograd may hand over expanded. name: the op's whole name. Raises OpError.
+    outputs, which autograd may hand over expanded. updates: arguments that kernels change in place:
+    each is an output, by its name, whose value is what the argument holds after the call; the
+    reference may return it, or change the argument itself. name: the op's whole name.
+
+    Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
         listed = {"outputs": outputs, "weights": weights, "nonzero": nonzero, "without": without}
+        listed["updates"] = updates
         for what, names in listed.items():
             if (wrong := wrong_names(what, names)) is not None:
                 raise OpError(f"{place_of(function)}: {wrong}")
-        signature = Signature.of(function, outputs, weights)
+        signature = Signature.of(function, outputs, weights, updates)
+        computed = function
+        if signature.lists:
+            computed = partial(_listed, computed, signature.lists)
+        if updates:
+            computed = partial(_functional, computed, signature, updates)
+        if computed is not function:
+            update_wrapper(computed, function)
         if gradients:
             signature = _with_weights(signature, {f"d{weight}" for weight in weights})
         _compare(function, signature, sizes, labels or {}, spreads)
@@ -609,9 +688,10 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
             Reference(
                 name=called,
                 written=function,
-                function=function,
+                function=computed,
                 signature=signature,
                 sizes=sizes,
+                updates=updates,
                 labels=lambda: labels or {},
                 ignored=ignored or {},
                 distinct=apart,
@@ -651,24 +731,18 @@ def _compare(
                 "kernel_workbench"
             )
     arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
-    used = {axis for each in arrays for axis in each.axes if isinstance(axis, str)}
+    used = {name for each in arrays for axis in each.axes for name in names_in(axis)}
     for missing in sorted(used - sizes.keys()):
         raise OpError(f"{where}: nothing says what size {missing} is tried at; add it to sizes")
-    for idle in sorted(sizes.keys() - used):
-        raise OpError(f"{where}: sizes has {idle}, which no annotation has; leave it out")
+    for idle in sorted(sizes.keys() - used - set(labels.values())):
+        raise OpError(f"{where}: sizes has {idle}, which no annotation or label has; leave it out")
     if spreads is not None and spreads not in sizes:
         raise OpError(f"{where}: spreads names {spreads}, which is no size; name one of sizes")
     if not signature.real:
         raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
-    for output in signature.outputs:
-        if not output.is_real:
-            raise OpError(
-                f"{where}: {output.name} is an output of whole numbers or truth values, which an "
-                "error of the last digit may change, so that no bound is for them; return real "
-                "numbers alone"
-            )
     for array in signature.arrays:
-        if not array.is_real and array.kind != torch.bool and labels.get(array.name) not in sizes:
+        is_any = array.kind in {torch.bool, torch.int8, torch.uint8} and array.name not in labels
+        if not (array.is_real or is_any or labels.get(array.name) in sizes):
             raise OpError(
                 f"{where}: {array.name} holds whole numbers; say the size that they are below, as "
                 f'labels={{"{array.name}": "n"}}'

@@ -120,7 +120,7 @@ def _changed(
     for array, one, other in zip(arrays, before, after, strict=True):
         if torch.equal(one, other):
             continue
-        turns = axis is None or array.axes.count(axis) == 1
+        turns = array.is_real and (axis is None or array.axes.count(axis) == 1)
         if not turns or not torch.equal(_flipped(one, array, axis, signs), other):
             return None
         names.add(array.name)
