@@ -75,6 +75,7 @@ _PATHS = {
         "--kernels",
         "--markdown",
         "--ops",
+        "--problem",
         "--results",
         "--resume",
         "--roofline",

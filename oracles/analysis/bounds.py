@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
+from kernel_workbench.oracles.analysis.choices import choice_of
 from kernel_workbench.oracles.analysis.propagation import (
     Pair,
     Propagation,
@@ -37,7 +38,6 @@ from kernel_workbench.oracles.analysis.trace import (
     made_in,
     run,
     tensors_of,
-    told,
     trace,
 )
 from kernel_workbench.oracles.op import Bound, Numerics
@@ -106,15 +106,17 @@ def bounds(
     constants |= {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
     with torch.no_grad(), made_in(torch.float64):
         kept: dict[Node, Tensor] = {}
-        pairs, nodes = walk(constants, values, kept), output_nodes(graph.graph)
-        if any(each.sure is not None and not each.value.is_floating_point() for each in pairs):
-            raise NoRuleError(
-                f"{told(reference)} returns truth values or whole numbers of rounded ones"
-            )
+        nodes = output_nodes(graph.graph)
+        choices = {each: choice_of(each) for each in nodes if _is_whole(each)}
+        chosen_from = {each.source: None for each in choices.values() if each is not None}
+        pairs = walk(constants, values, kept, chosen_from)
         longest = addends(graph.graph)
         most = largest_ratio(graph.graph, longest)
         least = most * ((likely or sure).growth(longest) + EPS_EXP)
-        suspects = [_suspect(*each, least) for each in zip(pairs, out_dtypes, strict=True)]
+        suspects = [
+            _suspect(pair, dtype, least) if pair.value.is_floating_point() else (None, False)
+            for pair, dtype in zip(pairs, out_dtypes, strict=True)
+        ]
         kept.update((node, each.value) for node, each in zip(nodes, pairs, strict=True))
         large = []
         for node, pair, (rows, _) in zip(nodes, pairs, suspects, strict=True):
@@ -129,6 +131,14 @@ def bounds(
             shown = spread(walk, constants, values)
         made = []
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
+            if not pair.value.is_floating_point():
+                choice = choices[node]
+                numbers = None if choice is None else chosen_from[choice.source]
+                if choice is None or numbers is None:
+                    made.append(_of_whole(pair, line_of(node, reference)))
+                else:
+                    made.append(choice.bound(numbers, pair.value))
+                continue
             # A reference may cast its output itself, by a mark, which is then the last cast.
             is_cast = node.target == ROUNDS and node.args[1:] == ("", dtype)
             last = torch.float64 if is_cast else dtype
@@ -137,6 +147,25 @@ def bounds(
                 bound = _looser(bound, pair, last, shown[index] * most, sure)
             made.append(bound)
         return tuple(made)
+
+
+def _is_whole(node: Node) -> bool:
+    made = node.meta.get("val")
+    return isinstance(made, Tensor) and not made.is_floating_point()
+
+
+def _of_whole(pair: Pair, where: str) -> Bound:
+    """Return how far whole numbers or truth values, that are no indices, may be from the truth."""
+    error = pair.known(pair.sure).error
+    if error is None:
+        return Bound(torch.zeros_like(pair.value, dtype=torch.float64), None)
+    error = error.double().expand(pair.value.shape)
+    if error.numel() and bool(error.isinf().all()):
+        raise NoRuleError(
+            f"{where}: it computes with indices of rounded numbers, of which a kernel may have "
+            "others; return the indices as they are"
+        )
+    return Bound(error.contiguous(), None)
 
 
 def _error_of(pair: Pair) -> Tensor:

@@ -66,6 +66,7 @@ class Pair:
 
 
 _TENSORS = Pair, Known
+_ALONE = VIEWS | {_aten.clone.default, _aten.reshape.default}  # they move one tensor's numbers
 _OF_ERRORS = "most", "relative"  # what is noted of a value that depends on its error
 _TREES = list, tuple, dict
 
@@ -138,10 +139,12 @@ class Propagation:
         constants: Mapping[str, Tensor],
         values: Sequence[Tensor],
         kept: dict[Node, Tensor] | None = None,
+        wanted: dict[Node, Pair | None] | None = None,
     ) -> list[Pair]:
         """The outputs, of values in float64 for the graph's placeholders.
 
-        kept: takes values that are small beside the largest argument, or slow to compute.
+        kept: takes values that are small beside the largest argument, or slow to compute. wanted:
+        takes the results of the nodes that it has.
         """
         held: dict[Node, Any] = {}
         small = max((each.numel() for each in values), default=0) / _SMALL
@@ -160,6 +163,8 @@ class Propagation:
                     and (node.target in _SLOW or made.value.numel() <= small)
                 ):
                     kept[node] = made.value
+            if wanted is not None and node in wanted:
+                wanted[node] = held[node]
             for each in done.get(node, ()):
                 del held[each]
         raise AssertionError("a graph has an output")
@@ -320,6 +325,8 @@ class Propagation:
             return of_constants(out.value)
         if target in MOVES and exact:
             return None
+        if target in _ALONE and isinstance(args[0], Known) and _is_open_index(args[0]):
+            return target(args[0].error, *args[1:], **kwargs)  # type: ignore[operator]
         if (target in MOVES or target in BY_INDEX) and any(map(_is_open_index, knowns)):
             raise NoRuleError(
                 f"{self.where(node)}: {function_of(node)} is given indices that depend on rounded "

@@ -752,10 +752,28 @@ def _masked_fill(
 def _to_copy(_: Arithmetic, out: Known, a: Known, **kwargs: object) -> Tensor | None:
     del kwargs
     if a.error is None or a.error.dtype == out.value.dtype:
-        return a.error
+        return _without_whole(out, a)
     if out.value.is_floating_point():
         return number(a).error
-    jump = monotone(Known(a.value.trunc()), torch.trunc, a) if a.value.is_floating_point() else None
-    if jump is None or bool(jump.any()) or out.value.dtype == torch.bool:
-        raise UnknownError("makes whole numbers of values that a kernel has with errors")
-    return None  # no whole number is near to one of them
+    if out.value.dtype == torch.bool:
+        return a.size <= a.error
+    if not a.value.is_floating_point():
+        return a.error.double()
+    jump = monotone(Known(a.value.trunc()), torch.trunc, a)
+    unknown = _without_whole(out, a)
+    if unknown is not None and jump is not None:
+        return jump + unknown
+    return jump if jump is not None and bool(jump.any()) else unknown
+
+
+def _without_whole(out: Known, a: Known) -> Tensor | None:
+    """The error of what no whole number stands for, and what it is for others."""
+    if not a.value.is_floating_point() or out.value.dtype.is_floating_point:
+        return a.error
+    if out.value.dtype == torch.bool:
+        return a.error
+    info = torch.iinfo(out.value.dtype)
+    lost = ~((a.value >= info.min) & (a.value <= info.max))
+    if not bool(lost.any()):
+        return None
+    return torch.zeros_like(a.value).masked_fill_(lost, torch.inf)

@@ -240,7 +240,26 @@ def _open_index(function: Callable[..., Tensor], a: Known, axes: tuple[int, ...]
     assert error is not None
     least = (value - error).amax(axes, keepdim=True)
     several = (value + error >= least).sum(axes) > 1
-    return several.double() if bool(several.any()) else None
+    return _unknown(several)
+
+
+def _unknown(open_: Tensor) -> Tensor | None:
+    """The error of indices, which have no distance: infinite where another one may be right."""
+    if not bool(open_.any()):
+        return None
+    return torch.zeros_like(open_, dtype=torch.float64).masked_fill_(open_, torch.inf)
+
+
+@rule("argmax", "argmin")
+def _place_of_extreme(
+    _: Arithmetic,
+    out: Known,
+    a: Known,
+    dim: int | None = None,
+    keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
+) -> Tensor | None:
+    del dim, keepdim
+    return None if a.error is None else _unknown(torch.ones_like(out.value, dtype=torch.bool))
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", sums=True)

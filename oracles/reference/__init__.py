@@ -68,6 +68,7 @@ from kernel_workbench.oracles.reference.signature import (
     OpError,
     Signature,
     length,
+    names_in,
     place_of,
 )
 from kernel_workbench.oracles.reference.whole_numbers import (
@@ -80,6 +81,7 @@ from kernel_workbench.oracles.reference.whole_numbers import (
 __all__ = ["OpError", "ReferenceOp", "op"]
 
 Draw = tuple[tuple[tuple[str, int], ...], int]  # sizes and seed of a case
+Own = Callable[[Mapping[str, int], int, torch.Generator], Tensor | None]
 _SINGLE = (torch.float32, torch.float32)
 _MOST_TRIED = 10_000  # sets of sizes
 _STAND_INS = (0.375, 30.0, -30.0)  # for a NaN, to see whether an output depends on it
@@ -102,6 +104,7 @@ class Reference:
     rising     those whose numbers rise, along their last axis
     drawn_by   of some arguments a function of the values that would be drawn, which returns theirs
     gradients  arguments that are gradients of outputs
+    updates    arguments that are outputs: a kernel changes them in place
     nonzero    as in `Op`
     spreads    the size along which parts are apart: where an argument's part holds a number that
                isn't finite, all of an output's part may be NaN; None: the truth alone is right
@@ -110,6 +113,8 @@ class Reference:
     problem    (sizes) -> why there can be no case of them; None where there can
     numbers    of numbers that kernels are passed: what they are besides their defaults
     stored     of cases that some arguments have values of their own in: () -> these
+    own        of arguments that aren't drawn like others: (sizes, seed, generator) -> values; None:
+               drawn after all
     """
 
     name: str
@@ -125,6 +130,7 @@ class Reference:
     rising: frozenset[str] = frozenset()
     drawn_by: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
     spreads: str | None = None
     without: frozenset[str] = frozenset()
@@ -132,6 +138,7 @@ class Reference:
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
     numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
+    own: Mapping[str, Own] = field(default_factory=dict)
 
     @property
     def repeating(self) -> frozenset[str]:
@@ -189,6 +196,11 @@ class Reference:
             drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
             if each.name in stored:
                 drawn[each.name] = stored[each.name].float()
+        for name in self.own:
+            values = self.own[name](sizes, case.seed, draw)
+            if values is not None:
+                is_real = values.is_floating_point()
+                (drawn if is_real else stored)[name] = values.float() if is_real else values
         known = distributions_of(self.signature, self.gradients)
         known.get(case.distribution, normal)(Values(case, drawn, draw))
         for each in self.signature.arrays:
@@ -196,10 +208,12 @@ class Reference:
                 most = torch.finfo(each.kind).max
                 drawn[each.name].clamp_(-most, most)
             if not each.is_real:
-                whole = self._whole(each, sizes, draw)
-                if case.distribution == NEEDLES:
-                    self._set_deciding(each, whole, case)
-                drawn[each.name] = stored.get(each.name, whole.to(each.dtype(case)))
+                whole = stored.get(each.name)
+                if whole is None:
+                    whole = self._whole(each, sizes, draw)
+                    if case.distribution == NEEDLES:
+                        self._set_deciding(each, whole, case)
+                drawn[each.name] = whole.to(each.dtype(case))
             if each.name in self.drawn_by and each.name not in stored:
                 drawn[each.name] = self._drawn_by_user(each, drawn[each.name])
         numbers = self._numbers_of(case)
@@ -292,6 +306,9 @@ class Reference:
 
         if array.kind == torch.bool:
             return ~rare()
+        if array.name not in self.pointers and array.name not in self.labels():
+            info = torch.iinfo(array.kind)  # type: ignore[arg-type]  # a byte's, which has no label
+            return torch.randint(info.min, info.max + 1, shape, generator=draw, device=device)
         if array.name in self.pointers:
             most = length(self.pointers[array.name], sizes)
             ends = torch.randint(most + 1, shape, generator=draw, device=device).sort().values
@@ -316,7 +333,7 @@ class Reference:
             exact, _ = self._truth(inputs)
         for array, values in zip(self.signature.outputs, exact, strict=True):
             check_shape(self.written, array, values, dict(case.sizes))
-        return self._named(exact)
+        return self._named(tuple(each.double() for each in exact))
 
     def _truth(self, inputs: Inputs) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...] | None]:
         """Return the outputs in float64, and where NaN is right beside them; None: nowhere.
@@ -392,7 +409,7 @@ class Reference:
         return None if infected is None or not bool(infected.any()) else infected
 
     def emulate(self, case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
-        """The reference in fp32; nothing where it isn't comparable, and no codes.
+        """The reference in fp32; nothing where it isn't comparable, no codes, no whole numbers.
 
         Nearly all of a kernel's codes are right exactly, and the others no measure of it.
 
@@ -406,7 +423,8 @@ class Reference:
         with self.stated("to run it in fp32"):
             dtypes = self._dtypes(case)
             made = self._named(analysis.emulate(self.function, inputs, numerics, dtypes))
-        return {name: each for name, each in made.items() if each is None or each.itemsize > 1}
+        compared = {each.name for each in self.signature.outputs if not each.is_code}
+        return {name: each for name, each in made.items() if name in compared}
 
     def flops(self, case: Case) -> int:
         """Operations on elements; of an op that only moves numbers, those that it returns."""
@@ -434,7 +452,7 @@ class Reference:
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
-        small = _small(self)
+        small = small_sizes(self)
         empty = ({**small, name: 0} for name, size in self.sizes.items() if not size.least)
         for sizes in (small, *(some for some in empty if self.problem(some) is None)):
             case = case_of(self.name, sizes, _SINGLE, "ci")
@@ -556,7 +574,7 @@ def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return returned if isinstance(returned, tuple) else (returned,)
 
 
-def _small(reference: Reference) -> dict[str, int]:
+def small_sizes(reference: Reference) -> dict[str, int]:
     """The smallest values above 1 that can be, each another one where there are several."""
     sizes = reference.sizes
     made: dict[str, int] = {}
@@ -576,7 +594,7 @@ def _apart(reference: Reference) -> list[dict[str, int]]:
     Its values are above 1, differ from each other and from the first set's, and none divides
     another, as far as there are such.
     """
-    small = _small(reference)
+    small = small_sizes(reference)
     values = [
         sorted({size for of in item.levels.values() for size in of if size > 1})
         for item in reference.sizes.values()
@@ -663,6 +681,36 @@ class ReferenceOp(Op):
                 for axis, arguments, outputs in found
             )
 
+    def without(self, *names: str) -> ReferenceOp:
+        """Make the op whose kernels are passed None for these arguments, as its reference is.
+
+        It is called as this one is, with _without_ and the names before _forward. Raises OpError.
+        """
+        mine, signature = self.reference, self.reference.signature
+        known = [each.name for each in signature.arrays]
+        if not names or not set(names) < set(known):
+            raise OpError(
+                f"{place_of(mine.written)}: without {', '.join(names) or 'nothing'}: name some of "
+                f"{', '.join(known)}"
+            )
+        arrays = tuple(each for each in signature.arrays if each.name not in names)
+        numbers = {**signature.numbers, **dict.fromkeys(names, None)}
+        used = {
+            name
+            for each in (*arrays, *signature.outputs)
+            for axis in each.axes
+            for name in names_in(axis)
+        }
+        stem = mine.name.removesuffix("_forward")
+        return op_of_reference(
+            replace(
+                mine,
+                name=f"{stem}_without_{'_'.join(names)}{mine.name[len(stem) :]}",
+                signature=replace(signature, arrays=arrays, numbers=numbers),
+                sizes={name: each for name, each in mine.sizes.items() if name in used},
+            )
+        )
+
     def backward(
         self,
         of: tuple[str, ...] | None = None,
@@ -678,6 +726,11 @@ class ReferenceOp(Op):
         spreads: as in `op`, of the gradients; None: as it is of the op.
         """
         mine, signature = self.reference, self.reference.signature
+        if mine.updates:
+            raise OpError(
+                f"{place_of(mine.written)}: {mine.name} changes {', '.join(mine.updates)} in "
+                "place, and has no gradients; write an op without updates for them"
+            )
         wanted = of or tuple(each.name for each in signature.real)
         given = tuple(replace(each, name=f"d{each.name}") for each in signature.outputs)
         known = {each.name: each for each in signature.arrays}
@@ -689,7 +742,7 @@ class ReferenceOp(Op):
         read = tuple(each for each in signature.arrays if each.name not in unread)
         function = partial(_gradients, mine.function, signature, wanted)
         update_wrapper(function, mine.written)  # whose lines are told
-        return op_of(
+        return op_of_reference(
             replace(
                 mine,
                 name=name or f"{mine.name.removesuffix('_forward')}_backward",
@@ -699,6 +752,28 @@ class ReferenceOp(Op):
                 spreads=spreads or mine.spreads,
             )
         )
+
+
+def _functional(
+    function: Function, signature: Signature, updates: tuple[str, ...], /, **given: Any
+) -> tuple[Tensor, ...]:
+    """What a function returns, and what it makes of copies of the arguments that it updates."""
+    copies = {name: given[name].clone() for name in updates}
+    made = function(**{**given, **copies})
+    several = () if made is None else _several(made)
+    if len(several) != len(signature.returned):
+        wanted = len(signature.returned)
+        raise TypeError(f"it returns {len(several)} tensors, and its annotation says {wanted}")
+    values = {**copies, **dict(zip(signature.returned, several, strict=True))}
+    return tuple(values[each.name] for each in signature.outputs)
+
+
+def _listed(
+    function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any
+) -> Tensor | tuple[Tensor, ...]:
+    """Call a function with its lists whole."""
+    whole = {name: [given.pop(each) for each in parts] for name, parts in lists.items()}
+    return function(**given, **whole)
 
 
 def _gradients(
@@ -723,7 +798,7 @@ def _gradients(
         return torch.autograd.grad(_several(made), leaves, weights, materialize_grads=True)
 
 
-def op_of(reference: Reference) -> ReferenceOp:
+def op_of_reference(reference: Reference) -> ReferenceOp:
     """The op of a reference."""
     signature, sizes = reference.signature, reference.sizes
     matrices = [each for each in signature.real if len(each.axes) > 1]
@@ -740,6 +815,8 @@ def op_of(reference: Reference) -> ReferenceOp:
             for name, values in reference.numbers.items()
             for value in values
         },
+        updates=reference.updates,
+        lists=signature.lists,
         inputs=reference.inputs,
         oracle=reference.oracle,
         bound=reference.bound,
@@ -800,6 +877,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     without: tuple[str, ...] = (),
     gradients: tuple[str, ...] = (),
     numbers: Mapping[str, tuple[float, ...]] | None = None,
+    updates: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Callable[[Function], ReferenceOp]:
     """Make an op of the decorated function, called NAME_forward.
@@ -817,17 +895,28 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
     without: distributions on which it isn't defined. gradients: arguments that are gradients of
     outputs, which autograd may hand over expanded. numbers: of its numbers what they are tried at
-    besides their defaults, as {"eps": (1e-12,)}; None: what `values_of_number` says. name: the op's
-    whole name. Raises OpError.
+    besides their defaults, as {"eps": (1e-12,)}; None: what `values_of_number` says. updates:
+    arguments that kernels change in place: each is an output, by its name, whose value is what the
+    argument holds after the call; the reference may return it, or change the argument itself. name:
+    the op's whole name.
+
+    Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
         listed = {"outputs": outputs, "weights": weights, "nonzero": nonzero, "without": without}
-        listed |= {"rising": rising}
+        listed |= {"rising": rising, "updates": updates}
         for what, names in listed.items():
             if (wrong := wrong_names(what, names)) is not None:
                 raise OpError(f"{place_of(function)}: {wrong}")
-        signature = Signature.of(function, outputs, weights)
+        signature = Signature.of(function, outputs, weights, updates)
+        computed = function
+        if signature.lists:
+            computed = partial(_listed, computed, signature.lists)
+        if updates:
+            computed = partial(_functional, computed, signature, updates)
+        if computed is not function:
+            update_wrapper(computed, function)
         if gradients:
             signature = _with_weights(signature, {f"d{weight}" for weight in weights})
         ends, own = pointers or {}, distributions or {}
@@ -840,13 +929,14 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
         _compare_distinct(function, signature, sizes, apart, problem)
         tried = _tried_numbers(function, signature, numbers or {})
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
-        return op_of(
+        return op_of_reference(
             Reference(
                 name=called,
                 written=function,
-                function=function,
+                function=computed,
                 signature=signature,
                 sizes=sizes,
+                updates=updates,
                 labels=lambda: labels or {},
                 named=labels or {},
                 pointers=ends,
@@ -928,24 +1018,18 @@ def _compare(
                 "kernel_workbench"
             )
     arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
-    used = {axis for each in arrays for axis in each.axes if isinstance(axis, str)}
+    used = {name for each in arrays for axis in each.axes for name in names_in(axis)}
     for missing in sorted(used - sizes.keys()):
         raise OpError(f"{where}: nothing says what size {missing} is tried at; add it to sizes")
-    for idle in sorted(sizes.keys() - used):
-        raise OpError(f"{where}: sizes has {idle}, which no annotation has; leave it out")
+    for idle in sorted(sizes.keys() - used - set(labels.values())):
+        raise OpError(f"{where}: sizes has {idle}, which no annotation or label has; leave it out")
     if spreads is not None and spreads not in sizes:
         raise OpError(f"{where}: spreads names {spreads}, which is no size; name one of sizes")
     if not signature.real:
         raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
-    for output in signature.outputs:
-        if not output.is_real:
-            raise OpError(
-                f"{where}: {output.name} is an output of whole numbers or truth values, which an "
-                "error of the last digit may change, so that no bound is for them; return real "
-                "numbers alone"
-            )
     for array in signature.arrays:
-        if not array.is_real and array.kind != torch.bool and labels.get(array.name) not in sizes:
+        is_any = array.kind in {torch.bool, torch.int8, torch.uint8} and array.name not in labels
+        if not (array.is_real or is_any or labels.get(array.name) in sizes):
             raise OpError(
                 f"{where}: {array.name} holds whole numbers; say the size that they are below, as "
                 f'labels={{"{array.name}": "n"}}'

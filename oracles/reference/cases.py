@@ -74,13 +74,14 @@ def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[s
     several have a number for each row, `minus_inf_rows` is of the same rows of all of these.
     """
     changed = ("activation", torch.float8_e4m3fn)
-    own = [each.name for each in signature.real if each.kind in changed and each.axes]
-    matrices = [each.name for each in signature.real if len(each.axes) > 1]
-    vectors = [
-        each.name for each in signature.real if len(each.axes) == 1 and each.name not in gradients
-    ]
-    weights = " ".join(each.name for each in signature.real if each.kind == "weight")
-    names, first = " ".join(own), own[0] if own else signature.real[0].name
+    real = [each for each in signature.real if not each.fixed]
+    if signature.real and not real:  # values of their own, which nothing changes
+        return {"normal": known.normal}
+    own = [each.name for each in real if each.kind in changed and each.axes]
+    matrices = [each.name for each in real if len(each.axes) > 1]
+    vectors = [each.name for each in real if len(each.axes) == 1 and each.name not in gradients]
+    weights = " ".join(each.name for each in real if each.kind == "weight")
+    names, first = " ".join(own), own[0] if own else real[0].name
 
     def near_overflow(values: known.Values) -> None:
         for each in values.some(names):
@@ -109,7 +110,7 @@ def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[s
         found["large_gradients"] = known.large(" ".join(gradients))
     if weights:
         found["far_weights"] = known.far_weights(weights)
-    for place, array in enumerate(each for each in signature.real if each.axes):
+    for place, array in enumerate(each for each in real if each.axes):
         last = "" if array.name == first else f"_{array.name}"
         found[f"nan{last}"] = known.one(array.name, place + 1, math.nan)
         found[f"inf{last}"] = known.one(array.name, -1 - place, math.inf)
@@ -139,14 +140,15 @@ def comparable(case: Case) -> bool:
 
 def layouts_of(signature: Signature, repeating: frozenset[str]) -> dict[str, Layout]:
     """Return places of its tensors. repeating: arguments whose numbers may be all the same."""
-    names = [each.name for each in signature.real]
-    matrices = [each for each in signature.real if len(each.axes) > 1]
+    movable = [each for each in signature.real if not each.fixed]
+    names = [each.name for each in movable]
+    matrices = [each for each in movable if len(each.axes) > 1]
     found = [*offsets(names, names)]
     if matrices:
         every = [each.name for each in matrices]
         found += [alike(f"rowpad{k}", every, TensorLayout(row_padding=k)) for k in (3, 8)]
         found.append(alike("packed", every, TensorLayout(interleaved=2)))
-    for array in signature.arrays:
+    for array in (each for each in signature.arrays if not each.fixed):
         found += _of_one(array, is_expandable=array.name in repeating)
     for one, other in combinations(matrices, 2):
         # A kernel that takes the columns of the one for those of the other has its row stride.

@@ -189,10 +189,15 @@ def check(
                 f"{place_of(written)}: {array.name} is of type {type(value).__name__}, where its "
                 "annotation says a tensor; return a tensor, or a tuple of tensors"
             )
-        if value.dtype != torch.float64:
+        if array.is_real and value.dtype != torch.float64:
             raise OpError(
                 f"{place_of(written)}: {array.name} isn't float64 where all arguments are; "
                 "a tensor is made in another dtype: take an argument's"
+            )
+        if not array.is_real and value.is_floating_point():
+            raise OpError(
+                f"{place_of(written)}: {array.name} holds real numbers, where its annotation says "
+                f"{array.kind}; cast it, as by .to({array.kind})"
             )
         check_shape(written, array, value, sizes, where_empty)
     with one_sentence(written, f"its errors can't be followed{where_empty}"):

@@ -101,8 +101,8 @@ def judge(
         emulated = None if emulation is None else emulation.get(name)
         again, bound = second.outputs[name], bounds[name]
         plain = () if emulated is None else (emulated,)
-        found = Findings.of(Output(name, made, again, exact, bound, plain))
-        failure = _failure(found)
+        output = Output(name, made, again, exact, bound, plain)
+        found, failure = _of_indices(output) if bound.chosen is not None else _of_values(output)
         if failure is not None and failure[0] == "emulation":
             found = _in_other_orders(found, other_orders())
             failure = _failure(found)
@@ -118,6 +118,40 @@ def judge(
         failures.append(("workspace", _took(taken, declared_bytes)))
     first_rule, why = failures[0] if failures else (None, None)
     return Verdict(first_rule, why, tuple(errors))
+
+
+def _of_values(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
+    """Measure an output, and name the rule that it breaks."""
+    found = Findings.of(output)
+    return found, _failure(found)
+
+
+def _of_indices(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
+    """Judge indices by the numbers that they choose; both calls', where they differ."""
+    chosen = output.bound.chosen
+    assert chosen is not None
+    found = Findings.of(output)
+    if found.kinds[_UNWRITTEN].exists:
+        return found, _failure(found)
+    differing, failure = found.kinds[_DIFFERING], None
+    calls = (output.first, output.second) if differing.exists else (output.first,)
+    for number, got in enumerate(calls):
+        values, expected, limit = chosen.judged(got)
+        numbers = Output(output.name, values, values, expected, Bound(limit, None))
+        of_call = Findings.of(numbers)
+        if number == 0:
+            found = of_call
+            found.kinds[_DIFFERING] = differing
+        at_second = " at the second call" if number else ""
+        wrong = chosen.wrong(got)
+        failure = _failure(of_call)
+        if wrong is not None:
+            failure = "deterministic bound", f"{output.name}{wrong}{at_second}"
+        elif failure is not None:
+            failure = failure[0], f"{failure[1]}; numbers at its indices are compared{at_second}"
+        if failure is not None:
+            break
+    return found, failure
 
 
 def _in_other_orders(findings: Findings, emulations: Iterable[Outputs]) -> Findings:

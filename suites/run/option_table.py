@@ -134,6 +134,13 @@ class CommonOptions:
         type=not_empty,
         **_REPEATED,
     )
+    problem: tuple[str, ...] = option(
+        "--problem FILE",
+        "a KernelBench problem (Model, get_inputs, get_init_inputs), whose Model is an op named as "
+        "the file, for --kernels; dropout drops nothing; may be repeated",
+        type=not_empty,
+        **_REPEATED,
+    )
     results: str = option(
         "--results DIR",
         "where records are written",

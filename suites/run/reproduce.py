@@ -20,7 +20,7 @@ from kernel_workbench.suites.run.commands import path_in_command
 from kernel_workbench.suites.run.option_table import OPTIONS, CallingOptions
 
 # In the order in which a command has them; files first.
-FILES = ("--definition", "--workloads", "--ops", "--cases")
+FILES = ("--definition", "--workloads", "--problem", "--ops", "--cases")
 DECIDE = (
     *FILES,
     *("--device", "--sm", "--no-strict", "--in-process", "--time-limit", "--memory-limit"),
@@ -94,7 +94,7 @@ def command_of(
     words = [word for word in deciding if word.partition(" ")[0] not in own]
     if kernel.origin == "user":
         home = home_of(kernel.op.name)
-        named = any(word.startswith(("--ops", "--definition")) for word in words)
+        named = any(word.startswith(("--ops", "--definition", "--problem")) for word in words)
         files = [home] if home is not None and not named else []
         paths = map(path_in_command, dict.fromkeys((*files, Path(kernel.path))))
         words += [f"--kernels={shlex.quote(path)}" for path in paths]

@@ -48,7 +48,15 @@ def is_fatal(message: str) -> bool:
 
 
 def held(value: float, dtype: torch.dtype) -> float:
-    """What memory of the dtype holds that is filled with it; fp8 ends before the sentinel."""
+    """What memory of the dtype holds that is filled with it; fp8 ends before the sentinel.
+
+    Whole numbers have neither: the smallest stands for NaN, the largest for the sentinel.
+    """
+    if dtype == torch.bool:
+        return math.isnan(value)
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        return info.min if math.isnan(value) else info.max
     return value if math.isnan(value) else max(value, torch.finfo(dtype).min)
 
 
