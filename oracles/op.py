@@ -240,12 +240,15 @@ class Bound:
     powerless      bool, to be broadcast over them: where the bound holds and says nothing, being
                    as wide as the values could be apart; None: nowhere
     or_nan         bool, to be broadcast likewise: where NaN is right, too; None: nowhere
+    replayed       bool, likewise: where the probabilistic bound is one from replays with random
+                   roundings, as the others say nothing there; None: nowhere
     """
 
     deterministic: Tensor
     probabilistic: Tensor | None
     powerless: Tensor | None = None
     or_nan: Tensor | None = None
+    replayed: Tensor | None = None
 
 
 Property = Literal["batch-invariant", "device-independent"]

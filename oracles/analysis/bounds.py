@@ -29,6 +29,7 @@ from kernel_workbench.oracles.analysis.quantities import (
 )
 from kernel_workbench.oracles.analysis.replay import addends, largest_ratio, spread
 from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, taken
+from kernel_workbench.oracles.analysis.stochastic import errors
 from kernel_workbench.oracles.analysis.trace import (
     ROUNDS,
     NoRuleError,
@@ -127,7 +128,7 @@ def bounds(
         shown: list[Tensor] | None = None
         if any(many for _, many in suspects):
             shown = spread(walk, constants, values)
-        made = []
+        made, last_dtypes = [], []
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
             # A reference may cast its output itself, by a mark, which is then the last cast.
             is_cast = node.target == ROUNDS and node.args[1:] == ("", dtype)
@@ -136,7 +137,16 @@ def bounds(
             if shown is not None:
                 bound = _looser(bound, pair, last, shown[index] * most, sure)
             made.append(bound)
-        return tuple(made)
+            last_dtypes.append(last)
+        if likely is None or all(each.powerless is None for each in made):
+            return tuple(made)
+        varying = errors(walk, constants, values)
+        if varying is None:
+            return tuple(made)
+        return tuple(
+            _replayed(*each, sizes.get(node), sure)
+            for node, *each in zip(nodes, made, pairs, varying, last_dtypes, strict=True)
+        )
 
 
 def _error_of(pair: Pair) -> Tensor:
@@ -203,6 +213,32 @@ def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: A
         return bound
     before = bound.powerless
     return replace(bound, powerless=silent if before is None else silent | before)
+
+
+def _replayed(
+    bound: Bound,
+    pair: Pair,
+    error: Tensor | None,
+    dtype: torch.dtype,
+    size: Tensor | None,
+    sure: Arithmetic,
+) -> Bound:
+    """The bound, with what replays say where the other forms have no power."""
+    silent, before = bound.powerless, bound.probabilistic
+    if silent is None or error is None or before is None:
+        return bound
+    sharper = silent & (error < _error_of(pair))
+    after = _rounded(pair.known(error), dtype, sure)
+    says_nothing = None if size is None else _silent(error, size)
+    left = silent & ~sharper
+    if says_nothing is not None:
+        left |= silent & says_nothing
+    return replace(
+        bound,
+        probabilistic=torch.where(sharper, torch.minimum(after, before), before),
+        powerless=left if bool(left.any()) else None,
+        replayed=sharper if bool(sharper.any()) else None,
+    )
 
 
 def _bound(
