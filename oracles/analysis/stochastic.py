@@ -36,10 +36,12 @@ from kernel_workbench.oracles.analysis.propagation import (
 from kernel_workbench.oracles.analysis.quantities import Known, added_up, constant_error
 from kernel_workbench.oracles.analysis.rules import SUMS
 from kernel_workbench.oracles.analysis.trace import ROUNDS
+from kernel_workbench.oracles.analysis.windows import addends_of
 from kernel_workbench.oracles.rounding import Gamma
 
 _aten = torch.ops.aten
-REPLAYS = 48
+_RUNS = 48, 32, 24, 16, 12  # replays: as many as there is room for
+_PARTS = 4  # of a sum of products, whose partial sums are looked at
 _FAILURE = 1e-6  # of an output of all elements together
 _MOST_BYTES = 4 * 2**30  # that all replays of the numbers alive at one time may take
 _CURVED = 1.25  # times what replays show: a rule that says more sees a corner
@@ -72,6 +74,9 @@ _EXACT = _overloads(
     *(_aten.neg, _aten._to_copy, _aten.sort, _aten.topk, _aten.max_pool2d_with_indices),  # noqa: SLF001
     *(_aten.max_pool3d_with_indices, _aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
 )
+_ADDED = _overloads(_aten.addmm, _aten.baddbmm)
+_CONVOLUTIONS = _overloads(_aten.convolution)
+_PRODUCTS = _ADDED | _CONVOLUTIONS | _overloads(_aten.mm, _aten.bmm)
 # Smooth in all arguments as far as errors are small: replays show what errors do.
 _LINEAR = MOVES | _NEAREST | _overloads(_aten.neg) | {ROUNDS}
 
@@ -103,10 +108,10 @@ class _Factor:
     error: float
 
     @classmethod
-    def of(cls, numbers: int, coherent: int) -> _Factor:
+    def of(cls, numbers: int, coherent: int, runs: int) -> _Factor:
         """For so many numbers of a graph together, and operations that may err to one side."""
         numbers = max(numbers, 1)
-        spread = 1 / math.sqrt(quantile(_FAILURE / (2 * numbers), REPLAYS))
+        spread = 1 / math.sqrt(quantile(_FAILURE / (2 * numbers), runs))
         squared = 2 * math.log(4 * numbers / _FAILURE) + coherent
         return cls(spread, spread * math.sqrt(squared))
 
@@ -162,7 +167,9 @@ def errors(
     Holds with probability 1 - 1e-6 for all elements of all outputs.
     """
     graph = walk.graph
-    if _bytes(walk) * (REPLAYS + 1) > _MOST_BYTES:
+    most = _bytes(walk)
+    runs = next((each for each in _RUNS if most * (each + 2) <= _MOST_BYTES), None)
+    if runs is None:
         return None
     root = replace(walk.sure, gamma=_Root(walk.sure.u, 1))
     walk = replace(walk, likely=root)
@@ -174,7 +181,7 @@ def errors(
         if isinstance(each, Tensor) and each.is_floating_point()
     )
     coherent = frozenset(filter(_is_coherent, computed))
-    replays = _Replays(walk, _Factor.of(numbers, len(coherent)), coherent)
+    replays = _Replays(walk, _Factor.of(numbers, len(coherent), runs), coherent, runs)
     made = replays.outputs(constants, values)
     return [
         None if each.runs is None else each.squares() * replays.factor.error for each in made
@@ -215,6 +222,7 @@ class _Replays:
     walk: Propagation
     factor: _Factor
     coherent: frozenset[Node]
+    runs: int
     common: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(1))
     generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
     terms: dict[Node, Terms] = field(default_factory=dict)
@@ -254,14 +262,16 @@ class _Replays:
         numbers = [x for each in node.all_input_nodes for x in _leaves(held[each])]
         exact = _computed(node, lambda each: _mapped(held[each], lambda x: x.exact))
         varies = any(x.runs is not None or x.is_open is not None for x in numbers)
-        runs = [ran(each) for each in range(REPLAYS)] if varies else None
+        runs = [ran(each) for each in range(self.runs)] if varies else None
         local = self.walk.local(
             node, exact, lambda each: _mapped(held[each], lambda x: x.exact), self.terms
         )
+        if node.target in _PRODUCTS and isinstance(local, Tensor) and not node.kwargs:
+            local = torch.minimum(local, self._of_products(node, exact, held))
         through = self._through(node, exact, held) if varies else None
         signs = None
         if node in self.coherent:
-            signs = torch.randn(REPLAYS, dtype=torch.float64, generator=self.common).tolist()
+            signs = torch.randn(self.runs, dtype=torch.float64, generator=self.common).tolist()
         if not isinstance(exact, list | tuple):
             return self._made(exact, runs, local, through, signs)
         several = local if isinstance(local, list | tuple) else [local] * len(exact)
@@ -300,7 +310,7 @@ class _Replays:
             return x
         aside = local.copysign(x.exact) if signs is not None else None
         runs = []
-        for place in range(REPLAYS):
+        for place in range(self.runs):
             chance = torch.empty(local.shape, dtype=torch.float32, device=local.device)
             chance.normal_(generator=self._generator(local.device))
             run = torch.addcmul(x.run(place), local, chance.double())
@@ -308,6 +318,25 @@ class _Replays:
                 run.add_(aside, alpha=signs[place])
             runs.append(run)
         return _Number(x.exact, runs)
+
+    def _of_products(self, node: Node, exact: Tensor, held: Mapping[Node, Any]) -> Tensor:
+        """What the roundings of a sum of products come to in an order that signs don't decide.
+
+        Of such an order a partial sum is as large as what is added up in the end, or as the root
+        of the sum of squares, times sqrt(3).
+        """
+        args: Any = map_arg(node.args, lambda each: held[each].exact)
+        product, n = _products_of(node.target, args)
+        size, arithmetic = product(lambda x: x.square(), None).mul_(3).sqrt_(), self.walk.likely
+        assert arithmetic is not None
+        bias = args[0] if node.target in _ADDED else args[2] if len(args) > 3 else None
+        if isinstance(bias, Tensor):
+            added = bias.abs() if node.target in _ADDED else _by_channel(bias.abs(), exact)
+            size = size + added
+        size = torch.maximum(size, exact.abs())
+        for place in range(1, _PARTS):
+            size = torch.maximum(size, product(lambda x: x, n * place // _PARTS).abs())
+        return size.mul_(arithmetic.growth(n + 1)).add_(2 * (n + 1) * arithmetic.eta)
 
     def _through(self, node: Node, exact: Any, held: Mapping[Node, Any]) -> Any:  # noqa: ANN401
         """What errors of the arguments do by the operation's rule; None where it is smooth."""
@@ -344,6 +373,44 @@ class _Replays:
                 return True
             return bool((x.squares() * self.factor.error < x.exact.abs() * _NEAR_POLE).all())
         return False
+
+
+def _products_of(
+    target: object, args: Any  # noqa: ANN401
+) -> tuple[Callable[[Callable[[Tensor], Tensor], int | None], Tensor], int]:
+    """The sum of products of changed factors, of the first few of them, and how many there are."""
+    if target in _CONVOLUTIONS:
+        a, w, _, stride, padding, dilation, transposed, *rest, groups = args
+        channels = w.shape[0] // groups if transposed else w.shape[1]
+        n = addends_of(w.shape, stride, dilation, groups, transposed=transposed)
+
+        def convolved(change: Callable[[Tensor], Tensor], first: int | None) -> Tensor:
+            x, y = a, w
+            if first is not None:
+                part = max(channels * first // n, 1)
+                if groups > 1 or part == channels:
+                    return x.new_zeros([])
+                x = x.narrow(1, 0, part)
+                y = y.narrow(0 if transposed else 1, 0, part)
+            made: Tensor = _aten.convolution(
+                change(x), change(y), None, stride, padding, dilation, transposed, *rest, groups
+            )
+            return made
+
+        return convolved, n
+    a, b = args[1:3] if target in _ADDED else args[:2]
+
+    def multiplied(change: Callable[[Tensor], Tensor], first: int | None) -> Tensor:
+        x, y = a, b
+        if first is not None:
+            x, y = x.narrow(-1, 0, first), y.narrow(-2, 0, first)
+        return change(x) @ change(y)
+
+    return multiplied, a.shape[-1]
+
+
+def _by_channel(bias: Tensor, out: Tensor) -> Tensor:
+    return bias.view(-1, *[1] * (out.dim() - 2))
 
 
 def _most(x: _Number) -> float:
