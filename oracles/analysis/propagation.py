@@ -113,9 +113,9 @@ def _is_nonnegative(node: Node) -> bool:
     if target is operator.getitem and nodes[0].target in _MEANS_OF_SQUARES:
         return node.args[1] == 0
     if target in _SQUARES:
-        return node.args[1] == 2  # noqa: PLR2004
+        return node.args[1] == 2
     if target in _TIMES:
-        same = len(node.args) == 2 and node.args[0] is node.args[1]  # noqa: PLR2004
+        same = len(node.args) == 2 and node.args[0] is node.args[1]
         number = next((each for each in node.args if isinstance(each, int | float)), 0.0)
         return same or (number > 0 and _is_nonnegative(nodes[0]))
     if target in _KEEPS_SIGN or (target in MOVES and len(nodes) == 1):

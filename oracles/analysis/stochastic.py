@@ -4,8 +4,8 @@ A worst case adds up magnitudes, layer by layer, and what cancels in a deep netw
 layers cost a factor of 1e5. Here the reference runs again some tens of times, each operation off by
 normal numbers as large as what its rule promises of exact arguments. What an element shows over the
 replays estimates S, the root of the sum of squares of all that roundings may do to it, sharing and
-cancellation included; and a kernel's error is within lambda S (docs/derivations/analysis.md, "Bounds
-from replays", has the proof and what it assumes).
+cancellation included; and a kernel's error is within lambda S. The proof, and what it assumes, is
+in docs/derivations/analysis.md, "Bounds from replays".
 
 Where a function isn't smooth on the scale of an error, as at the corner of a relu, and where it may
 be near a pole, its rule says what errors do, and what replays don't show of that is drawn beside.
@@ -109,7 +109,7 @@ class _Factor:
 
     @classmethod
     def of(cls, numbers: int, coherent: int, runs: int) -> _Factor:
-        """For so many numbers of a graph together, and operations that may err to one side."""
+        """For so many numbers of a graph together, and sources that may err to one side."""
         numbers = max(numbers, 1)
         spread = 1 / math.sqrt(quantile(_FAILURE / (2 * numbers), runs))
         squared = 2 * math.log(4 * numbers / _FAILURE) + coherent
@@ -151,6 +151,16 @@ class _Number:
         return Known(self.exact, self.squares() * factor)
 
 
+def _drawn(
+    shape: torch.Size, device: torch.device, generators: dict[torch.device, torch.Generator]
+) -> Tensor:
+    """Normal numbers, the next of a device."""
+    if device not in generators:
+        generators[device] = torch.Generator(device).manual_seed(0)
+    chance = torch.empty(shape, dtype=torch.float32, device=device)
+    return chance.normal_(generator=generators[device]).double()
+
+
 def _root(exact: Tensor, runs: Sequence[Tensor]) -> Tensor:
     total = torch.zeros_like(exact)
     for run in runs:
@@ -180,12 +190,11 @@ def errors(
         for each in tree_leaves(node.meta.get("val"))
         if isinstance(each, Tensor) and each.is_floating_point()
     )
-    coherent = frozenset(filter(_is_coherent, computed))
-    replays = _Replays(walk, _Factor.of(numbers, len(coherent), runs), coherent, runs)
+    coherent = {node: _source(node) for node in computed if _is_coherent(node)}
+    sources = len(set(coherent.values()))
+    replays = _Replays(walk, _Factor.of(numbers, sources, runs), coherent, runs)
     made = replays.outputs(constants, values)
-    return [
-        None if each.runs is None else each.squares() * replays.factor.error for each in made
-    ]
+    return [None if each.runs is None else each.squares() * replays.factor.error for each in made]
 
 
 def _is_coherent(node: Node) -> bool:
@@ -196,6 +205,12 @@ def _is_coherent(node: Node) -> bool:
         return True
     numbers = tree_leaves((node.args, node.kwargs))
     return any(isinstance(each, float) and constant_error(each) > 0 for each in numbers)
+
+
+def _source(node: Node) -> object:
+    """What errs to one side: the same function, or the same constants, in all places alike."""
+    numbers = tree_leaves((node.args, node.kwargs))
+    return node.target, *(each for each in numbers if isinstance(each, float))
 
 
 def _bytes(walk: Propagation) -> int:
@@ -221,20 +236,14 @@ class _Replays:
 
     walk: Propagation
     factor: _Factor
-    coherent: frozenset[Node]
+    coherent: Mapping[Node, object]
     runs: int
+    signs: dict[object, list[float]] = field(default_factory=dict)
     common: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(1))
     generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
     terms: dict[Node, Terms] = field(default_factory=dict)
 
-    def _generator(self, device: torch.device) -> torch.Generator:
-        if device not in self.generators:
-            self.generators[device] = torch.Generator(device).manual_seed(0)
-        return self.generators[device]
-
-    def outputs(
-        self, constants: Mapping[str, Tensor], values: Sequence[Tensor]
-    ) -> list[_Number]:
+    def outputs(self, constants: Mapping[str, Tensor], values: Sequence[Tensor]) -> list[_Number]:
         """The outputs, of values in float64 for the graph's placeholders."""
         graph, held = self.walk.graph, dict[Node, Any]()
         given, done = zip(values, self.walk.ranges, strict=True), last_uses(graph)
@@ -269,9 +278,7 @@ class _Replays:
         if node.target in _PRODUCTS and isinstance(local, Tensor) and not node.kwargs:
             local = torch.minimum(local, self._of_products(node, exact, held))
         through = self._through(node, exact, held) if varies else None
-        signs = None
-        if node in self.coherent:
-            signs = torch.randn(self.runs, dtype=torch.float64, generator=self.common).tolist()
+        signs = self._signs(self.coherent[node]) if node in self.coherent else None
         if not isinstance(exact, list | tuple):
             return self._made(exact, runs, local, through, signs)
         several = local if isinstance(local, list | tuple) else [local] * len(exact)
@@ -311,13 +318,19 @@ class _Replays:
         aside = local.copysign(x.exact) if signs is not None else None
         runs = []
         for place in range(self.runs):
-            chance = torch.empty(local.shape, dtype=torch.float32, device=local.device)
-            chance.normal_(generator=self._generator(local.device))
-            run = torch.addcmul(x.run(place), local, chance.double())
+            chance = _drawn(local.shape, local.device, self.generators)
+            run = torch.addcmul(x.run(place), local, chance)
             if aside is not None and signs is not None:
                 run.add_(aside, alpha=signs[place])
             runs.append(run)
         return _Number(x.exact, runs)
+
+    def _signs(self, source: object) -> list[float]:
+        """To which side a source of errors errs, in all replays."""
+        if source not in self.signs:
+            drawn = torch.randn(self.runs, dtype=torch.float64, generator=self.common)
+            self.signs[source] = drawn.tolist()
+        return self.signs[source]
 
     def _of_products(self, node: Node, exact: Tensor, held: Mapping[Node, Any]) -> Tensor:
         """What the roundings of a sum of products come to in an order that signs don't decide.
@@ -376,7 +389,8 @@ class _Replays:
 
 
 def _products_of(
-    target: object, args: Any  # noqa: ANN401
+    target: object,
+    args: Any,  # noqa: ANN401
 ) -> tuple[Callable[[Callable[[Tensor], Tensor], int | None], Tensor], int]:
     """The sum of products of changed factors, of the first few of them, and how many there are."""
     if target in _CONVOLUTIONS:
