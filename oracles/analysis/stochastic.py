@@ -45,6 +45,7 @@ _PARTS = 4  # of a sum of products, whose partial sums are looked at
 _FAILURE = 1e-6  # of an output of all elements together
 _MOST_BYTES = 4 * 2**30  # that all replays of the numbers alive at one time may take
 _CURVED = 1.25  # times what replays show: a rule that says more sees a corner
+_ALIKE = "addends that are all but equal"
 _NEAR_POLE = 1 / 16  # of a number: an error that large may not be taken for small
 _WIDE = 1 / 8  # an error of an exponent that may not be taken for small
 
@@ -55,6 +56,14 @@ class _Root(Gamma):
     @property
     def _factor(self) -> float:
         return 1.0
+
+
+class _Nothing(Gamma):
+    """No roundings of sums: what a rule still says is of addends that are all but equal."""
+
+    @property
+    def _factor(self) -> float:
+        return 0.0
 
 
 def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
@@ -183,6 +192,7 @@ def errors(
         return None
     root = replace(walk.sure, gamma=_Root(walk.sure.u, 1))
     walk = replace(walk, likely=root)
+    without_sums = replace(walk, likely=replace(root, gamma=_Nothing(walk.sure.u, 1)))
     computed = [node for node in graph.nodes if node.op == "call_function"]
     numbers = sum(
         each.numel()
@@ -191,8 +201,9 @@ def errors(
         if isinstance(each, Tensor) and each.is_floating_point()
     )
     coherent = {node: _source(node) for node in computed if _is_coherent(node)}
-    sources = len(set(coherent.values()))
-    replays = _Replays(walk, _Factor.of(numbers, sources, runs), coherent, runs)
+    sources = len({*coherent.values(), _ALIKE})
+    factor = _Factor.of(numbers, sources, runs)
+    replays = _Replays(walk, factor, without_sums, coherent, runs)
     made = replays.outputs(constants, values)
     return [None if each.runs is None else each.squares() * replays.factor.error for each in made]
 
@@ -236,8 +247,10 @@ class _Replays:
 
     walk: Propagation
     factor: _Factor
+    without_sums: Propagation
     coherent: Mapping[Node, object]
     runs: int
+    source: object = None
     signs: dict[object, list[float]] = field(default_factory=dict)
     common: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(1))
     generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
@@ -275,18 +288,41 @@ class _Replays:
         local = self.walk.local(
             node, exact, lambda each: _mapped(held[each], lambda x: x.exact), self.terms
         )
-        if node.target in _PRODUCTS and isinstance(local, Tensor) and not node.kwargs:
-            local = torch.minimum(local, self._of_products(node, exact, held))
         through = self._through(node, exact, held) if varies else None
-        signs = self._signs(self.coherent[node]) if node in self.coherent else None
         if not isinstance(exact, list | tuple):
-            return self._made(exact, runs, local, through, signs)
+            alike = self._alike(node, exact, local, held)
+            if node.target in _PRODUCTS and isinstance(local, Tensor) and not node.kwargs:
+                least = torch.minimum(local, self._of_products(node, exact, held))
+                local = least if alike is None else torch.where(alike > 0, local, least)
+            return self._made(exact, runs, local, through, alike)
         several = local if isinstance(local, list | tuple) else [local] * len(exact)
         parts = through if isinstance(through, list | tuple) else [through] * len(exact)
+        alike = self._alike(node, exact, local, held)
+        alikes = alike if isinstance(alike, list | tuple) else [alike] * len(exact)
         return [
-            self._made(x, None if runs is None else [r[place] for r in runs], *rest, signs)
-            for place, (x, *rest) in enumerate(zip(exact, several, parts, strict=True))
+            self._made(x, None if runs is None else [r[place] for r in runs], *rest)
+            for place, (x, *rest) in enumerate(zip(exact, several, parts, alikes, strict=True))
         ]
+
+    def _alike(self, node: Node, exact: Any, local: Any, held: Mapping[Node, Any]) -> Any:  # noqa: ANN401
+        """What may be to one side: of a function all, of a sum that of addends alike; or None."""
+        self.source = self.coherent.get(node, _ALIKE)
+        if node in self.coherent:
+            return local
+        if node.target not in SUMS or local is None:
+            return None
+        left = self.without_sums.local(
+            node, exact, lambda each: _mapped(held[each], lambda x: x.exact), self.terms
+        )
+
+        def part(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+            if one is None or other is None:
+                return None
+            return torch.where(other > one / 2, one, 0.0)
+
+        if isinstance(local, list | tuple):
+            return [part(*each) for each in zip(local, left, strict=True)]
+        return part(local, left)
 
     def _made(
         self,
@@ -294,7 +330,7 @@ class _Replays:
         runs: list[Tensor] | None,
         local: Tensor | None,
         through: Tensor | None,
-        signs: list[float] | None,
+        alike: Tensor | None,
     ) -> _Number:
         """A result of replays, off by an operation's own errors."""
         if not exact.is_floating_point():
@@ -306,22 +342,24 @@ class _Replays:
             if bool(missed.any()):
                 beside = torch.where(missed, through, 0.0) / self.factor.reach
                 made = self._off(made, beside, None)
-        return self._off(made, local, signs)
+        return self._off(made, local, alike)
 
-    def _off(self, x: _Number, local: Tensor | None, signs: list[float] | None) -> _Number:
+    def _off(self, x: _Number, local: Tensor | None, alike: Tensor | None) -> _Number:
         """The number, in each replay off by a normal number times `local`, and a common one."""
         if not isinstance(local, Tensor) or not x.exact.is_floating_point():
             return x
         local = local.to(x.exact.device).expand(x.exact.shape)
         if not bool(local.any()):
             return x
-        aside = local.copysign(x.exact) if signs is not None else None
+        aside = None
+        if isinstance(alike, Tensor) and bool(alike.any()):
+            aside = alike.to(x.exact.device).expand(x.exact.shape).copysign(x.exact)
         runs = []
         for place in range(self.runs):
             chance = _drawn(local.shape, local.device, self.generators)
             run = torch.addcmul(x.run(place), local, chance)
-            if aside is not None and signs is not None:
-                run.add_(aside, alpha=signs[place])
+            if aside is not None:
+                run.add_(aside, alpha=self._signs(self.source)[place])
             runs.append(run)
         return _Number(x.exact, runs)
 

@@ -188,3 +188,25 @@ def test_number_below_the_corner_of_a_relu_has_a_bound_above_zero() -> None:
     assert bound.probabilistic is not None
     assert bool((truth(_cut_off, inputs)[0][0] < reach[0]).all())
     assert bool((bound.probabilistic[0] > 0.2 * reach[0]).all())
+
+
+def _repeated(x: Tensor, w: Tensor) -> Tensor:
+    for layer in range(_LAYERS):
+        x = torch.exp(-(x @ w[layer]).square() / 2) * 2 - 1
+    return x
+
+
+def test_bound_of_replays_holds_for_sums_of_equal_addends() -> None:
+    """Their roundings are to one side: added up in turn they come to n u, in each layer."""
+    width = 512
+    inputs = {"x": torch.full((8, width), 0.3), "w": torch.full((_LAYERS, width, width), 1.1)}
+    inputs["w"] /= width
+    (exact,), (bound,) = (
+        truth(_repeated, inputs),
+        bounds(_repeated, inputs, Numerics(), (torch.float32,)),
+    )
+    x = inputs["x"]
+    for w in inputs["w"]:
+        x = torch.exp(-_in_turn(x, w).square() / 2) * 2 - 1
+    judged = bound.deterministic if bound.probabilistic is None else bound.probabilistic
+    assert bool(((x - exact).abs() <= judged).all())
