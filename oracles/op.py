@@ -322,6 +322,8 @@ class Bound:
                    as wide as the values could be apart; None: nowhere
     or_nan         bool, to be broadcast likewise: where NaN is right, too; None: nowhere
     chosen         of indices what they are judged by, in place of a distance; None: a distance is
+    replayed       bool, likewise: where the probabilistic bound is one from replays with random
+                    roundings, as the others say nothing there; None: nowhere
     """
 
     deterministic: Tensor
@@ -329,6 +331,7 @@ class Bound:
     powerless: Tensor | None = None
     or_nan: Tensor | None = None
     chosen: Chosen | None = None
+    replayed: Tensor | None = None
 
 
 Property = Literal["batch-invariant", "device-independent"]

@@ -30,6 +30,17 @@ from kernel_workbench.oracles.analysis.trace import CODES, ROUNDS, NoRuleError, 
 from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
+
+
+def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
+    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
+
+
+_ADDITIONS = _overloads(_aten.add)
+_SQUARES = _overloads(_aten.pow)
+_TIMES = _overloads(_aten.mul)
+_MEANS_OF_SQUARES = _overloads(_aten.var, _aten.var_mean)
+_KEEPS_SIGN = _overloads(_aten.sum, _aten.mean)
 SOURCES = {"placeholder", "get_attr"}  # operations of nodes that aren't computed
 _MOST_SAID = 300  # characters of an error of torch's
 _SMALL = 16  # times fewer numbers: such values can be kept
@@ -83,6 +94,34 @@ def count_sums(graph: Graph) -> int:
             count += result.numel() // (result.shape[node.args[2]] or 1 if rows else 1)
     _, more = trees(graph)
     return count + more
+
+
+def least_of(node: Any) -> float:  # noqa: ANN401
+    """What no sound kernel has less of: of a variance and a positive number that number; or 0."""
+    if node.target in MOVES and len(node.all_input_nodes) == 1:
+        return least_of(node.all_input_nodes[0])
+    if node.target not in _ADDITIONS:
+        return 0.0
+    numbers = [each for each in node.args if isinstance(each, int | float)]
+    nodes = node.all_input_nodes
+    is_plain = len(numbers) == 1 and numbers[0] > 0 and len(nodes) == 1 and not node.kwargs
+    return numbers[0] * (1 - 2.0**-20) if is_plain and _is_nonnegative(nodes[0]) else 0.0
+
+
+def _is_nonnegative(node: Node) -> bool:
+    """Whether a kernel has no number below 0: squares, variances, and sums of such."""
+    target, nodes = node.target, node.all_input_nodes
+    if target is operator.getitem and nodes[0].target in _MEANS_OF_SQUARES:
+        return node.args[1] == 0
+    if target in _SQUARES:
+        return node.args[1] == 2
+    if target in _TIMES:
+        same = len(node.args) == 2 and node.args[0] is node.args[1]
+        number = next((each for each in node.args if isinstance(each, int | float)), 0.0)
+        return same or (number > 0 and _is_nonnegative(nodes[0]))
+    if target in _KEEPS_SIGN or (target in MOVES and len(nodes) == 1):
+        return _is_nonnegative(nodes[0])
+    return target in _MEANS_OF_SQUARES and len(nodes) == 1
 
 
 def output_nodes(graph: Graph) -> tuple[Node, ...]:
@@ -343,6 +382,8 @@ class Propagation:
                 f"{self.where(node)}: {function_of(node)} has no rule for its errors; write it in "
                 "operations that have one (docs/derivations/analysis.md)"
             )
+        if target == _aten.rsqrt.default:
+            args[0].of_value["least"] = least_of(node.args[0])
         try:
             return found(arithmetic, out, *args, **kwargs)
         except UnknownError as error:

@@ -390,8 +390,12 @@ def log_shrunk(error: Tensor, value: Tensor) -> Tensor:
 @rule("rsqrt", poles=True)
 def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
-    through = None
-    if a.error is not None:
+    through, least = None, a.of_value.get("least", 0.0)
+    if a.error is not None and least > 0:  # it falls everywhere, and a is no less
+        low = (a.value - a.error).clamp_(min=least).minimum(a.value)
+        through = low.rsqrt_().sub_(out.value)
+        through = through.maximum(out.value - (a.value + a.error).rsqrt_())
+    elif a.error is not None:
         through = log_shrunk(a.error, a.value).mul_(-_HALF).expm1_().mul_(out.value)
     return arithmetic.rounded(out, through, 1.5 * EPS_DIVISION / arithmetic.u)  # as 1 / sqrt(a)
 

@@ -71,6 +71,10 @@ class OutputError(SchemaLine):
     powerless: Whole = Field(
         default=0, description="elements whose bound is so wide that it says nothing of them"
     )
+    replayed: Whole = Field(
+        default=0,
+        description="elements whose probabilistic bound is one of replays with random roundings",
+    )
     worst_emulation: Annotated[float | None, RowField(unit="1")] = Field(
         default=None,
         description="a block's errors over the most that an emulation's allow; None: not compared",

@@ -33,6 +33,8 @@ from kernel_workbench.suites.interpreter.strict import masked_lanes
 from kernel_workbench.suites.sandbox.call import Call
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kernel_workbench.suites.accuracy.blocks import Block
 
 _OF_VALUES: tuple[Rule, ...] = (
@@ -230,7 +232,12 @@ def _measured(found: Findings) -> OutputError:
         elements=found.output.first.numel(),
         unjudged=found.unjudged,
         powerless=found.powerless,
+        replayed=_count(found.output.bound.replayed),
     )
+
+
+def _count(mask: Tensor | None) -> int:
+    return 0 if mask is None else int(mask.count_nonzero())
 
 
 def _failure(found: Findings) -> tuple[Rule, str] | None:
@@ -250,6 +257,8 @@ def _failure(found: Findings) -> tuple[Rule, str] | None:
         return "deterministic bound", f"{output.name}{worst.text}, {excess}{more}"
     if output.bound.probabilistic is not None and not likely.badness <= 1.0:
         excess = f"{likely.badness:.3g} times the probabilistic bound {likely.likely:.3g}"
+        if output.bound.replayed is not None and bool(output.bound.replayed[likely.place]):
+            excess += ", which is one of replays with random roundings"
         more = extent(output, "unlikely", "are beyond it")
         return "probabilistic bound", f"{output.name}{likely.text}, {excess}{more}"
     if found.block is not None and not found.block.ratio <= 1.0:
