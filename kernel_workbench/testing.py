@@ -146,7 +146,7 @@ def bound(
     bounds = subject.bounds(
         numerics or Numerics(), {name: output_dtype for name in subject.outputs if output_dtype}
     )
-    tolerances = {name: _tolerance(each) for name, each in bounds.items()}
+    tolerances = {name: _tolerance(one) for name, one in bounds.items()}
     return tolerances if len(tolerances) > 1 else next(iter(tolerances.values()))
 
 
@@ -274,10 +274,10 @@ def _served(
         weight_dtypes=(torch.float32, torch.float16, torch.bfloat16),
         strides="contiguous",
     )
-    held = domain or plain
+    asked_domain = domain or plain
 
     def serves(case: Case) -> bool:
-        if held.reject(case, sm, place) is not None:
+        if asked_domain.reject(case, sm, place) is not None:
             return False
         if place == "cuda":
             return True
@@ -360,7 +360,9 @@ class _OfFunction:
 
     def forms(self, outputs: Mapping[str, Tensor | None]) -> dict[str, OutputForm]:
         """Return the shapes of the truth in the dtypes that the kernel chose."""
-        shapes = dict(zip(self.outputs, (tuple(each.shape) for each in self.exact), strict=True))
+        shapes = dict(
+            zip(self.outputs, (tuple(tensor.shape) for tensor in self.exact), strict=True)
+        )
         return {
             name: OutputForm(shape, value.dtype)
             for name, shape in shapes.items()
@@ -371,16 +373,16 @@ class _OfFunction:
         return dict(zip(self.outputs, self.exact, strict=True))
 
     def bounds(self, numerics: Numerics, dtypes: Mapping[str, torch.dtype]) -> dict[str, Bound]:
-        tensors = [each for each in self.arguments.values() if isinstance(each, Tensor)]
-        first = next((each.dtype for each in tensors if each.is_floating_point()), torch.float32)
+        tensors = [value for value in self.arguments.values() if isinstance(value, Tensor)]
+        first = next((x.dtype for x in tensors if x.is_floating_point()), torch.float32)
         packed = {
             name: value.contiguous() if isinstance(value, Tensor) else value
             for name, value in self.arguments.items()
         }
         wanted = [dtypes.get(name, first) for name in self.outputs]
         with one_sentence(self.function, f"{self.name}: to follow its errors failed"):
-            found = analysis.bounds(self.function, packed, numerics, wanted)
-        return _cautious(dict(zip(self.outputs, found, strict=True)), self.arguments)
+            derived = analysis.bounds(self.function, packed, numerics, wanted)
+        return _cautious(dict(zip(self.outputs, derived, strict=True)), self.arguments)
 
 
 _Subject = _OfOp | _OfFunction
@@ -419,14 +421,14 @@ def _cautious(bounds: dict[str, Bound], arguments: Mapping[str, object]) -> dict
     """Return the bounds, deterministic ones alone where roundings may repeat."""
     if values_vary(arguments):
         return bounds
-    return {name: replace(each, probabilistic=None) for name, each in bounds.items()}
+    return {name: replace(one, probabilistic=None) for name, one in bounds.items()}
 
 
-def _tolerance(each: Bound) -> Tensor:
+def _tolerance(one: Bound) -> Tensor:
     """Return the bound that decides, element by element: both must hold."""
-    if each.probabilistic is None:
-        return each.deterministic
-    return torch.minimum(each.deterministic, each.probabilistic)
+    if one.probabilistic is None:
+        return one.deterministic
+    return torch.minimum(one.deterministic, one.probabilistic)
 
 
 def _named(subject: _Subject, outputs: Result) -> dict[str, Tensor | None] | str:
@@ -452,7 +454,7 @@ def _wrong_form(
 ) -> str | None:
     """Return what is wrong with the form of outputs; None where nothing is."""
     shapes = subject.truth() if isinstance(subject, _OfFunction) else {}
-    tensors = [each for each in subject.arguments.values() if isinstance(each, Tensor)]
+    tensors = [value for value in subject.arguments.values() if isinstance(value, Tensor)]
     for name, value in outputs.items():
         if not isinstance(value, Tensor):
             if name not in forms and value is None and name not in shapes:
@@ -497,7 +499,7 @@ def _problem_of(subject: _Subject, outputs: Result, numerics: Numerics) -> str |
         return f"{subject.name}: wrong outputs: {wrong}"
     _check_updates(subject, named)
     tensors = {name: value.detach() for name, value in named.items() if value is not None}
-    own = {name: each.dtype for name, each in tensors.items()}
+    own = {name: tensor.dtype for name, tensor in tensors.items()}
     dtypes = own if isinstance(subject, _OfFunction) else {}
     verdict = _verdict(subject.truth(), subject.bounds(numerics, dtypes), tensors, numerics)
     if verdict.status == "no power":

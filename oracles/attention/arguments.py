@@ -66,37 +66,37 @@ def case_from(op: str, arguments: Inputs) -> Case:
 
 def _options(op: str, arguments: Inputs, sizes: dict[str, int]) -> set[str]:
     """Return the options that arguments stand for, and put what they bring into `sizes`."""
-    passed = {name: value for name, value in arguments.items() if name in Options._fields}
-    said = Options.of(passed)
-    for name, limit in zip(("left", "right"), said.window or (None, None), strict=True):
+    keywords = {name: value for name, value in arguments.items() if name in Options._fields}
+    passed = Options.of(keywords)
+    for name, limit in zip(("left", "right"), passed.window or (None, None), strict=True):
         if limit is not None and limit < 0:
             raise ArgumentsError(f"{op}: window's {name} limit is {limit}; write None for no limit")
         if limit is not None:
             sizes[f"window_{name}"] = limit
     has = {
-        "causal": said.causal,
-        "bottom_right": said.corner == "bottom_right"
-        and (said.causal or said.window is not None or said.alibi_slopes is not None),
-        "bias": said.bias is not None,
-        "alibi": said.alibi_slopes is not None,
-        "softcap": said.softcap is not None,
-        "sink": said.sink is not None,
-        "dropout": said.dropout_p > 0,
-        "varlen": said.cu_seqlens_q is not None,
-        "scale": said.scale is not None,
+        "causal": passed.causal,
+        "bottom_right": passed.corner == "bottom_right"
+        and (passed.causal or passed.window is not None or passed.alibi_slopes is not None),
+        "bias": passed.bias is not None,
+        "alibi": passed.alibi_slopes is not None,
+        "softcap": passed.softcap is not None,
+        "sink": passed.sink is not None,
+        "dropout": passed.dropout_p > 0,
+        "varlen": passed.cu_seqlens_q is not None,
+        "scale": passed.scale is not None,
     }
     options = {name for name, holds in has.items() if holds}
-    if said.bias is not None and said.bias.ndim == 4:
+    if passed.bias is not None and passed.bias.ndim == 4:
         over = {"batch": ("b", 0), "heads": ("h_q", 1), "queries": ("s_q", 2)}
         for word, (size, axis) in over.items():
-            if said.bias.shape[axis] == 1 != sizes[size]:
+            if passed.bias.shape[axis] == 1 != sizes[size]:
                 options.add(f"bias_over_{word}")
-    if said.cu_seqlens_q is not None:
-        sizes["b"] = said.cu_seqlens_q.numel() - 1
-        sizes["s_q"] = said.max_seqlen_q or 0
-        sizes["s_kv"] = said.max_seqlen_k or 0
+    if passed.cu_seqlens_q is not None:
+        sizes["b"] = passed.cu_seqlens_q.numel() - 1
+        sizes["s_q"] = passed.max_seqlen_q or 0
+        sizes["s_kv"] = passed.max_seqlen_k or 0
     scored = [required(arguments, name) for name in ("q", "k", "v")]
-    if "dropout" in options and not all(bool(each.isfinite().all()) for each in scored):
+    if "dropout" in options and not all(bool(x.isfinite().all()) for x in scored):
         # A kernel that selects has 0 where one that multiplies by the mask has NaN.
         raise ArgumentsError(
             f"{op}: with dropout nothing says what a pair that isn't finite and is dropped gives; "
@@ -112,5 +112,7 @@ def _check_sequences(case: Case, arguments: Inputs) -> None:
         ends = optional(arguments, name)
         if ends is None and lengths:
             raise ArgumentsError(f"{case.op} needs the argument {name} beside the other one")
-        if isinstance(ends, Tensor) and ends.diff().tolist() != [each[size] for each in lengths]:
+        if isinstance(ends, Tensor) and ends.diff().tolist() != [
+            sequence[size] for sequence in lengths
+        ]:
             raise ArgumentsError(f"{case.op}: {_PACKED}")

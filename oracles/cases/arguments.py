@@ -60,9 +60,9 @@ def check_dtype(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
 def dtype_of(op: str, name: str, tensor: Tensor) -> torch.dtype:
     """Return a tensor's dtype, one of those that cases have. Raises ArgumentsError."""
     if tensor.dtype not in DTYPES:
-        known = ", ".join(map(dtype_name, DTYPES))
+        names = ", ".join(map(dtype_name, DTYPES))
         raise ArgumentsError(
-            f"{op}: {name} is {dtype_name(tensor.dtype)}, and bounds are derived for {known}"
+            f"{op}: {name} is {dtype_name(tensor.dtype)}, and bounds are derived for {names}"
         )
     return tensor.dtype
 
