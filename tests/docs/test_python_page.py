@@ -45,10 +45,11 @@ def test_tests_of_the_page_pass(tmp_path: Path) -> None:
     """The blocks with tests are one file, which pytest runs without any option."""
     tests = [block for block in _BLOCKS if "def test_" in block]
     (tmp_path / "test_mine.py").write_text("\n".join(tests))
-    done = _python("-m", "pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path)
+    plugin = ("-p", "kernel_workbench.pytest_plugin")
+    done = _python("-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, folder=tmp_path)
     assert done.returncode == 0, done.stdout
-    assert len(tests) == 3
-    assert " passed" in done.stdout
+    assert len(tests) == 4
+    assert "test_mine.py::test_my_softmax: " in done.stdout
 
 
 @pytest.mark.parametrize("name", report_reference.PAGES)
