@@ -442,6 +442,10 @@ def _flip_(tensor: Tensor, factors: Iterable[Tensor]) -> None:
         bits[once].bitwise_xor_(factor.to(bits.device).to(kind) * sign)
 
 
+class ArgumentsError(ValueError):
+    """Arguments that an op can't have; the message is one sentence for the user."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputForm:
     """The shape and dtype that an output must have."""
@@ -592,6 +596,10 @@ class Op:
                divided by, or a logarithm
     unaligned  arguments with rows whose alignment chooses no variant of a kernel
     gpu_options    options whose truth a GPU alone can make
+
+    For arguments that the op didn't draw:
+    case_from      (arguments of a kernel) -> the case that has their sizes, dtypes and options;
+                   raises ArgumentsError. None: the op judges the arguments that it draws alone
     """
 
     name: str
@@ -625,6 +633,7 @@ class Op:
     nonzero: frozenset[str] = frozenset()
     unaligned: frozenset[str] = frozenset()
     gpu_options: frozenset[str] = frozenset()
+    case_from: Callable[[Inputs], Case] | None = None
 
     def found_signs(self) -> list[Any] | None:
         """What `signs` go by where the oracle was asked for it, in JSON; None where it wasn't."""

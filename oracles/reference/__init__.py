@@ -50,6 +50,7 @@ from kernel_workbench.oracles.op import (
     required,
 )
 from kernel_workbench.oracles.reference import batches, symmetries
+from kernel_workbench.oracles.reference.arguments import case_from
 from kernel_workbench.oracles.reference.cases import (
     EQUAL,
     allowed_of,
@@ -851,6 +852,7 @@ def op_of_reference(reference: Reference) -> ReferenceOp:
             if each.kind == torch.float32 and len(each.axes) < rank
         ),
         nonzero=reference.nonzero,
+        case_from=partial(case_from, reference.name, signature, tuple(sizes)),
     )
 
     @cache

@@ -32,6 +32,7 @@ from kernel_workbench.suites.accuracy.coverage import (
 )
 from kernel_workbench.suites.accuracy.own_cases import own_cases
 from kernel_workbench.suites.accuracy.pages import keep_freed_pages
+from kernel_workbench.suites.accuracy.quick_cases import MOST_CASES, quick_cases
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.interpreter import repairs
 from kernel_workbench.suites.run import shards
@@ -186,10 +187,12 @@ class Accuracy(VerdictSuite):
         self.judge = self.run_of(FURTHER, every_configuration=every, signs=options.signs)
         self.judge.tells_configurations = options.every_configuration
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
+        if options.quick:
+            self.cases = self._quick_cases(kernels)
         if options.known:
             lines = Path(options.known).read_text().splitlines()
             self.own_cases = tuple(case_of(json.loads(each)) for each in lines)
-        elif not options.case and not options.cases:
+        elif not options.case and not options.cases and not options.quick:
             self.own_cases = self._own_cases(kernels)
         self.cases += self.own_cases
         tried = {case.op for case in self.cases}
@@ -209,6 +212,21 @@ class Accuracy(VerdictSuite):
             of_kernel = (case for other, case in pairs if other is kernel and self._is_mine(case))
             self.judge.learn(kernel, of_kernel)
         return pairs
+
+    def _quick_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
+        """Return a few cases of each op that a kernel serves; of none, cases of its own domain."""
+        chosen: list[Case] = []
+        for name, op in {kernel.op.name: kernel.op for kernel in kernels}.items():
+            own = [kernel for kernel in kernels if kernel.op.name == name]
+            listed = [case for case in self.cases if case.op == name]
+            for kernel in own:
+                self.judge.learn(kernel, listed)
+
+            def serves(case: Case, own: Sequence[Kernel] = own) -> bool:
+                return any(self.judge.refusal(kernel, case) is None for kernel in own)
+
+            chosen += quick_cases(op, listed, serves) or self._own_cases(own)[:MOST_CASES]
+        return tuple(chosen)
 
     def _is_mine(self, case: Case) -> bool:
         """Return whether this process tries the case."""

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Literal
 from kernel_workbench.oracles.op import Bound, Numerics, Outputs
 from kernel_workbench.reports.record import OutputError, Rule
 from kernel_workbench.suites.accuracy.elements import Element, Findings, Output, extent
-from kernel_workbench.suites.interpreter.strict import masked_lanes
 from kernel_workbench.suites.sandbox.call import Call
 
 if TYPE_CHECKING:
@@ -172,6 +171,9 @@ def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Ver
     """`verdict`, or that it comes of these loads, where it isn't so if their lanes read zeros."""
     if verdict.rule not in _OF_VALUES or not loads:
         return verdict
+    # It imports triton, which the judge of a user's own test does without.
+    from kernel_workbench.suites.interpreter.strict import masked_lanes  # noqa: PLC0415
+
     other = on_zeros()
     finite = verdict.rule == "non-finite values" and other.rule != verdict.rule
     if other.rule is not None and not finite:  # something else is wrong, and these may not be

@@ -222,6 +222,17 @@ class CaseOptions(JudgedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """Options of a suite for the program that starts the run."""
+
+    json: bool = option(
+        "--json",
+        "print one JSON object to stdout, as docs/reference/report.md says; all else to stderr",
+        late=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SanitizeOptions(CaseOptions):
     """Options of `sanitize`, a run of accuracy under compute-sanitizer."""
 
@@ -240,7 +251,7 @@ class SanitizeOptions(CaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallingOptions(JudgedOptions, ListingOptions):
+class CallingOptions(JudgedOptions, ListingOptions, ProgramOptions):
     """Options of a suite that calls kernels in processes of their own."""
 
     device: str = option(
@@ -281,6 +292,12 @@ class PlannedOptions(CallingOptions, CaseOptions):
         "default a secret",
         type=whole_number(0, _SECRET),
     )
+    max_seconds: float | None = option(
+        "--max-seconds S",
+        "end before the next row once the run has taken so long; rows that are left are missing",
+        late=True,
+        type=number(0.1, _WEEK_S),
+    )
     # Of a run that another one started: pairs that it needn't try.
     done: str | None = option("--done PAIRS", argparse.SUPPRESS)
 
@@ -317,6 +334,11 @@ class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
         "tell which pairs of layouts, values, options, sizes and dtypes met in each kernel's "
         "cases; takes up to some seconds a kernel",
     )
+    quick: bool = option(
+        "--quick",
+        "a dozen small cases of each op, as different as they can be: for a kernel that is edited",
+    )
+    fail_fast: bool = option("--fail-fast", "end at the first row that fails, as -x does")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,9 +82,12 @@ class Session(Generic[PairRow]):
         self.op_failures: list[str] = []
         self.also_failed = False
         self._failed = self._beside = self._short = 0
+        self._stopped = ""  # why the run ended before its last row, as --max-seconds asked
         self._left_out: str | None = None  # the name of a row that -k leaves out
         self._failed_before: earlier_run.FailedRows | None = None
         self._parent = os.getppid()
+        if getattr(self.options, "fail_fast", False):
+            config.option.maxfail = 1
 
     def _files(self) -> list[Path]:
         data = (*self.options.workloads, *self.options.cases)
@@ -369,6 +372,8 @@ class Session(Generic[PairRow]):
                     if self._failed - before >= most:
                         session.shouldfail = "enough rows failed"
                         break
+                    if self._end_in_time(session):
+                        break
         finally:
             self.errors += processes.problems
             self.op_failures += processes.op_failures
@@ -380,6 +385,23 @@ class Session(Generic[PairRow]):
             pytest.exit("the run that this process belongs to is gone")
         last = f", {self.record.rows[-1].kernel}" if self.record.rows else ""
         self.progress.advance(f"{self.failures()}{last}")
+
+    def _end_in_time(self, session: pytest.Session) -> bool:
+        """End the run before its next row where it has taken as long as it may."""
+        options = self.options
+        most = options.max_seconds if isinstance(options, PlannedOptions) else None
+        # A run ends its shares itself.
+        if most is None or self.suite.share is not None:
+            return False
+        if time.monotonic() - self.started >= most:
+            self._stopped = f"--max-seconds: it took {most:g} s"
+            session.shouldstop = self._stopped
+        return bool(self._stopped)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Leave a row out that comes after the run's time."""
+        return True if self.record is not None and self._end_in_time(item.session) else None
 
     def failures(self) -> str:
         """What has failed by now; that of baselines apart, since it fails no run."""
@@ -423,8 +445,13 @@ class Session(Generic[PairRow]):
         stopped = None
         if session.shouldfail:
             most = self.config.option.maxfail
-            stopped = "-x: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
+            first = "--fail-fast" if getattr(self.options, "fail_fast", False) else "-x"
+            stopped = f"{first}: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
             session._shouldfail = False  # noqa: SLF001 (pytest would say it below the report)
+        if self._stopped:
+            stopped = self._stopped
+            session._shouldstop = False  # noqa: SLF001 (likewise)
+            exitstatus = pytest.ExitCode.OK
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
         self.record.interrupted |= interrupted
         suite_failed = exitstatus == pytest.ExitCode.INTERNAL_ERROR
@@ -432,7 +459,8 @@ class Session(Generic[PairRow]):
         session.exitstatus = exitstatus if interrupted else in_pytest(status)
         self.suite.close()
         console = report_console()
-        if self.suite.share is None:  # of a share the run that it belongs to reports
+        # Of a share the run that it belongs to reports; --json is a report of its own.
+        if self.suite.share is None and not self.options.json:
             console.print()
             print_report(read(self.record.path), console, details=self.options.details)
         # A file that has to be edited can't be gone on with.
@@ -470,7 +498,7 @@ class Session(Generic[PairRow]):
             status = ExitStatus.SUITE_FAILED
         elif self.op_failures:
             status = ExitStatus.USAGE
-        elif missing or not anything:
+        elif missing or not anything or (self._stopped and not record.is_whole and not failed):
             status = ExitStatus.INCOMPLETE
         else:
             status = ExitStatus.WRONG if failed else ExitStatus.RIGHT

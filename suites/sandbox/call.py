@@ -15,7 +15,6 @@ from typing import Literal
 import torch
 from pydantic import ConfigDict
 from torch import Tensor
-from triton.runtime.errors import InterpreterError
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.declared import wrong_strings
@@ -166,6 +165,9 @@ def declared(kernel: Kernel, case: Case, sm: int) -> Declared:
 
 def told_of(error: BaseException, kernel: Kernel) -> str:
     """The error in one line, with the last line of the kernel's own file that it passed through."""
+    # What judges tensors alone reads this module, and does without triton.
+    from triton.runtime.errors import InterpreterError  # noqa: PLC0415
+
     while isinstance(error, InterpreterError) and error.__cause__ is not None:
         error = error.__cause__  # what a line of a jit function raised; the rest repeats it
     text = " ".join(str(error).split())
