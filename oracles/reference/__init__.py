@@ -198,10 +198,13 @@ class Reference:
             if each.name in stored:
                 drawn[each.name] = stored[each.name].float()
         for name in self.own:
-            values = self.own[name](sizes, case.seed, draw)
-            if values is not None:
-                is_real = values.is_floating_point()
-                (drawn if is_real else stored)[name] = values.float() if is_real else values
+            own = self.own[name](sizes, case.seed, draw)
+            if own is None:
+                continue
+            if own.is_floating_point():
+                drawn[name] = own.float()
+            else:
+                stored[name] = own
         known = distributions_of(self.signature, self.gradients)
         known.get(case.distribution, normal)(Values(case, drawn, draw))
         for each in self.signature.arrays:
@@ -269,7 +272,7 @@ class Reference:
 
     def sizes_with_room(self, axis: str, named: Axis) -> dict[str, int] | None:
         """Return small sizes of which `named` is no shorter than `axis`; None: there are none."""
-        small = _small(self)
+        small = small_sizes(self)
         values = sorted({size for of in self.sizes[axis].levels.values() for size in of})
         largest = {
             name: max(size for of in each.levels.values() for size in of)

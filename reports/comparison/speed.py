@@ -42,11 +42,11 @@ _TONES: dict[SpeedVerdict, Tone] = {
     SpeedVerdict.SAME: "",
 }
 _NOTES = {
-    SpeedVerdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of bench, or more of "
-    "--against.",
-    SpeedVerdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or 0.2 "
-    "us for each kernel that a call launches; of two boards within 4 %, or 0.4 us a launch; or within "
-    "the timer's step.",
+    SpeedVerdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of bench, or more "
+    "of --against.",
+    SpeedVerdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or "
+    "0.2 us for each kernel that a call launches; of two boards within 4 %, or 0.4 us a launch; or "
+    "within the timer's step.",
 }
 
 
