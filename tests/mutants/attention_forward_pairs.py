@@ -140,10 +140,10 @@ MUTANTS = (
         (*ERROR, *NAN, *ACCESS),
         Edit(
             _KERNEL,
-            f"    scores = Scores(options, bias_offset, slope, batch_head)\n{_TILES}\n",
+            f"    scores = HeadScores(options, bias_offset, slope, batch_head)\n{_TILES}\n",
             f"{_TILES}\n"
             "    bias_offset += tiles.low.to(tl.int64) * BLOCK_N * stride_bn\n"
-            "    scores = Scores(options, bias_offset, slope, batch_head)\n",
+            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n",
         ),
     ),
     _flash(
@@ -251,9 +251,9 @@ MUTANTS = (
         ERROR,
         Edit(
             _WIDE,
-            "    scores = Scores(options, bias_offset, slope, batch_head)\n"
+            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n"
             "    mask = mask_of(s_q, s_kv, left, right, bottom_right)\n",
-            "    scores = Scores(options, bias_offset, slope, batch_head)\n"
+            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n"
             "    mask = mask_of(s_q, s_kv, left, right, bottom_right * 0)\n",
         ),
     ),
