@@ -116,15 +116,15 @@ def _refuse_unused(options: argparse.Namespace) -> None:
 def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
     """Write the forms that were asked for."""
     alone = ("markdown", "junit", "svg", "roofline", "against")
-    asked = [name for name in alone if getattr(options, name) is not None]
-    if asked and len(records) > 1:
+    single = [name for name in alone if getattr(options, name) is not None]
+    if single and len(records) > 1:
         raise RecordError(
-            f"--{asked[0]} takes one record and {len(records)} are named; --html makes one page of "
-            "several"
+            f"--{single[0]} takes one record and {len(records)} are named; --html makes one page "
+            "of several"
         )
     record = records[0]
     against = None if options.against is None else read(options.against)
-    parts = [part_of(each, baseline=options.baseline, against=against) for each in records]
+    parts = [part_of(record, baseline=options.baseline, against=against) for record in records]
     if options.junit is not None:
         if record.header.suite != "accuracy":
             raise RecordError(

@@ -76,7 +76,7 @@ class LastingOutput:
 
 
 def lasting(stream: TextIO) -> TextIO:
-    """The stream as a `LastingOutput`, for `print` and for rich."""
+    """Return the stream as a `LastingOutput`, for `print` and for rich."""
     return stream if isinstance(stream, LastingOutput) else cast("TextIO", LastingOutput(stream))
 
 
@@ -173,7 +173,7 @@ def refuse_to_overwrite(targets: Mapping[str, tuple[Path, str]]) -> None:
     A file of the same form may be overwritten, and so may an empty one or a device. Raises
     RecordError.
     """
-    taken: dict[Path, str] = {}
+    used: dict[Path, str] = {}
     for option, (path, form) in targets.items():
         where = f"{option} {shown(path)}"
         if path.name == "-":
@@ -192,17 +192,17 @@ def refuse_to_overwrite(targets: Mapping[str, tuple[Path, str]]) -> None:
                 f"{where}: the file that is there {what}, so it isn't overwritten; name "
                 "another path"
             )
-        other = taken.setdefault(whole, option)
+        other = used.setdefault(whole, option)
         if other != option:
             raise RecordError(f"{where}: {other} names the same file; give each its own")
 
 
 def _head(path: Path) -> tuple[bytes, bool]:
-    """How the file begins, and whether there is anything that could be lost."""
+    """Return how the file begins, and whether there is anything that could be lost."""
     if path.is_dir():
         raise IsADirectoryError(None, "it is a folder")
     if not path.exists():
-        nearest = next(each for each in path.absolute().parents if each.exists())
+        nearest = next(parent for parent in path.absolute().parents if parent.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK):
             raise PermissionError(None, f"{shown(nearest)} takes no files")
     if not path.is_file():
@@ -218,7 +218,7 @@ def _is_of(form: str, path: Path, head: bytes) -> bool:
         named = path.suffix.lower() in {".md", ".markdown"} and head[:1] not in b"{[<"
         return b"\0" not in head and (named or head.startswith(b"## "))
     marks = _MARKS[form]
-    return head[:1] == marks[0][:1] and any(each in head.lower() for each in marks)
+    return head[:1] == marks[0][:1] and any(mark in head.lower() for mark in marks)
 
 
 def _is_record(head: bytes) -> bool:

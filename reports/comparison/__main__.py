@@ -30,14 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
     try:
-        found = _compared(options)
-        write_document(found.document, options)
+        comparison = _compared(options)
+        write_document(comparison.document, options)
     except RecordError as error:
         print(error, file=sys.stderr)
         return ExitStatus.USAGE
-    if options.gate and found.broken is not None:
-        print(found.broken, file=sys.stderr)
-        return ExitStatus.WRONG if found.compared else ExitStatus.INCOMPLETE
+    if options.gate and comparison.broken is not None:
+        print(comparison.broken, file=sys.stderr)
+        return ExitStatus.WRONG if comparison.compared else ExitStatus.INCOMPLETE
     return ExitStatus.RIGHT
 
 

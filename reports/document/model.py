@@ -1,4 +1,4 @@
-"""What a report is made of, whatever form it takes: parts, tables, figures. Plain data.
+"""The model of a report, whatever form it takes: parts, tables, figures. Plain data.
 
 A view makes a document of a record; `terminal`, `html`, `markdown` and `svg` show any document.
 Texts are as the record has them: each form spells out, escapes and cuts what it must.
@@ -44,12 +44,12 @@ class Column:
 
     @property
     def is_figure(self) -> bool:
-        """Whether it stands to the right, and may not be folded."""
+        """True if it stands to the right and may not be folded."""
         return self.kind in {"number", "share"}
 
 
 class Cell(NamedTuple):
-    """What a cell shows, and the number that it sorts by; one without sorts last."""
+    """The text of a cell, and the number that it sorts by; a cell without a number sorts last."""
 
     text: str
     value: float | None = None
@@ -97,7 +97,7 @@ class Table:
 class Figure:
     """A picture of a page: `draw` returns SVG whose ids begin with the prefix that it is given.
 
-    What it returns stands in the page as it is: it comes from `reports.document.svg`.
+    A page shows the SVG unescaped: `reports.document.svg` makes it.
     """
 
     title: str

@@ -22,15 +22,15 @@ def copy_records(told: str, into: Path) -> Path:
         commit = _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         tree = f"{commit.decode().strip()}:{inside.strip('/')}"
         names = _git("ls-tree", "-r", "-z", "--name-only", tree).decode().split("\0")
-        records = [each for each in names if each.endswith(KINDS)]
-        for each in records:
-            copy = into / PurePosixPath(each)
+        records = [name for name in names if name.endswith(KINDS)]
+        for record in records:
+            copy = into / PurePosixPath(record)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(_git("show", f"{tree}{'' if tree.endswith(':') else '/'}{each}"))
+            copy.write_bytes(_git("show", f"{tree}{'' if tree.endswith(':') else '/'}{record}"))
     except subprocess.CalledProcessError as error:
-        said = " ".join(error.stderr.decode(errors="replace").split())
+        message = " ".join(error.stderr.decode(errors="replace").split())
         raise RecordError(
-            f"{problem}: git can't give its records ({shown(said)}); name a branch of this "
+            f"{problem}: git can't give its records ({shown(message)}); name a branch of this "
             "checkout, and after a colon a folder in it"
         ) from error
     except OSError as error:

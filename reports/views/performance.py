@@ -1,4 +1,4 @@
-"""What bench and profile tell alike: verdict, machine, rows without a figure, cases in common."""
+"""Parts that bench and profile share: verdict, machine, rows without a figure, common cases."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NoFigure(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Whether it fails the run."""
+        """True if it fails the run."""
         return _fails(self.rows[0])
 
 
@@ -83,7 +83,7 @@ def part_of(
     notes: Iterable[str],
     items: Iterable[Table | Figure],
 ) -> ReportPart:
-    """The record's part of a document.
+    """Return the record's part of a document.
 
     tried, found, how: `407 rows (26 kernels)`, `361 timed, 46 refused`, `in 6 min 41 s`
     """
@@ -105,20 +105,24 @@ def part_of(
 
 
 def statuses_of(rows: Sequence[BenchRow | ProfileRow], done: str) -> list[str]:
-    """`361 timed`, `46 refused`: how many rows ended how."""
-    found: Counter[str] = Counter(row.status for row in rows)
-    return [f"{found[each]:,} {each}" for each in (done, *STATUSES) if found[each] or each == done]
+    """Return `361 timed`, `46 refused`: how many rows ended how."""
+    statuses: Counter[str] = Counter(row.status for row in rows)
+    return [
+        f"{statuses[status]:,} {status}"
+        for status in (done, *STATUSES)
+        if statuses[status] or status == done
+    ]
 
 
 def problems_of(record: Record, ran: Iterable[BenchRow | ProfileRow]) -> list[str]:
-    """What is wrong with the run itself, and which of the kernels that ran compute a part alone."""
+    """Return the problems of the run, and a note for each kernel that computes a part alone."""
     notes = [] if record.problem is None else [record.problem]
     notes += [] if record.end is None else record.end.problems
     return notes + part_notes(record.header, {(row.op, row.kernel) for row in ran})
 
 
 def machine_facts(record: Record) -> tuple[tuple[str, str], ...]:
-    """What was run where, under which limits and roofs, as (label, text)."""
+    """Return the machine, its limits and its roofs, as (label, text)."""
     header, machine = record.header, record.header.environment
     facts = list(environment_lines(record))
     if machine.device == "cpu":  # nothing is interpreted here: what runs is timed as it is
@@ -147,7 +151,7 @@ def machine_facts(record: Record) -> tuple[tuple[str, str], ...]:
 
 
 def roof_text(roof: Roof) -> str:
-    """`add 4,390 GB/s`, with the clock that the SMs ran at where it is known."""
+    """Return `add 4,390 GB/s`, with the clock that the SMs ran at where it is known."""
     clock = "" if roof.clock_mhz is None else f" at {figure(roof.clock_mhz)} MHz"
     return f"{roof.name} {figure(roof.value)} {roof.unit}{clock}"
 
@@ -155,7 +159,7 @@ def roof_text(roof: Roof) -> str:
 def reasons_of(
     rows: Iterable[TimedOrMeasured], done: str, case_of: Callable[[TimedOrMeasured], str]
 ) -> list[NoFigure]:
-    """Why rows have no figure, what gates first; reasons that differ in numbers alone are one."""
+    """Return why rows have no figure, failures of the run first, like reasons together."""
     groups: dict[tuple[str, str, str, bool, tuple[str, ...]], list[TimedOrMeasured]] = {}
     for row in rows:
         if row.status != done:
@@ -190,11 +194,11 @@ def reasons_tables(reasons: Sequence[NoFigure]) -> tuple[Table, Table]:
         text("one case", lambda each: Cell(each.case, tone="dim"), below=True),
         command("reproduce", lambda each: _command(each.rows[0])),
     ]
-    gating = [each for each in reasons if each.fails]
-    others = [each for each in reasons if not each.fails]
+    gating = [reason for reason in reasons if reason.fails]
+    rest = [reason for reason in reasons if not reason.fails]
     return (
         table_of("Failed", fields, gating, least=10),
-        table_of("Without a figure, which doesn't fail the run", fields, others, folded=True),
+        table_of("Without a figure, which doesn't fail the run", fields, rest, folded=True),
     )
 
 
@@ -209,9 +213,9 @@ def _command(row: BenchRow | ProfileRow) -> str:
 def in_common(
     cases: Sequence[tuple[float, Mapping[str, Value]]],
 ) -> list[tuple[float, Mapping[str, Value]]]:
-    """Of cases, each a weight and figures by kernel, those that have a figure of every kernel.
+    """Return the cases that have a figure of every kernel, each a weight and figures by kernel.
 
     A kernel with no figure on any of them takes no part: it would leave none in common.
     """
     everyone = {kernel for _, having in cases for kernel in having}
-    return [each for each in cases if everyone <= each[1].keys()]
+    return [case_item for case_item in cases if everyone <= case_item[1].keys()]

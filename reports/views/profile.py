@@ -1,7 +1,8 @@
 """A record of `nox -s profile` as a document: energy, power and clocks, and what held them down.
 
-Rows of a case stand together. What isn't a steady state, or couldn't be read, is told with its
-reason. Powers and energies are of the whole board, idle power included unless a name says net.
+Rows of a case stand together. Rows without a steady state, and figures that couldn't be read, have
+their reason. Powers and energies are of the whole board, idle power included unless a name says
+net.
 """
 
 from __future__ import annotations
@@ -100,19 +101,19 @@ class _QuantityLine(NamedTuple):
     values: Sequence[float | None]
 
     @property
-    def known(self) -> list[float]:
-        """What could be read of it."""
+    def readings(self) -> list[float]:
+        """The values that could be read."""
         return [value for value in self.values if value is not None]
 
 
 def profile_part(record: Record) -> ReportPart:
-    """The record's part of a document."""
+    """Return the record's part of a document."""
     rows = record.profiles
     kernels = count(len({(row.op, row.kernel) for row in rows}), "kernel")
     validities = Counter(row.validity for row in rows if row.status == "measured")
-    measured, *others = statuses_of(rows, "measured")
+    measured, *rest = statuses_of(rows, "measured")
     unsteady = [
-        f"{validities[each]:,} {each}" for each in ("transient", "invalid") if validities[each]
+        f"{validities[item]:,} {item}" for item in ("transient", "invalid") if validities[item]
     ]
     if unsteady:
         measured += f" ({', '.join(unsteady)})"
@@ -120,7 +121,7 @@ def profile_part(record: Record) -> ReportPart:
         record,
         verdict_of(record, rows, "measured"),
         f"{count(len(rows), 'row')} ({kernels})",
-        ", ".join([measured, *others]),
+        ", ".join([measured, *rest]),
         f"in {total_duration(record)}",
         _notes(record),
         _items(record),
@@ -128,11 +129,11 @@ def profile_part(record: Record) -> ReportPart:
 
 
 def _notes(record: Record) -> Iterator[str]:
-    """What a reader must know besides."""
+    """Yield notes that stand under the verdict."""
     rows = record.profiles
     yield from problems_of(record, [row for row in rows if row.status == "measured"])
     slowed = [(slower, row) for row in rows if (slower := row.sampler_slowdown) is not None]
-    disturbed = [each for each in slowed if not each[0] <= _SAMPLER_MOST]
+    disturbed = [item for item in slowed if not item[0] <= _SAMPLER_MOST]
     if disturbed:
         slower, row = max(disturbed, key=lambda each: each[0])
         yield (
@@ -149,14 +150,14 @@ def _notes(record: Record) -> Iterator[str]:
 
 
 def _items(record: Record) -> Iterator[Table | Figure]:
-    failed, others = reasons_tables(
+    failed, rest = reasons_tables(
         reasons_of(
             record.profiles, "measured", lambda row: f"{row.distribution}, {short_case(row)}"
         )
     )
     totals, rows = _totals(record), _rows(record)
-    tables = [make(record) for make in (_validity, _beside, _held, _missing)]
-    yield from (failed, totals, rows, others)
+    tables = [make(record) for make in (_validity, _beside, _throttling, _missing)]
+    yield from (failed, totals, rows, rest)
     yield from timelines(record)
     yield from tables
     yield _over_time(record)
@@ -231,7 +232,7 @@ def _state(state: str) -> Cell:
 
 
 def _error(of: ProfileRow | Total) -> float | None:
-    """The energy's 95 % error as a share of it."""
+    """Return the energy's 95 % error as a share of it."""
     return over(of.energy_error_j, of.energy_j)
 
 
@@ -240,7 +241,7 @@ def _percent(share: float) -> str:
 
 
 def _bought(row: ProfileRow) -> Cell:
-    """What a joule buys: `0.84 TFLOP/s/W`, `5.32 GB/s/W`."""
+    """Return the work for a watt: `0.84 TFLOP/s/W`, `5.32 GB/s/W`."""
     flops, least = row.flops or 0, row.bytes or 0
     if row.tflops_per_w is not None and (row.gb_s_per_w is None or flops > _DENSE * least):
         return Cell(f"{figure(row.tflops_per_w)} TFLOP/s/W", row.tflops_per_w)
@@ -252,12 +253,12 @@ def _bought(row: ProfileRow) -> Cell:
 
 
 def _held_longest(row: ProfileRow) -> Cell:
-    """`SW power cap 45 %`: the reason that held longest, and its share of the windows."""
-    held = held_by(row)
-    if not held:
-        known = any(window.reasons_s or window.reasons_polled for window in row.windows)
-        return Cell("nothing" if known else "-")
-    first = held[0]
+    """Return `SW power cap 45 %`: the reason that held longest, and its share of the windows."""
+    reasons = held_by(row)
+    if not reasons:
+        present = any(window.reasons_s or window.reasons_polled for window in row.windows)
+        return Cell("nothing" if present else "-")
+    first = reasons[0]
     share = first.share if first.share is not None else first.polled
     return Cell(
         first.reason if share is None else f"{first.reason} {100 * share:.0f} %", tone="doubtful"
@@ -265,8 +266,8 @@ def _held_longest(row: ProfileRow) -> Cell:
 
 
 def _idle(row: ProfileRow) -> Cell:
-    known = [each for each in (row.idle_before_w, row.idle_after_w) if each is not None]
-    return Cell(" to ".join(map(whole, known)) or "-", known[0] if known else None)
+    watts = [watt for watt in (row.idle_before_w, row.idle_after_w) if watt is not None]
+    return Cell(" to ".join(map(whole, watts)) or "-", watts[0] if watts else None)
 
 
 def _totals(record: Record) -> Table:
@@ -313,7 +314,7 @@ def _beside(record: Record) -> Table:
     return table_of("Inputs side by side", fields, pairs, note)
 
 
-def _held(record: Record) -> Table:
+def _throttling(record: Record) -> Table:
     fields: list[Field[tuple[ProfileRow, ThrottleReason]]] = [
         *_NAMES,
         text("reason", lambda each: each[1].reason),
@@ -333,8 +334,8 @@ def _held(record: Record) -> Table:
             rank=1,
         ),
     ]
-    held = [(row, each) for row in record.profiles for each in held_by(row)]
-    return table_of("What held clocks down, over all trials", fields, held)
+    is_held = [(row, item) for row in record.profiles for item in held_by(row)]
+    return table_of("What held clocks down, over all trials", fields, is_held)
 
 
 def _validity(record: Record) -> Table:
@@ -360,23 +361,23 @@ def _missing(record: Record) -> Table:
 
 
 def _over_time(record: Record) -> Table:
-    """The lines of the rows whose timelines are drawn in a page."""
+    """Return the lines of the rows whose timelines are drawn in a page."""
     fields: list[Field[_QuantityLine]] = [
         *_NAMES,
         text("trial", lambda each: f"trial {each.trial} of {len(each.row.windows)}", group=True),
         text("quantity", lambda each: each.name),
         (
             Column("over the window", "trend", "from its lowest to its highest"),
-            lambda each: Cell("", trend=each.values) if each.known else "not read",
+            lambda each: Cell("", trend=each.values) if each.readings else "not read",
         ),
-        number("lowest", lambda each: min(each.known, default=None)),
-        number("highest", lambda each: max(each.known, default=None)),
+        number("lowest", lambda each: min(each.readings, default=None)),
+        number("highest", lambda each: max(each.readings, default=None)),
         text("unit", lambda each: each.unit),
     ]
     lines = [
-        _QuantityLine(row, found[0], name, unit, getattr(found[1], field))
+        _QuantityLine(row, result[0], name, unit, getattr(result[1], field))
         for row in drawn_rows(record)
-        if (found := timeline_of(row)) is not None
+        if (result := timeline_of(row)) is not None
         for name, field, unit in QUANTITIES
     ]
     return table_of("Over time", fields, lines, level="details", folded=True)

@@ -129,9 +129,9 @@ def test_variants_that_no_case_took_are_told(several: Record) -> None:
     """Every variant of a kernel is among those that ran or those that didn't, in its own order."""
     for each in kernel_variants(several):
         assert (each.kernel, each.listed) == ("flash", VARIANTS)
-        assert list(each.taken) == [name for name in VARIANTS if "rf" in name]
+        assert list(each.rows_of) == [name for name in VARIANTS if "rf" in name]
         assert each.untaken == tuple(name for name in VARIANTS if "gmem" in name)
-        assert sum(map(len, each.taken.values())) == 36
+        assert sum(map(len, each.rows_of.values())) == 36
         assert each.sentence == "12 of 18 taken"
     assert variants_counted(several) == "cases took 24 of the 36 code variants that kernels list"
     for text in (terminal(several, 80), markdown_of(several)):
