@@ -72,9 +72,9 @@ def accuracy_part(
 
     def fields(tone: Tone) -> list[Field[AccuracyChange]]:
         return [
-            *name_fields(lambda each: each.key),
-            text(base.letter, lambda each: each.before),
-            text(other.letter, lambda each: Cell(each.after, tone=tone)),
+            *name_fields(lambda change: change.key),
+            text(base.letter, lambda change: change.before),
+            text(other.letter, lambda change: Cell(change.after, tone=tone)),
         ]
 
     tables = [

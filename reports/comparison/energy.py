@@ -124,9 +124,9 @@ def _table(
         (Column(f"{base.letter} mJ", "number"), lambda pair: _joules(pair.base)),
         (Column(f"{other.letter} mJ", "number"), lambda pair: _joules(pair.other)),
         (Column("ratio", "number", "of energy, and of J/TFLOP: the flops are the same"), ratio),
-        both("W", lambda each: each.row.power_w, "power, of either", rank=1, digits=0),
-        both("SM MHz", lambda each: each.sm_clock_mhz, "clock, of either", rank=1, digits=0),
-        both("J/TFLOP", lambda each: each.row.joules_per_tflop, "of either", rank=2, digits=2),
+        both("W", lambda item: item.row.power_w, "power, of either", rank=1, digits=0),
+        both("SM MHz", lambda item: item.sm_clock_mhz, "clock, of either", rank=1, digits=0),
+        both("J/TFLOP", lambda item: item.row.joules_per_tflop, "of either", rank=2, digits=2),
     ]
     return table_of(
         f"Energy of a call: {other.letter} beside {base.letter}",

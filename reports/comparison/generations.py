@@ -144,11 +144,11 @@ def _means(
         ]
         rows += [_MeanOf(side, of, _mean_of(ratios)) for of, ratios in means.items() if ratios]
     fields: list[Field[_MeanOf]] = [
-        text("record", lambda each: named(each.side), group=True),
-        text("kernel", lambda each: each.of),
-        number("mean", lambda each: each.mean.value, times),
+        text("record", lambda mean_of: named(mean_of.side), group=True),
+        text("kernel", lambda mean_of: mean_of.of),
+        number("mean", lambda mean_of: mean_of.mean.value, times),
         (Column("95 %", "number", "t-interval on the logarithms"), _interval),
-        number("cases", lambda each: each.mean.cases, note="that both records have"),
+        number("cases", lambda mean_of: mean_of.mean.cases, note="that both records have"),
     ]
     title = f"Geometric mean: how many times as fast as {named(base)}"
     return table_of(title, fields, rows, least=20)
@@ -272,9 +272,9 @@ def _fastest_named(base: RecordSide, other: RecordSide, rows: Sequence[_Fastest]
 
 def _fastest(base: RecordSide, other: RecordSide) -> Table:
     fields: list[Field[_Fastest]] = [
-        text("case", lambda each: f"{each.place.op} {case_text(each.place)}", below=True),
-        text(named(base), lambda each: _fast(each.base, each.base)),
-        text(named(other), lambda each: _fast(each.other, each.base)),
+        text("case", lambda case: f"{case.place.op} {case_text(case.place)}", below=True),
+        text(named(base), lambda case: _fast(case.base, case.base)),
+        text(named(other), lambda case: _fast(case.other, case.base)),
     ]
     title = f"The fastest of the kernels that {base.letter} and {other.letter} have"
     return table_of(title, fields, _fastest_rows(base, other), _FASTEST, level="details")

@@ -172,7 +172,7 @@ def _head(sides: Sequence[RecordSide], found: Comparison) -> ReportPart:
     notes += _imported(sides)
     notes += _differing([side for side in sides if side.figures == "measured"])
     sentence = f"{count(len(sides), 'record')}, {sides[0].letter} the base"
-    worst = min(found.parts, key=lambda each: _WORST.index(each.verdict))
+    worst = min(found.parts, key=lambda item: _WORST.index(item.verdict))
     return ReportPart(
         "",
         worst.verdict,

@@ -324,7 +324,7 @@ def _judged(row: AccuracyRow) -> JudgedRow:
         status=row.status,
         rule=row.rule,
         worst_ratio=max(
-            ratios, key=lambda each: math.inf if math.isnan(each) else each, default=None
+            ratios, key=lambda item: math.inf if math.isnan(item) else item, default=None
         ),
         gates=row.gates,
         rmse={output.output: output.rmse for output in row.outputs},

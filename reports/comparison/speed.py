@@ -74,7 +74,7 @@ class Speeds:
     def of(self, verdict: SpeedVerdict) -> list[ComparedRow]:
         """Return the rows with this verdict, the largest change first."""
         result = [compared for compared in self.held if compared.judgement.verdict is verdict]
-        return sorted(result, key=lambda each: -abs(each.judgement.change))
+        return sorted(result, key=lambda item: -abs(item.judgement.change))
 
 
 def hold(base: RecordSide, other: RecordSide) -> Speeds:
@@ -192,17 +192,17 @@ def _table(
     base: RecordSide, other: RecordSide, rows: list[ComparedRow], verdict: SpeedVerdict
 ) -> Table:
     fields: list[Field[ComparedRow]] = [
-        *name_fields(lambda each: each.pair.key),
-        number(f"{base.letter} us", lambda each: each.pair.base.time_us, microseconds),
-        number(f"{other.letter} us", lambda each: each.pair.other.time_us, microseconds),
+        *name_fields(lambda compared: compared.pair.key),
+        number(f"{base.letter} us", lambda compared: compared.pair.base.time_us, microseconds),
+        number(f"{other.letter} us", lambda compared: compared.pair.other.time_us, microseconds),
         number(
             "change",
-            lambda each: each.judgement.change,
+            lambda compared: compared.judgement.change,
             change_text,
             tone=lambda _: _TONES[verdict],
         ),
         (Column("cycles", "number", "the change in cycles of the SMs"), _in_cycles),
-        text("why", lambda each: each.judgement.reason or "", below=True, rank=1),
+        text("why", lambda compared: compared.judgement.reason or "", below=True, rank=1),
     ]
     return table_of(
         f"{verdict}, {other.letter} beside {base.letter}",

@@ -23,8 +23,8 @@ Weighed = tuple[str, str, float | None, float | None, float, float]
 def name_fields(key_of: Callable[[Any], Key]) -> list[Field[Any]]:
     """Return the kernel after its op, and below it the case."""
     return [
-        text("kernel", lambda each: f"{key_of(each).op} {key_of(each).kernel}"),
-        text("case", lambda each: case_text(key_of(each)), below=True),
+        text("kernel", lambda item: f"{key_of(item).op} {key_of(item).kernel}"),
+        text("case", lambda item: case_text(key_of(item)), below=True),
     ]
 
 
@@ -68,8 +68,8 @@ def renamed_notes(base: RecordSide, other: RecordSide, pairs: PairedRows[Any]) -
 def dropped_tables(pairs: PairedRows[Any], of: str = "") -> list[Table]:
     """Return tables of the rows that are not compared, with the reasons: refused ones first."""
     fields: list[Field[Dropped]] = [
-        *name_fields(lambda each: each.key),
-        text("why", lambda each: each.reason),
+        *name_fields(lambda dropped: dropped.key),
+        text("why", lambda dropped: dropped.reason),
     ]
     return [
         table_of(f"Refused{of}", fields, pairs.refused, folded=True),
@@ -93,12 +93,12 @@ def weighted_total(
             total.after += weight * after
             total.cases += 1
     fields: list[Field[tuple[tuple[str, str], _WeightedSums]]] = [
-        text("op", lambda each: each[0][0]),
-        text("kernel", lambda each: each[0][1]),
-        number("cases", lambda each: each[1].cases),
-        number(f"{base.letter} {unit}", lambda each: each[1].before, told),
-        number(f"{other.letter} {unit}", lambda each: each[1].after, told),
-        number("change", lambda each: each[1].after / each[1].before - 1, change_text),
+        text("op", lambda item: item[0][0]),
+        text("kernel", lambda item: item[0][1]),
+        number("cases", lambda item: item[1].cases),
+        number(f"{base.letter} {unit}", lambda item: item[1].before, told),
+        number(f"{other.letter} {unit}", lambda item: item[1].after, told),
+        number("change", lambda item: item[1].after / item[1].before - 1, change_text),
     ]
     return table_of(
         "Weighted total",

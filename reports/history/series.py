@@ -94,7 +94,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[RecordSide], list[str]]:
             left_out.append(str(error))
             continue
         runs += [side for side in sides if side.suite in FIGURES and side.figures == "measured"]
-    return sorted(runs, key=lambda each: each.header.started_at), left_out
+    return sorted(runs, key=lambda item: item.header.started_at), left_out
 
 
 def series_of(runs: Iterable[RecordSide]) -> list[FigureSeries]:

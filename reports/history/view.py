@@ -44,7 +44,7 @@ def document_of(
 ) -> Document:
     """Return all of it. left_out: why files that were found aren't among the runs."""
     items = [(one_series, change) for one_series in series for change in one_series.changes]
-    items.sort(key=lambda each: (each[0].runs[each[1].at].header.started_at, each[1].ratio))
+    items.sort(key=lambda item: (item[0].runs[item[1].at].header.started_at, item[1].ratio))
     lost = worse(series)
     verdict, tone = _verdict(series)
     short = too_short(series)
@@ -111,19 +111,19 @@ def _series_of(item: _Item) -> FigureSeries:
 def _names() -> list[Field[FigureSeries]]:
     return [
         text("board and figure", _board_and_figure, group=True),
-        text("kernel", lambda each: f"{each.line.key.op} {each.line.key.kernel}"),
-        text("case", lambda each: case_text(each.line.key), below=True),
+        text("kernel", lambda series: f"{series.line.key.op} {series.line.key.kernel}"),
+        text("case", lambda series: case_text(series.line.key), below=True),
     ]
 
 
 def _series_fields() -> list[Field[FigureSeries]]:
     return [
         *_names(),
-        number("runs", lambda each: len(each.values)),
-        number("first", lambda each: each.values[0], figure),
-        number("last", lambda each: each.values[-1], figure),
-        (Column("over the runs", "trend"), lambda each: Cell("", trend=each.values)),
-        number("changes", lambda each: len(each.changes)),
+        number("runs", lambda series: len(series.values)),
+        number("first", lambda series: series.values[0], figure),
+        number("last", lambda series: series.values[-1], figure),
+        (Column("over the runs", "trend"), lambda series: Cell("", trend=series.values)),
+        number("changes", lambda series: len(series.changes)),
     ]
 
 

@@ -199,19 +199,21 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
 
 def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) -> Table:
     fields: list[Field[KernelRows]] = [
-        text("op", lambda each: each.op, group=True),
+        text("op", lambda kernel: kernel.op, group=True),
         text(
             "kernel",
-            lambda each: Cell(each.name, tone="strong" if each.origin in {"ours", "user"} else ""),
+            lambda kernel: Cell(
+                kernel.name, tone="strong" if kernel.origin in {"ours", "user"} else ""
+            ),
         ),
-        number("x best", lambda each: each.to_best, times, tone=_best, rank=1),
+        number("x best", lambda kernel: kernel.to_best, times, tone=_best, rank=1),
         *_to_baseline(baseline),
-        number(f"of {roof_of(cases)}", lambda each: each.share, share, kind="share", rank=2),
-        number("timed", lambda each: each.timed, note="cases"),
-        number("fastest", lambda each: each.fastest, note="in so many cases", rank=2),
-        number("weighted total", lambda each: each.weighted_us, milliseconds, rank=1),
-        text("no figure", lambda each: Cell(each.without, tone="doubtful"), "cases", rank=3),
-        text("origin", lambda each: Cell(each.origin, tone="dim"), rank=4),
+        number(f"of {roof_of(cases)}", lambda kernel: kernel.share, share, kind="share", rank=2),
+        number("timed", lambda kernel: kernel.timed, note="cases"),
+        number("fastest", lambda kernel: kernel.fastest, note="in so many cases", rank=2),
+        number("weighted total", lambda kernel: kernel.weighted_us, milliseconds, rank=1),
+        text("no figure", lambda kernel: Cell(kernel.without, tone="doubtful"), "cases", rank=3),
+        text("origin", lambda kernel: Cell(kernel.origin, tone="dim"), rank=4),
     ]
     kernels = kernels_of(record, cases)
     weights = Counter(case.op for case in cases if case.weight is not None)
@@ -229,43 +231,43 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
 def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
     """Return the rows of an op, case by case; a status stands where there is no time."""
     names: list[Field[CaseRow]] = [
-        text("case", lambda each: short_case(each.row), group=True),
-        text("kernel", lambda each: Cell(each.name, tone="strong" if each.is_best else "")),
+        text("case", lambda entry: short_case(entry.row), group=True),
+        text("kernel", lambda entry: Cell(entry.name, tone="strong" if entry.is_best else "")),
         (column_of(BenchRow, "median_us"), _median),
     ]
     derived: list[Field[CaseRow]] = [
         number(
             "±",
-            lambda each: _farther_end(each.row),
+            lambda entry: _farther_end(entry.row),
             lambda share: f"{100 * share:.2f} %",
             "the farther end of the median's 95 % interval, in this process (another may differ by "
             "some per cent), or of several processes' medians",
             rank=2,
         ),
-        number("x best", lambda each: each.to_best, times, "times as long", tone=_best, rank=1),
+        number("x best", lambda entry: entry.to_best, times, "times as long", tone=_best, rank=1),
         *_to_baseline(baseline),
-        (Column("rate", "number", "of what limits it", rank=1), lambda each: _rate(each.row)),
+        (Column("rate", "number", "of what limits it", rank=1), lambda entry: _rate(entry.row)),
         number(
             f"of {roof}",
-            lambda each: share_of(each.row, roof),
+            lambda entry: share_of(entry.row, roof),
             share,
             "of the datasheet's roof" if roof == "peak" else _CEILING,
             kind="share",
-            tone=lambda each: _share_tone(share_of(each.row, roof), roof),
+            tone=lambda entry: _share_tone(share_of(entry.row, roof), roof),
             rank=1,
         ),
     ]
     samples: Field[CaseRow] = (
         Column("samples", "number", rank=11),
-        lambda each: _samples(each.row),
+        lambda entry: _samples(entry.row),
     )
     figures = fields_in_order(
         BenchRow,
-        lambda each: each.row,
+        lambda item: item.row,
         without={"median_us"} | ({"share_of_ceiling"} if roof != "peak" else set()),
         derived={"median_us": derived, "launches": [samples]},
     )
-    fields = [*names, *only(lambda each: each.row.status == "timed", figures)]
+    fields = [*names, *only(lambda item: item.row.status == "timed", figures)]
     rows = [row for case in cases for row in case.rows]
     return table_of(f"{cases[0].op}, {count(len(cases), 'case')}", fields, rows)
 
@@ -273,13 +275,13 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
 def _counters(rows: Sequence[BenchRow]) -> Table:
     """Return the counters of Nsight Compute for one call of each row, launch by launch."""
     launches: list[Field[tuple[BenchRow, CountedLaunch]]] = fields_in_order(
-        CountedLaunch, lambda each: each[1], derived={}
+        CountedLaunch, lambda item: item[1], derived={}
     )
     fields: list[Field[tuple[BenchRow, CountedLaunch]]] = [
-        text("case", lambda each: short_case(each[0]), group=True),
-        text("kernel", lambda each: each[0].kernel),
+        text("case", lambda item: short_case(item[0]), group=True),
+        text("kernel", lambda item: item[0].kernel),
         *launches,
-        text("report", lambda each: Cell(each[0].counters_file or "", tone="dim"), below=True),
+        text("report", lambda item: Cell(item[0].counters_file or "", tone="dim"), below=True),
     ]
     counted = [(row, launch) for row in rows for launch in row.counters]
     return table_of("Counters of a call, by Nsight Compute", fields, counted, level="details")
@@ -289,20 +291,20 @@ def _to_baseline(baseline: str | None) -> list[Field[Any]]:
     """Return the column of ratios to the baseline, where there is one."""
     if baseline is None:
         return []
-    return [number(f"x {baseline}", lambda each: each.to_baseline, times, "times as long", rank=1)]
+    return [number(f"x {baseline}", lambda item: item.to_baseline, times, "times as long", rank=1)]
 
 
-def _median(each: CaseRow) -> Cell:
-    row = each.row
+def _median(entry: CaseRow) -> Cell:
+    row = entry.row
     if row.status != "timed":
         return Cell(row.status, None, STATUSES[row.status])
     if row.median_us is None:
         return Cell("-")
-    return Cell(microseconds(row.median_us), row.median_us, _best(each))
+    return Cell(microseconds(row.median_us), row.median_us, _best(entry))
 
 
-def _best(each: CaseRow | KernelRows) -> Tone:
-    return "good" if each.to_best == 1 else ""
+def _best(entry: CaseRow | KernelRows) -> Tone:
+    return "good" if entry.to_best == 1 else ""
 
 
 def _share_tone(share: float | None, roof: str) -> Tone:
@@ -352,8 +354,8 @@ def _roofs(roofs: Sequence[Roof]) -> Table:
 def _sources(rows: Sequence[BenchRow]) -> Table:
     """Return the sources of figures that weren't measured here."""
     fields: list[Field[tuple[str, int]]] = [
-        text("source", lambda each: each[0]),
-        number("rows", lambda each: each[1]),
+        text("source", lambda item: item[0]),
+        number("rows", lambda item: item[1]),
     ]
     sources = Counter(row.source for row in rows if row.source is not None)
     return table_of("Sources", fields, sources.items(), level="details")

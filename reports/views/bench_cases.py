@@ -104,7 +104,7 @@ def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...
             )
             for row in rows
         ]
-        timed.sort(key=lambda each: math.inf if each.to_best is None else each.to_best)
+        timed.sort(key=lambda item: math.inf if item.to_best is None else item.to_best)
         weight = next((row.weight for row in rows if row.weight is not None), None)
         result.append(CaseRows(op, title, weight, tuple(timed)))
     return tuple(result)
@@ -164,7 +164,7 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
             )
         )
     ops = list(dict.fromkeys(entry.op for entry in result))
-    result.sort(key=lambda each: (ops.index(each.op), each.to_best or math.inf))
+    result.sort(key=lambda item: (ops.index(item.op), item.to_best or math.inf))
     return tuple(result)
 
 

@@ -162,7 +162,7 @@ def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
     """For each op a figure of how near its kernels come to the roof, case by case."""
     roof, looks = roof_of(cases), _looks(record)
     result = []
-    for op, group in groupby(cases, key=lambda each: each.op):
+    for op, group in groupby(cases, key=lambda item: item.op):
         of_op = [case for case in group if any(_share(row, roof) for row in case.rows)]
         if not of_op:
             continue
@@ -178,9 +178,9 @@ def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
     return tuple(result)
 
 
-def _share(each: CaseRow, roof: str) -> float:
+def _share(entry: CaseRow, roof: str) -> float:
     """Return the share of a row, for a picture: 0 where there is none that can be drawn."""
-    value = share_of(each.row, roof)
+    value = share_of(entry.row, roof)
     return value if drawable(value, most=100) else 0.0
 
 

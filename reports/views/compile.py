@@ -133,8 +133,8 @@ def _tables(record: Record, level: Level) -> Iterator[Table]:
     title = "Kernels, and the most that one of them takes"
     yield table_of(title, _KERNEL, kernels.values(), level=level, least=60)
     unread: list[Field[tuple[str, int]]] = [
-        text("figure", lambda each: Cell(each[0], tone="doubtful")),
-        number("kernels", lambda each: each[1]),
+        text("figure", lambda item: Cell(item[0], tone="doubtful")),
+        number("kernels", lambda item: item[1]),
     ]
     unread_figures = Counter(figure for row in rows for figure in row.unread)
     yield table_of("What couldn't be read", unread, unread_figures.most_common())
@@ -209,12 +209,12 @@ _ROW: list[Field[CompileRow]] = [
     ),
 ]
 _BREAK: list[Field[_Break]] = [
-    text("kernel", lambda each: _kernel(each.row)),
-    text("expectation", lambda each: Cell(each.says, tone="bad")),
-    of_part(_VARIANT, lambda each: each.row),
-    of_part(_own("sm"), lambda each: each.row),
-    text("why it is broken", lambda each: each.reason, below=True),
-    text("instruction", lambda each: Cell(each.instruction, tone="dim"), below=True),
+    text("kernel", lambda breakage: _kernel(breakage.row)),
+    text("expectation", lambda breakage: Cell(breakage.says, tone="bad")),
+    of_part(_VARIANT, lambda breakage: breakage.row),
+    of_part(_own("sm"), lambda breakage: breakage.row),
+    text("why it is broken", lambda breakage: breakage.reason, below=True),
+    text("instruction", lambda breakage: Cell(breakage.instruction, tone="dim"), below=True),
 ]
 
 
@@ -259,10 +259,10 @@ def _predicted(row: PredictionRow) -> Cell:
 
 _PREDICTION: list[Field[PredictionRow]] = [
     text("kernel", _kernel, group=True),
-    text("case", lambda each: each.case.id.removeprefix(f"{each.op}-"), group=True),
+    text("case", lambda row: row.case.id.removeprefix(f"{row.op}-"), group=True),
     *fields_in_order(
         PredictionRow,
-        lambda each: each,
+        lambda row: row,
         without={"predicted_us"},
         derived={"predicted_us": [(column_of(PredictionRow, "predicted_us"), _predicted)]},
     ),
@@ -282,19 +282,21 @@ def _change_tables(found: CodeChanges) -> Iterator[Table]:
     only = [("new", *item) for item in found.new.items()]
     only += [("not there any more", *item) for item in found.gone.items()]
     of_one: list[Field[tuple[str, Variant, int]]] = [
-        text("variants", lambda each: each[0], group=True),
-        text("kernel", lambda each: " ".join(each[1][:2])),
-        text("variant", lambda each: short_label(*each[1][2:])),
-        number("generations", lambda each: each[2]),
+        text("variants", lambda item: item[0], group=True),
+        text("kernel", lambda item: " ".join(item[1][:2])),
+        text("variant", lambda item: short_label(*item[1][2:])),
+        number("generations", lambda item: item[2]),
     ]
     yield table_of("Variants of one record alone", of_one, only)
 
 
 _CHANGE: list[Field[CodeChange]] = [
-    text("change", lambda each: Cell(each.kind, tone="bad" if each.kind in WORSE else "good")),
-    text("kernel", lambda each: " ".join(each.variant[:2])),
-    text("variant", lambda each: short_label(*each.variant[2:])),
-    number("sm", lambda each: each.sm),
-    text("then", lambda each: each.before),
-    text("now", lambda each: each.after),
+    text(
+        "change", lambda change: Cell(change.kind, tone="bad" if change.kind in WORSE else "good")
+    ),
+    text("kernel", lambda change: " ".join(change.variant[:2])),
+    text("variant", lambda change: short_label(*change.variant[2:])),
+    number("sm", lambda change: change.sm),
+    text("then", lambda change: change.before),
+    text("now", lambda change: change.after),
 ]

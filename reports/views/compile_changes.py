@@ -76,7 +76,7 @@ def changes_between(before: Record, after: Record) -> CodeChanges:
         for variant, sm in both
         for kind, then, now, size in _of_rows(old[variant, sm], new[variant, sm])
     ]
-    result.sort(key=lambda each: (KINDS.index(each.kind), -each.size, each.variant, each.sm))
+    result.sort(key=lambda item: (KINDS.index(item.kind), -item.size, item.variant, item.sm))
     # A generation that one of the records left out isn't news of its variants.
     shared = {sm for _, sm in old} & {sm for _, sm in new}
     had, has = tools_of(before), tools_of(after)

@@ -24,12 +24,12 @@ def unmet_pairs(rows: Iterable[CoverageRow]) -> Table:
     return table_of(
         "Pairs of levels that no case met",
         (
-            text("op", lambda each: each.op, group=True),
-            text("kernel", lambda each: each.kernel),
-            text("factors", lambda each: f"{each.factor}, {each.other}"),
-            number("met", lambda each: each.met),
-            number("possible", lambda each: each.possible),
-            text("for example", lambda each: "; ".join(each.missing), below=True),
+            text("op", lambda item: item.op, group=True),
+            text("kernel", lambda item: item.kernel),
+            text("factors", lambda item: f"{item.factor}, {item.other}"),
+            number("met", lambda item: item.met),
+            number("possible", lambda item: item.possible),
+            text("for example", lambda item: "; ".join(item.missing), below=True),
         ),
         [row for row in rows if row.met < row.possible],
         level="details",

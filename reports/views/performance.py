@@ -186,13 +186,13 @@ def reasons_of(
 def reasons_tables(reasons: Sequence[NoFigure]) -> tuple[Table, Table]:
     """Rows that failed the run, and the others without a figure."""
     fields: list[Field[NoFigure]] = [
-        text("op", lambda each: each.rows[0].op, group=True),
-        text("kernel", lambda each: each.rows[0].kernel),
-        text("status", lambda each: _status(each.rows[0])),
-        number("rows", lambda each: len(each.rows)),
-        text("reason", lambda each: each.reason, "N: a number that varies"),
-        text("one case", lambda each: Cell(each.case, tone="dim"), below=True),
-        command("reproduce", lambda each: _command(each.rows[0])),
+        text("op", lambda reason: reason.rows[0].op, group=True),
+        text("kernel", lambda reason: reason.rows[0].kernel),
+        text("status", lambda reason: _status(reason.rows[0])),
+        number("rows", lambda reason: len(reason.rows)),
+        text("reason", lambda reason: reason.reason, "N: a number that varies"),
+        text("one case", lambda reason: Cell(reason.case, tone="dim"), below=True),
+        command("reproduce", lambda reason: _command(reason.rows[0])),
     ]
     gating = [reason for reason in reasons if reason.fails]
     rest = [reason for reason in reasons if not reason.fails]

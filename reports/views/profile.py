@@ -76,9 +76,9 @@ _VALIDITIES: dict[str, Tone] = {"valid": "good", "transient": "doubtful", "inval
 
 # Of items that begin with their row.
 _NAMES: list[Field[Any]] = [
-    text("kernel", lambda each: each[0].kernel, group=True),
-    text("inputs", lambda each: each[0].distribution, group=True),
-    text("case", lambda each: each[0].case.id, group=True),
+    text("kernel", lambda item: item[0].kernel, group=True),
+    text("inputs", lambda item: item[0].distribution, group=True),
+    text("case", lambda item: item[0].case.id, group=True),
 ]
 _Pair = tuple["ProfileRow", "ProfileRow"]
 
@@ -135,14 +135,14 @@ def _notes(record: Record) -> Iterator[str]:
     slowed = [(slower, row) for row in rows if (slower := row.sampler_slowdown) is not None]
     disturbed = [item for item in slowed if not item[0] <= _SAMPLER_MOST]
     if disturbed:
-        slower, row = max(disturbed, key=lambda each: each[0])
+        slower, row = max(disturbed, key=lambda item: item[0])
         yield (
             f"the sampler slows {count(len(disturbed), 'row')} by more than 0.5 %, "
             f"{row.kernel} by {100 * slower:.2f} %"
         )
     apart = [(far, row) for row in rows if (far := counter_apart(row)) is not None]
     if apart:
-        far, row = max(apart, key=lambda each: abs(each[0]))
+        far, row = max(apart, key=lambda item: abs(item[0]))
         yield (
             f"energy by the counter and by sampled power are {100 * abs(far):.1f} % apart at "
             f"most ({row.kernel}, {short_case(row)})"
@@ -272,20 +272,20 @@ def _idle(row: ProfileRow) -> Cell:
 
 def _totals(record: Record) -> Table:
     fields: list[Field[Total]] = [
-        text("op", lambda each: each.op, group=True),
-        text("inputs", lambda each: each.distribution, group=True),
-        text("kernel", lambda each: each.kernel),
+        text("op", lambda total: total.op, group=True),
+        text("inputs", lambda total: total.distribution, group=True),
+        text("kernel", lambda total: total.kernel),
         (
             Column(
                 "cases", "number", "those with a weight on which each kernel was measured", rank=2
             ),
-            lambda each: Cell(f"{each.cases:,} of {each.of:,}", each.cases),
+            lambda total: Cell(f"{total.cases:,} of {total.of:,}", total.cases),
         ),
-        number("energy", lambda each: each.energy_j, energy),
+        number("energy", lambda total: total.energy_j, energy),
         number("±", _error, _percent, rank=1),
-        number("time", lambda each: each.device_us, milliseconds),
-        number("W", lambda each: each.power_w, figure, rank=2),
-        text("state", lambda each: _state(each.validity), "the worst of the rows", rank=1),
+        number("time", lambda total: total.device_us, milliseconds),
+        number("W", lambda total: total.power_w, figure, rank=2),
+        text("state", lambda total: _state(total.validity), "the worst of the rows", rank=1),
     ]
     note = "Each case as often as its weight says."
     return table_of("Weighted totals", fields, totals_of(record), note)
@@ -317,18 +317,18 @@ def _beside(record: Record) -> Table:
 def _throttling(record: Record) -> Table:
     fields: list[Field[tuple[ProfileRow, ThrottleReason]]] = [
         *_NAMES,
-        text("reason", lambda each: each[1].reason),
-        number("time", lambda each: each[1].seconds, duration),
+        text("reason", lambda item: item[1].reason),
+        number("time", lambda item: item[1].seconds, duration),
         number(
             "of the windows",
-            lambda each: each[1].share,
+            lambda item: item[1].share,
             share,
             "by the driver's counter",
             kind="share",
         ),
         number(
             "polled beside",
-            lambda each: each[1].polled,
+            lambda item: item[1].polled,
             share,
             "share of the samples that had it",
             rank=1,
@@ -341,9 +341,9 @@ def _throttling(record: Record) -> Table:
 def _validity(record: Record) -> Table:
     fields: list[Field[tuple[ProfileRow, str]]] = [
         *_NAMES,
-        text("state", lambda each: _state(each[0].validity)),
-        text("code", lambda each: each[1]),
-        text("meaning", lambda each: meaning(each[1])),
+        text("state", lambda item: _state(item[0].validity)),
+        text("code", lambda item: item[1]),
+        text("meaning", lambda item: meaning(item[1])),
     ]
     measured = (row for row in record.profiles if row.status == "measured")
     codes = [(row, code) for row in measured for code in codes_of(row)]
@@ -352,10 +352,10 @@ def _validity(record: Record) -> Table:
 
 def _missing(record: Record) -> Table:
     fields: list[Field[MissingFigures]] = [
-        text("figures", lambda each: ", ".join(each.fields)),
-        number("rows", lambda each: each.rows),
-        text("reason", lambda each: each.reason),
-        text("as", lambda each: _named(each.example), below=True),
+        text("figures", lambda figures: ", ".join(figures.fields)),
+        number("rows", lambda figures: figures.rows),
+        text("reason", lambda figures: figures.reason),
+        text("as", lambda figures: _named(figures.example), below=True),
     ]
     return table_of("Figures that are missing, and why", fields, missing_of(record))
 
@@ -364,15 +364,15 @@ def _over_time(record: Record) -> Table:
     """Return the lines of the rows whose timelines are drawn in a page."""
     fields: list[Field[_QuantityLine]] = [
         *_NAMES,
-        text("trial", lambda each: f"trial {each.trial} of {len(each.row.windows)}", group=True),
-        text("quantity", lambda each: each.name),
+        text("trial", lambda line: f"trial {line.trial} of {len(line.row.windows)}", group=True),
+        text("quantity", lambda line: line.name),
         (
             Column("over the window", "trend", "from its lowest to its highest"),
-            lambda each: Cell("", trend=each.values) if each.readings else "not read",
+            lambda line: Cell("", trend=line.values) if line.readings else "not read",
         ),
-        number("lowest", lambda each: min(each.readings, default=None)),
-        number("highest", lambda each: max(each.readings, default=None)),
-        text("unit", lambda each: each.unit),
+        number("lowest", lambda line: min(line.readings, default=None)),
+        number("highest", lambda line: max(line.readings, default=None)),
+        text("unit", lambda line: line.unit),
     ]
     lines = [
         _QuantityLine(row, result[0], name, unit, getattr(result[1], field))
@@ -385,25 +385,28 @@ def _over_time(record: Record) -> Table:
 
 def _windows(record: Record) -> Table:
     sampled: list[Field[_Numbered]] = [
-        number("W", lambda each: _of(each.window.power_w, "mean"), four_digits),
+        number("W", lambda trial: _of(trial.window.power_w, "mean"), four_digits),
         number(
-            "W, 95th", lambda each: _of(each.window.power_w, "p95"), four_digits, "95th percentile"
+            "W, 95th",
+            lambda trial: _of(trial.window.power_w, "p95"),
+            four_digits,
+            "95th percentile",
         ),
-        number("W, highest", lambda each: _of(each.window.power_w, "highest"), four_digits),
-        number("SM MHz", lambda each: _of(each.window.sm_clock_mhz, "mean"), four_digits),
-        number("°C", lambda each: _of(each.window.temperature_c, "mean"), four_digits, "mean"),
+        number("W, highest", lambda trial: _of(trial.window.power_w, "highest"), four_digits),
+        number("SM MHz", lambda trial: _of(trial.window.sm_clock_mhz, "mean"), four_digits),
+        number("°C", lambda trial: _of(trial.window.temperature_c, "mean"), four_digits, "mean"),
         number(
             "°C a minute",
-            lambda each: each.window.slopes.get("temperature_c"),
+            lambda trial: trial.window.slopes.get("temperature_c"),
             four_digits,
             "slope",
         ),
     ]
     fields: list[Field[_Numbered]] = [
         *_NAMES,
-        number("trial", lambda each: each.trial),
-        text("state", lambda each: _state(each.window.validity)),
-        *fields_in_order(Window, lambda each: each.window, derived={"calls": sampled}),
+        number("trial", lambda trial: trial.trial),
+        text("state", lambda trial: _state(trial.window.validity)),
+        *fields_in_order(Window, lambda trial: trial.window, derived={"calls": sampled}),
     ]
     every = [
         _Numbered(row, trial, window)
@@ -412,7 +415,7 @@ def _windows(record: Record) -> Table:
     ]
     note = ""
     if len(every) > MOST_WINDOWS:
-        every.sort(key=lambda each: each.window.validity == "valid")
+        every.sort(key=lambda item: item.window.validity == "valid")
         note = (
             f"Of {len(every):,} windows {MOST_WINDOWS:,} are here, those that aren't valid first; "
             "the record has the others."

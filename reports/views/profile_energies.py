@@ -126,7 +126,7 @@ def totals_of(record: Record) -> tuple[Total, ...]:
                     validity=max((item.row.validity for _, item in weighed), key=_WORSE.index),
                 )
             )
-        result += sorted(totals, key=lambda each: each.energy_j)
+        result += sorted(totals, key=lambda item: item.energy_j)
     return tuple(result)
 
 
@@ -192,7 +192,7 @@ def held_by(row: ProfileRow) -> tuple[ThrottleReason, ...]:
         )
         if is_held.seconds or is_held.polled:
             result.append(is_held)
-    result.sort(key=lambda each: -(each.share or each.polled or 0.0))
+    result.sort(key=lambda item: -(item.share or item.polled or 0.0))
     return tuple(result)
 
 

@@ -66,7 +66,7 @@ def search_part(record: Record) -> ReportPart:
 def distinct(finds: Sequence[FindRow]) -> list[FindRow]:
     """Return the finds, each once; finds that fresh values show come first."""
     kept: list[FindRow] = []
-    for find in sorted(finds, key=lambda each: -each.confirmed):
+    for find in sorted(finds, key=lambda item: -item.confirmed):
         if not any(_same(find, item) for item in kept):
             kept.append(find)
     return kept
@@ -104,13 +104,13 @@ def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
     yield table_of(
         "Kernels",
         (
-            text("op", lambda each: each.op, group=True),
-            text("kernel", lambda each: each.name),
-            number("cases", lambda each: len(each.rows)),
-            number("failed", lambda each: each.failed, tone=lambda each: each.tone),
-            number("error / bound", lambda each: each.largest, ratio, "largest that passed"),
-            number("variants", lambda each: each.variants, rank=3),
-            number("pairs met", lambda each: each.met, share, "of those that it serves"),
+            text("op", lambda item: item.op, group=True),
+            text("kernel", lambda item: item.name),
+            number("cases", lambda item: len(item.rows)),
+            number("failed", lambda item: item.failed, tone=lambda item: item.tone),
+            number("error / bound", lambda item: item.largest, ratio, "largest that passed"),
+            number("variants", lambda item: item.variants, rank=3),
+            number("pairs met", lambda item: item.met, share, "of those that it serves"),
         ),
         _kernels(record),
     )
@@ -118,9 +118,9 @@ def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
     yield table_of(
         "Notes",
         (
-            text("kernel", lambda each: each.kernel),
-            text("case", lambda each: each.case.id, below=True),
-            text("note", lambda each: "; ".join(each.notes), below=True),
+            text("kernel", lambda item: item.kernel),
+            text("case", lambda item: item.case.id, below=True),
+            text("note", lambda item: "; ".join(item.notes), below=True),
         ),
         [row for row in record.rows if row.notes],
         level="details",
@@ -128,12 +128,12 @@ def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
     yield table_of(
         "Shrinking",
         (
-            text("kernel", lambda each: each.kernel),
-            text("rule", lambda each: each.rule),
-            number("cases tried", lambda each: each.tried),
-            number("took", lambda each: each.duration_s, duration),
-            text("drawn", lambda each: each.first_case, below=True),
-            text("shrunk", lambda each: each.case.id, below=True),
+            text("kernel", lambda item: item.kernel),
+            text("rule", lambda item: item.rule),
+            number("cases tried", lambda item: item.tried),
+            number("took", lambda item: item.duration_s, duration),
+            text("drawn", lambda item: item.first_case, below=True),
+            text("shrunk", lambda item: item.case.id, below=True),
         ),
         finds,
         level="details",
