@@ -125,8 +125,10 @@ def _columns(stream: TextIO) -> int:
 def write_document(document: Document, options: argparse.Namespace) -> None:
     """Write the forms that --html and --markdown name, and print it, --width columns wide.
 
-    Files first, so that a closed pipe (`| head`), which is no error, loses none. Raises
-    RecordError.
+    Files come first, so that a closed pipe (`| head`), which is no error, loses none.
+
+    Raises:
+        RecordError: a file or stdout can't be written.
     """
     if options.html is not None:
         save(options.html, render_html(document).encode())

@@ -34,9 +34,16 @@ def part_of(
 ) -> ReportPart:
     """Return the record's part of a document.
 
-    baseline  of bench: also how long each kernel took of this one's time
-    against   of compile: also what changed since this record
-    Raises RecordError where the record isn't of the option's suite.
+    Args:
+        baseline: of bench: also how long each kernel took of this one's time.
+        against: of compile: also what changed since this record.
+
+    Raises:
+        RecordError: the record isn't of the option's suite.
+
+    Example:
+        >>> document = Document("Last night", [part_of(read(path)) for path in paths])
+        >>> Path("page.html").write_text(render_html(document))
     """
     _refuse(record, baseline, against)
     suite = record.header.suite

@@ -72,7 +72,8 @@ def generations_part(
 ) -> tuple[ReportPart, int]:
     """Return the part on records that no verdict can be given on, and its number of rows.
 
-    reasons: why each of `others` is here: another GPU, or figures that weren't measured.
+    Args:
+        reasons: why each of `others` is here: another GPU, or figures that weren't measured.
     """
     paired = [pair_speeds(base, other) for other in others]
     keys = dict.fromkeys(pair.key for pairs in paired for pair in pairs.pairs)

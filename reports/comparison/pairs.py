@@ -165,7 +165,8 @@ def _apart(
 ) -> tuple[list[Dropped], tuple[Dropped, ...]]:
     """Rows of one side: those that the other has under another distribution or cache, and the rest.
 
-    ours, theirs: without those that found one another.
+    Args:
+        ours, theirs: without those that found one another.
     """
     near: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
     for key in theirs:

@@ -61,7 +61,18 @@ class Comparison:
 
 
 def compare(sides: Sequence[RecordSide]) -> Comparison:
-    """Lay the sides beside one another. Raises RecordError where they can't be."""
+    """Compare records of each suite with the first of the suite.
+
+    Returns:
+        The parts of a report, and the rows and changes that a gate counts.
+
+    Raises:
+        RecordError: no two sides can be compared.
+
+    Example:
+        >>> comparison = compare([*read_sides(Path("a.jsonl")), *read_sides(Path("b.jsonl"))])
+        >>> comparison.broken is None  # no row of ours got slower or less accurate
+    """
     for number, side in enumerate(sides):  # A to Z, then AA, BB and so on
         side.letter = ascii_uppercase[number % 26] * (number // 26 + 1)
     _refuse(sides)

@@ -84,14 +84,15 @@ class Interval:
 class Evidence:
     """The time of a row on one side, as its samples show it.
 
-    time_us    what a call takes
-    cycles     the same in cycles of the SMs; None where their clock wasn't measured
-    spread     False: the centre alone is known
-    processes  that were timed; 0: no samples are there, only figures made of them
-    step_us    of the timer, as far as the samples show it
-    launches   kernels on the device that a call is; 0 where that isn't known
-    began      when the first and the last process started, in ISO 8601, UTC; "" where not known
-    disturbed  what else ran meanwhile that may be in its times; "": nothing that is known
+    Attributes:
+        time_us: what a call takes.
+        cycles: the same in cycles of the SMs; None where their clock wasn't measured.
+        spread: False: the centre alone is known.
+        processes: that were timed; 0: no samples are there, only figures made of them.
+        step_us: of the timer, as far as the samples show it.
+        launches: kernels on the device that a call is; 0 where that isn't known.
+        began: when the first and the last process started, in ISO 8601, UTC; "" where not known.
+        disturbed: what else ran meanwhile that may be in its times; "": nothing that is known.
     """
 
     time_us: Interval
@@ -119,10 +120,11 @@ class Evidence:
 class Judgement:
     """The verdict on a row.
 
-    change         of the time, relative to the base: 0.02 is 2 % slower
-    cycles_change  of the cycles; None where a side has no clock
-    confirmed      of FASTER and SLOWER: in cycles too; None where a side has no clock
-    reason         why it is AMBIGUOUS
+    Attributes:
+        change: of the time, relative to the base: 0.02 is 2 % slower.
+        cycles_change: of the cycles; None where a side has no clock.
+        confirmed: of FASTER and SLOWER: in cycles too; None where a side has no clock.
+        reason: why it is AMBIGUOUS.
     """
 
     verdict: SpeedVerdict
@@ -146,8 +148,10 @@ def median_of(samples: Sequence[float]) -> float:
 def interval_of_processes(centres: Sequence[float], each_far: Sequence[float] = ()) -> Interval:
     """Return the median of processes' centres, from the lowest to the highest less some ends.
 
-    each_far: how far each process's own interval reaches, where that is known. Two processes that
-    agree by chance know no more than that: half widths as theirs, averaged, are the least.
+    Args:
+        each_far: how far each process's own interval reaches, where that is known. Two processes
+            that agree by chance know no more than that: half widths as theirs, averaged, are the
+            least.
     """
     ordered = sorted(centres)
     ends, centre = left_out(len(ordered)), _at(ordered, 0.5)
@@ -193,7 +197,8 @@ def _chance_below(one: int, ends: int, other: int, others: int) -> float:
 
     That is so where its last process that counts comes before the other's first.
 
-    ends, others: how many either leaves out at its ends.
+    Args:
+        ends, others: how many either leaves out at its ends.
     """
     last = one - ends
     places = last + others  # the lowest of all, of which so many are the one side's
@@ -248,10 +253,16 @@ def judge(
     one_board: bool = True,
     empty_calls_us: float | None = 0.0,
 ) -> Judgement:
-    """Hold `other` against `base`.
+    """Return the verdict on `other` beside `base`.
 
-    empty_calls_us: by how much an empty call takes longer on `other`'s machine, which is taken away
-    from its times; None: not known
+    Args:
+        empty_calls_us: by how much an empty call takes longer on `other`'s machine, which is taken
+            away from its times. None: unknown.
+        one_board: False where the two are cards of one model, which differ by up to 4 %.
+
+    Example:
+        >>> judge(Evidence(time_us=Interval(99, 100, 101)), Evidence(time_us=Interval(79, 80, 81)))
+        Judgement(verdict=<SpeedVerdict.FASTER: 'FASTER'>, change=-0.2, ...)
     """
     other = _less(other, empty_calls_us or 0.0)
     change = other.time_us.centre / base.time_us.centre - 1

@@ -155,7 +155,8 @@ class EnergyRow:
 class JudgedRow:
     """A row of accuracy, of either suite: its status, and its largest error over its bound.
 
-    rmse: of each output, where the record has it
+    Attributes:
+        rmse: of each output, where the record has it.
     """
 
     key: Key
@@ -175,7 +176,8 @@ _AnyRow = TypeVar("_AnyRow", BenchRow, ProfileRow)
 class RecordSide:
     """One column of a comparison; `letter` names it in tables.
 
-    twice  rows that the record has more than once: the first is taken
+    Attributes:
+        twice: rows that the record has more than once: the first is taken.
     """
 
     header: RunHeader
@@ -236,8 +238,11 @@ class RecordSide:
 def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[RecordSide]:
     """Return the record's sides: one, or of predictions one for each GPU model.
 
-    gpus: of predictions, only models whose name has one of these in it, in any case.
-    Raises RecordError.
+    Args:
+        gpus: of predictions, only models whose name has one of these in it, in any case.
+
+    Raises:
+        RecordError: the file is no record, or predicts nothing for these GPUs.
     """
     imported = read_import(path)
     if imported is not None:

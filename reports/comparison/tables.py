@@ -82,7 +82,7 @@ def weighted_total(
     other: RecordSide,
     rows: Iterable[Weighed],
     unit: str,
-    told: Callable[[float], str],
+    form: Callable[[float], str],
 ) -> Table:
     """Return a table of what a model's calls take: rows with the same weight on both sides."""
     sums: dict[tuple[str, str], _WeightedSums] = defaultdict(_WeightedSums)
@@ -96,8 +96,8 @@ def weighted_total(
         text("op", lambda item: item[0][0]),
         text("kernel", lambda item: item[0][1]),
         number("cases", lambda item: item[1].cases),
-        number(f"{base.letter} {unit}", lambda item: item[1].before, told),
-        number(f"{other.letter} {unit}", lambda item: item[1].after, told),
+        number(f"{base.letter} {unit}", lambda item: item[1].before, form),
+        number(f"{other.letter} {unit}", lambda item: item[1].after, form),
         number("change", lambda item: item[1].after / item[1].before - 1, change_text),
     ]
     return table_of(

@@ -23,7 +23,7 @@ def text(
     group: bool = False,
     below: bool = False,
 ) -> Field[Item]:
-    """Return a field of words; note, rank, group and below as a column's."""
+    """Return a field of words; note, rank, group and below are those of `Column`."""
     return Column(title, note=note, rank=rank, group=group, below=below), cell
 
 
@@ -53,13 +53,13 @@ def command(title: str, of: Callable[[Item], str]) -> Field[Item]:
 
 
 def of_part(field: Field[Item], part_of: Callable[[Whole], Item]) -> Field[Whole]:
-    """Return the field of a part of an item."""
+    """Return a field of items by the same field of a part of each item."""
     column, cell = field
     return column, lambda item: cell(part_of(item))
 
 
 def only(where: Callable[[Item], bool], fields: Iterable[Field[Item]]) -> list[Field[Item]]:
-    """Return the fields, empty of an item of which it doesn't hold."""
+    """Return the fields with empty cells for items for which `where` returns False."""
 
     def where_true(cell: Callable[[Item], Cell | str]) -> Callable[[Item], Cell | str]:
         return lambda item: cell(item) if where(item) else ""
@@ -77,7 +77,17 @@ def table_of(
     folded: bool = False,
     least: int = 0,
 ) -> Table:
-    """Return a table with a row for each item."""
+    """Return a table with a row for each item.
+
+    Args:
+        fields: the columns, each with a function that returns an item's cell.
+        note: explains the table below its title.
+        level, folded, least: as of `Table`.
+
+    Example:
+        >>> fields = [text("kernel", lambda row: row.kernel), number("us", lambda row: row.us)]
+        >>> table_of("Slow rows", fields, [row for row in rows if row.us > 100])
+    """
     rows = [[show(item) for _, show in fields] for item in items]
     columns = [column for column, _ in fields]
     return Table(title, columns, rows, note, level=level, folded=folded, least=least)

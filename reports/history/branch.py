@@ -11,13 +11,18 @@ from kernel_workbench.reports.record import RecordError
 KINDS = (".jsonl", ".jsonl.gz")
 
 
-def copy_records(told: str, into: Path) -> Path:
-    """Copy a branch's records to a folder, under the names that they have there; the folder.
+def copy_records(branch: str, into: Path) -> Path:
+    """Copy a branch's records to a folder, under the names that they have there.
 
-    told: `NAME` or `NAME:FOLDER`, of the checkout that this is run in. Raises RecordError.
+    Args:
+        branch: `NAME` or `NAME:FOLDER`, of the checkout that this is run in.
+        into: the folder, which is returned.
+
+    Raises:
+        RecordError: git has no such branch or folder, or it holds no record.
     """
-    name, _, inside = told.partition(":")
-    problem = f"--branch {shown(told)}"
+    name, _, inside = branch.partition(":")
+    problem = f"--branch {shown(branch)}"
     try:
         commit = _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         tree = f"{commit.decode().strip()}:{inside.strip('/')}"

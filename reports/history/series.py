@@ -44,9 +44,10 @@ class SeriesKey(NamedTuple):
 class LevelChange:
     """A new level of a series.
 
-    at       the place of its first run
-    ratio    the new level over the old one
-    verdict  of `nox -s compare` on the runs before and after it
+    Attributes:
+        at: the place of its first run.
+        ratio: the new level over the old one.
+        verdict: of `nox -s compare` on the runs before and after it.
     """
 
     at: int
@@ -98,7 +99,12 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[RecordSide], list[str]]:
 
 
 def series_of(runs: Iterable[RecordSide]) -> list[FigureSeries]:
-    """Return a series for each figure that two runs have, with its changes."""
+    """Return a series for each figure that two runs have, with its changes.
+
+    Example:
+        >>> runs, _ = read_runs(records_in([Path("results")]))
+        >>> [series.line.key.kernel for series in series_of(runs) if series.changes]
+    """
     lines: dict[SeriesKey, dict[int, tuple[RecordSide, float, bool]]] = defaultdict(dict)
     for run in runs:
         for key, value, gates in _figures(run):

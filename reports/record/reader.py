@@ -60,10 +60,11 @@ class RecordError(Exception):
 class Record:
     """A record as read: of `accuracy` rows, of `compile` resources and predictions, and so on.
 
-    rows, compiled, predictions, benches, profiles, finds, coverage    whole rows, in the order they
-             were written
-    end      None where the run was cut off
-    problem  None for the record of a run that finished all it planned; otherwise one sentence
+    Attributes:
+        rows, compiled, predictions, benches, profiles, finds, coverage: whole rows, in the order
+            they were written.
+        end: None where the run was cut off.
+        problem: None for the record of a run that finished all it planned; otherwise one sentence.
     """
 
     path: Path
@@ -96,10 +97,17 @@ def read(
 ) -> Record:
     """Read a record, also that of a run that was killed.
 
-    into: takes each row as it is read, and the record then holds none: raw samples of several
-    records needn't be in memory at one time.
-    thinned: takes each row as it is read, and gives what of it the record holds.
-    Raises RecordError, in one sentence, where the file isn't a record that this program reads.
+    Args:
+        into: takes each row as it is read, and the record then holds none: raw samples of several
+            records needn't be in memory at one time.
+        thinned: takes each row as it is read, and gives what of it the record holds.
+
+    Raises:
+        RecordError: the file isn't a record that this program reads.
+
+    Example:
+        >>> record = read(Path("results/bench-20261121T041500Z-nvidia-h200.jsonl"))
+        >>> {row.kernel: row.median_us for row in record.benches if row.status == "timed"}
     """
     chunks = chunks_of(path)
     count, lines = number_of_lines(chunks), lines_of(chunks)
@@ -297,7 +305,8 @@ def _quoted(value: object) -> str:
 def chunks_of(path: Path) -> deque[bytes]:
     """Yield the file's bytes, unpacked where its name ends in .gz, as large records are kept.
 
-    Raises RecordError where it can't be read, or can be no record's.
+    Raises:
+        RecordError: it can't be read, or can be no record's.
     """
     chunks: deque[bytes] = deque()
     size = 0

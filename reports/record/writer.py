@@ -168,9 +168,10 @@ class RecordWriter:
 
 
 class RecordContinuation(RecordWriter):
-    """Goes on with the record of a run that was cut off; its last line goes, cut or the end.
+    """Continue the record of a run that was cut off; its last line, cut or the end, is removed.
 
-    Raises RecordError.
+    Raises:
+        RecordError: the file can't be written to.
     """
 
     def __init__(self, record: Record) -> None:
@@ -210,7 +211,11 @@ def new_record(
 ) -> RecordWriter:
     """Return a record in `results` under a free name, also where two runs begin in one second.
 
-    mark: what its name has after the device's. Raises RecordError.
+    Args:
+        mark: what its name has after the device's.
+
+    Raises:
+        RecordError: the file can't be made.
     """
     device = f"{header.environment.device_name} {mark}"
     while True:

@@ -147,7 +147,12 @@ class Headline:
 
 
 def headline(record: Record) -> Headline:
-    """Return the verdict: PASSED needs a whole record, a row that passed, nothing against it."""
+    """Return the verdict: PASSED needs a whole record, a row that passed, nothing against it.
+
+    Example:
+        >>> headline(read(path)).sentence
+        '8 rows (1 kernel, 8 cases): 8 passed, 0 failed, 0 refused, in 1.20 s'
+    """
     rows = record.rows
     failed = sum(row.status == "failed" and row.gates for row in rows)
     beside = [row for row in rows if row.status == "failed" and not row.gates]
@@ -949,7 +954,8 @@ class _View:
     ) -> Table:
         """Return a table of kernels and dtypes down, families across.
 
-        places_of: returns the dtypes and families of a row; dtype "" is all dtypes together.
+        Args:
+            places_of: returns the dtypes and families of a row; dtype "" is all dtypes together.
         """
         cells: dict[tuple[str, str, str], list[AccuracyRow]] = {}
         lines: dict[tuple[str, str], None] = {}

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class CaseRow:
     """A row with what it is next to the others of its case; None where there is no figure.
 
-    name: the kernel's, with what it computes, "dx alone", where that isn't all of the op; then it
-    is held against no kernel that computes more
+    Attributes:
+        name: the kernel's, with what it computes, "dx alone", where that isn't all of the op; then
+            it is held against no kernel that computes more.
     """
 
     row: BenchRow

@@ -200,7 +200,9 @@ def _draw_shares(
 ) -> str:
     """Shares of the roof as SVG: cases down, a mark for each kernel.
 
-    looks: a kernel's mark and colour; common: parts of cases' names that are left out
+    Args:
+        looks: the mark and the colour of each kernel.
+        common: parts of cases' names that are left out.
     """
     timed = {row.row.kernel for case in cases for row in case.rows}
     kernels = [kernel for kernel in looks if kernel in timed]

@@ -56,7 +56,9 @@ class CodeChange:
 class CodeChanges:
     """All that changed; variants that only one of the records has, on so many generations.
 
-    compared: rows that both have; tools: versions that differ, as (name, before, after).
+    Attributes:
+        compared: the number of rows that both records have.
+        tools: versions that differ, as (name, before, after).
     """
 
     changes: tuple[CodeChange, ...]
@@ -131,10 +133,10 @@ def _of_rows(old: CompileRow, new: CompileRow) -> Iterator[_Found]:
 
 
 def _amount(
-    up: str, down: str, old: int | None, new: int | None, told: Callable[[int], str]
+    up: str, down: str, old: int | None, new: int | None, form: Callable[[int], str]
 ) -> Iterator[_Found]:
     if old is not None and new is not None and old != new:
-        yield up if new > old else down, told(old), told(new), abs(new - old)
+        yield up if new > old else down, form(old), form(new), abs(new - old)
 
 
 def _bytes(number: int) -> str:

@@ -85,7 +85,8 @@ def part_of(
 ) -> ReportPart:
     """Return the record's part of a document.
 
-    tried, found, how: `407 rows (26 kernels)`, `361 timed, 46 refused`, `in 6 min 41 s`
+    Args:
+        tried, found, how: `407 rows (26 kernels)`, `361 timed, 46 refused`, `in 6 min 41 s`.
     """
     flush = record.header.flush
     return record_part(

@@ -46,8 +46,11 @@ class _Figures(NamedTuple):
 class Total:
     """A model's calls of one kernel: each case as often as its weight says.
 
-    cases: that the sum is of; of: that have a weight. energy_error_j: 95 %, None where a row's is;
-    validity: the worst of its rows.
+    Attributes:
+        cases: the number of cases in the sum.
+        of: the number of cases with a weight.
+        energy_error_j: of 95 %; None where a row's is.
+        validity: the worst of its rows.
     """
 
     op: str

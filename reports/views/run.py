@@ -33,9 +33,10 @@ def record_part(
 ) -> ReportPart:
     """Return the record's part of a document.
 
-    verdict  with its tone, and the sentence that follows it
-    found    what the last line says beside the verdict: `361 timed, 46 refused`
-    needed   labels of the facts that are always shown
+    Args:
+        verdict: with its tone, and the sentence that follows it.
+        found: what the last line says beside the verdict: `361 timed, 46 refused`.
+        needed: labels of the facts that are always shown.
     """
     word, tone, sentence = verdict
     return ReportPart(
