@@ -53,16 +53,13 @@ from kernel_workbench.reports.views.profile_energies import (
     totals_of,
 )
 from kernel_workbench.reports.views.profile_pictures import (
-    QUANTITIES,
-    drawn_rows,
-    timeline_of,
     timelines,
 )
 from kernel_workbench.reports.views.row_columns import fields_in_order
 from kernel_workbench.reports.views.run import name_of, own_of, parts_of, total_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
@@ -89,21 +86,6 @@ class _Numbered(NamedTuple):
     row: ProfileRow
     trial: int
     window: Window
-
-
-class _QuantityLine(NamedTuple):
-    """A quantity of a window over time."""
-
-    row: ProfileRow
-    trial: int
-    name: str
-    unit: str
-    values: Sequence[float | None]
-
-    @property
-    def readings(self) -> list[float]:
-        """The values that could be read."""
-        return [value for value in self.values if value is not None]
 
 
 def profile_part(record: Record) -> ReportPart:
@@ -160,7 +142,6 @@ def _items(record: Record) -> Iterator[Table | Figure]:
     yield from (failed, totals, rows, rest)
     yield from timelines(record)
     yield from tables
-    yield _over_time(record)
     yield meanings((totals, rows, *tables))
     yield _windows(record)
 
@@ -358,29 +339,6 @@ def _missing(record: Record) -> Table:
         text("as", lambda figures: _named(figures.example), below=True),
     ]
     return table_of("Figures that are missing, and why", fields, missing_of(record))
-
-
-def _over_time(record: Record) -> Table:
-    """Return the lines of the rows whose timelines are drawn in a page."""
-    fields: list[Field[_QuantityLine]] = [
-        *_NAMES,
-        text("trial", lambda line: f"trial {line.trial} of {len(line.row.windows)}", group=True),
-        text("quantity", lambda line: line.name),
-        (
-            Column("over the window", "trend", "from its lowest to its highest"),
-            lambda line: Cell("", trend=line.values) if line.readings else "not read",
-        ),
-        number("lowest", lambda line: min(line.readings, default=None)),
-        number("highest", lambda line: max(line.readings, default=None)),
-        text("unit", lambda line: line.unit),
-    ]
-    lines = [
-        _QuantityLine(row, result[0], name, unit, getattr(result[1], field))
-        for row in drawn_rows(record)
-        if (result := timeline_of(row)) is not None
-        for name, field, unit in QUANTITIES
-    ]
-    return table_of("Over time", fields, lines, level="details", folded=True)
 
 
 def _windows(record: Record) -> Table:

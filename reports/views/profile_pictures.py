@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_CASES = 6
 MOST_LINES = 12
-QUANTITIES = (
+_QUANTITIES = (
     ("power", "power_w", "W"),
     ("SM clock", "sm_clock_mhz", "MHz"),
     ("temperature", "temperature_c", "°C"),
@@ -46,12 +46,6 @@ def timelines(record: Record) -> tuple[Figure, ...]:
         draw = partial(_draw, rows[:MOST_LINES], own)
         result.append(Figure(f"{op}, {title}: over time", draw, note))
     return tuple(result)
-
-
-def drawn_rows(record: Record) -> list[ProfileRow]:
-    """Return the rows whose timelines are in the figures."""
-    groups = _groups(record)[:MOST_CASES]
-    return [row for _, _, rows in groups for row in rows[:MOST_LINES]]
 
 
 def timeline_of(row: ProfileRow) -> tuple[int, Series] | None:
@@ -100,8 +94,8 @@ def _draw(rows: Sequence[ProfileRow], own: Collection[tuple[str, str]], prefix: 
     """Draw power, SM clock and temperature over time as SVG; `own` kernels have wider lines."""
 
     def draw(figure: Drawing) -> None:
-        panels = placed(figure, len(QUANTITIES))
-        for axes, (title, name, unit) in zip(panels, QUANTITIES, strict=True):
+        panels = placed(figure, len(_QUANTITIES))
+        for axes, (title, name, unit) in zip(panels, _QUANTITIES, strict=True):
             for number, row in enumerate(rows):
                 result = timeline_of(row)
                 assert result is not None
