@@ -56,34 +56,36 @@ def _parser() -> CommandLine:
         type=Path,
         default=_RESULTS,
         metavar="DIR",
-        help="where the latest is looked for (default: results)",
+        help="the folder of the latest record (default: results)",
     )
     add_forms(parser)
     parser.add_argument("--junit", type=Path, metavar="PATH", help="also as JUnit XML")
     parser.add_argument(
-        "--svg", type=Path, metavar="PATH", help="also a picture of the report's head"
+        "--svg", type=Path, metavar="PATH", help="also a picture of the report's head, as SVG"
     )
     parser.add_argument(
-        "--roofline", type=Path, metavar="PATH", help="of timed kernels: also a picture, as SVG"
+        "--roofline", type=Path, metavar="PATH", help="bench: also the roofline, as SVG"
     )
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="of timed kernels: also how long each took of this one's time",
+        help="bench: also each time as a multiple of this kernel's",
     )
     parser.add_argument(
         "--against",
         type=Path,
         metavar="FILE",
-        help="of compiled code: also what changed since this record",
+        help="compile: also the changes since this record",
     )
     parser.add_argument(
         "--check",
         action="store_true",
-        help="show nothing; only say on stderr whether the record is incomplete",
+        help="show nothing; say on stderr if the record is incomplete",
     )
     parser.add_argument(
-        "--details", action="store_true", help="all that a terminal can show, not the summary alone"
+        "--details",
+        action="store_true",
+        help="show every table that fits a terminal, not the summary alone",
     )
     return parser
 
@@ -109,7 +111,7 @@ def _refuse_unused(options: argparse.Namespace) -> None:
         raise RecordError(f"{forms[0]}: --check shows nothing; leave one out")
     if options.files and options.results != _RESULTS:
         raise RecordError(
-            "--results: it is where the latest record is, and files are named; leave one out"
+            "--results names the latest record's folder, and files are named too; leave one out"
         )
 
 

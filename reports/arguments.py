@@ -86,7 +86,9 @@ class CommandLine(argparse.ArgumentParser):
 def add_forms(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that shows a document."""
     parser.add_argument(
-        "--markdown", metavar="PATH", help="also as Markdown; - for stdout, and only that"
+        "--markdown",
+        metavar="PATH",
+        help="also as Markdown; - writes it to stdout, in place of the report",
     )
     parser.add_argument(
         "--html", type=Path, metavar="PATH", help="also as one HTML page, which needs no other file"

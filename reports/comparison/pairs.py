@@ -1,4 +1,4 @@
-"""Which rows of two sides are held against one another, and why others aren't."""
+"""Pair the rows of two sides, and say why other rows aren't compared."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _refusal(ours: _Row, theirs: _Row, base: RecordSide, other: RecordSide) -> s
         if lack is not None:
             return lack
         if side.figures == "measured" and accuracy != "passed":
-            checked = "was never checked" if accuracy is None else f"is told as: {accuracy}"
+            checked = "was never checked" if accuracy is None else f"is recorded as: {accuracy}"
             return f"its accuracy {checked} in {side.letter}"
     flops, its_flops = ours.row.flops, theirs.row.flops
     if flops is not None and its_flops is not None and flops != its_flops:

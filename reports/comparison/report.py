@@ -161,7 +161,8 @@ def _head(sides: Sequence[RecordSide], found: Comparison) -> ReportPart:
     several = len(found.parts) > 1
     notes = [f"{part.title}: {part.verdict}" for part in found.parts if several]
     notes += [
-        f"{side.letter}, of nox -s {side.header.suite}: no other record of it to hold it against"
+        f"{side.letter}, of nox -s {side.header.suite}: there is no other record of this suite to "
+        "compare it with"
         for side in sides
         if suites.count(side.suite) < 2
     ]
@@ -177,7 +178,7 @@ def _head(sides: Sequence[RecordSide], found: Comparison) -> ReportPart:
     compiled = list(dict.fromkeys(side.path for side in sides if side.header.suite == "compile"))
     if len(compiled) > 1:
         notes.append(
-            "what changed in compiled code is told by: nox -s report -- "
+            "changes in compiled code are shown by: nox -s report -- "
             f"{compiled[1]} --against {compiled[0]}"
         )
     notes += _imported(sides)

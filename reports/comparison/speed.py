@@ -66,7 +66,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The rows of one side, held against the base's."""
+    """The rows of one side, compared with the base's."""
 
     held: tuple[ComparedRow, ...]
     pairs: PairedRows[TimedRow]

@@ -60,7 +60,7 @@ def rate_text(value: float, unit: str) -> str:
 def renamed_notes(base: RecordSide, other: RecordSide, pairs: PairedRows[Any]) -> list[str]:
     """Which kernels were compared though their names differ."""
     return [
-        f"{op}: {its} of {other.letter} is held against {mine} of {base.letter}"
+        f"{op}: {its} of {other.letter} is compared with {mine} of {base.letter}"
         for op, (mine, its) in pairs.renamed.items()
     ]
 

@@ -111,9 +111,9 @@ def _notes(record: Record) -> Iterator[str]:
         yield "imported from another program's record: its rules aren't this workbench's"
     unchecked = sum(row.accuracy != "passed" for row in timed)
     if unchecked and header.figures != "measured":
-        yield f"nothing is told of the accuracy of {count(unchecked, 'row')}"
+        yield f"{count(unchecked, 'row')} of unknown accuracy"
     elif unchecked:
-        yield f"{count(unchecked, 'row')} timed of outputs that were not found right"
+        yield f"{count(unchecked, 'row')} timed though their outputs were wrong or not checked"
     processes = [process for row in timed for process in row.processes]
     used = sum(len(process.times_us) for process in processes)
     throttled = sum(process.throttled for process in processes)
@@ -139,7 +139,7 @@ def _notes(record: Record) -> Iterator[str]:
         )
     if header.roofs and all(roof.measured for roof in header.roofs):
         what = "CPU" if header.environment.device == "cpu" else "GPU"
-        yield f"no datasheet of this {what} is known, so shares are of what was measured here"
+        yield f"no datasheet of this {what} is known, so shares are of roofs measured in this run"
 
 
 def _unconfirmed(timed: Sequence[BenchRow]) -> Iterator[str]:

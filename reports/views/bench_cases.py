@@ -27,7 +27,7 @@ class CaseRow:
 
     Attributes:
         name: the kernel's, with what it computes, "dx alone", where that isn't all of the op; then
-            it is held against no kernel that computes more.
+            no ratio compares it with a kernel that computes more.
     """
 
     row: BenchRow

@@ -280,7 +280,7 @@ def _change_tables(found: CodeChanges) -> Iterator[Table]:
     if len(kinds) < len(found.changes):
         yield table_of("All that changed", _CHANGE, found.changes, level="details")
     only = [("new", *item) for item in found.new.items()]
-    only += [("not there any more", *item) for item in found.gone.items()]
+    only += [("gone", *item) for item in found.gone.items()]
     of_one: list[Field[tuple[str, Variant, int]]] = [
         text("variants", lambda item: item[0], group=True),
         text("kernel", lambda item: " ".join(item[1][:2])),

@@ -117,7 +117,7 @@ def commit_text(machine: Environment) -> str:
 
 
 def baselines_of(header: RunHeader) -> set[tuple[str, str]]:
-    """Return the kernels, by op and name, that others' kernels are held against."""
+    """Return the kernels, by op and name, that are compared with ours and with a user's."""
     return {(kernel.op, kernel.name) for kernel in header.kernels if kernel.origin == "baseline"}
 
 

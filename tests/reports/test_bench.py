@@ -383,7 +383,7 @@ def test_published_figures_say_that_they_are(tmp_path: Path) -> None:
     assert bench_part(record).verdict == "PUBLISHED"
     text = terminal(record)
     assert "measured neither here nor by this workbench" in text
-    assert "nothing is told of the accuracy of 34 rows" in text
+    assert "34 rows of unknown accuracy" in text
     assert rows_of(bench_part(record), "Sources") == [
         {"source": "A paper, table 3", "rows": f"{len(rows)}"}
     ]
