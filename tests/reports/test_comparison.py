@@ -165,7 +165,7 @@ def test_record_without_clocks_is_unconfirmed(tmp_path: Path) -> None:
             "its accuracy failed in B",
         ),
         ({"accuracy": None}, "its accuracy was never checked in B"),
-        ({"accuracy": "no power"}, "its accuracy is told as: no power in B"),
+        ({"accuracy": "no power"}, "its accuracy is recorded as: no power in B"),
         (
             {"status": "absent", "reason": "not installed", "processes": (), "median_us": None},
             "not timed in B (absent): not installed",
@@ -214,7 +214,7 @@ def test_one_kernel_of_either_side_is_held_against_the_other(tmp_path: Path) -> 
         tmp_path, bench_row(seed=1, kernel="mine"), bench_row(102.0, seed=2, kernel="mine_too")
     )
     assert found.held[0].judgement.verdict is SpeedVerdict.SLOWER
-    assert "mine_too of B is held against mine of A" in text_of(found)
+    assert "mine_too of B is compared with mine of A" in text_of(found)
 
 
 def test_case_that_dispatch_gives_to_another_kernel_is_compared(tmp_path: Path) -> None:
