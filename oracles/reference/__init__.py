@@ -200,7 +200,9 @@ class Reference:
                 outputs = _several(self.function(**{**wide, **leaves}))
                 total = sum(output.square().sum() + output.sum() for output in outputs)
                 found = torch.autograd.grad(
-                    total, list(leaves.values()), materialize_grads=True  # type: ignore[arg-type]
+                    total,
+                    list(leaves.values()),
+                    materialize_grads=True,  # type: ignore[arg-type]
                 )
         except Exception:  # noqa: BLE001  # of what a user wrote autograd may know nothing
             return

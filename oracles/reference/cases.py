@@ -321,7 +321,11 @@ def _not_finite(
     plain = {name: size.plain for name, size in sizes.items()}
     pairs = [pair for pair in _dtypes(op) if pair[0] == pair[1]] or list(_dtypes(op))
     single, *halves = sorted(pairs, key=lambda pair: pair[0] != torch.float32)
-    met = {(case.distribution, case.dtype) for case in beside if all(size > 1 for _, size in case.sizes)}
+    met = {
+        (case.distribution, case.dtype)
+        for case in beside
+        if all(size > 1 for _, size in case.sizes)
+    }
     kind = next(one for one in op.allowed.factors if one.name == "values")
     names = [part.distribution or "" for part in kind.levels.get(factors.NOT_FINITE, ())]
     for place, name in enumerate(names):
