@@ -29,6 +29,7 @@ from kernel_workbench.oracles.op import CONTIGUOUS, Case, Factor, Op, Part, Tier
 _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
 _ALTERNATIVES = 4  # of a level's parts, where the first is refused
+_ENOUGH_FLOPS = 1e5  # of a case in which three options meet: of one key they meet in vain
 _AHEAD = 12  # cases that are named ahead, from the second try on
 
 Levels = tuple[int, ...]
@@ -376,7 +377,7 @@ def cover_together(
     """
     assert op.allowed is not None
     met = [(case.options, frozenset(case.sizes)) for case in known if serves(case)]
-    bases = _plain_cases(op, serves, why)
+    bases = _plain_cases(op, serves, why, _ENOUGH_FLOPS)
     turn = 0
     for parts in chain.from_iterable(
         product(*alternatives) for alternatives in op.allowed.together
@@ -394,12 +395,15 @@ def cover_together(
                 break
 
 
-def _plain_cases(op: Op, serves: Callable[[Case], bool], why: str) -> list[Part]:
+def _plain_cases(
+    op: Op, serves: Callable[[Case], bool], why: str, least_flops: float = 1.0
+) -> list[Part]:
     """Return sizes and dtypes of the op's own small cases without options, in a random order."""
     bases = [
         Part(sizes=dict(case.sizes), dtypes=(case.dtype, case.weight_dtype))
         for case in op.cases()
-        if case.tier == "ci" and case.why != why and not case.options and op.flops(case)
+        if case.tier == "ci" and case.why != why and not case.options
+        if op.flops(case) >= least_flops
         if case.layout == CONTIGUOUS and serves(case)
     ]
     random.Random(op.name).shuffle(bases)  # noqa: S311 (no secret)
