@@ -28,6 +28,32 @@ _FULL_HIGH = "    full_high = tl.maximum(0, tl.minimum(s_kv, start_m + shift + r
 
 MUTANTS = (
     _flash(
+        "softcap_from_the_other_corner",
+        (13,),
+        "under a softcap ALiBi's distance forgets s_kv - s_q",
+        (_case((1, 1, 1, 37, 70, 64, 64), _BF16, options="alibi bottom_right causal softcap"),),
+        ERROR,
+        Edit(
+            _SCORES,
+            "tl.abs(offs_m + shift - offs_n)",
+            "tl.abs(offs_m + (0 if options.SOFTCAP else shift) - offs_n)",
+        ),
+    ),
+    _flash(
+        "bias_of_another_batch_beside_a_sink",
+        (),
+        "with a sink the third batch has the first one's bias",
+        (_case((3, 1, 1, 33, 35, 64, 64), _BF16, options="bias bias_over_queries sink"),),
+        ERROR,
+        Edit(
+            _KERNEL,
+            "    bias_offset, slope = terms_of(options, batch, head)\n    scores = Scores(options, "
+            "bias_offset, slope, batch_head)",
+            "    bias_offset, slope = terms_of(options, batch if sink_ptr is None else batch % 2, "
+            "head)\n    scores = Scores(options, bias_offset, slope, batch_head)",
+        ),
+    ),
+    _flash(
         "corner_of_masks_alone",
         (13,),
         "ALiBi's distance forgets s_kv - s_q where there is neither a causal mask nor a window",
