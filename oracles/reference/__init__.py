@@ -158,10 +158,10 @@ class Reference:
             if each.name in stored:
                 drawn[each.name] = stored[each.name].float()
         for name in self.own:
-            values = self.own[name](sizes, case.seed, draw)
-            if values is not None:
-                is_real = values.is_floating_point()
-                (drawn if is_real else stored)[name] = values.float() if is_real else values
+            own = self.own[name](sizes, case.seed, draw)
+            if own is not None:
+                is_real = own.is_floating_point()
+                (drawn if is_real else stored)[name] = own.float() if is_real else own
         distributions_of(self.signature)[case.distribution](Values(case, drawn, draw))
         made: Inputs = {}
         for each in self.signature.arrays:
@@ -546,9 +546,7 @@ def _functional(
     return tuple(values[each.name] for each in signature.outputs)
 
 
-def _listed(
-    function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any
-) -> Tensor | tuple[Tensor, ...]:
+def _listed(function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any) -> Any:
     """Call a function with its lists whole."""
     whole = {name: [given.pop(each) for each in parts] for name, parts in lists.items()}
     return function(**given, **whole)

@@ -19,7 +19,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from typing import Any
 
@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from kernel_workbench.oracles import analysis
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.op import Case, Workloads
 from kernel_workbench.oracles.reference import (
@@ -50,7 +49,7 @@ from kernel_workbench.oracles.reference.signature import (
     place_of,
 )
 
-Inputs = Sequence[Any] | Mapping[str, Any]
+Inputs = Sequence[Any] | Mapping[str, Any] | Tensor
 _SHORT = (2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 160, 224, 256)
 _SEVERAL = 4  # of the lengths that a module takes
 _SPREAD = 0.25  # of a parameter's own spread, or of its size
@@ -64,7 +63,7 @@ _ZEROS = 0.02  # of them: random numbers have none
 _SINGLE = (torch.float32, torch.float32)
 
 
-def op_of(module: nn.Module, inputs: Inputs | Callable[[], Inputs], name: str = "") -> ReferenceOp:
+def op_of(module: nn.Module, inputs: Inputs | Callable[[], Inputs], name: str = "") -> ModuleOp:
     """Make an op of a module, called NAME_forward.
 
     Args:
@@ -80,7 +79,7 @@ def op_of(module: nn.Module, inputs: Inputs | Callable[[], Inputs], name: str = 
     return _Module.of(module, example, name or f"{type(module).__name__}_forward").op()
 
 
-def op_of_problem(content: Mapping[str, Any], name: str) -> ReferenceOp:
+def op_of_problem(content: Mapping[str, Any], name: str) -> ModuleOp:
     """Make the op of a KernelBench problem: the content of its file. Dropout drops nothing.
 
     Raises OpError.
@@ -93,7 +92,31 @@ def op_of_problem(content: Mapping[str, Any], name: str) -> ReferenceOp:
             each.eval()
         elif isinstance(each, nn.RNNBase | nn.MultiheadAttention):
             each.dropout = 0.0
-    return op_of(model, content["get_inputs"], re.sub(r"\W+", "_", name))
+    made = op_of(model, content["get_inputs"], re.sub(r"\W+", "_", name))
+    return replace(made, initial=content["get_init_inputs"])
+
+
+def solution_of(op: ModuleOp, content: Mapping[str, Any]) -> Callable[..., Any]:
+    """The kernel that a KernelBench solution is: its ModelNew, on the arguments of the op.
+
+    A parameter of ModelNew is the one of Model of its name, else of its place. Raises OpError.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = content["ModelNew"](*op.initial())
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    theirs = op.module.state
+    if set(names) <= set(theirs.values()):
+        of_name = {name: argument for argument, name in theirs.items()}
+        state = {name: of_name[name] for name in names}
+    elif len(names) == len(theirs):
+        state = dict(zip(names, theirs, strict=True))
+    else:
+        raise OpError(
+            f"{place_of(type(model).forward)}: ModelNew has {len(names)} parameters and buffers, "
+            f"and Model {len(theirs)}; give it the same"
+        )
+    return partial(replace(op.module, module=model).solve, state)
 
 
 def is_problem(content: Mapping[str, Any]) -> bool:
@@ -109,13 +132,14 @@ class _Caller(nn.Module):
         self.module = module
 
     def forward(
-        self, inputs: Mapping[str, Any], changed: Sequence[str]
+        self, inputs: Mapping[str, Any] | tuple[Any, ...], changed: Sequence[str]
     ) -> tuple[Any, list[Tensor]]:
         for each in self.module.modules():
             if isinstance(each, nn.RNNBase):  # which keeps a list of its weights
                 names = each._flat_weights_names  # noqa: SLF001
                 each.__dict__["_flat_weights"] = [getattr(each, name) for name in names]
-        made = self.module(**inputs)
+        named = isinstance(inputs, Mapping)
+        made = self.module(**inputs) if named else self.module(*inputs)
         return made, [self.module.get_buffer(name) for name in changed]
 
 
@@ -248,10 +272,10 @@ class _Module:
         for alike in ("alone", "same place", "same length"):
             groups: dict[object, set[tuple[str, int]]] = {}
             for at, size in left.items():
-                kind = {"alone": at, "same place": at[1], "same length": None}[alike]
-                groups.setdefault((kind, size), set()).add(at)
-            for (_, size), group in groups.items():
-                axes = frozenset(group)
+                kinds: dict[str, object] = {"alone": at, "same place": at[1], "same length": None}
+                groups.setdefault((kinds[alike], size), set()).add(at)
+            for group in groups.values():
+                axes, size = frozenset(group), lengths[next(iter(group))]
                 other = next((n for n in (size + 1, size - 1, 2 * size, size // 2) if n > 0), 0)
                 tried = (other, 2 * size, size // 2)
                 if axes <= left.keys() and any(n and self._takes(axes, n) for n in tried):
@@ -260,7 +284,21 @@ class _Module:
         found.sort(key=lambda each: min((list(self.shapes).index(n), p) for n, p in each[0]))
         return dict(zip(_size_names(), found, strict=False))
 
-    def op(self) -> ReferenceOp:
+    def solve(self, state: Mapping[str, str], /, **given: Any) -> Any:
+        """Call it on arguments, of which `state` says which parameter each is; its outputs."""
+        tensors = {name: given[name] for name in self.shapes}
+        inputs = tree_map(
+            lambda each: tensors[each.name] if isinstance(each, _Name) else each, self.form
+        )
+        own = {f"module.{name}": given[argument].clone() for name, argument in state.items()}
+        with torch.no_grad():
+            made, _ = torch.func.functional_call(
+                _Caller(self.module), own, (tuple(inputs.values()), ()), tie_weights=False
+            )
+        leaves = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
+        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+    def op(self) -> ModuleOp:
         """Make the op. Raises OpError."""
         written = type(self.module).forward
         sizes = {}
@@ -291,13 +329,12 @@ class _Module:
         if not reference.signature.real:
             raise OpError(f"{place_of(written)}: {self.name} takes no tensor of real numbers")
         made = op_of_reference(reference)
-        own = case_of(self.name, self._own_sizes(), _SINGLE, "ci")
-        own = replace(own, why="the module's own sizes")
-        return replace(
-            made,
-            cases=cache(partial(_cases, made, own)),
-            workloads=Workloads(anchors=(own,), on_cpu=(own,), profiled=(own,)),
-        )
+        plain = case_of(self.name, self._own_sizes(), _SINGLE, "ci")
+        case = replace(plain, why="the module's own sizes")
+        own = {each.name: getattr(made, each.name) for each in fields(made)}
+        own["cases"] = cache(partial(_cases, made, case))
+        own["workloads"] = Workloads(anchors=(case,), on_cpu=(case,), profiled=(case,))
+        return ModuleOp(**own, module=self)
 
     def _own_sizes(self) -> dict[str, int]:
         return {name: own for name, (_, own) in self.own_axes.items()}
@@ -471,6 +508,19 @@ class _Module:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleOp(ReferenceOp):
+    """An op of a module. initial: of a KernelBench problem, what Model is made of."""
+
+    module: _Module = field(kw_only=True)
+    initial: Callable[[], Sequence[Any]] = field(kw_only=True, default=tuple)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The outputs that the module returns, without the buffers that it changes."""
+        return self.outputs[: len(self.outputs) - len(self.module.changed)]
+
+
 def _shapes_of(module: _Module, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
     return _kept_shapes(module, tuple(sizes.items()))
 
@@ -545,8 +595,12 @@ def _is_finite(reference: Reference, written: Function) -> bool:
     """Say whether all outputs are finite on a small case."""
     case = case_of(reference.name, small_sizes(reference), _SINGLE, "ci")
     inputs = reference.inputs(case, torch.device("cpu"))
+    wide = {
+        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
+        for name, each in inputs.items()
+    }
     with one_sentence(written, f"{reference.name}: it fails in float64"), torch.no_grad():
-        outputs = analysis.truth(reference.function, inputs)
+        outputs = reference.function(**wide)
     return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
 
 
