@@ -41,6 +41,8 @@ _EXTREMES = {
     _aten.argmax.default: True,
     _aten.argmin.default: False,
 }
+READ_AS_SETS = _SORTS | _EXTREMES.keys()
+"""Operations whose indices an output may hold."""
 
 _Origin = tuple[Node, int | None, bool, Sequence[int], bool]
 

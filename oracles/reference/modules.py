@@ -20,7 +20,8 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -60,6 +61,7 @@ _NAMES = "mnkpqrst"  # of sizes
 _LOOKED_AT = 2**20  # of an example's numbers
 _FEW_NUMBERS, _FEWEST_NUMBERS = 8, 64  # different ones; of so many
 _ZEROS = 0.02  # of them: random numbers have none
+_MOST_WRONG = 2  # sizes that a run without values takes, and one with values doesn't
 _SINGLE = (torch.float32, torch.float32)
 
 
@@ -138,8 +140,8 @@ class _Caller(nn.Module):
             if isinstance(each, nn.RNNBase):  # which keeps a list of its weights
                 names = each._flat_weights_names  # noqa: SLF001
                 each.__dict__["_flat_weights"] = [getattr(each, name) for name in names]
-        named = isinstance(inputs, Mapping)
-        made = self.module(**inputs) if named else self.module(*inputs)
+        positional = isinstance(inputs, tuple)
+        made = self.module(*inputs) if positional else self.module(**dict(inputs))
         return made, [self.module.get_buffer(name) for name in changed]
 
 
@@ -206,7 +208,7 @@ class _Module:
         with one_sentence(written, f"{name}: it fails on its own inputs"):
             _, written_to = made.traced({})
         made = replace(made, changed=written_to)
-        return replace(made, own_axes=made.varying())
+        return replace(made, own_axes=made.varying()).validated()
 
     def traced(
         self, axes: Mapping[tuple[str, int], int]
@@ -266,6 +268,7 @@ class _Module:
             (name, place): size
             for name, (shape, _) in self.shapes.items()
             for place, size in enumerate(shape)
+            if size > 1  # an axis of one is there to be broadcast
         }
         found: list[tuple[frozenset[tuple[str, int]], int]] = []
         left = dict(lengths)
@@ -297,6 +300,41 @@ class _Module:
             )
         leaves = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
         return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+    def validated(self) -> _Module:
+        """Without the sizes that a run with values doesn't take: operations without check less.
+
+        As few as are to go: one, or two, or all.
+        """
+        names = list(self.own_axes)
+        for count in range(min(len(names), _MOST_WRONG) + 1):
+            for dropped in combinations(names, count):
+                left = [axes for name, axes in self.own_axes.items() if name not in dropped]
+                made = replace(self, own_axes=dict(zip(_size_names(), left, strict=False)))
+                if made.runs():
+                    return made
+        return replace(self, own_axes={})
+
+    def runs(self) -> bool:
+        """Say whether it runs on small tensors, whose whole numbers are the example's first."""
+        sizes = {
+            name: next((n for n in _SHORT if n <= own and self._takes(axes, n)), own)
+            for name, (axes, own) in self.own_axes.items()
+        }
+        draw = torch.Generator().manual_seed(0)
+        tensors = {name: self.own_tensor(name).clone() for name in self.state}
+        try:
+            for name, (_, dtype) in self.shapes.items():
+                shape = self._array(name).shape(sizes)
+                values = torch.randn(shape, generator=draw)
+                if not (dtype.is_floating_point or dtype == torch.bool):
+                    values = self.value(name, sizes, 0)
+                tensors[name] = values.to(dtype)
+            with torch.no_grad():
+                self._called(tensors, ())
+        except Exception:  # noqa: BLE001  # whatever a module raises of another shape
+            return False
+        return True
 
     def op(self) -> ModuleOp:
         """Make the op. Raises OpError."""
@@ -331,10 +369,10 @@ class _Module:
         made = op_of_reference(reference)
         plain = case_of(self.name, self._own_sizes(), _SINGLE, "ci")
         case = replace(plain, why="the module's own sizes")
-        own = {each.name: getattr(made, each.name) for each in fields(made)}
-        own["cases"] = cache(partial(_cases, made, case))
-        own["workloads"] = Workloads(anchors=(case,), on_cpu=(case,), profiled=(case,))
-        return ModuleOp(**own, module=self)
+        parts = {each.name: getattr(made, each.name) for each in fields(made)}
+        parts["cases"] = cache(partial(_cases, made, case))
+        parts["workloads"] = Workloads(anchors=(case,), on_cpu=(case,), profiled=(case,))
+        return ModuleOp(**parts, module=self)
 
     def _own_sizes(self) -> dict[str, int]:
         return {name: own for name, (_, own) in self.own_axes.items()}
@@ -449,41 +487,46 @@ class _Module:
             noise.clamp_(-3, 3)
         return own + _SPREAD * spread * noise
 
-    def _examples(self, seed: int) -> dict[str, Tensor]:
+    def examples(self, seed: int) -> dict[str, Tensor]:
         """The example inputs, drawn from a seed where a function makes them."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             _, tensors = _named(self.module, self.example())
         return tensors
 
-    def _value(
+    def value(self, name: str, sizes: Mapping[str, int], seed: int) -> Tensor:
+        """The first of the example's values along each axis."""
+        own = dict(sizes) == self._own_sizes()
+        whole = self.examples(seed)[name] if own else _first_of(self, seed)[name]
+        for place, length in enumerate(self._array(name).shape(sizes)):
+            whole = _longer(whole, place, length).narrow(place, 0, length)
+        return whole.clone()
+
+    def _given(
         self,
         name: str,
         sizes: Mapping[str, int],
         seed: int,
         draw: torch.Generator,
         *,
-        always: bool = True,
+        always: bool,
     ) -> Tensor | None:
-        """The first of the example's values along each axis; None: drawn as any op's."""
+        """The example's values, where they are needed, or at the own sizes; None: drawn as any."""
         if not always and dict(sizes) != self._own_sizes():
             return None
-        whole = self._examples(seed)[name]
-        shape = self._array(name).shape(sizes)
-        for place, length in enumerate(shape):
-            whole = _longer(whole, place, length).narrow(place, 0, length)
-        return whole.to(draw.device).clone()
+        return self.value(name, sizes, seed).to(draw.device)
 
     def _with_values(self, reference: Reference) -> Reference:
         """Say of which inputs the example's values are needed: without them it isn't finite."""
         written = type(self.module).forward
         nbytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes.values())
         with one_sentence(written, f"{self.name}: to make its inputs failed"):
-            examples = {} if nbytes > _MOST_EXAMPLE else self._examples(0)
+            examples = {} if nbytes > _MOST_EXAMPLE else _first_of(self, 0)
         fixed = {
             name
             for name, (_, dtype) in self.shapes.items()
-            if not dtype.is_floating_point or (name in examples and _is_structured(examples[name]))
+            if not (dtype.is_floating_point or dtype == torch.bool)
+            or (dtype != torch.bool and name in examples and _is_structured(examples[name]))
         }
         del examples
         free = [name for name in self.shapes if name not in fixed]
@@ -500,7 +543,7 @@ class _Module:
             self._array(each.name, fixed=each.name in fixed or each.name in self.state)
             for each in reference.signature.arrays
         )
-        values = {name: partial(self._value, name, always=name in fixed) for name in self.shapes}
+        values = {name: partial(self._given, name, always=name in fixed) for name in self.shapes}
         return replace(
             reference,
             signature=replace(reference.signature, arrays=arrays),
@@ -531,6 +574,20 @@ def _kept_shapes(module: _Module, sizes: tuple[tuple[str, int], ...]) -> list[tu
     axes = {at: n for name, n in sizes for at in module.own_axes[name][0]}
     shapes = [shape for shape, _ in module.traced(axes)[0]]
     return [*shapes, *(tuple(module.own_tensor(name).shape) for name in module.changed)]
+
+
+@lru_cache(maxsize=4)
+def _first_of(module: _Module, seed: int) -> dict[str, Tensor]:
+    """The first of the example's values along axes that vary, which small cases have."""
+    varying = {at for axes, _ in module.own_axes.values() for at in axes}
+    made = module.examples(seed)
+    for name, whole in made.items():
+        part = whole
+        for place, length in enumerate(whole.shape):
+            if (name, place) in varying:
+                part = part.narrow(place, 0, min(length, _SHORT[-1]))
+        made[name] = part.clone()
+    return made
 
 
 @dataclass(frozen=True, slots=True)
