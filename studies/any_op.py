@@ -138,7 +138,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         "## Of what others wrote",
         "",
         "A problem or a definition is bounded where it becomes an op: it is read, checked, and has",
-        "a bound on its smallest case, which no error of PyTorch's own result in fp32 may be above.",
+        "a bound on its smallest case; no error of PyTorch's own result in fp32 may be above that.",
         "",
         "| folder | files | bounded | above it | refused | not done in time | other errors |",
         "|---|---|---|---|---|---|---|",
