@@ -14,11 +14,13 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+import torch
 
 from kernel_workbench.kernels.declarations import (
     KernelError,
@@ -36,7 +38,12 @@ from kernel_workbench.oracles.declared import quoted
 from kernel_workbench.oracles.op import Case, Numerics, Op
 from kernel_workbench.oracles.reference import OpError, ReferenceOp
 from kernel_workbench.oracles.reference.definitions import read_definition, unsaid
-from kernel_workbench.oracles.reference.modules import is_problem, op_of_problem
+from kernel_workbench.oracles.reference.modules import (
+    ModuleOp,
+    is_problem,
+    op_of_problem,
+    solution_of,
+)
 
 __all__ = [
     "Absent",
@@ -477,6 +484,8 @@ def _imported(path: Path, option: str) -> Path:
         own = any(kernel.path == str(file) for kernel in _registered.values())
         if is_problem(vars(module)) and not own and file not in _homes.values():
             _adopt(op_of_problem(vars(module), file.stem))
+        elif "ModelNew" in vars(module) and not own:
+            _register_solution(vars(module))
     except OpError as error:
         raise KernelError(f"{option} {path}: {error}") from error
     except KernelError as error:
@@ -486,6 +495,20 @@ def _imported(path: Path, option: str) -> Path:
     finally:
         _loading.pop()
     return file
+
+
+def _register_solution(content: Mapping[str, Any]) -> None:
+    """Register the ModelNew of a KernelBench solution as a kernel. Raises KernelError, OpError."""
+    problems = [op for op in OPS.values() if isinstance(op, ModuleOp) and op.name in _homes]
+    if len(problems) != 1:
+        raise KernelError(
+            "it has a class ModelNew, which solves a KernelBench problem; name one, as "
+            "--problem=FILE"
+        )
+    (problem,) = problems
+    domain = Domain(dtypes=(torch.float32,), strides="contiguous")
+    register = kernel(problem, domain, returns=problem.computed, name="ModelNew")
+    register(solution_of(problem, content))
 
 
 def _where(error: BaseException, file: Path) -> str:

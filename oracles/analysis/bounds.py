@@ -112,9 +112,8 @@ def bounds(
         kept: dict[Node, Tensor] = {}
         nodes = output_nodes(graph.graph)
         choices = {each: choice_of(each) for each in nodes if _is_whole(each)}
-        chosen_from: dict[Node, Pair | None] = {
-            each.source: None for each in choices.values() if each is not None
-        }
+        sources = [each.source for each in choices.values() if each is not None]
+        chosen_from: dict[Node, Pair | None] = dict.fromkeys(sources)
         pairs = walk(constants, values, kept, chosen_from)
         longest = addends(graph.graph)
         most = largest_ratio(graph.graph, longest)

@@ -287,6 +287,7 @@ _LOWERED = (
     _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
 )
 
+LOWERED_PACKETS = frozenset({*_LOWERED, *(each.overloadpacket for each in LOWERED)})
 
 _MOST_KEPT = 256  # graphs
 _MOST_SAID = 400  # characters of an error of torch's

@@ -199,12 +199,9 @@ class Reference:
                 drawn[each.name] = stored[each.name].float()
         for name in self.own:
             own = self.own[name](sizes, case.seed, draw)
-            if own is None:
-                continue
-            if own.is_floating_point():
-                drawn[name] = own.float()
-            else:
-                stored[name] = own
+            if own is not None:
+                is_real = own.is_floating_point()
+                (drawn if is_real else stored)[name] = own.float() if is_real else own
         known = distributions_of(self.signature, self.gradients)
         known.get(case.distribution, normal)(Values(case, drawn, draw))
         for each in self.signature.arrays:
@@ -772,9 +769,7 @@ def _functional(
     return tuple(values[each.name] for each in signature.outputs)
 
 
-def _listed(
-    function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any
-) -> Tensor | tuple[Tensor, ...]:
+def _listed(function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any) -> Any:
     """Call a function with its lists whole."""
     whole = {name: [given.pop(each) for each in parts] for name, parts in lists.items()}
     return function(**given, **whole)
