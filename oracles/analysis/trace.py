@@ -343,6 +343,8 @@ def _traced(
     tensors = tensors_of(inputs, torch.float64)
     for each in known:
         del tensors[each]
+    # Copies: torch 2.13 ends the process where a graph's function asks for the numbers of a view.
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     names = tuple(tensors)
 
     def called(*values: Tensor) -> Tensor | tuple[Tensor, ...]:
