@@ -22,6 +22,7 @@ from typing import Literal
 import torch
 
 from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
 from kernel_workbench.suites.sandbox.orphans import adopt_orphans
 from kernel_workbench.suites.sandbox.parcels import Arena
@@ -65,11 +66,14 @@ class ForkServer:
     def start(
         cls, device: torch.device, *, strict: bool | None, tasks: tuple[str, ...] = ()
     ) -> ForkServer:
-        """Start it; it loads what workers need while the judge goes on.
+        """Start it, or take one that waits; it loads what workers need while the judge goes on.
 
         strict: whether the interpreter is; None: its workers compile, and interpret nothing.
         """
         adopt_orphans()
+        ready = waiting.take(cls.key(device, strict=strict, tasks=tasks))
+        if isinstance(ready, ForkServer):
+            return ready
         ours, theirs = socket.socketpair()
         output = os.memfd_create("printed")
         kind = "none" if strict is None else "strict" if strict else "stock"
@@ -86,6 +90,13 @@ class ForkServer:
         )
         theirs.close()
         return cls(process, Line(ours), output)
+
+    @staticmethod
+    def key(
+        device: torch.device, *, strict: bool | None, tasks: tuple[str, ...] = ()
+    ) -> tuple[object, ...]:
+        """Return what a server that waits has to have been started with."""
+        return "server", device.type, strict, tasks
 
     def wait(self) -> None:
         """Until it can fork. Raises WorkersError."""
