@@ -19,6 +19,7 @@ from torch import Tensor
 from kernel_workbench.kernels.registry import Kernel, home_of
 from kernel_workbench.oracles.op import Case, Inputs, OutputForm, dtype_name
 from kernel_workbench.suites.sandbox.call import Call, is_fatal
+from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.detached import DetachedError, start_detached
 from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     EndedError,
@@ -83,12 +84,21 @@ class UsersProcess:
         """The process id, or None if no process runs."""
         return None if self._process is None else self._process.pid
 
+    def key(self) -> tuple[object, ...]:
+        """Return what a process that waits has to have been started with."""
+        return "users process", self.device.type, self.overlay
+
     def begin(self) -> None:
-        """Start the process, which imports its modules while the judge goes on.
+        """Start the process, or take one that waits; it imports modules while the judge goes on.
 
         Raises:
             WorkersError: if no process can be started.
         """
+        if self._process is None:
+            ready = waiting.take(self.key())
+            if isinstance(ready, UsersProcess):
+                self._process, ready._process = ready._process, None  # noqa: SLF001  (its own class)
+                self._is_ready = False
         if self._process is None or self._process.ended:
             try:
                 keeper = start_detached("user_script.py")

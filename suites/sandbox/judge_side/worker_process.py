@@ -22,6 +22,7 @@ from typing import Literal
 import torch
 
 from kernel_workbench.root import start_folder
+from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
 from kernel_workbench.suites.sandbox.orphans import adopt_orphans
 from kernel_workbench.suites.sandbox.parcels import Arena
@@ -69,7 +70,7 @@ class ForkServer:
     def start(
         cls, device: torch.device, *, strict: bool | None, tasks: tuple[str, ...] = ()
     ) -> ForkServer:
-        """Start a server, which loads the modules of workers while the judge goes on.
+        """Start a server, or take one that waits; it loads modules while the judge goes on.
 
         Args:
             device: the device of the workers.
@@ -77,6 +78,9 @@ class ForkServer:
             tasks: modules that the workers import before a user's files.
         """
         adopt_orphans()
+        ready = waiting.take(cls.key(device, strict=strict, tasks=tasks))
+        if isinstance(ready, ForkServer):
+            return ready
         ours, theirs = socket.socketpair()
         output = os.memfd_create("printed")
         kind = "none" if strict is None else "strict" if strict else "stock"
@@ -93,6 +97,13 @@ class ForkServer:
         )
         theirs.close()
         return cls(process, Channel(ours), output)
+
+    @staticmethod
+    def key(
+        device: torch.device, *, strict: bool | None, tasks: tuple[str, ...] = ()
+    ) -> tuple[object, ...]:
+        """Return what a server that waits has to have been started with."""
+        return "server", device.type, strict, tasks
 
     def wait(self) -> None:
         """Wait until the server can fork.
