@@ -258,7 +258,7 @@ def _counts(record: Record, failed: int, beside: int, whose: str) -> str:
         f"{count(len(rows), 'row')} ({tried}): {statuses['passed']:,} passed, {failed:,} failed"
     )
     if beside:
-        sentence += f", {beside:,} failed by {whose}"
+        sentence += f", {count(beside, 'failure')} of {whose}"
     if statuses["no power"]:
         sentence += f", {statuses['no power']:,} with no power (bounds too wide to judge by)"
     sentence += f", {statuses['refused']:,} refused"
