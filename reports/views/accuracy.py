@@ -1214,9 +1214,9 @@ def _ratio_field(title: str, value: Callable[[Any], float | None], note: str = "
     return Column(title, "number", note), cell
 
 
-def _property_cell(found: Property) -> Cell:
-    line = found.text if found.row is None else f"{found.text}: {short_case(found.row)}"
-    return Cell(line, tone="bad" if found.is_broken else "")
+def _property_cell(measured: Property) -> Cell:
+    line = measured.text if measured.row is None else f"{measured.text}: {short_case(measured.row)}"
+    return Cell(line, tone="bad" if measured.is_broken else "")
 
 
 def _wrong(row: AccuracyRow) -> str:
