@@ -11,7 +11,7 @@ from kernel_workbench.reports.comparison.accuracy import AccuracyChange, accurac
 from kernel_workbench.reports.comparison.energy import energy_part
 from kernel_workbench.reports.comparison.generations import generations_part
 from kernel_workbench.reports.comparison.rule import SpeedVerdict
-from kernel_workbench.reports.comparison.speed import ComparedRow, hold, speed_part
+from kernel_workbench.reports.comparison.speed import ComparedRow, compare_speeds, speed_part
 from kernel_workbench.reports.comparison.tables import named
 from kernel_workbench.reports.document.model import Document, ReportPart
 from kernel_workbench.reports.phrases import count, shown
@@ -35,7 +35,7 @@ class Comparison:
     """The parts of a comparison, accuracy first, and the rows and changes that a gate counts."""
 
     parts: list[ReportPart] = field(default_factory=list)
-    held: list[ComparedRow] = field(default_factory=list)
+    rows: list[ComparedRow] = field(default_factory=list)
     changes: list[AccuracyChange] = field(default_factory=list)
     compared: bool = False
 
@@ -49,7 +49,7 @@ class Comparison:
         """Why a gate is shut, in a sentence. None: it is open. Baselines' rows don't count."""
         slower = sum(
             compared.judgement.verdict is SpeedVerdict.SLOWER and compared.pair.gates
-            for compared in self.held
+            for compared in self.rows
         )
         worse = sum(change.kind == "LESS ACCURATE" and change.gates for change in self.changes)
         if not self.compared:
@@ -104,7 +104,9 @@ def compare(sides: Sequence[RecordSide]) -> Comparison:
     return comparison
 
 
-def _speeds(base: RecordSide, others: Sequence[RecordSide], found: Comparison) -> list[ReportPart]:
+def _speeds(
+    base: RecordSide, others: Sequence[RecordSide], comparison: Comparison
+) -> list[ReportPart]:
     """Return a verdict for each other side of the base's model; the rest side by side."""
     parts: list[ReportPart] = []
     beside: dict[str, str] = {}
@@ -113,15 +115,15 @@ def _speeds(base: RecordSide, others: Sequence[RecordSide], found: Comparison) -
         if reason is not None:
             beside[other.letter] = reason
             continue
-        speeds = hold(base, other)
-        found.held += speeds.held
-        found.compared |= bool(speeds.held)
+        speeds = compare_speeds(base, other)
+        comparison.rows += speeds.rows
+        comparison.compared |= bool(speeds.rows)
         parts.append(speed_part(base, other, speeds))
     if beside:
         without = [other for other in others if other.letter in beside]
         part, rows = generations_part(base, without, list(beside.values()))
         parts.append(part)
-        found.compared |= rows > 0
+        comparison.compared |= rows > 0
     return parts
 
 
@@ -156,11 +158,11 @@ def _refuse(sides: Sequence[RecordSide]) -> None:
         )
 
 
-def _head(sides: Sequence[RecordSide], found: Comparison) -> ReportPart:
+def _head(sides: Sequence[RecordSide], comparison: Comparison) -> ReportPart:
     """Return the first part: the worst verdict, the verdict of each part, a line for each side."""
     suites = [side.suite for side in sides]
-    several = len(found.parts) > 1
-    notes = [f"{part.title}: {part.verdict}" for part in found.parts if several]
+    several = len(comparison.parts) > 1
+    notes = [f"{part.title}: {part.verdict}" for part in comparison.parts if several]
     notes += [
         f"{side.letter}, of {side.header.suite}: there is no other record of this suite to "
         "compare it with"
@@ -187,7 +189,7 @@ def _head(sides: Sequence[RecordSide], found: Comparison) -> ReportPart:
     notes += _imported(sides)
     notes += _differing([side for side in sides if side.figures == "measured"])
     sentence = f"{count(len(sides), 'record')}, {sides[0].letter} the base"
-    worst = min(found.parts, key=lambda item: _WORST.index(item.verdict))
+    worst = min(comparison.parts, key=lambda item: _WORST.index(item.verdict))
     return ReportPart(
         "",
         worst.verdict,

@@ -344,10 +344,10 @@ def _gap(one: Interval, other: Interval) -> float:
     return max(other.low - one.high, one.low - other.high)
 
 
-def _ambiguous(found: Judgement, reason: str) -> Judgement:
+def _ambiguous(judgement: Judgement, reason: str) -> Judgement:
     return Judgement(
         verdict=SpeedVerdict.AMBIGUOUS,
-        change=found.change,
-        cycles_change=found.cycles_change,
+        change=judgement.change,
+        cycles_change=judgement.cycles_change,
         reason=reason,
     )

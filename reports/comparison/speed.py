@@ -68,16 +68,16 @@ class ComparedRow:
 class Speeds:
     """The rows of one side, compared with the base's."""
 
-    held: tuple[ComparedRow, ...]
+    rows: tuple[ComparedRow, ...]
     pairs: PairedRows[TimedRow]
 
     def of(self, verdict: SpeedVerdict) -> list[ComparedRow]:
         """Return the rows with this verdict, the largest change first."""
-        result = [compared for compared in self.held if compared.judgement.verdict is verdict]
+        result = [compared for compared in self.rows if compared.judgement.verdict is verdict]
         return sorted(result, key=lambda item: -abs(item.judgement.change))
 
 
-def hold(base: RecordSide, other: RecordSide) -> Speeds:
+def compare_speeds(base: RecordSide, other: RecordSide) -> Speeds:
     """Hold every row of `other` against the base's."""
     pairs = pair_speeds(base, other, dispatched=True)
     one_board = base.machine.is_board_of(other.machine)
@@ -103,14 +103,14 @@ def speed_part(base: RecordSide, other: RecordSide, speeds: Speeds) -> ReportPar
     numbers = {verdict: len(of_verdict) for verdict, of_verdict in rows.items()}
     verdict, tone = _verdict(numbers)
     sentence = (
-        f"of {count(len(speeds.held), 'row')}, {numbers[SpeedVerdict.SLOWER]:,} slower, "
+        f"of {count(len(speeds.rows), 'row')}, {numbers[SpeedVerdict.SLOWER]:,} slower, "
         f"{numbers[SpeedVerdict.FASTER]:,} faster, {numbers[SpeedVerdict.SAME]:,} the same, "
         f"{numbers[SpeedVerdict.AMBIGUOUS]:,} ambiguous; {len(speeds.pairs.refused):,} refused, "
         f"{len(speeds.pairs.unmatched):,} in one record alone"
     )
     tables = [
         *(_table(base, other, of_verdict, item) for item, of_verdict in rows.items()),
-        weighted_total(base, other, map(_weighed, speeds.held), "us", microseconds),
+        weighted_total(base, other, map(_weighed, speeds.rows), "us", microseconds),
         *dropped_tables(speeds.pairs),
     ]
     title = f"Speed: {other.letter} beside {base.letter}, on one model: {base.machine.name}"
@@ -132,9 +132,9 @@ def _verdict(numbers: dict[SpeedVerdict, int]) -> tuple[str, Tone]:
 def _notes(base: RecordSide, other: RecordSide, speeds: Speeds) -> list[str]:
     """Return notes on the evidence of the verdicts, and on the machines' own share of a time."""
     notes = []
-    if speeds.held:
-        mine = _timed_by(base, [compared.pair.base for compared in speeds.held])
-        its = _timed_by(other, [compared.pair.other for compared in speeds.held])
+    if speeds.rows:
+        mine = _timed_by(base, [compared.pair.base for compared in speeds.rows])
+        its = _timed_by(other, [compared.pair.other for compared in speeds.rows])
         notes.append(f"timed: {mine}, {its}; changes are of the time, relative to {base.letter}")
     one_board, apart_us = base.machine.is_board_of(other.machine), _apart_us(base, other)
     if not one_board:
@@ -154,13 +154,13 @@ def _notes(base: RecordSide, other: RecordSide, speeds: Speeds) -> list[str]:
             f"{EMPTY_CALLS_US} us of a time: so much less or more is the same"
         )
     notes += renamed_notes(base, other, speeds.pairs)
-    replaced = sum(", then " in compared.pair.key.kernel for compared in speeds.held)
+    replaced = sum(", then " in compared.pair.key.kernel for compared in speeds.rows)
     if replaced:
         notes.append(
             f"{count(replaced, 'row')} of two kernels, `old, then new`: dispatch took the old one "
             f"in {base.letter} and takes the new one in {other.letter}"
         )
-    unconfirmed = sum(compared.is_unconfirmed for compared in speeds.held)
+    unconfirmed = sum(compared.is_unconfirmed for compared in speeds.rows)
     if unconfirmed:
         notes.append(
             f"{count(unconfirmed, 'row')} unconfirmed in cycles: a record has no clock of the SMs"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernel_workbench.reports.comparison.accuracy import accuracy_changes
 from kernel_workbench.reports.comparison.energy import energy_ratio
 from kernel_workbench.reports.comparison.side import read_sides
-from kernel_workbench.reports.comparison.speed import hold
+from kernel_workbench.reports.comparison.speed import compare_speeds
 from kernel_workbench.reports.history.branch import KINDS
 from kernel_workbench.reports.history.change_points import FEWEST_RUNS, change_points
 from kernel_workbench.reports.phrases import shown
@@ -155,7 +155,7 @@ def _verdict(line: SeriesKey, before: RecordSide, after: RecordSide, speeds: _Sp
     if line.suite == "bench":
         runs = id(before), id(after)
         if runs not in speeds:
-            compared = hold(before, after).held
+            compared = compare_speeds(before, after).rows
             speeds[runs] = {row.pair.key: str(row.judgement.verdict) for row in compared}
         return speeds[runs].get(key, "NOT COMPARED")
     if line.suite == "profile":

@@ -258,7 +258,7 @@ def _counts(record: Record, failed: int, beside: int, whose: str) -> str:
         f"{count(len(rows), 'row')} ({tried}): {statuses['passed']:,} passed, {failed:,} failed"
     )
     if beside:
-        sentence += f", {beside:,} failed by {whose}"
+        sentence += f", {count(beside, 'failure')} of {whose}"
     if statuses["no power"]:
         sentence += f", {statuses['no power']:,} with no power (bounds too wide to judge by)"
     sentence += f", {statuses['refused']:,} refused"
@@ -1214,9 +1214,9 @@ def _ratio_field(title: str, value: Callable[[Any], float | None], note: str = "
     return Column(title, "number", note), cell
 
 
-def _property_cell(found: Property) -> Cell:
-    line = found.text if found.row is None else f"{found.text}: {short_case(found.row)}"
-    return Cell(line, tone="bad" if found.is_broken else "")
+def _property_cell(measured: Property) -> Cell:
+    line = measured.text if measured.row is None else f"{measured.text}: {short_case(measured.row)}"
+    return Cell(line, tone="bad" if measured.is_broken else "")
 
 
 def _wrong(row: AccuracyRow) -> str:

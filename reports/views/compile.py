@@ -269,18 +269,18 @@ _PREDICTION: list[Field[PredictionRow]] = [
 ]
 
 
-def _change_tables(found: CodeChanges) -> Iterator[Table]:
+def _change_tables(changes: CodeChanges) -> Iterator[Table]:
     kinds: dict[str, list[CodeChange]] = defaultdict(list)
-    for change in found.changes:
+    for change in changes.changes:
         kinds[change.kind].append(change)
     kind, *rest = map(_of_first, _CHANGE)
     fields = [kind, number("kernels", len), *rest]
     title = "What changed, and the most of each"
     yield table_of(title, fields, kinds.values(), least=len(KINDS))
-    if len(kinds) < len(found.changes):
-        yield table_of("All that changed", _CHANGE, found.changes, level="details")
-    only = [("new", *item) for item in found.new.items()]
-    only += [("gone", *item) for item in found.gone.items()]
+    if len(kinds) < len(changes.changes):
+        yield table_of("All that changed", _CHANGE, changes.changes, level="details")
+    only = [("new", *item) for item in changes.new.items()]
+    only += [("gone", *item) for item in changes.gone.items()]
     of_one: list[Field[tuple[str, Variant, int]]] = [
         text("variants", lambda item: item[0], group=True),
         text("kernel", lambda item: " ".join(item[1][:2])),
