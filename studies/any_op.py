@@ -96,8 +96,8 @@ def _read(file: Path) -> dict[str, Any]:
         exact, one = truth[name], bound[name]
         if exact is None or made is None or one.chosen is not None or not exact.numel():
             continue
-        error = (made.double() - exact).abs()
-        ratio = torch.where(error > 0, error / one.deterministic, 0.0).nan_to_num(0.0)
+        off = (made.double() - exact).abs()
+        ratio = torch.where(off > 0, off / one.deterministic, 0.0).nan_to_num(0.0)
         largest = max(largest, float(ratio.max()))
     return {"state": "bounded", "ratio": largest}
 

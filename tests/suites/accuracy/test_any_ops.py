@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernel_workbench.kernels import registry
-from kernel_workbench.kernels.registry import load_ops
+from kernel_workbench.kernels.registry import KernelError, load_ops
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import CONTIGUOUS
 from kernel_workbench.reports.record import AccuracyRow
@@ -106,3 +106,33 @@ def test_solution_of_a_problem_is_judged_rightly(name: str, device: torch.device
     failed = [row for row in found["ModelNew"] if row.status == "failed"]
     assert bool(failed) == (name == "wrong"), [row.reason for row in failed]
     assert any(row.status != "refused" for row in found["ModelNew"])
+
+
+_IMPORTS = """import torch
+from jaxtyping import Float
+from torch import Tensor
+from kernel_workbench import ROWS, WIDTHS, op
+
+"""
+
+
+def test_page_shows_ops_that_change_arguments(tmp_path: Path) -> None:
+    """Both ops of the page are read, and their outputs are arguments."""
+    page = Path("docs/how-to/own-op.md").read_text(encoding="utf-8")
+    shown = page.partition("## What a kernel changes")[2].split("```python\n")[1].split("```")[0]
+    (tmp_path / "mine.py").write_text(_IMPORTS + shown)
+    added, filled = load_ops(tmp_path / "mine.py")
+    assert added.outputs == added.updates == ("x", "residual")
+    assert filled.outputs == filled.updates == ("out",)
+
+
+def test_op_that_changes_arguments_has_no_gradients(tmp_path: Path) -> None:
+    """A sentence says so, with the op's file and line."""
+    (tmp_path / "mine.py").write_text(
+        _IMPORTS
+        + "@op(sizes={'m': ROWS}, updates=('x',))\n"
+        + "def double(x: Float[Tensor, 'm']) -> None:\n    x.mul_(2)\n"
+        + "double.backward()\n"
+    )
+    with pytest.raises(KernelError, match=r"mine.py:7: double_forward changes x in place"):
+        load_ops(tmp_path / "mine.py")
