@@ -148,9 +148,10 @@ def bounds(
         varying = errors(walk, constants, values) if likely is not None and wanted else None
         if varying is None:
             return tuple(made)
+        every = zip(made, pairs, varying, last_dtypes, loose, strict=True)
         return tuple(
-            _replayed(*each, sure, takes_all=takes_all)
-            for *each, takes_all in zip(made, pairs, varying, last_dtypes, loose, strict=True)
+            _replayed(bound, pair, error, last, sure, takes_all=takes_all)
+            for bound, pair, error, last, takes_all in every
         )
 
 

@@ -247,7 +247,7 @@ def _product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
     """Of matrices, over the last axis of a and the last but one of b."""
     ea, eb = arithmetic.operand(a), arithmetic.operand(b)
     k = a.value.shape[-1]
-    flat = _flat_products(a, b) if _varies(arithmetic, k) else None
+    flat = flat_products(a, b) if _varies(arithmetic, k) else None
     size_a = a.size if ea is None else a.size + ea
     size_b = b.size if eb is None else b.size + eb
     size = None
@@ -274,7 +274,7 @@ def _product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
     return made
 
 
-def _flat_products(a: Known, b: Known) -> Tensor | None:
+def flat_products(a: Known, b: Known) -> Tensor | None:
     """Where both a row and a column are of numbers that are all but equal; None: nowhere."""
     columns = _flat(b, (max(b.value.dim() - 2, 0),))
     rows = None if columns is None else _flat(a, (a.value.dim() - 1,))
