@@ -149,17 +149,28 @@ def _mean(
     return total if n & (n - 1) == 0 else arithmetic.rounded(out, total, 2).tensor()
 
 
+def _with_error(a: Known, error: Combination) -> Known:
+    """Return the number with an error, and what is known of its value alone."""
+    return Known(a.value, error, of_value=a.of_value)
+
+
 def _variance(
     arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], correction: float, *, keep: bool
 ) -> tuple[Known, Tensor | None]:
     """mean((a - mean)^2), and the mean's error. A running mean is off by no more."""
     n = math.prod(a.value.shape[axis] for axis in axes)
-    mean = Known(a.value.mean(axes, keepdim=True))
+
+    def shared() -> tuple[Known, Known, Known]:
+        mean = Known(a.value.mean(axes, keepdim=True))
+        apart = Known(a.value - mean.value)
+        squares = Known(apart.value.square())
+        squares.mark_nonnegative()
+        return mean, apart, squares
+
+    mean, apart, squares = a.once(("variance", axes), shared)
     e_mean = _mean(arithmetic, mean, a, axes, keepdim=True)
-    apart = Known(a.value - mean.value)
-    apart = replace(apart, given=arithmetic.rounded(apart, added(a.error, e_mean)))
-    squares = Known(apart.value.square())
-    squares = replace(squares, given=product(arithmetic, squares, apart, apart))
+    apart = _with_error(apart, arithmetic.rounded(apart, added(a.error, e_mean)))
+    squares = _with_error(squares, product(arithmetic, squares, apart, apart))
     total = sum_error(arithmetic, squares, axes, keep=keep)
     value = Known(squares.value.sum(axes, keepdim=keep) / (n - correction))
     assert total is not None
