@@ -30,7 +30,6 @@ _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
 _ALTERNATIVES = 4  # of a level's parts, where the first is refused
 _ENOUGH_FLOPS = 1e5  # of a case in which three options meet: of one key they meet in vain
-_FEW_OPTIONS = 1
 _AHEAD = 12  # cases that are named ahead, from the second try on
 
 Levels = tuple[int, ...]
@@ -375,7 +374,7 @@ def cover_together(
     """Cases until the alternatives of each set of `Allowed.together` have met that can be served.
 
     They are put into the sizes and dtypes of the op's own cases without options, in turn. A case
-    with many more options counts for nothing: few kernels serve it.
+    with further options counts for nothing: few kernels serve it.
     """
     assert op.allowed is not None
     met = [
@@ -390,8 +389,7 @@ def cover_together(
     ):
         options = frozenset[str]().union(*(part.options for part in parts))
         sizes = frozenset(size for part in parts for size in part.sizes.items())
-        alone = len(options) + _FEW_OPTIONS
-        if any(options <= words and len(words) <= alone and sizes <= of for words, of in met):
+        if any(options == words and sizes <= of for words, of in met):
             continue
         for place in range(len(bases)):
             made = assembled(op, [bases[(turn + place) % len(bases)], *parts])
