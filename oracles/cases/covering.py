@@ -390,10 +390,15 @@ def cover_together(
 ) -> Iterator[Case]:
     """Cases until the alternatives of each set of `Allowed.together` have met that can be served.
 
-    They are put into the sizes and dtypes of the op's own cases without options, in turn.
+    They are put into the sizes and dtypes of the op's own cases without options, in turn. A case
+    with further options counts for nothing: few kernels serve it.
     """
     assert op.allowed is not None
-    met = [(case.options, frozenset(case.sizes)) for case in known if serves(case)]
+    met = [
+        (case.options - op.allowed.implied(dict(case.sizes)), frozenset(case.sizes))
+        for case in known
+        if op.flops(case) >= _ENOUGH_FLOPS and serves(case)
+    ]
     bases = _plain_cases(op, serves, why, _ENOUGH_FLOPS)
     turn = 0
     for parts in chain.from_iterable(
@@ -401,13 +406,13 @@ def cover_together(
     ):
         options = frozenset[str]().union(*(part.options for part in parts))
         sizes = frozenset(size for part in parts for size in part.sizes.items())
-        if any(options <= words and sizes <= of for words, of in met):
+        if any(options == words and sizes <= of for words, of in met):
             continue
         for place in range(len(bases)):
             made = assembled(op, [bases[(turn + place) % len(bases)], *parts])
             if objection(op, made) is None and serves(made):
                 turn += place + 1
-                met.append((made.options, frozenset(made.sizes)))
+                met.append((options, frozenset(made.sizes)))
                 yield replace(made, tier=tier, why=why)
                 break
 

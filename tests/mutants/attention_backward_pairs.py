@@ -24,7 +24,12 @@ MUTANTS = (
         "dropout_of_a_group_in_a_window",
         (47,),
         "in a window that ends to the left a group's heads drop the pairs of its first one",
-        (_case((1, 4, 2, 33, 35, 64, 64), _FP16, options="dropout", window=(7, None)),),
+        (
+            (
+                "b1-h_q4-h_kv2-s_q33-s_kv35-d40-d_v40-window_left7-float16-contiguous-dropout-gqa-"
+                "window"
+            ),
+        ),
         ERROR,
         Edit(
             _KERNEL,

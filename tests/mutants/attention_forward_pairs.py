@@ -31,7 +31,12 @@ MUTANTS = (
         "softcap_from_the_other_corner",
         (13,),
         "under a softcap ALiBi's distance forgets s_kv - s_q",
-        (_case((1, 1, 1, 37, 70, 64, 64), _BF16, options="alibi bottom_right causal softcap"),),
+        (
+            (
+                "b1-h_q1-h_kv1-s_q37-s_kv70-d64-d_v64-bfloat16-contiguous-alibi-bottom_right-causal-"
+                "softcap"
+            ),
+        ),
         ERROR,
         Edit(
             _SCORES,
@@ -43,7 +48,7 @@ MUTANTS = (
         "bias_of_another_batch_beside_a_sink",
         (),
         "with a sink the third batch has the first one's bias",
-        (_case((3, 1, 1, 33, 35, 64, 64), _BF16, options="bias bias_over_queries sink"),),
+        ("b3-h_q1-h_kv1-s_q33-s_kv35-d111-d_v111-float16-contiguous-bias-bias_over_queries-sink",),
         ERROR,
         Edit(
             _KERNEL,
