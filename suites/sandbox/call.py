@@ -29,6 +29,11 @@ Stub = Literal["silent", "raising", "scrambled", "handed"]
 
 "handed": they are scrambled, and outputs are replaced by what launches were handed.
 """
+Then = Literal["call", "replay"]
+"""What follows a call in the same memory, on other values: another call, or a CUDA graph's replay.
+
+The graph is captured after the first call, so that nothing is compiled or tuned in it.
+"""
 SENTINEL = -12345.0  # rounded to the dtype; far from any value of the cases
 
 
@@ -95,6 +100,7 @@ class How:
     busy           another stream of the GPU is kept busy meanwhile
     multiprocessors    how many SMs it is told that the device has
     zeros          lanes that a load leaves undefined read 0, under the strict interpreter too
+    then           what follows on other values at the same addresses, and is what is judged
     """
 
     stub: Stub | None = None
@@ -102,9 +108,11 @@ class How:
     busy: bool = False
     multiprocessors: int | None = None
     zeros: bool = False
+    then: Then | None = None
 
 
 PLAIN = How()
+NOT_CAPTURED = "not captured"  # no rule of a row: the call can't be made part of a CUDA graph
 NOT_INTERPRETED = "not interpreted"  # no rule of a row: the call says that it can't be made here
 
 

@@ -188,20 +188,30 @@ class Workers:
         return self._answer(kernel, case)
 
     def call(
-        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How = PLAIN
+        self,
+        kernel: Kernel,
+        case: Case,
+        parcel: Parcel,
+        fill: Fill,
+        how: How = PLAIN,
+        then: Parcel | None = None,
     ) -> Call:
-        """Call the kernel on the parcel's inputs; outputs are copies, on the run's device."""
+        """Call the kernel on the parcel's inputs; outputs are copies, on the run's device.
+
+        then: the values that follow in the same memory (`How.then`), whose outputs are returned.
+        """
         started = time.perf_counter()
+        parcels = [parcel] if then is None else [parcel, then]
         if self.arena_device.type == "cpu":
-            parcel = parcel.to(self.arena_device)
+            parcels = self._moved(parcels)
         try:
             try:
-                call, arena = self._renewed(self._called, kernel, case, parcel, fill, how)
+                call, arena, at = self._renewed(self._called, kernel, case, parcels, fill, how)
             except _NoArenaError:
                 # The driver doesn't let two processes share memory: through the host, then.
                 self.arena_device = torch.device("cpu")
-                parcel = parcel.to(self.arena_device)
-                call, arena = self._renewed(self._called, kernel, case, parcel, fill, how)
+                parcels = self._moved(parcels)
+                call, arena, at = self._renewed(self._called, kernel, case, parcels, fill, how)
         except EndedError as ended:
             self.replaced += 1
             said = () if self._worker is None else self._worker.said
@@ -209,8 +219,8 @@ class Workers:
             return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=said)
         call = replace(call, printed=() if self._worker is None else self._worker.said)
         if call.rule is None:
-            outputs = self._outputs(kernel, case, arena, parcel.nbytes, parcel.home)
-            changed = parcel.changed(arena, kernel.op)
+            outputs = self._outputs(kernel, case, arena, at, parcel.home)
+            changed = parcels[0].changed(arena, kernel.op) if then is None else None
             rule = None if changed is None else "changed input"
             call = replace(call, outputs=outputs, rule=rule, reason=changed)
         if call.fatal or call.spent or any(each in (call.reason or "") for each in SPENT):
@@ -425,11 +435,11 @@ class Workers:
         raise EndedError("process ended", "code of its process was replaced before it was called")
 
     def _called(
-        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How
-    ) -> tuple[Call, Arena]:
-        """The call, its outputs still in the arena."""
+        self, kernel: Kernel, case: Case, parcels: Sequence[Parcel], fill: Fill, how: How
+    ) -> tuple[Call, Arena, int]:
+        """Return the call, and where in which arena its outputs still are."""
         message: Message = {"do": "call", "fill": fill, "how": asdict(how)}
-        said, arena, _ = self._sent(kernel, case, [parcel], message, self.time_limit_s)
+        said, arena, at = self._sent(kernel, case, parcels, message, self.time_limit_s)
         made = said.get("outputs")
         try:
             call = _CALL.validate_python(said | {"outputs": {}})
@@ -439,7 +449,7 @@ class Workers:
         if call.rule is None and made != list(_sizes(kernel, case)):
             self._end()
             raise EndedError("process ended", _OTHER_OUTPUTS)
-        return call, arena
+        return call, arena, at
 
     def _task(
         self,
