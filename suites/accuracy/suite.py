@@ -30,6 +30,7 @@ from kernel_workbench.suites.accuracy.coverage import (
     coverage_rows,
     is_in_reach,
 )
+from kernel_workbench.suites.accuracy.order import QUICK, by_early_death
 from kernel_workbench.suites.accuracy.own_cases import own_cases
 from kernel_workbench.suites.accuracy.pages import keep_freed_pages
 from kernel_workbench.suites.accuracy.run import Run
@@ -192,6 +193,8 @@ class Accuracy(VerdictSuite):
         elif not options.case and not options.cases:
             self.own_cases = self._own_cases(kernels)
         self.cases += self.own_cases
+        if not options.case and not options.cases:
+            self.cases = self._ordered(kernels)
         tried = {case.op for case in self.cases}
         self.kernels = tuple(each for each in kernels if each.op.name in tried)
         if options.shard:
@@ -205,10 +208,41 @@ class Accuracy(VerdictSuite):
             for each in alike
             if each.op.name == case.op and self._is_asked(each, case)
         ]
+        if options.quick:
+            pairs = self._quick(pairs)
         for kernel in self.kernels:
             of_kernel = (case for other, case in pairs if other is kernel and self._is_mine(case))
             self.judge.learn(kernel, of_kernel)
         return pairs
+
+    def _ordered(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
+        """Return the cases, op by op: those first that a wrong kernel dies of, then the refused."""
+        ordered: list[Case] = []
+        for op in {each.op.name: each.op for each in kernels}.values():
+            mine = [case for case in self.cases if case.op == op.name]
+            asked = [each for each in kernels if each.op.name == op.name and self.judge.gates(each)]
+            for kernel in asked:
+                self.judge.learn(kernel, mine)
+            served = [
+                case
+                for case in mine
+                if any(self.judge.refusal(kernel, case) is None for kernel in asked)
+            ]
+            refused = set(mine) - set(served)
+            ordered += by_early_death(op, served)
+            ordered += [case for case in mine if case in refused]
+        return tuple(ordered)
+
+    def _quick(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """Return each kernel's first pairs, of those that it serves."""
+        counts: Counter[tuple[str, str]] = Counter()
+        kept = []
+        for kernel, case in pairs:
+            key = kernel.op.name, kernel.name
+            if counts[key] < QUICK and self.judge.refusal(kernel, case) is None:
+                counts[key] += 1
+                kept.append((kernel, case))
+        return kept
 
     def _is_mine(self, case: Case) -> bool:
         """Return whether this process tries the case."""

@@ -304,6 +304,11 @@ class VerdictOptions(CallingOptions, SpreadOptions, DomainOptions):
 class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
     """Options of `nox -s accuracy`."""
 
+    quick: bool = option(
+        "--quick",
+        "15 cases of each kernel, chosen so that most wrong kernels fail one of them",
+    )
+
     coverage: bool = option(
         "--coverage",
         "tell which pairs of layouts, values, options, sizes and dtypes met in each kernel's "

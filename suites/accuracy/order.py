@@ -1,0 +1,57 @@
+"""The order of an op's cases: those first that a wrong kernel dies of.
+
+A defect shows where the level that it needs is met: an odd size, a stride, an option, a value. So
+the first cases meet each level of each factor, and as many at once as a case can have. Two things
+at once come after that, in the order in which the list of cases has them. A case in which nothing
+is computed comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernel_workbench.oracles.cases.factors import levels_of
+from kernel_workbench.oracles.op import Case, Op
+
+QUICK = 15  # cases of a kernel in a quick run
+_ORDERED = 64  # cases that are chosen one by one
+_ROUNDS = 2  # how often each level is met before the list's own order goes on
+_LIMITED = frozenset({"nan", "inf"})  # words of distributions whose rows tell of little else
+
+
+def by_early_death(op: Op, cases: Iterable[Case]) -> list[Case]:
+    """Return the op's cases, in the order in which they are to be tried."""
+    listed = list(cases)
+    if op.allowed is None or not op.allowed.factors:
+        return listed
+    telling = [case for case in listed if op.flops(case)]
+    names = [factor.name for factor in op.allowed.factors]
+    levels = {
+        case: frozenset(zip(names, levels_of(op, case), strict=True))
+        | {("option", word) for word in case.options}
+        for case in telling
+    }
+    costs = {case: op.bytes(case) for case in telling}
+    waiting = dict.fromkeys(telling)
+    chosen: list[Case] = []
+    for _ in range(_ROUNDS):
+        missing = frozenset().union(*(levels[case] for case in waiting))
+        while missing and len(chosen) < _ORDERED:
+            best = max(waiting, key=lambda case: _worth(case, levels[case] & missing, costs[case]))
+            if not levels[best] & missing:
+                break
+            missing -= levels[best]
+            chosen.append(best)
+            del waiting[best]
+    taken = set(chosen)
+    return [
+        *chosen,
+        *(case for case in listed if case not in taken and case in waiting),
+        *(case for case in listed if case not in levels),
+    ]
+
+
+def _worth(case: Case, new: frozenset[tuple[str, str]], cost: int) -> tuple[int, bool, bool, int]:
+    """Return what sorts a case: its new levels, ordinary values, no size of 1, few bytes."""
+    ordinary = not any(word in case.distribution for word in _LIMITED)
+    return len(new), ordinary, all(size > 1 for _, size in case.sizes), -cost
