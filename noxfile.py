@@ -1,7 +1,8 @@
 """The workbench's sessions; `nox --list` shows them, `nox -s NAME -- OPTIONS` passes options on.
 
 All sessions share one environment, made by the session `environment` on the first run and kept in
-.nox. Under --no-venv they run in the interpreter that runs nox, and nothing is installed.
+.nox. A session installs there what its group of pyproject.toml lists and no more, on its first run.
+Under --no-venv sessions run in the interpreter that runs nox, and nothing is installed.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ nox.options.sessions = ["tests"]
 nox.needs_version = ">=2026.10.20"  # what this file was tried with
 
 _PYPROJECT = nox.project.load_toml("pyproject.toml")
-_GROUPS = ("test", "lint")
-# What an environment holds, one requirement a line: written into it when an installation ends.
+# The requirements that an environment holds, one a line, written when an installation ends.
 _STAMP = "kernel-workbench-requirements.txt"
 
 # Set by `environment`; never looked up in .nox, where an environment may be left that --no-venv
-# asks not to use.
+# asks not to use. The session itself installs, later, what other sessions need.
 _python: Path | None = None
+_environment: nox.Session | None = None
 _worst = 0  # the largest status of the sessions so far
 
 # Unbuffered, so that a run that is killed has shown what it did. PYTHONSAFEPATH would keep the
@@ -56,9 +57,14 @@ _RUNS_NOTHING = {
 
 # Of reports/exit_status.py, which nox's own Python may be unable to import.
 _SUITE_FAILED, _INCOMPLETE = 3, 4
-_PASSED_ON = {"run", "report"}  # groups whose commands end with these statuses
+_STATUS_OF_NOX = {
+    "tests",
+    "lint",
+    "mutants",
+    "triton_versions",
+}  # sessions whose command has other statuses
 
-# Options whose value is a path; tests/suites/run/test_nox_command.py holds them to what the
+# Options whose value is a path; tests/suites/run/test_commands.py holds them to what the
 # sessions take.
 _PATHS = {
     *("--against", "--benchmark-json", "--cache", "--cases", "--definition", "--detection"),
@@ -69,6 +75,7 @@ _PATHS = {
         "--kernels",
         "--markdown",
         "--ops",
+        "--problem",
         "--results",
         "--resume",
         "--roofline",
@@ -82,13 +89,42 @@ _NOT_OF_FILES = {"--baseline", "--branch", "--gpu", "--kernel", "--width"}
 
 
 def _interpreter(session: nox.Session, group: str) -> Path:
-    """The Python of the shared environment; under --no-venv it has to hold what `group` lists."""
-    if _python is None:
+    """Return the shared environment's Python, after installing what a group lists.
+
+    Under --no-venv nothing is installed, and the session ends where a package is missing.
+    """
+    if _python is None or _environment is None:
         message = "the session `environment` comes first: leave out --no-dependencies"
         _fail(session, _SUITE_FAILED, message)
     if _python == Path(sys.executable):
         _require(session, group)
+    else:
+        _install(_environment, group)
     return _python
+
+
+def _install(environment: nox.Session, group: str) -> None:
+    """Install a group's requirements unless the environment holds them already."""
+    wanted = set(nox.project.dependency_groups(_PYPROJECT, group))
+    stamp = Path(environment.virtualenv.location) / _STAMP
+    stamped = set(stamp.read_text().splitlines()) if stamp.is_file() else set()
+    if wanted <= stamped:
+        return
+    # A requirement that pyproject.toml no longer lists counts for nothing.
+    listed = set(nox.project.dependency_groups(_PYPROJECT, *_PYPROJECT["dependency-groups"]))
+    requirements = sorted(wanted | (stamped & listed))
+    stamp.unlink(missing_ok=True)  # an installation that is cut off counts for nothing
+    environment.log(f"installing what the group {group} of pyproject.toml lists; it takes a while")
+    pip = ("python", "-m", "pip", "install", "--quiet", *requirements)
+    try:
+        done = environment.run_install(*pip, silent=True)
+    except CommandFailed:
+        _note(_SUITE_FAILED)
+        raise
+    if done is None:
+        environment.warn("--no-install: the environment stays as it is")
+    else:
+        stamp.write_text("".join(f"{line}\n" for line in requirements))
 
 
 def _typed(session: nox.Session) -> str:
@@ -156,8 +192,7 @@ def _run(
     """Run `python -m COMMAND` in the shared environment, from the root of the checkout."""
     python = _interpreter(session, group)
     together = {**_VARIABLES, **(variables or {})}
-    if group == "run":
-        together |= {"WORKBENCH_NOX": _typed(session), "WORKBENCH_FOLDER": session.invoked_from}
+    together |= {"WORKBENCH_NOX": _typed(session), "WORKBENCH_FOLDER": session.invoked_from}
     # stderr=None leaves stderr apart, where nox would fold it into stdout: `--markdown -`.
     # On Ctrl-C a run closes its record and prints its report, which takes more than nox's 0.3 s.
     try:
@@ -171,7 +206,7 @@ def _run(
             interrupt_timeout=_PATIENCE_S,
         )
     except CommandFailed as failed:
-        if group in _PASSED_ON:
+        if session.name not in _STATUS_OF_NOX:
             _note(_of_process(failed.return_code))
         raise
     except KeyboardInterrupt:
@@ -211,10 +246,8 @@ def _run_command(
     session: nox.Session, group: str, variables: Mapping[str, str | None] | None = None
 ) -> None:
     """Run the command of the session's name with the options that were typed."""
-    # pytest's options come from the command: a suite shows its own progress and report.
-    together = {"PYTEST_ADDOPTS": None, **(variables or {})}
     command = ("kernel_workbench", session.name, *_arguments(session))
-    _run(session, group, *command, variables=together)
+    _run(session, group, *command, variables=variables)
 
 
 def _require(session: nox.Session, group: str) -> None:
@@ -238,31 +271,12 @@ def _require(session: nox.Session, group: str) -> None:
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True, default=False)
 def environment(session: nox.Session) -> None:
-    """Make the environment that the other sessions share; installs only when pyproject changed."""
-    global _python  # noqa: PLW0603 (sessions of one nox run share nothing else)
-    if not session.virtualenv.is_sandboxed:
-        _python = Path(sys.executable)
-        return
+    """Make the environment that the other sessions share; they install what they need."""
+    global _python, _environment  # noqa: PLW0603 (sessions of one nox run share nothing else)
+    _environment = session
     # Not resolved: behind the link lies the base interpreter, which has none of the packages.
-    _python = Path(session.bin) / "python"
-    requirements = sorted(set(nox.project.dependency_groups(_PYPROJECT, *_GROUPS)))
-    wanted = "\n".join(requirements) + "\n"
-    stamp = Path(session.virtualenv.location) / _STAMP
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return
-    stamp.unlink(missing_ok=True)  # an installation that is cut off counts for nothing
-    session.log("The environment isn't what pyproject.toml asks for; the first time takes minutes")
-    try:
-        done = session.run_install(
-            "python", "-m", "pip", "install", "--quiet", *requirements, silent=True
-        )
-    except CommandFailed:
-        _note(_SUITE_FAILED)
-        raise
-    if done is None:
-        session.warn("--no-install: it stays as it is")
-    else:
-        stamp.write_text(wanted)
+    sandboxed = session.virtualenv.is_sandboxed
+    _python = Path(session.bin) / "python" if sandboxed else Path(sys.executable)
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -271,10 +285,10 @@ def accuracy(session: nox.Session) -> None:
     # A folder of its own: two runs in one checkout would take each other's record for theirs.
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         note = Path(folder) / "record"
-        _run_command(session, "run", {"WORKBENCH_RECORD_NOTE": str(note)})
+        _run_command(session, "accuracy", {"WORKBENCH_RECORD_NOTE": str(note)})
         # A kernel that ends the process with status 0 leaves an unfinished record, or none.
         if note.is_file():
-            _run(session, "run", "kernel_workbench", "report", note.read_text(), "--check")
+            _run(session, "accuracy", "kernel_workbench", "report", note.read_text(), "--check")
         elif _RUNS_NOTHING.isdisjoint(session.posargs):
             message = "the run ended before it began a record: a file of --kernels ended it"
             _fail(session, _INCOMPLETE, message)
@@ -283,25 +297,25 @@ def accuracy(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def search(session: nox.Session) -> None:
     """Draw cases until one breaks a kernel, and shrink it: `-- --kernel NAME --minutes M`."""
-    _run_command(session, "run")
+    _run_command(session, "accuracy")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def profile(session: nox.Session) -> None:
     """Measure energy, power and clocks of kernels on a GPU: `-- --op OP --window S --trials N`."""
-    _run_command(session, "run")
+    _run_command(session, "bench")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def bench(session: nox.Session) -> None:
     """Time kernels beside their peers on a GPU: `-- --op OP --kernel NAME --kernels=FILE`."""
-    _run_command(session, "run")
+    _run_command(session, "bench")
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def fleet(session: nox.Session) -> None:
     """Run a suite on nodes of a cluster: `-- --on H200 --on A100 -- bench --op OP`."""
-    _run_command(session, "run")
+    _run_command(session, "fleet")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -325,7 +339,7 @@ def history(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def compile(session: nox.Session) -> None:  # noqa: A001 (the name that a user types)
     """Compile every kernel for every GPU generation, with no GPU: `-- --all --against FILE`."""
-    _run_command(session, "run")
+    _run_command(session, "accuracy")
 
 
 @nox.session(venv_backend="none", requires=["environment"])
@@ -343,7 +357,7 @@ def triton_versions(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def sanitize(session: nox.Session) -> None:
     """Run a few cases under NVIDIA's compute-sanitizer: `-- --kernel NAME -k WORDS`."""
-    _run_command(session, "run")
+    _run_command(session, "accuracy")
 
 
 @nox.session(venv_backend="none", requires=["environment"])

@@ -1,6 +1,8 @@
 """Verify, time and profile GPU kernels: what a file with kernels, a test or a program imports.
 
-    from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
+    from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel  # in a file with kernels
+    from kernel_workbench.testing import assert_matches  # in a test
+    from kernel_workbench import accuracy  # in a program
 
 A name's module is imported when code first uses the name: a report needs neither torch nor triton.
 """
@@ -14,16 +16,29 @@ from typing import TYPE_CHECKING, Any
 from kernel_workbench.bare_names import ROOMS, refuse_bare_names
 
 if TYPE_CHECKING:
+    from kernel_workbench.api import Failure as Failure
+    from kernel_workbench.api import Report as Report
+    from kernel_workbench.api import accuracy as accuracy
+    from kernel_workbench.api import bench as bench
+    from kernel_workbench.api import compare as compare
+    from kernel_workbench.api import search as search
     from kernel_workbench.kernels import *  # noqa: F403  (it lists them)
     from kernel_workbench.kernels.attention import attention as attention
     from kernel_workbench.kernels.layer_norm import layer_norm as layer_norm
     from kernel_workbench.kernels.layer_norm import rms_norm as rms_norm
 
-# Functions for a model, by the module that has them; `kernels` has all other public names.
+# Suites as functions and functions for a model, by the module that has them; `kernels` has all
+# other public names.
 _FUNCTIONS = {
-    "attention": "attention",
-    "layer_norm": "layer_norm",
-    "rms_norm": "layer_norm",
+    "Failure": "api",
+    "Report": "api",
+    "accuracy": "api",
+    "bench": "api",
+    "compare": "api",
+    "search": "api",
+    "attention": "kernels.attention",
+    "layer_norm": "kernels.layer_norm",
+    "rms_norm": "kernels.layer_norm",
 }
 
 refuse_bare_names()
@@ -36,7 +51,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever has that name)
         AttributeError: no public object has that name.
     """
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module(f"{__name__}.kernels.{_FUNCTIONS[name]}"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
     if name not in ROOMS and not name.startswith("_"):
         kernels = importlib.import_module(f"{__name__}.kernels")
         if name in kernels.__all__:

@@ -26,7 +26,7 @@ class _OtherPackages(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the other package's spec.
+        """Return the other package's spec; None where no room lies on sys.path.
 
         Raises:
             ModuleNotFoundError: the rooms alone have that name.
@@ -34,6 +34,8 @@ class _OtherPackages(MetaPathFinder):
         if name not in ROOMS or path is not None:
             return None
         elsewhere = [folder for folder in sys.path if Path(folder).resolve() not in _FOLDERS]
+        if len(elsewhere) == len(sys.path):  # nothing would find a room by this name
+            return None
         spec = PathFinder.find_spec(name, elsewhere, target)
         if spec is None or spec.loader is None:  # a folder without an __init__.py is no package
             raise ModuleNotFoundError(f"No module named {name!r}; {_advice(name)}", name=name)

@@ -16,6 +16,7 @@ from kernel_workbench.kernels.registry import (
 from kernel_workbench.oracles import *  # noqa: F403 (an op is named there, and nowhere else)
 from kernel_workbench.oracles.cases.sizes import COLUMNS, ROWS, WIDTHS, Sizes
 from kernel_workbench.oracles.reference import op
+from kernel_workbench.oracles.reference.modules import op_of
 
 check_name(__name__)
 
@@ -39,5 +40,6 @@ __all__ = [
     "configuration",
     "kernel",
     "op",
+    "op_of",
 ]
 __all__ += oracles.__all__

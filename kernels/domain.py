@@ -144,7 +144,7 @@ class Domain:
         return None
 
     def _reject_features(self, case: Case) -> str | None:
-        missing = sorted(case.options - self.features)
+        missing = sorted(case.features - self.features)
         return f"doesn't serve {', '.join(missing)}" if missing else None
 
     def _reject_sizes(self, case: Case) -> str | None:

@@ -1,7 +1,7 @@
 """What is expected of a kernel's compiled code, as data beside the kernel: `EXPECTATIONS`.
 
 A module `expectations` of a package of kernels, or a user's own file, holds a tuple of that name.
-`nox -s compile` holds every compiled variant that an expectation means to its claim, and a broken
+`compile` holds every compiled variant that an expectation means to its claim, and a broken
 one fails the session. Of several of one kind that mean a variant the last counts: what holds in
 general comes first, and then what is otherwise. A figure that isn't as good as one would like is a
 claim too, with what was measured as its allowance: it fails where it gets worse.
@@ -86,7 +86,7 @@ class Expectation:
     sizes      for a size of the case, its smallest and largest
     options    a case may have these options and no others; None: any
     sm         compute capabilities, both ends included
-    stands     whether what stands for the rest has it; else only `nox -s compile -- --all` does
+    stands     whether what stands for the rest has it; else only `compile --all` does
     """
 
     says: str

@@ -36,6 +36,7 @@ from kernel_workbench.oracles.declared import quoted
 from kernel_workbench.oracles.op import Case, Numerics, Op
 from kernel_workbench.oracles.reference import OpError, ReferenceOp
 from kernel_workbench.oracles.reference.definitions import read_definition, unsaid
+from kernel_workbench.oracles.reference.modules import is_problem, op_of_problem
 
 __all__ = [
     "Absent",
@@ -92,7 +93,7 @@ class Declaration:
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
     wraps      the library that it is a way of calling
     same_stores  several programs may store the same value to one element; it means to
-    profiled   `nox -s profile` runs it beside ours where nobody names a kernel
+    profiled   `profile` runs it beside ours where nobody names a kernel
     same_code_as  the op's kernel whose Triton code it runs, where the two differ in numerics or in
                what alignment they take: what an interpreter asks of that one it needn't ask again
     dispatched  (case) -> whether dispatch may take it, of those that it serves: where it's quick
@@ -156,7 +157,7 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
         own |= {"op": op, "domain": domain, "name": called}
         own["numerics"] = op.numerics.of(self.numerics or Numerics())
         _registered[op.name, called] = Kernel(
-            **own, function=function, origin=_origin(path), path=str(path)
+            **own, function=op.caller_of(function), origin=_origin(path), path=str(path)
         )
         return function
 
@@ -460,6 +461,9 @@ def _imported(path: Path, option: str) -> Path:
         for each in tuple(vars(module).values()):
             if isinstance(each, Op):
                 _adopt(each)
+        own = any(kernel.path == str(file) for kernel in _registered.values())
+        if is_problem(vars(module)) and not own and file not in _homes.values():
+            _adopt(op_of_problem(vars(module), file.stem))
     except OpError as error:
         raise KernelError(f"{option} {path}: {error}") from error
     except KernelError as error:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import update_wrapper
 from types import NoneType
 from typing import Any, Literal, Self
 
@@ -119,6 +120,11 @@ class Case:
     tier: Tier = "ci"
     why: str = ""
     weight: float | None = None
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Return the options that a kernel has to serve: all but values of its numbers."""
+        return frozenset(word for word in self.options if "=" not in word)
 
     def size(self, name: str) -> int:
         """The size called `name`, as in `case.size("m")`."""
@@ -229,6 +235,81 @@ class Numerics:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """What an output of indices is judged by: the numbers that they choose from, in order.
+
+    values  in float64, the largest of which comes first
+    error   how far a right kernel's may be from each
+    axis    along which indices point, and along which as many are chosen as `shape` has
+    shape   of the indices
+    first   indices that PyTorch promises where numbers are equal; None: any of these is right
+    """
+
+    values: Tensor
+    error: Tensor
+    axis: int
+    shape: tuple[int, ...]
+    first: Tensor | None = None
+
+    def judged(self, got: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the numbers at these indices, those expected, and how far they may be apart.
+
+        In a row with NaN nothing is promised. An index that points to nothing has NaN.
+        """
+        index, count = self._index(got), self.shape[self.axis]
+        at = index.clamp(0, max(self.values.shape[self.axis] - 1, 0))
+        value, error = (each.gather(self.axis, at) for each in (self.values, self.error))
+        expected = self._largest(self.values, count)
+        least = self._largest(self.values - self.error, count).nan_to_num(nan=-math.inf)
+        most = self._largest(self.values + self.error, count).nan_to_num(nan=math.inf)
+        limit = torch.where(value <= expected, expected - least, most - expected) + error
+        limit = torch.where(expected.isinf(), error, limit) * (1 + _SLACK)
+        unknown = self.values.isnan().any(self.axis, keepdim=True).expand_as(limit)
+        return (
+            value.masked_fill(at != index, math.nan),
+            expected.nan_to_num(posinf=math.inf, neginf=-math.inf),
+            limit.masked_fill(unknown, math.inf),
+        )
+
+    def wrong(self, got: Tensor) -> str | None:
+        """Say which index can't be right whatever the numbers are; None where each may be."""
+        index, length = self._index(got), self.values.shape[self.axis]
+        outside = (index < 0) | (index >= length)
+        if bool(outside.any()):
+            return f"{_at(outside, index)}, and there are {length:,} numbers"
+        times = torch.zeros_like(self.values).scatter_add(
+            self.axis, index, torch.ones_like(index, dtype=torch.float64)
+        )
+        twice = times.gather(self.axis, index) > 1
+        if bool(twice.any()):
+            return f"{_at(twice, index)}, which comes twice in its row"
+        if self.first is None:
+            return None
+        known = ((self.error == 0) & self.values.isfinite()).all(self.axis, keepdim=True)
+        right = self.first.reshape(self.shape)
+        equal = self.values.gather(self.axis, index) == self.values.gather(self.axis, right)
+        other = known & equal & (index != right)
+        if bool(other.any()):
+            place = int(right[other][0])
+            return f"{_at(other, index)}, and of equal numbers {place} is the first"
+        return None
+
+    def _index(self, got: Tensor) -> Tensor:
+        return got.reshape(self.shape).long()
+
+    def _largest(self, values: Tensor, count: int) -> Tensor:
+        return values.sort(self.axis, descending=True).values.narrow(self.axis, 0, count)
+
+
+_SLACK = 2.0**-48  # of float64's own roundings
+
+
+def _at(mask: Tensor, index: Tensor) -> str:
+    place = mask.nonzero()[0].tolist()
+    return f"{place}: got {int(index[tuple(place)])}"
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """Largest |kernel - truth| of a correct kernel, element by element, in float64.
 
@@ -240,12 +321,17 @@ class Bound:
     powerless      bool, to be broadcast over them: where the bound holds and says nothing, being
                    as wide as the values could be apart; None: nowhere
     or_nan         bool, to be broadcast likewise: where NaN is right, too; None: nowhere
+    chosen         of indices what they are judged by, in place of a distance; None: a distance is
+    replayed       bool, likewise: where the probabilistic bound is one from replays with random
+                    roundings, as the others say nothing there; None: nowhere
     """
 
     deterministic: Tensor
     probabilistic: Tensor | None
     powerless: Tensor | None = None
     or_nan: Tensor | None = None
+    chosen: Chosen | None = None
+    replayed: Tensor | None = None
 
 
 Property = Literal["batch-invariant", "device-independent"]
@@ -356,6 +442,10 @@ def _flip_(tensor: Tensor, factors: Iterable[Tensor]) -> None:
         bits[once].bitwise_xor_(factor.to(bits.device).to(kind) * sign)
 
 
+class ArgumentsError(ValueError):
+    """Arguments that an op can't have; the message is one sentence for the user."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputForm:
     """The shape and dtype that an output must have."""
@@ -397,11 +487,19 @@ class Factor:
     levels   name -> parts, each of which makes a case of that level; the first level is the plain
              one
     level    (case) -> the name of its level
+    meets    the names of the factors whose levels are to meet this factor's levels; None: all
     """
 
     name: str
     levels: Mapping[str, tuple[Part, ...]]
     level: Callable[[Case], str]
+    meets: frozenset[str] | None = None
+
+    def meets_levels_of(self, other: Factor) -> bool:
+        """Return whether pairs of levels of the two factors are to meet."""
+        return (self.meets is None or other.name in self.meets) and (
+            other.meets is None or self.name in other.meets
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,8 +555,10 @@ class Op:
     arguments  always passed to a kernel, by keyword
     outputs    what it returns, in this order; None for one that an option leaves out
     options    the op's optional features, each with one sentence; a kernel is given a case with
-               an option only if its domain lists it, and only then the option's argument
-    updates    arguments that a kernel changes in place and returns (accumulated gradients)
+               an option only if its domain lists it, and only then the option's argument. A word
+               with "=" is a value of a number, which every kernel is passed: no domain lists it
+    updates    arguments that a kernel changes in place and returns (accumulated gradients, caches)
+    lists      of arguments that are lists of tensors: the names of these, as `arguments` has them
     forms      (case) -> shape and dtype of each output that the case has
     geometry   (case) -> where each tensor argument lies, as far as its arrangement can vary
 
@@ -496,6 +596,10 @@ class Op:
                divided by, or a logarithm
     unaligned  arguments with rows whose alignment chooses no variant of a kernel
     gpu_options    options whose truth a GPU alone can make
+
+    For arguments that the op didn't draw:
+    case_from      (arguments of a kernel) -> the case that has their sizes, dtypes and options;
+                   raises ArgumentsError. None: the op judges the arguments that it draws alone
     """
 
     name: str
@@ -513,6 +617,7 @@ class Op:
     signs: Callable[[Case, int], Flips]
     linear: str
     updates: tuple[str, ...] = field(default=())
+    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
     numerics: type[Numerics] = Numerics
     casts: Mapping[str, str] | None = None
@@ -528,6 +633,7 @@ class Op:
     nonzero: frozenset[str] = frozenset()
     unaligned: frozenset[str] = frozenset()
     gpu_options: frozenset[str] = frozenset()
+    case_from: Callable[[Inputs], Case] | None = None
 
     def found_signs(self) -> list[Any] | None:
         """What `signs` go by where the oracle was asked for it, in JSON; None where it wasn't."""
@@ -574,6 +680,36 @@ class Op:
     def has_figures(self) -> bool:
         """Whether flops and bytes are of what is computed: of a part that can't always be said."""
         return not self.left_out or not self.whole_work.isdisjoint(self.outputs)
+
+    def caller_of(self, function: Callable[..., object]) -> Callable[..., object]:
+        """A kernel's function as suites call it: each tensor by its name, each output returned.
+
+        The kernel itself gets lists whole, and needn't return what it changes in place.
+        """
+        if not (self.lists or self.updates):
+            return function
+        others = [each for each in self.outputs if each not in self.updates]
+
+        def called(**arguments: object) -> object:
+            given: dict[str, object] = dict(arguments)
+            for name, parts in self.lists.items():
+                given[name] = [given.pop(each) for each in parts]
+            returned = function(**given)
+            if isinstance(returned, Tensor) or returned is None:
+                returned = () if returned is None else (returned,)
+            if not isinstance(returned, tuple | list):
+                return returned
+            if len(returned) == len(others) < len(self.outputs):
+                rest = iter(returned)
+                returned = [next(rest) if each in others else None for each in self.outputs]
+            if len(returned) != len(self.outputs):
+                return returned
+            return tuple(
+                arguments.get(name) if value is None and name in self.updates else value
+                for name, value in zip(self.outputs, returned, strict=True)
+            )
+
+        return update_wrapper(called, function)
 
     def as_tuple(self, returned: object) -> object:
         """What a kernel returned; where that is the one output of the op, in a tuple."""

@@ -15,12 +15,14 @@ from typing import Any
 
 import pynvml
 
-from kernel_workbench.bare_names import ROOMS
 from kernel_workbench.profiles.nvml import NvmlGpu, driver, open_gpu
 from kernel_workbench.profiles.traces import Missing
-from kernel_workbench.root import ROOT
+from kernel_workbench.root import IS_CHECKOUT, ROOT
 
-_PACKAGES = ("torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest", "nvidia-ml-py")
+_PACKAGES = (
+    *("kernel-workbench", "torch", "triton", "numpy", "ml_dtypes", "pydantic", "pytest"),
+    "nvidia-ml-py",
+)
 # The variable holds a copied checkout's commit and, after a space, "clean" or "edited".
 CHECKOUT = "WORKBENCH_CHECKOUT"
 
@@ -174,11 +176,14 @@ def packages() -> dict[str, str]:
 def git_state() -> tuple[str | None, bool | None]:
     """Return the checkout's commit, and True if it has uncommitted changes; None if git fails.
 
-    A copy of the checkout on another machine has no .git: the variable `CHECKOUT` states both.
+    A copy of the checkout on another machine has no .git: the variable `CHECKOUT` states both. An
+    installed package belongs to no commit, even where it lies in a folder that git keeps.
     """
     if stated := os.environ.get(CHECKOUT):
         name, _, state = stated.partition(" ")
         return name, state != "clean"
+    if not IS_CHECKOUT:
+        return None, None
 
     def git(*arguments: str) -> str | None:
         try:
@@ -209,15 +214,21 @@ def hash_of(path: Path) -> str | None:
 def tree_hash(root: Path = ROOT) -> str:
     """Return a SHA-256 over the paths and contents of the files that a run depends on.
 
-    The files are all rooms, committed or not, and the pinned versions. The hash is the same with
-    git and without it, and a change in the README or in a test doesn't alter the hash.
+    The files are those of the package, committed or not. The hash is the same with git and without
+    it, in a checkout and where the package is installed; a change in the README or in a test
+    doesn't alter the hash.
     """
+    package = root / "kernel_workbench"
+    if not package.is_dir():
+        package = root
+    paths = {}
+    for top in sorted(package.iterdir()):  # `rglob` follows no link
+        for path in [top] if top.is_file() else top.resolve().rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                paths[f"{top.name}/{path.relative_to(top.resolve())}"] = path
     whole = hashlib.sha256()
-    files = [path for room in ROOMS for path in (root / room).rglob("*")]
-    files += (root / "kernel_workbench").glob("*.py")
-    for path in sorted([*files, root / "pyproject.toml"]):
-        if path.is_file() and "__pycache__" not in path.parts:
-            whole.update(f"{path.relative_to(root)}\0{hash_of(path)}\n".encode())
+    for name, path in sorted(paths.items()):
+        whole.update(f"{name}\0{hash_of(path)}\n".encode())
     return whole.hexdigest()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_workbench.reports.arguments import CommandLine, add_forms, named_forms
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.document.model import Document
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.junit import render_junit
@@ -47,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> CommandLine:
-    parser = CommandLine(prog="nox -s report --", description="Show the record of a run.")
+    parser = CommandLine(
+        prog=this_program().prefix("report"), description="Show the record of a run."
+    )
     parser.add_argument(
         "files", nargs="*", type=Path, metavar="FILE", help="records; by default the latest"
     )
@@ -128,7 +131,7 @@ def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
     if options.junit is not None:
         if record.header.suite != "accuracy":
             raise RecordError(
-                f"{shown(record.path)}: a record of nox -s {record.header.suite} has no form as "
+                f"{shown(record.path)}: a record of {record.header.suite} has no form as "
                 "JUnit; use --markdown"
             )
         save(options.junit, render_junit(record))

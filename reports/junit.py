@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from kernel_workbench.reports.phrases import shown
-from kernel_workbench.reports.views.accuracy_figures import failing_output, held_case
-from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy import configured_case, failing_output, headline
 from kernel_workbench.reports.views.run import environment_lines
 
 if TYPE_CHECKING:
@@ -72,14 +71,14 @@ def _case(suite: Element, row: AccuracyRow) -> None:
         suite,
         "testcase",
         classname=_legal(row.kernel),
-        name=_legal(held_case(row)),
+        name=_legal(configured_case(row)),
         time=f"{_seconds(row.duration_s):.6f}",
     )
     if row.status == "refused":
         SubElement(case, "skipped", message=_legal(row.reason or "refused"), type="refused")
         return
     if row.status == "no power":
-        message = "bounds so wide that they say nothing: neither passed nor failed"
+        message = "bounds so wide that a wrong kernel is within them: neither passed nor failed"
         SubElement(case, "skipped", message=message, type="no power")
         return
     if row.status == "passed":
@@ -89,7 +88,7 @@ def _case(suite: Element, row: AccuracyRow) -> None:
     if row.gates:
         found = SubElement(case, "failure", message=message, type=rule)
     else:
-        text = f"failed, not gating: {message}"
+        text = f"failed, which doesn't fail the run: {message}"
         found = SubElement(case, "skipped", message=text, type="not gating")
     found.text = _legal("\n".join(_details(row)))
 

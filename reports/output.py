@@ -16,7 +16,7 @@ from kernel_workbench.reports.document.html import render_html
 from kernel_workbench.reports.document.markdown import render_markdown
 from kernel_workbench.reports.document.terminal import print_document
 from kernel_workbench.reports.exit_status import status_of
-from kernel_workbench.reports.phrases import shown
+from kernel_workbench.reports.phrases import memory, shown
 from kernel_workbench.reports.record import RecordError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernel_workbench.reports.document.model import Document
 
 _WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
+_LINES = 25  # of a console: no report depends on them
 _LOOKED_AT = 4096  # bytes: a form is told by its head
 # What a file of a form has in its head; it begins with the first character of each.
 _MARKS = {
@@ -97,28 +98,28 @@ def run_alone(main: Callable[[], int]) -> NoReturn:
 
 
 def report_console(width: int | None = None) -> Console:
-    """Where a report goes: the terminal, or a log that is wide enough; width: in columns."""
-    if width is None and not sys.stdout.isatty() and "COLUMNS" not in _environment():
-        width = _WIDTH_OF_NO_TERMINAL
+    """Return the console that a report goes to.
+
+    Args:
+        width: its columns. None: those of COLUMNS or of the terminal, or 120 in a log.
+    """
     return console(sys.stdout, width)
 
 
 def console(stream: TextIO, width: int | None = None) -> Console:
-    """A console on the stream, which outlasts its reader; width: in columns."""
-    return Console(file=lasting(stream), width=width, _environ=_environment())
+    """Return a console on a stream, which outlasts the stream's reader; arguments as above."""
+    return Console(file=lasting(stream), width=width or _columns(stream), height=_LINES)
 
 
-def _environment() -> dict[str, str]:
-    """The process's variables, without a COLUMNS or LINES that is no size of a terminal.
-
-    rich reads them, draws nothing in 0 columns, and raises at "²", which is a digit to Python.
-    """
-    variables = dict(os.environ)
-    for name, least in (("COLUMNS", NARROWEST), ("LINES", 1)):
-        text = variables.pop(name, "")
-        if re.fullmatch("[0-9]{1,9}", text) and int(text):
-            variables[name] = str(min(max(int(text), least), WIDEST))
-    return variables
+def _columns(stream: TextIO) -> int:
+    """Return the width of a stream: rich would draw nothing in 0 columns, and raise at "²"."""
+    text = os.environ.get("COLUMNS", "")
+    if re.fullmatch("[0-9]{1,9}", text) and int(text):
+        return min(max(int(text), NARROWEST), WIDEST)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH_OF_NO_TERMINAL
+    except (OSError, ValueError):  # no terminal; no file behind the stream
+        return _WIDTH_OF_NO_TERMINAL
 
 
 def write_document(document: Document, options: argparse.Namespace) -> None:
@@ -151,7 +152,11 @@ def write_document(document: Document, options: argparse.Namespace) -> None:
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write a file, and its folder. Raises RecordError."""
+    """Write a file and its folder, and say so on stderr.
+
+    Raises:
+        RecordError: the file can't be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -159,6 +164,7 @@ def save(path: Path, data: bytes) -> None:
         raise RecordError(
             f"{shown(path)}: the report can't be written ({error.strerror}); name another path"
         ) from error
+    print(f"wrote {shown(path)}, {memory(len(data))}", file=sys.stderr)
 
 
 def refuse_to_overwrite(targets: Mapping[str, tuple[Path, str]]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from kernel_workbench.reports.document.model import Part
+    from kernel_workbench.reports.document.model import ReportPart
     from kernel_workbench.reports.record import Record
 
 
@@ -31,7 +31,7 @@ def part_of(
     *,
     baseline: str | None = None,
     against: Record | None = None,
-) -> Part:
+) -> ReportPart:
     """The record's part of a document.
 
     baseline  of bench: also how long each kernel took of this one's time
@@ -81,7 +81,7 @@ def roofline_svg(record: Record) -> str:
     if figure is None:
         raise RecordError(
             f"{shown(record.path)}: no row is timed with its flops and bytes, so there is no "
-            "roofline; --roofline takes a record of nox -s bench"
+            "roofline; --roofline takes a record of bench"
         )
     return standing_alone(figure.draw("roofline-"))
 
@@ -90,12 +90,11 @@ def _refuse(record: Record, baseline: str | None, against: Record | None) -> Non
     suite = record.header.suite
     if baseline is not None and suite != "bench":
         raise RecordError(
-            f"{shown(record.path)}: a record of nox -s {suite}; --baseline takes one of nox -s "
-            "bench"
+            f"{shown(record.path)}: a record of {suite}; --baseline takes one of bench"
         )
     for each in (record, against) if against is not None else ():
         if each.header.suite != "compile":
             raise RecordError(
-                f"{shown(each.path)}: a record of nox -s {each.header.suite}; --against takes two "
-                "of nox -s compile"
+                f"{shown(each.path)}: a record of {each.header.suite}; --against takes two "
+                "of compile"
             )

@@ -309,14 +309,14 @@ def _markdown(rows: list[Row], command: str, day: str) -> str:
 The smallest relative error, planted in one number of a sound kernel in plain torch, that a
 contiguous `ci` case detects, by bisection (`studies/smallest_error.py`). *Seen from*: an error of
 this size fails a case, and half of it fails none. *No probes*: the same without the exact probes,
-by the bounds and the emulation; *bounds alone*: also without the emulation. "none": twice the
-number passes too.
+by the bounds and the emulation. *Bounds alone*: the same without the emulation too. "none": twice
+the number passes too.
 
 {day}, on a CPU: `{command}`
 
 """
     lines = [_TITLES, tuple("---" for _ in _TITLES), *map(_cells, rows)]
-    return head + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return head + "".join(f"|{'|'.join(cells)}|\n" for cells in lines)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from kernel_workbench.oracles.op import Case, Numerics
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-# Those of `nox -s bench`, and some ten cases of `full` for each op, of some ten seconds.
+# Those of `bench`, and some ten cases of `full` for each op, of some ten seconds.
 _LENGTHS = (1024, 16384)
 _HEADS = frozenset({16, 32, 64, 128, 256})
 

@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
+from kernel_workbench.oracles.analysis.choices import choice_of
 from kernel_workbench.oracles.analysis.propagation import (
     Pair,
     Propagation,
@@ -29,6 +30,7 @@ from kernel_workbench.oracles.analysis.quantities import (
 )
 from kernel_workbench.oracles.analysis.replay import addends, largest_ratio, spread
 from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, taken
+from kernel_workbench.oracles.analysis.stochastic import errors
 from kernel_workbench.oracles.analysis.trace import (
     ROUNDS,
     NoRuleError,
@@ -37,7 +39,6 @@ from kernel_workbench.oracles.analysis.trace import (
     made_in,
     run,
     tensors_of,
-    told,
     trace,
 )
 from kernel_workbench.oracles.op import Bound, Numerics
@@ -45,6 +46,9 @@ from kernel_workbench.oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, t
 
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
 _BLOCK = 64  # rows that stay in a cache
+_LOOSE = 32  # times what the longest sum may be off by: replays are to look at such errors
+_LOOSE_OF_REPLAYS = 256  # root mean squares: bounds of more replays are some 30 to 60
+_ROW = 8  # numbers, of which a root mean square says what is typical
 _SOME = 2**13  # of an output's numbers, evenly spaced: whether most are so is asked of them
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
 _aten = torch.ops.aten
@@ -106,15 +110,19 @@ def bounds(
     constants |= {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
     with torch.no_grad(), made_in(torch.float64):
         kept: dict[Node, Tensor] = {}
-        pairs, nodes = walk(constants, values, kept), output_nodes(graph.graph)
-        if any(each.sure is not None and not each.value.is_floating_point() for each in pairs):
-            raise NoRuleError(
-                f"{told(reference)} returns truth values or whole numbers of rounded ones"
-            )
+        nodes = output_nodes(graph.graph)
+        choices = {each: choice_of(each) for each in nodes if _is_whole(each)}
+        chosen_from: dict[Node, Pair | None] = {
+            each.source: None for each in choices.values() if each is not None
+        }
+        pairs = walk(constants, values, kept, chosen_from)
         longest = addends(graph.graph)
         most = largest_ratio(graph.graph, longest)
-        least = most * ((likely or sure).growth(longest) + EPS_EXP)
-        suspects = [_suspect(*each, least) for each in zip(pairs, out_dtypes, strict=True)]
+        least = min(most, _LOOSE) * ((likely or sure).growth(longest) + EPS_EXP)
+        suspects = [
+            _suspect(pair, dtype, least) if pair.value.is_floating_point() else (None, False)
+            for pair, dtype in zip(pairs, out_dtypes, strict=True)
+        ]
         kept.update((node, each.value) for node, each in zip(nodes, pairs, strict=True))
         large = []
         for node, pair, (rows, _) in zip(nodes, pairs, suspects, strict=True):
@@ -127,8 +135,17 @@ def bounds(
         shown: list[Tensor] | None = None
         if any(many for _, many in suspects):
             shown = spread(walk, constants, values)
-        made = []
+        made, last_dtypes = [], []
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
+            if not pair.value.is_floating_point():
+                choice = choices[node]
+                numbers = None if choice is None else chosen_from[choice.source]
+                if choice is None or numbers is None:
+                    made.append(_of_whole(pair, line_of(node, reference)))
+                else:
+                    made.append(choice.bound(numbers, pair.value))
+                last_dtypes.append(dtype)
+                continue
             # A reference may cast its output itself, by a mark, which is then the last cast.
             is_cast = node.target == ROUNDS and node.args[1:] == ("", dtype)
             last = torch.float64 if is_cast else dtype
@@ -136,7 +153,42 @@ def bounds(
             if shown is not None:
                 bound = _looser(bound, pair, last, shown[index] * most, sure)
             made.append(bound)
-        return tuple(made)
+            last_dtypes.append(last)
+        loose = [
+            shown is not None and pair.value.is_floating_point() and _is_loose(pair, shown[index])
+            for index, pair in enumerate(pairs)
+        ]
+        wanted = any(loose) or any(each.powerless is not None for each in made)
+        varying = errors(walk, constants, values) if likely is not None and wanted else None
+        if varying is None:
+            return tuple(made)
+        return tuple(
+            _replayed(bound, pair, varied, last, sure, takes_all=takes_all)
+            if pair.value.is_floating_point()
+            else bound
+            for bound, pair, varied, last, takes_all in zip(
+                made, pairs, varying, last_dtypes, loose, strict=True
+            )
+        )
+
+
+def _is_whole(node: Node) -> bool:
+    made = node.meta.get("val")
+    return isinstance(made, Tensor) and not made.is_floating_point()
+
+
+def _of_whole(pair: Pair, where: str) -> Bound:
+    """Return how far whole numbers or truth values, that are no indices, may be from the truth."""
+    error = pair.known(pair.sure).error
+    if error is None:
+        return Bound(torch.zeros_like(pair.value, dtype=torch.float64), None)
+    error = error.double().expand(pair.value.shape)
+    if error.numel() and bool(error.isinf().all()):
+        raise NoRuleError(
+            f"{where}: it computes with indices of rounded numbers, of which a kernel may have "
+            "others; return the indices as they are"
+        )
+    return Bound(error.contiguous(), None)
 
 
 def _error_of(pair: Pair) -> Tensor:
@@ -197,12 +249,56 @@ def _silent(error: Tensor, size: Tensor) -> Tensor | None:
 def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: Arithmetic) -> Bound:
     """The bound, without power where it is above what replays show, and the last cast."""
     error = bound.deterministic if bound.probabilistic is None else bound.probabilistic
-    silent = error > _rounded(pair.known(shown.add_(_UNDERFLOW)), dtype, sure)
+    silent = error > _rounded(pair.known(shown + _UNDERFLOW), dtype, sure)
     silent &= error.isfinite()
     if not bool(silent.any()):
         return bound
     before = bound.powerless
     return replace(bound, powerless=silent if before is None else silent | before)
+
+
+def _replayed(
+    bound: Bound,
+    pair: Pair,
+    error: Tensor | None,
+    dtype: torch.dtype,
+    sure: Arithmetic,
+    *,
+    takes_all: bool,
+) -> Bound:
+    """The bound, with what replays say where the other forms have no power, or everywhere.
+
+    Nor has it any where it is above a part of what the numbers of a row come to: of a deep network
+    a scale grows with each layer, as bounds do.
+    """
+    silent, before = bound.powerless, bound.probabilistic
+    if (silent is None and not takes_all) or error is None or before is None:
+        return bound
+    silent = torch.zeros_like(error, dtype=torch.bool) if silent is None else silent
+    sharper = (silent | takes_all) & (error < _error_of(pair))
+    after = _rounded(pair.known(error), dtype, sure)
+    left = silent & ~(sharper & (error <= _typical(pair.value) * SAYS_NOTHING + _UNDERFLOW))
+    return replace(
+        bound,
+        probabilistic=torch.where(sharper, torch.minimum(after, before), before),
+        powerless=left if bool(left.any()) else None,
+        replayed=sharper if bool(sharper.any()) else None,
+    )
+
+
+def _is_loose(pair: Pair, shown: Tensor) -> bool:
+    """Whether most errors are far above what replays show."""
+    if pair.before.error is None:
+        return False
+    above = pair.before.error > shown * _LOOSE_OF_REPLAYS + _UNDERFLOW
+    return int(above.count_nonzero()) > above.numel() / 2
+
+
+def _typical(value: Tensor) -> Tensor:
+    """The larger of a magnitude and its row's root mean square; of few numbers all are a row."""
+    finite = value.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).square()
+    axes = -1 if value.dim() and value.shape[-1] >= _ROW else tuple(range(value.dim()))
+    return finite.mean(axes, keepdim=True).sqrt_().maximum(value.abs())
 
 
 def _bound(

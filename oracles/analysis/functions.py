@@ -299,7 +299,7 @@ def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
             return error
         if (a.error is None and stable) or not _is_open(a, axis):
             return error, None
-        return error, torch.ones_like(out[1].value, dtype=torch.float64)
+        return error, torch.full_like(out[1].value, torch.inf, dtype=torch.float64)
 
     return ordered
 

@@ -30,6 +30,17 @@ from kernel_workbench.oracles.analysis.trace import CODES, ROUNDS, NoRuleError, 
 from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
+
+
+def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
+    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
+
+
+_ADDITIONS = _overloads(_aten.add)
+_SQUARES = _overloads(_aten.pow)
+_TIMES = _overloads(_aten.mul)
+_MEANS_OF_SQUARES = _overloads(_aten.var, _aten.var_mean)
+_KEEPS_SIGN = _overloads(_aten.sum, _aten.mean)
 SOURCES = {"placeholder", "get_attr"}  # operations of nodes that aren't computed
 _MOST_SAID = 300  # characters of an error of torch's
 _SMALL = 16  # times fewer numbers: such values can be kept
@@ -66,6 +77,7 @@ class Pair:
 
 
 _TENSORS = Pair, Known
+_ALONE = VIEWS | {_aten.clone.default, _aten.reshape.default}  # they move one tensor's numbers
 _OF_ERRORS = "most", "relative"  # what is noted of a value that depends on its error
 _TREES = list, tuple, dict
 
@@ -82,6 +94,34 @@ def count_sums(graph: Graph) -> int:
             count += result.numel() // (result.shape[node.args[2]] or 1 if rows else 1)
     _, more = trees(graph)
     return count + more
+
+
+def least_of(node: Any) -> float:  # noqa: ANN401
+    """What no sound kernel has less of: of a variance and a positive number that number; or 0."""
+    if node.target in MOVES and len(node.all_input_nodes) == 1:
+        return least_of(node.all_input_nodes[0])
+    if node.target not in _ADDITIONS:
+        return 0.0
+    numbers = [each for each in node.args if isinstance(each, int | float)]
+    nodes = node.all_input_nodes
+    is_plain = len(numbers) == 1 and numbers[0] > 0 and len(nodes) == 1 and not node.kwargs
+    return numbers[0] * (1 - 2.0**-20) if is_plain and _is_nonnegative(nodes[0]) else 0.0
+
+
+def _is_nonnegative(node: Node) -> bool:
+    """Whether a kernel has no number below 0: squares, variances, and sums of such."""
+    target, nodes = node.target, node.all_input_nodes
+    if target is operator.getitem and nodes[0].target in _MEANS_OF_SQUARES:
+        return node.args[1] == 0
+    if target in _SQUARES:
+        return node.args[1] == 2
+    if target in _TIMES:
+        same = len(node.args) == 2 and node.args[0] is node.args[1]
+        number = next((each for each in node.args if isinstance(each, int | float)), 0.0)
+        return same or (number > 0 and _is_nonnegative(nodes[0]))
+    if target in _KEEPS_SIGN or (target in MOVES and len(nodes) == 1):
+        return _is_nonnegative(nodes[0])
+    return target in _MEANS_OF_SQUARES and len(nodes) == 1
 
 
 def output_nodes(graph: Graph) -> tuple[Node, ...]:
@@ -138,10 +178,12 @@ class Propagation:
         constants: Mapping[str, Tensor],
         values: Sequence[Tensor],
         kept: dict[Node, Tensor] | None = None,
+        wanted: dict[Node, Pair | None] | None = None,
     ) -> list[Pair]:
         """The outputs, of values in float64 for the graph's placeholders.
 
-        kept: takes values that are small beside the largest argument, or slow to compute.
+        kept: takes values that are small beside the largest argument, or slow to compute. wanted:
+        takes the results of the nodes that it has.
         """
         held: dict[Node, Any] = {}
         small = max((each.numel() for each in values), default=0) / _SMALL
@@ -160,6 +202,8 @@ class Propagation:
                     and (node.target in _SLOW or made.value.numel() <= small)
                 ):
                     kept[node] = made.value
+            if wanted is not None and node in wanted:
+                wanted[node] = held[node]
             for each in done.get(node, ()):
                 del held[each]
         raise AssertionError("a graph has an output")
@@ -320,6 +364,8 @@ class Propagation:
             return of_constants(out.value)
         if target in MOVES and exact:
             return None
+        if target in _ALONE and isinstance(args[0], Known) and _is_open_index(args[0]):
+            return target(args[0].error, *args[1:], **kwargs)  # type: ignore[operator]
         if (target in MOVES or target in BY_INDEX) and any(map(_is_open_index, knowns)):
             raise NoRuleError(
                 f"{self.where(node)}: {function_of(node)} is given indices that depend on rounded "
@@ -336,6 +382,8 @@ class Propagation:
                 f"{self.where(node)}: {function_of(node)} has no rule for its errors; write it in "
                 "operations that have one (docs/derivations/analysis.md)"
             )
+        if target == _aten.rsqrt.default:
+            args[0].of_value["least"] = least_of(node.args[0])
         try:
             return found(arithmetic, out, *args, **kwargs)
         except UnknownError as error:

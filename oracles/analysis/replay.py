@@ -114,7 +114,7 @@ def spread(
     squares = []
     for node in output_nodes(walk.graph):
         exact, *runs = held[node]
-        squares.append(sum((each - exact).square() for each in runs) / _REPLAYS)
+        squares.append(sum((each.double() - exact.double()).square() for each in runs) / _REPLAYS)
     return [each.sqrt() for each in squares]
 
 

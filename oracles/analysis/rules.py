@@ -97,10 +97,24 @@ def is_power_of_two(x: object) -> bool:
     return isinstance(x, int | float) and math.isfinite(x) and abs(math.frexp(x)[0]) == _HALF
 
 
+_FAR_FROM_SUBNORMALS = 2.0**-100  # of fp32: a last place of it is 2^-123
+
+
+def _is_exact_and_large(x: Known | float) -> bool:
+    """Return whether a kernel has the same numbers, none of them near the subnormals but zeros."""
+    if not isinstance(x, Known) or not x.exact or not x.value.is_floating_point():
+        return False
+    size = x.size
+    return x.once_of_value(
+        "far from subnormals",
+        lambda: bool(((size >= _FAR_FROM_SUBNORMALS) | (size == 0)).all()),
+    )
+
+
 @rule("add", "sub")
 def _add(
     arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float, alpha: float = 1
-) -> Combination:
+) -> Combination | Tensor:
     scaled = abs(alpha) * (0 if is_power_of_two(alpha) else 2 * arithmetic.u)
     absolute = 0.0
     if not isinstance(a, Known):
@@ -108,13 +122,31 @@ def _add(
     if not isinstance(b, Known):
         absolute += abs(b) * (abs(alpha) * constant_error(b) + scaled)
     made = arithmetic.local(out, absolute=absolute)
+    if not absolute and not scaled and all(map(_is_exact_and_large, (a, b))):
+        made.rest = 0.0  # the sum is 0, exactly, or far from subnormals
     if isinstance(a, Known):
         made.plus(number(a).given, arithmetic.grown(1.0))
     if isinstance(b, Known):
         b = number(b)
         made.plus(b.given, arithmetic.grown(abs(alpha)))
         made.plus_term(arithmetic.grown(scaled), b)
+    if any(isinstance(x, Known) and _ZEROS in x.of_value for x in (a, b)):
+        return _exact_zeros(made, a, b)
     return made
+
+
+_ZEROS = "zeros that every kernel has"  # what a value is marked with that has some, of exp(-inf)
+
+
+def _exact_zeros(made: Combination, *operands: Known | float) -> Tensor:
+    """Return the error of a sum, 0 where it is one of zeros that every kernel has."""
+    sure = torch.ones_like(made.of.value, dtype=torch.bool)
+    for x in map(number, operands):
+        sure &= x.value == 0
+        if x.error is not None:
+            sure &= x.error == 0
+    made.of.of_value[_ZEROS] = True
+    return made.tensor().masked_fill(sure, 0.0)
 
 
 @rule("mul")
@@ -358,8 +390,12 @@ def log_shrunk(error: Tensor, value: Tensor) -> Tensor:
 @rule("rsqrt", poles=True)
 def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     out.mark_nonnegative()
-    through = None
-    if a.error is not None:
+    through, least = None, a.of_value.get("least", 0.0)
+    if a.error is not None and least > 0:  # it falls everywhere, and a is no less
+        low = (a.value - a.error).clamp_(min=least).minimum(a.value)
+        through = low.rsqrt_().sub_(out.value)
+        through = through.maximum(out.value - (a.value + a.error).rsqrt_())
+    elif a.error is not None:
         through = log_shrunk(a.error, a.value).mul_(-_HALF).expm1_().mul_(out.value)
     return arithmetic.rounded(out, through, 1.5 * EPS_DIVISION / arithmetic.u)  # as 1 / sqrt(a)
 
@@ -488,15 +524,26 @@ def _exponent_growth(arithmetic: Arithmetic, a: Known, slope: float = 1.0) -> tu
 
 
 @rule("exp")
-def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
     out.mark_nonnegative()
-    return _exponential(arithmetic, out, a)
+    return _zero_of_minus_inf(_exponential(arithmetic, out, a), a)
 
 
 @rule("exp2")
-def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
     out.mark_nonnegative()
-    return _exponential(arithmetic, out, a, math.log(2))
+    return _zero_of_minus_inf(_exponential(arithmetic, out, a, math.log(2)), a)
+
+
+def _zero_of_minus_inf(made: Combination, a: Known) -> Combination | Tensor:
+    """Return the error, 0 where every kernel has exp(-inf), which is 0 without a rounding."""
+    if a.once_of_value("no -inf", lambda: not bool(a.value.isneginf().any())):
+        return made
+    sure = a.value.isneginf()
+    if a.error is not None:
+        sure = sure & (a.error < torch.inf)
+    made.of.of_value[_ZEROS] = True
+    return made.tensor().masked_fill(sure, 0.0)
 
 
 def _exponential(arithmetic: Arithmetic, out: Known, a: Known, slope: float = 1.0) -> Combination:
@@ -591,7 +638,9 @@ def _circle(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
 @rule("sign")
 def _sign(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
     del out
-    return None if a.error is None else (a.size <= a.error).double().mul_(2)
+    if a.error is None:
+        return None
+    return ((a.size <= a.error) & (a.error > 0)).double().mul_(2)
 
 
 @rule("clamp")
@@ -642,7 +691,7 @@ def _compare(_: Arithmetic, out: Known, a: Known | float, b: Known | float) -> T
     x, y = number(a), number(b)
     error, apart = added(x.error, y.error), x.value - y.value
     assert error is not None
-    open_ = apart.abs() <= error
+    open_ = (apart.abs() <= error) & (error > 0)
     if _unbounded(error):
         open_ &= apart.isfinite()
     return open_ if bool(open_.any()) else None
@@ -707,10 +756,28 @@ def _masked_fill(
 def _to_copy(_: Arithmetic, out: Known, a: Known, **kwargs: object) -> Tensor | None:
     del kwargs
     if a.error is None or a.error.dtype == out.value.dtype:
-        return a.error
+        return _without_whole(out, a)
     if out.value.is_floating_point():
         return number(a).error
-    jump = monotone(Known(a.value.trunc()), torch.trunc, a) if a.value.is_floating_point() else None
-    if jump is None or bool(jump.any()) or out.value.dtype == torch.bool:
-        raise UnknownError("makes whole numbers of values that a kernel has with errors")
-    return None  # no whole number is near to one of them
+    if out.value.dtype == torch.bool:
+        return a.size <= a.error
+    if not a.value.is_floating_point():
+        return a.error.double()
+    jump = monotone(Known(a.value.trunc()), torch.trunc, a)
+    unknown = _without_whole(out, a)
+    if unknown is not None and jump is not None:
+        return jump + unknown
+    return jump if jump is not None and bool(jump.any()) else unknown
+
+
+def _without_whole(out: Known, a: Known) -> Tensor | None:
+    """The error of what no whole number stands for, and what it is for others."""
+    if not a.value.is_floating_point() or out.value.dtype.is_floating_point:
+        return a.error
+    if out.value.dtype == torch.bool:
+        return a.error
+    info = torch.iinfo(out.value.dtype)
+    lost = ~((a.value >= info.min) & (a.value <= info.max))
+    if not bool(lost.any()):
+        return None
+    return torch.zeros_like(a.value).masked_fill_(lost, torch.inf)

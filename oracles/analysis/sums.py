@@ -111,7 +111,8 @@ def sum_error(
     size = a.total(axes)
     flat = _flat(a, axes, size) if _varies(arithmetic, n - 1) else None
     made = _grown(arithmetic, n - 1, size, flat, through)
-    made.add_(n * arithmetic.eta)
+    idle = size == 0 if through is None else (size == 0) & (through == 0)
+    made.add_(n * arithmetic.eta).masked_fill_(idle, 0)  # of zeros that every kernel has
     if made.numel() and not float(made.amax()) < arithmetic.u * LARGEST:  # G(n - 1) is u or more
         _overflowed(made, size if through is None else size + through)
     return made if keep else made.squeeze(axes)
@@ -239,7 +240,26 @@ def _open_index(function: Callable[..., Tensor], a: Known, axes: tuple[int, ...]
     assert error is not None
     least = (value - error).amax(axes, keepdim=True)
     several = (value + error >= least).sum(axes) > 1
-    return several.double() if bool(several.any()) else None
+    return _unknown(several)
+
+
+def _unknown(open_: Tensor) -> Tensor | None:
+    """The error of indices, which have no distance: infinite where another one may be right."""
+    if not bool(open_.any()):
+        return None
+    return torch.zeros_like(open_, dtype=torch.float64).masked_fill_(open_, torch.inf)
+
+
+@rule("argmax", "argmin")
+def _place_of_extreme(
+    _: Arithmetic,
+    out: Known,
+    a: Known,
+    dim: int | None = None,
+    keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
+) -> Tensor | None:
+    del dim, keepdim
+    return None if a.error is None else _unknown(torch.ones_like(out.value, dtype=torch.bool))
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", sums=True)

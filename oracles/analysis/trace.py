@@ -411,9 +411,29 @@ def _simplified(made: GraphModule) -> GraphModule:
             first.meta = {**node.meta, "val": node.target(small.meta["val"], *numbers)}
             after.meta = node.meta
             node.replace_all_uses_with(after)
+        elif node.target == _aten.copy_.default and node.args[0].target == _aten.clone.default:
+            _take_copied(node)
     _merge(graph)
     graph.eliminate_dead_code()
     return made
+
+
+def _take_copied(node: Node) -> None:
+    """Use what is written over a copy in the copy's place, from there on, where it fits."""
+    copy, source = node.args[:2]
+    assert isinstance(copy, Node)
+    assert isinstance(source, Node)
+    before, after = (each.meta["val"] for each in (copy, source))
+    if before.shape != after.shape or before.dtype != after.dtype:
+        return
+    node.replace_all_uses_with(source)
+    later = set[Node]()
+    at = node.next
+    while at.op != "root":
+        later.add(at)
+        at = at.next
+    copy.replace_all_uses_with(source, delete_user_cb=later.__contains__)
+    node.graph.erase_node(node)
 
 
 def _merge(graph: Graph) -> None:

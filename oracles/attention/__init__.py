@@ -61,6 +61,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from kernel_workbench.oracles.attention.arguments import case_from
 from kernel_workbench.oracles.attention.bounds_backward import bound_backward, bound_gradients
 from kernel_workbench.oracles.attention.bounds_forward import bound_delta, bound_forward
 from kernel_workbench.oracles.attention.cases import allowed, cases
@@ -149,6 +150,7 @@ def _op(
         whole_work=frozenset({"out"}),
         workloads=WORKLOADS.get(name, Workloads()),
         sequences=sequences,
+        case_from=partial(case_from, name),
         widths=("d", "d_v"),
         statistics=frozenset({"lse", "sink"}),
         nonzero=frozenset({"lse"}),

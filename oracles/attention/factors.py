@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kernel_workbench.oracles.attention.geometry import ARGUMENTS, DELTA, FORWARD
 from kernel_workbench.oracles.attention.layouts import BIAS_STRIDES, OFFSETS, STRIDES, moves
 from kernel_workbench.oracles.attention.values import DISTRIBUTIONS
@@ -167,10 +169,34 @@ def _bias() -> Factor:
 _NEEDS = {
     "near_overflow": Part(dtypes=(DTYPES[1], DTYPES[1])),
     "nan_masked": _CAUSAL,
-    "sink_large": _SINK,
-    **dict.fromkeys(("bias_large", "bias_inf_first", "bias_finfo_min", "bias_inf_row"), _BIAS),
+    **dict.fromkeys(("sink_large", "nan_sink", "minus_inf_sink"), _SINK),
+    "nan_slopes": Part(options=frozenset({"alibi"})),
+    **dict.fromkeys(
+        ("nan_bias", "bias_large", "bias_inf_first", "bias_finfo_min", "bias_inf_row"), _BIAS
+    ),
 }
+_MAGNITUDES = frozenset(
+    [
+        "near_flat",
+        "one_hot",
+        "logits1e4",
+        "near_overflow",
+        "subnormals",
+        "qk_subnormals",
+        "bias_large",
+        "sink_large",
+        "large_do",
+    ]
+)
+_ALIKE = frozenset({"constant", "negative_zero"})
 _CHANGED = {
+    "inf_q": "q",
+    "inf_v": "v",
+    "inf_do": "do",
+    "large_do": "do",
+    "nan_sink": "q",
+    "minus_inf_sink": "q",
+    "nan_slopes": "q",
     "nan_q": "q",
     "nan_k": "k",
     "nan_v": "v",
@@ -197,7 +223,7 @@ def layouts_of(op: str) -> dict[str, Layout]:
 def distributions_of(op: str, own: set[str]) -> tuple[str, ...]:
     """The distributions that change something of the op's; own: those with cases of their own."""
     taken = set(ARGUMENTS[op]) if op != "attention_backward" else set(ARGUMENTS[op]) - {"out"}
-    of_delta = {each for each in DISTRIBUTIONS if each.startswith("bias_")}
+    of_delta = {name for name in DISTRIBUTIONS if "bias" in name}
     return tuple(
         each
         for each in DISTRIBUTIONS
@@ -207,9 +233,19 @@ def distributions_of(op: str, own: set[str]) -> tuple[str, ...]:
     )
 
 
+def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the distributions by their kind, as `factors.distributions` has it."""
+    found: dict[str, list[str]] = {kind: [] for kind in ("ordinary", "magnitudes", "alike")}
+    for name in names:
+        is_finite = not name.startswith(("nan", "inf", "minus_inf", "bias_inf", "bias_finfo"))
+        kind = "magnitudes" if name in _MAGNITUDES else "alike" if name in _ALIKE else "ordinary"
+        found.setdefault(kind if is_finite else factors.NOT_FINITE, []).append(name)
+    return found
+
+
 def factors_of(op: str, own: set[str]) -> tuple[Factor, ...]:
     """The op's factors; own: the distributions with cases of their own."""
-    fed = factors.distributions(distributions_of(op, own), _NEEDS)
+    values = factors.distributions(_kinds_of(distributions_of(op, own)), _NEEDS, ("dtype",))
     placed = factors.layouts(layouts_of(op), "dk", {"bias": _BIAS})
     kinds = factors.dtypes((each, each) for each in DTYPES)
     if op == DELTA:
@@ -223,11 +259,19 @@ def factors_of(op: str, own: set[str]) -> tuple[Factor, ...]:
             },
             lambda case: _rows(case.size("s_q")),
         )
-        return kinds, placed, fed, rows, _heads(grouped=False), _batches(), _head_size(two=False)
+        return (
+            kinds,
+            placed,
+            *values,
+            rows,
+            _heads(grouped=False),
+            _batches(),
+            _head_size(two=False),
+        )
     return (
         kinds,
         placed,
-        fed,
+        *values,
         _lengths(),
         _heads(grouped=True),
         _batches(),

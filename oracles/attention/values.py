@@ -35,9 +35,9 @@ from kernel_workbench.oracles.cases.distributions import (
 from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector
 from kernel_workbench.oracles.op import Case, Inputs, required
 
-SOFTCAPS = (1.5, 5.0, 30.0)
-SCALES = (0.05, 0.3, 1.0)
-DROPOUTS = (0.1, 0.25, 0.5)
+SOFTCAPS = (1.5, 5.0, 30.0, 50.0)
+SCALES = (0.05, 0.3, -0.2, 1.0, 0.0)
+DROPOUTS = (0.1, 0.25, 0.17, 0.5)
 _OPERANDS = "q k v do out"
 
 
@@ -66,6 +66,16 @@ def _one(name: str, number: float) -> Distribution:
         for each in values.some(name):
             if each.numel():
                 each[-1, each.shape[1] // 2, -1, each.shape[3] // 2] = number
+
+    return place
+
+
+def _one_head(name: str, number: float) -> Distribution:
+    """The last head's number is `number`."""
+
+    def place(values: Values) -> None:
+        for heads in values.some(name):
+            heads[-1:] = number
 
     return place
 
@@ -112,6 +122,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "one_hot": distributions.scaled("q", 30),
     "logits1e4": distributions.scaled("q k", 100),
     "near_overflow": _near_overflow,
+    "large_do": distributions.large("do"),
     "subnormals": distributions.subnormal("v do out"),
     "qk_subnormals": distributions.subnormal("q k"),
     "constant": _constant,
@@ -125,6 +136,13 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "inf_k": _one("k", math.inf),
     "nan_do": _one("do", math.nan),
     "nan_out": _one("out", math.nan),
+    "inf_q": _one("q", math.inf),
+    "inf_v": _one("v", math.inf),
+    "inf_do": _one("do", -math.inf),
+    "nan_bias": _one("bias", math.nan),
+    "nan_sink": _one_head("sink", math.nan),
+    "minus_inf_sink": _one_head("sink", -math.inf),
+    "nan_slopes": distributions.normal,  # `_options` makes slopes, and one of them NaN
     "nan_masked": _nan_masked,
     "sink_large": distributions.scaled("sink", 30),
     "bias_large": distributions.scaled("bias", 1000),
@@ -157,6 +175,19 @@ def alibi_slopes(h_q: int) -> Tensor:
     return torch.exp2(-8 * heads / max(h_q, 1)).float()
 
 
+def _slopes(case: Case) -> Tensor:
+    """Return the case's slopes: the formula's in one case of two, else drawn, one of them 0."""
+    h_q = case.size("h_q")
+    slopes = alibi_slopes(h_q)
+    if not chosen(case, (0, 1)):
+        draw = generator(torch.device("cpu"), "slopes", *_key(case))
+        slopes = torch.rand(h_q, generator=draw).sub_(0.25)
+        slopes[h_q // 2 :][:1] = 0
+    if case.distribution == "nan_slopes":
+        slopes[-1:] = math.nan
+    return slopes
+
+
 def _draw(case: Case, device: torch.device) -> Values:
     draw = generator(device, *_key(case))
     tensors = {
@@ -180,7 +211,7 @@ def _options(case: Case, device: torch.device) -> Inputs:
     if "bottom_right" in options:
         made["corner"] = "bottom_right"
     if "alibi" in options:
-        slopes = alibi_slopes(case.size("h_q")).to(device)
+        slopes = _slopes(case).to(device)
         made["alibi_slopes"] = place_vector(slopes, torch.float32, case.layout.of("alibi_slopes"))
     if "softcap" in options:
         made["softcap"] = chosen(case, SOFTCAPS)

@@ -75,6 +75,7 @@ class Coverage:
         self.possible = np.zeros(shape, dtype=np.bool_)
         self.met = np.zeros(shape, dtype=np.bool_)
         self._idle = np.zeros(len(self.names), dtype=np.bool_)
+        self.wanted = self._pairs_to_meet()
         self._draw = random.Random(f"{self.op.name} {self.seed}")  # noqa: S311 (no secret)
         self._places = {name: place for place, name in enumerate(self.names)}
 
@@ -85,6 +86,19 @@ class Coverage:
     _uses: Counter[str | tuple[str, int]] = field(default_factory=Counter)
     # Levels of which every case has nothing to compute.
     _idle: NDArray[np.bool_] = field(init=False)
+
+    wanted: NDArray[np.bool_] = field(init=False)
+
+    def _pairs_to_meet(self) -> NDArray[np.bool_]:
+        """[levels, levels]: the pairs of two factors whose levels are to meet."""
+        assert self.op.allowed is not None
+        factors = self.op.allowed.factors
+        of_factors = np.array(
+            [[a is not b and a.meets_levels_of(b) for b in factors] for a in factors],
+            dtype=np.bool_,
+        )
+        owner = np.repeat(np.arange(len(factors)), [len(each.levels) for each in factors])
+        return of_factors.reshape(len(factors), len(factors))[np.ix_(owner, owner)]
 
     def levels(self, case: Case) -> list[int]:
         """The places of the case's levels; one that no part makes has none."""
@@ -180,6 +194,8 @@ class Coverage:
             for level in factor.levels
         }
         for one, other in combinations(range(len(factors)), 2):
+            if not factors[one].meets_levels_of(factors[other]):
+                continue
             for a in factors[one].levels:
                 for b in factors[other].levels:
                     if not (alone[one, a] and alone[other, b]):
@@ -194,7 +210,7 @@ class Coverage:
 
     def _note(self, cases: Iterable[Case]) -> None:
         for case in cases:
-            new = self._pairs(case) & ~self.possible
+            new = self._pairs(case) & self.wanted & ~self.possible
             self._found |= {(int(one), int(other)): case for one, other in np.argwhere(new)}
             self.possible |= new
 

@@ -6,7 +6,8 @@ of the tensors that they are named, by names with spaces between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,11 @@ from kernel_workbench.oracles.op import Case
 COARSE = "coarse"
 # Values on which nothing is rounded: an exact probe of the op.
 INTEGERS = "integers"
+# One number of a row that decides it, at the places where kernels cut rows.
+NEEDLES = "needles"
+_CUTS = (64, 128, 256, 512, 1024, 2048)  # columns that a tile may begin at
+_NEEDLE = 12.0  # times larger than N(0, 1), and added
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(slots=True)
@@ -129,6 +135,128 @@ def one(name: str, row: int, number: float) -> Distribution:
             target[row % rows, *(each // 2 for each in others)] = number
 
     return changed(name, place)
+
+
+def near(names: str, mean: float) -> Distribution:
+    """Numbers about a mean, or its negative row by row, with a deviation of 0.01."""
+
+    def shift(tensor: Tensor) -> None:
+        signs = 1 - 2 * (torch.arange(tensor.shape[0], device=tensor.device) % 2)
+        tensor.mul_(0.01).add_(mean).mul_(signs.view(-1, *[1] * (tensor.ndim - 1)))
+
+    return changed(names, shift)
+
+
+def huge_first(names: str) -> Distribution:
+    """Make the first number of each row about 1e4 times the others."""
+
+    def enlarge(tensor: Tensor) -> None:
+        if tensor.numel():
+            tensor[..., :1] = tensor[..., :1].sign() * (1e4 + 100 * tensor[..., :1].abs())
+
+    return changed(names, enlarge)
+
+
+def large_squares(names: str) -> Distribution:
+    """Make squares of every third row add up to a sixteenth of fp32's largest number at most.
+
+    In float16 the numbers themselves are an eighth of its largest at most.
+    """
+
+    def distribution(values: Values) -> None:
+        largest = torch.finfo(values.case.dtype).max
+        for tensor in values.some(names):
+            squares = math.sqrt(_LARGEST / max(16 * tensor.shape[-1], 1))
+            tensor[1::3].clamp_(-4, 4).mul_(min(squares, largest / 8) / 4)
+
+    return distribution
+
+
+def large(names: str) -> Distribution:
+    """65,536 times as large, as a scaled loss makes gradients; in float16 1,024 times."""
+
+    def distribution(values: Values) -> None:
+        for tensor in values.some(names):
+            tensor.mul_(1024 if values.case.dtype == torch.float16 else 65536)
+
+    return distribution
+
+
+def far_weights(names: str) -> Distribution:
+    """About 9 in even columns, and about 0 in odd ones."""
+
+    def move(tensor: Tensor) -> None:
+        tensor[..., ::2].add_(8)
+        tensor[..., 1::2].sub_(1)
+
+    return changed(names, move)
+
+
+def ties(names: str) -> Distribution:
+    """Multiples of 1/2 of 2 at most: many are equal, in a row and in two arguments alike."""
+    return changed(names, lambda tensor: tensor.mul_(2).round_().clamp_(-4, 4).div_(2))
+
+
+def deciding_columns(columns: int, seed: int) -> list[int]:
+    """Return the places where kernels cut a row: its ends, and both sides of tiles' edges.
+
+    seed: turns the order, so that few rows meet all of them in several cases.
+    """
+    cuts = [place for cut in _CUTS for place in (cut, cut - 1)]
+    places = [0, columns - 1, columns // 2, columns - 2, 1, *cuts]
+    found = list(dict.fromkeys(place for place in places if 0 <= place < columns))
+    turn = seed % max(len(found), 1)
+    return found[turn:] + found[:turn]
+
+
+def needles(names: str) -> Distribution:
+    """Make one number of each row stand out, now positive and now negative, at a deciding column.
+
+    Two arguments have theirs at different columns of a row.
+    """
+
+    def distribution(values: Values) -> None:
+        turn = values.case.seed + sum(size for _, size in values.case.sizes)
+        for number, tensor in enumerate(values.some(names)):
+            if not tensor.numel():
+                continue
+            rows = tensor.view(-1, tensor.shape[-1])
+            columns = deciding_columns(tensor.shape[-1], turn + number)
+            each = torch.arange(len(rows), device=tensor.device)
+            at = torch.tensor(columns, device=tensor.device)[each % len(columns)]
+            signs = 1.0 - 2.0 * (each % 3 == 2)  # most are maxima
+            rows[each, at] = signs * (_NEEDLE + rows[each, at].abs())
+
+    return distribution
+
+
+def minus_inf(name: str) -> Distribution:
+    """-inf in the first three quarters of every fourth row, in all of the next, in its one number.
+
+    Leading blocks of -inf are what a mask of values gives to an online softmax.
+    """
+
+    def place(tensor: Tensor) -> None:
+        columns = tensor.shape[-1]
+        if not tensor.numel():
+            return
+        rows = tensor.view(-1, columns)
+        rows[1::4, : min(3 * columns // 4, columns - 1)] = -math.inf
+        rows[2::8] = -math.inf
+        rows[3::4, columns // 2] = -math.inf
+
+    return changed(name, place)
+
+
+def minus_inf_rows(names: Sequence[str]) -> Distribution:
+    """-inf at every third place of all these vectors alike, and at others of each alone."""
+
+    def distribution(values: Values) -> None:
+        for number, name in enumerate(names):
+            values.tensors[name][::3] = -math.inf
+            values.tensors[name][1 + number :: 3 * len(names)] = -math.inf
+
+    return distribution
 
 
 def constant_rows(names: str) -> Distribution:

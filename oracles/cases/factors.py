@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from kernel_workbench.oracles.cases import DTYPES
 from kernel_workbench.oracles.op import (
     CONTIGUOUS,
     Case,
@@ -53,18 +54,80 @@ def dtypes(pairs: Iterable[tuple[torch.dtype, torch.dtype]]) -> Factor:
     return Factor("dtype", levels, lambda case: label(case.dtype, case.weight_dtype))
 
 
-def distributions(names: Iterable[str], needs: Mapping[str, Part]) -> Factor:
-    """Each distribution; needs: what one has no meaning without."""
+NOT_FINITE = "not finite"
+
+
+def distributions(
+    kinds: Mapping[str, Iterable[str]], needs: Mapping[str, Part], beside: Iterable[str]
+) -> tuple[Factor, ...]:
+    """Return the factors of the values: the distribution, and its kind.
+
+    kinds   kind -> distributions; the first one is the plain kind, whose first is "normal"
+    needs   what a distribution has no meaning without
+    beside  the factors whose levels each distribution of finite numbers is to meet
+
+    The kinds meet the levels of every factor. A distribution meets few: it shows errors of
+    arithmetic, which hang on dtypes and numbers, and hardly on layouts.
+    """
 
     def part(name: str) -> Part:
-        given = needs.get(name, Part())
+        needed = needs.get(name, Part())
         return Part(
-            sizes=given.sizes, options=given.options, dtypes=given.dtypes, distribution=name
+            sizes=needed.sizes, options=needed.options, dtypes=needed.dtypes, distribution=name
         )
 
-    return Factor(
-        "distribution", {each: (part(each),) for each in names}, lambda case: case.distribution
+    of_kind = {kind: tuple(names) for kind, names in kinds.items()}
+    kind_of = {name: kind for kind, names in of_kind.items() for name in names}
+    plain = next(iter(of_kind))
+    finite = [name for name, kind in kind_of.items() if kind != NOT_FINITE]
+    # A part of the plain kind leaves the distribution to the factor of distributions, before it.
+    parts = {
+        kind: (*((Part(),) if kind == plain else ()), *map(part, names))
+        for kind, names in of_kind.items()
+    }
+    return (
+        Factor(
+            "distribution",
+            {name: (part(name),) for name in finite},
+            lambda case: case.distribution,
+            frozenset(beside),
+        ),
+        Factor("values", parts, lambda case: kind_of.get(case.distribution, plain)),
     )
+
+
+def activations() -> Factor:
+    """Return the activations' dtypes, which distributions meet where weights have their own."""
+    levels: dict[str, tuple[Part, ...]] = {}
+    for kind in DTYPES:
+        made = Part(dtypes=(kind, kind))
+        levels[dtype_name(kind)] = (made,) if levels else (Part(), made)  # as the dtypes say
+    return Factor(
+        "activations", levels, lambda case: dtype_name(case.dtype), frozenset({"distribution"})
+    )
+
+
+def numbers(levels: Mapping[str, Iterable[float]]) -> tuple[Factor, ...]:
+    """Return a factor for each number that kernels are passed: its default, and other values."""
+    return tuple(
+        choice(
+            name,
+            {
+                "default": (Part(),),
+                **{
+                    f"{value:g}": (Part(options=frozenset({number_word(name, value)})),)
+                    for value in values
+                },
+            },
+            {number_word(name, value): f"{value:g}" for value in values},
+        )
+        for name, values in ((name, tuple(values)) for name, values in levels.items())
+    )
+
+
+def number_word(name: str, value: float) -> str:
+    """Return the option that sets a number, for example eps=1em12: ids have "-" between parts."""
+    return f"{name}={value:g}".replace("-", "m").replace("+", "")
 
 
 def layouts(known: Mapping[str, Layout], adjacent: str, needs: Mapping[str, Part]) -> Factor:

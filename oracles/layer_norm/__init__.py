@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from kernel_workbench.oracles.cases import with_coverings
 from kernel_workbench.oracles.layer_norm.arguments import (
+    NAME,
     OPTIONS,
+    case_from,
     flops,
     forms,
     geometry,
@@ -26,7 +28,7 @@ from kernel_workbench.oracles.op import Op
 __all__ = ["LAYER_NORM_BACKWARD", "LayerNormNumerics"]
 
 LAYER_NORM_BACKWARD: Op = Op(
-    name="layer_norm_backward",
+    name=NAME,
     arguments=("dy", "x", "weight", "mean", "rstd"),
     outputs=("dx", "dweight", "dbias"),
     options=OPTIONS,
@@ -50,4 +52,5 @@ LAYER_NORM_BACKWARD: Op = Op(
     widths=("n",),
     statistics=frozenset({"mean", "rstd"}),
     nonzero=frozenset({"rstd"}),
+    case_from=case_from,
 )

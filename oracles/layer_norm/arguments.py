@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 
 import torch
+from torch import Tensor
 
+from kernel_workbench.oracles.cases.arguments import (
+    check_dtype,
+    check_names,
+    check_shape,
+    dtype_of,
+    tensor_of,
+)
 from kernel_workbench.oracles.cases.layouts import strides_of
-from kernel_workbench.oracles.op import Case, Geometry, OutputForm
+from kernel_workbench.oracles.op import (
+    CONTIGUOUS,
+    Case,
+    Geometry,
+    Inputs,
+    Layout,
+    OutputForm,
+    optional,
+)
 
+NAME = "layer_norm_backward"
 OPTIONS = MappingProxyType(
     {
         "no_weight": "no affine part: weight is None, dweight and dbias are None",
@@ -85,3 +103,39 @@ def least_bytes(case: Case) -> int:
         + statistics * m * torch.float32.itemsize
         + vectors * n * case.weight_dtype.itemsize
     )
+
+
+_FLAGS = {"has_bias": False, "zero_centred": True, "device_independent": True}
+_TENSORS = ("dy", "x", "weight", "mean", "rstd", "dresidual", "dweight", "dbias")
+
+
+def case_from(arguments: Inputs) -> Case:
+    """Return the case that has the arguments' sizes, dtypes and options. Raises ArgumentsError."""
+    check_names(NAME, arguments, (*_TENSORS, *_FLAGS))
+    x = arguments.get("x")
+    rank = x.ndim if isinstance(x, Tensor) and x.ndim in {2, 3} else 2
+    x = tensor_of(NAME, arguments, "x", rank)
+    rows, n = tuple(x.shape[:-1]), x.shape[-1]
+    weight = optional(arguments, "weight")
+    has = {
+        "no_weight": weight is None,
+        "no_bias": arguments.get("has_bias", True) is False,
+        "zero_centred": arguments.get("zero_centred", False) is True,
+        "rms_norm": optional(arguments, "mean") is None,
+        "residual": optional(arguments, "dresidual") is not None,
+        "accumulate": optional(arguments, "dweight") is not None,
+        "device_independent": arguments.get("device_independent", False) is True,
+    }
+    case = Case(
+        op=NAME,
+        sizes=(("m", math.prod(rows)), ("n", n)),
+        dtype=dtype_of(NAME, "x", x),
+        weight_dtype=x.dtype if weight is None else dtype_of(NAME, "weight", weight),
+        layout=CONTIGUOUS if rank == 2 else Layout("rank3", batches=rows[0]),
+        options=frozenset(name for name, holds in has.items() if holds),
+    )
+    for name, laid_out in geometry(case).items():
+        tensor = tensor_of(NAME, arguments, name, len(laid_out.shape))
+        check_shape(NAME, name, tensor, laid_out.shape)
+        check_dtype(NAME, name, tensor, laid_out.dtype)
+    return case

@@ -14,11 +14,11 @@ import torch
 from kernel_workbench.oracles.cases import DTYPES, collect
 from kernel_workbench.oracles.cases.distributions import COARSE, INTEGERS, objection
 from kernel_workbench.oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
+from kernel_workbench.oracles.layer_norm.arguments import NAME
 from kernel_workbench.oracles.layer_norm.factors import factors_of
-from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS
+from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS, KINDS_OF_VALUES
 from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Layout, TensorLayout, Tier
 
-_NAME = "layer_norm_backward"
 Dtypes = tuple[torch.dtype, torch.dtype]
 _SAME: tuple[Dtypes, ...] = tuple((each, each) for each in DTYPES)
 _MIXED: tuple[Dtypes, ...] = (
@@ -112,7 +112,7 @@ def layer_norm_case(
 ) -> Case:
     """A case of m rows and n columns; dtypes: of x and dy, and of the weight."""
     return Case(
-        op=_NAME,
+        op=NAME,
         sizes=(("m", m), ("n", n)),
         dtype=dtypes[0],
         weight_dtype=dtypes[1],
@@ -357,7 +357,9 @@ def _objection(case: Case) -> str | None:
 _LAYOUTS = {each.name: each for each in (*OFFSETS, *STRIDES, *FURTHER_STRIDES, *RANK_3, *FAR)}
 # Pairs of the others with each level would be too many.
 _OF_LEVELS = {name: each for name, each in _LAYOUTS.items() if each not in FURTHER_STRIDES}
-_FED = tuple(each for each in DISTRIBUTIONS if each not in _OWN)
+_KINDS = {
+    kind: [name for name in names if name not in _OWN] for kind, names in KINDS_OF_VALUES.items()
+}
 
 ALLOWED = Allowed(
     sizes=("m", "n"),
@@ -366,5 +368,5 @@ ALLOWED = Allowed(
     objection=_objection,
     layouts=_LAYOUTS,
     distributions=tuple(DISTRIBUTIONS),
-    factors=factors_of(_ALL, _OF_LEVELS, _FED),
+    factors=factors_of(_ALL, _OF_LEVELS, _KINDS),
 )

@@ -16,9 +16,9 @@ _OPTION = "residual", "accumulate", "device_independent", "rms_norm", "zero_cent
 def factors_of(
     pairs: Iterable[tuple[torch.dtype, torch.dtype]],
     known: Mapping[str, Layout],
-    distributions: Iterable[str],
+    kinds: Mapping[str, Iterable[str]],
 ) -> tuple[Factor, ...]:
-    """Its factors, of these dtypes, layouts and distributions."""
+    """Return its factors, of these dtypes, layouts, and distributions by their kind."""
     residual = Part(options=frozenset({"residual"}))
     affine = factors.choice(
         "parameters",
@@ -29,11 +29,17 @@ def factors_of(
         },
         {"no_weight": "no weight", "no_bias": "no bias"},
     )
-    half = torch.float16
+    half, accumulate = torch.float16, Part(options=frozenset({"accumulate"}))
+    needs = {
+        "near_overflow": Part(dtypes=(half, half)),
+        "nan_dresidual": residual,
+        "nan_dweight": accumulate,
+    }
     return (
         factors.dtypes(pairs),
+        factors.activations(),
         factors.layouts(known, "n", {"dresidual": residual}),
-        factors.distributions(distributions, {"near_overflow": Part(dtypes=(half, half))}),
+        *factors.distributions(kinds, needs, ("activations",)),
         ROWS.factor("m"),
         COLUMNS.factor("n"),
         affine,

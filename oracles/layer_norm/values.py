@@ -15,10 +15,12 @@ from kernel_workbench.oracles.cases import distributions
 from kernel_workbench.oracles.cases.distributions import (
     COARSE,
     INTEGERS,
+    NEEDLES,
     Distribution,
     Values,
     generator,
 )
+from kernel_workbench.oracles.cases.factors import NOT_FINITE
 from kernel_workbench.oracles.cases.layouts import place_tensor, place_vector
 from kernel_workbench.oracles.layer_norm.arguments import axes_of, rows_of
 from kernel_workbench.oracles.layer_norm.probes import integers
@@ -30,6 +32,10 @@ _STATISTICS_CHUNK = 2**24
 # Families in which equal numbers are summed: 16384 equal terms in sequence come to 2.9 times the
 # probabilistic bound.
 _EQUAL_ADDENDS = frozenset({"constant_rows", "constant_dy", "constant_both", "zero_dy"})
+
+
+# Arguments that aren't drawn with the others, of which one number is NaN.
+_LATER = ("nan_mean", "nan_rstd", "nan_dresidual", "nan_dweight")
 
 
 def _dy_subnormal(values: Values) -> None:
@@ -78,6 +84,10 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "outliers": distributions.outliers("x dy"),
     "mean100": distributions.shifted("x", 100),
     "mean1e4": distributions.shifted("x", 1e4),
+    "near_5": distributions.near("x", 5),
+    "huge_first": distributions.huge_first("x"),
+    "large_dy": distributions.large("dy"),
+    "far_weights": distributions.far_weights("weight"),
     "constant_rows": _constant("x"),
     "constant_dy": _constant("dy"),
     "constant_both": _constant("x dy"),
@@ -93,8 +103,24 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "nan_x": distributions.one("x", 1, math.nan),
     "nan_dy": distributions.one("dy", -1, math.nan),
     "inf_dy": distributions.one("dy", 2, -math.inf),
+    "nan_weight": distributions.one("weight", 3, math.nan),
+    # Of these the values aren't drawn with the others: `inputs` sets one to NaN.
+    **dict.fromkeys(_LATER, distributions.normal),
+    NEEDLES: distributions.needles("x dy"),
     COARSE: distributions.coarse("x"),
     INTEGERS: integers,
+}
+
+
+KINDS_OF_VALUES: dict[str, tuple[str, ...]] = {
+    "ordinary": ("normal", "uniform", "times3", "outliers", "outlier_channel", "scaled_rows"),
+    "magnitudes": (
+        *("mean100", "mean1e4", "near_5", "huge_first", "tiny_variance", "large_dy"),
+        *("far_weights", "dy_parallel", "near_overflow", "subnormals", "dy_subnormal"),
+    ),
+    "alike": ("constant_rows", "constant_dy", "constant_both", "zero_dy", "negative_zero"),
+    NEEDLES: (NEEDLES,),
+    NOT_FINITE: ("nan_x", "nan_dy", "inf_dy", "nan_weight", *_LATER),
 }
 
 
@@ -131,8 +157,13 @@ def inputs(case: Case, device: torch.device) -> Inputs:
     drawn = {"x": normal(m, n), "dy": normal(m, n), "weight": 1 + normal(n) / 2}
     DISTRIBUTIONS[case.distribution](Values(case, drawn, draw))
 
-    def further(*shape: int) -> Tensor:
+    def infect(name: str, values: Tensor) -> None:
+        if case.distribution == f"nan_{name}" and case.distribution in _LATER and values.numel():
+            values.view(-1)[values.numel() // 2] = math.nan
+
+    def further(name: str, *shape: int) -> Tensor:
         more = normal(*shape)
+        infect(name, more)
         return more.mul_(4).round_() if case.distribution == INTEGERS else more
 
     def matrix(name: str, values: Tensor) -> Tensor:
@@ -148,6 +179,7 @@ def inputs(case: Case, device: torch.device) -> Inputs:
     def statistic(name: str, value: Tensor | None) -> Tensor | None:
         if value is None:
             return None
+        infect(name, value)
         return place_vector(value.view(rows_of(case)), torch.float32, layout.of(name))
 
     made: Inputs = {"dy": dy, "x": x, "weight": None}
@@ -156,11 +188,13 @@ def inputs(case: Case, device: torch.device) -> Inputs:
         weight = drawn["weight"] - 1 if "zero_centred" in options else drawn["weight"]
         made["weight"] = place_vector(weight, case.weight_dtype, layout.of("weight"))
     if "residual" in options:
-        made["dresidual"] = matrix("dresidual", further(m, n))
+        made["dresidual"] = matrix("dresidual", further("dresidual", m, n))
     if "accumulate" in options:
-        made["dweight"] = place_vector(further(n), case.weight_dtype, layout.of("dweight"))
+        made["dweight"] = place_vector(
+            further("dweight", n), case.weight_dtype, layout.of("dweight")
+        )
         if "no_bias" not in options:
-            made["dbias"] = place_vector(further(n), case.weight_dtype, layout.of("dbias"))
+            made["dbias"] = place_vector(further("dbias", n), case.weight_dtype, layout.of("dbias"))
     for option, argument, flag in (
         ("no_bias", "has_bias", False),
         ("zero_centred", "zero_centred", True),

@@ -20,13 +20,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
 from itertools import combinations, islice, product
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import analysis
-from kernel_workbench.oracles.cases.distributions import Values, generator, normal
+from kernel_workbench.oracles.cases.distributions import (
+    NEEDLES,
+    Values,
+    deciding_columns,
+    generator,
+    normal,
+)
+from kernel_workbench.oracles.cases.factors import number_word
 from kernel_workbench.oracles.cases.layouts import place_tensor, strides_of
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.declared import wrong_names
@@ -43,6 +50,7 @@ from kernel_workbench.oracles.op import (
     required,
 )
 from kernel_workbench.oracles.reference import batches, symmetries
+from kernel_workbench.oracles.reference.arguments import case_from
 from kernel_workbench.oracles.reference.cases import (
     EQUAL,
     allowed_of,
@@ -61,6 +69,7 @@ from kernel_workbench.oracles.reference.signature import (
     OpError,
     Signature,
     length,
+    names_in,
     place_of,
 )
 from kernel_workbench.oracles.reference.whole_numbers import (
@@ -73,8 +82,11 @@ from kernel_workbench.oracles.reference.whole_numbers import (
 __all__ = ["OpError", "ReferenceOp", "op"]
 
 Draw = tuple[tuple[tuple[str, int], ...], int]  # sizes and seed of a case
+Own = Callable[[Mapping[str, int], int, torch.Generator], Tensor | None]
 _SINGLE = (torch.float32, torch.float32)
 _MOST_TRIED = 10_000  # sets of sizes
+_STAND_INS = (0.375, 30.0, -30.0)  # for a NaN, to see whether an output depends on it
+_SMALLEST_EPS, _LARGEST_EPS = 1e-12, 1e-3
 _FEWEST_ENDS = 2  # of one part
 _FEWEST_ROWS = 2  # of which an order can be told
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
@@ -93,13 +105,17 @@ class Reference:
     rising     those whose numbers rise, along their last axis
     drawn_by   of some arguments a function of the values that would be drawn, which returns theirs
     gradients  arguments that are gradients of outputs
+    updates    arguments that are outputs: a kernel changes them in place
     nonzero    as in `Op`
     spreads    the size along which parts are apart: where an argument's part holds a number that
                isn't finite, all of an output's part may be NaN; None: the truth alone is right
     without    distributions on which the op isn't defined
     dtypes     the activations' and the weights' that it is defined in; none: each that ops share
     problem    (sizes) -> why there can be no case of them; None where there can
+    numbers    of numbers that kernels are passed: what they are besides their defaults
     stored     of cases that some arguments have values of their own in: () -> these
+    own        of arguments that aren't drawn like others: (sizes, seed, generator) -> values; None:
+               drawn after all
     """
 
     name: str
@@ -115,12 +131,15 @@ class Reference:
     rising: frozenset[str] = frozenset()
     drawn_by: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
     spreads: str | None = None
     without: frozenset[str] = frozenset()
     dtypes: tuple[tuple[torch.dtype, torch.dtype], ...] = ()
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None
+    numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
+    own: Mapping[str, Own] = field(default_factory=dict)
 
     @property
     def repeating(self) -> frozenset[str]:
@@ -178,27 +197,64 @@ class Reference:
             drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
             if each.name in stored:
                 drawn[each.name] = stored[each.name].float()
-        changed = distributions_of(self.signature).get(case.distribution, normal)
-        changed(Values(case, drawn, draw))
+        for name in self.own:
+            own = self.own[name](sizes, case.seed, draw)
+            if own is None:
+                continue
+            if own.is_floating_point():
+                drawn[name] = own.float()
+            else:
+                stored[name] = own
+        known = distributions_of(self.signature, self.gradients)
+        known.get(case.distribution, normal)(Values(case, drawn, draw))
         for each in self.signature.arrays:
             if each.kind == torch.float8_e4m3fn:  # which has no infinity to overflow to
                 most = torch.finfo(each.kind).max
                 drawn[each.name].clamp_(-most, most)
             if not each.is_real:
-                whole = self._whole(each, sizes, draw).to(each.dtype(case))
-                drawn[each.name] = stored.get(each.name, whole)
+                whole = stored.get(each.name)
+                whole = self._whole_of(each, case, draw) if whole is None else whole
+                drawn[each.name] = whole.to(each.dtype(case))
             if each.name in self.drawn_by and each.name not in stored:
                 drawn[each.name] = self._drawn_by_user(each, drawn[each.name])
+        numbers = self._numbers_of(case)
         if case.distribution == UNREAD:
-            poison_unread(self, {**drawn, **self.signature.numbers}, drawn)
+            poison_unread(self, {**drawn, **numbers}, drawn)
         made: Inputs = {
             each.name: place_tensor(
                 drawn[each.name], each.dtype(case), case.layout.of(each.name), each.letters
             )
             for each in self.signature.arrays
         }
-        made.update(self.signature.numbers)
+        made.update(numbers)
         return made
+
+    def _whole_of(self, array: Array, case: Case, draw: torch.Generator) -> Tensor:
+        """Return whole numbers of an argument; of needles, the places that decide."""
+        whole = self._whole(array, dict(case.sizes), draw)
+        if case.distribution == NEEDLES:
+            self._set_deciding(array, whole, case)
+        return whole
+
+    def _numbers_of(self, case: Case) -> dict[str, float]:
+        """Return the numbers that kernels are passed: a case's options may give other values."""
+        chosen = dict(self.signature.numbers)
+        for name, values in self.numbers.items():
+            for value in values:
+                if number_word(name, value) in case.options:
+                    chosen[name] = value
+        return chosen
+
+    def _set_deciding(self, array: Array, whole: Tensor, case: Case) -> None:
+        """Set two places of three, of an argument that holds places, to those that decide a row."""
+        axis = self.labels().get(array.name)
+        if axis is None or array.name not in self.repeating or not whole.numel():
+            return
+        columns = deciding_columns(length(axis, dict(case.sizes)), case.seed + 1)
+        flat = whole.view(-1)
+        for place, column in enumerate(columns * (len(flat) // len(columns) + 1)):
+            if place < len(flat) and place % 3 and int(flat[place]) >= 0:
+                flat[place] = column
 
     def _drawn_by_user(self, array: Array, values: Tensor) -> Tensor:
         """Return the values that a user's function makes of those drawn. Raises OpError."""
@@ -220,7 +276,7 @@ class Reference:
 
     def sizes_with_room(self, axis: str, named: Axis) -> dict[str, int] | None:
         """Return small sizes of which `named` is no shorter than `axis`; None: there are none."""
-        small = _small(self)
+        small = small_sizes(self)
         values = sorted({size for of in self.sizes[axis].levels.values() for size in of})
         largest = {
             name: max(size for of in each.levels.values() for size in of)
@@ -258,6 +314,9 @@ class Reference:
 
         if array.kind == torch.bool:
             return ~rare()
+        if array.name not in self.pointers and array.name not in self.labels():
+            info = torch.iinfo(array.kind)  # type: ignore[arg-type]  # a byte's, which has no label
+            return torch.randint(info.min, info.max + 1, shape, generator=draw, device=device)
         if array.name in self.pointers:
             most = length(self.pointers[array.name], sizes)
             ends = torch.randint(most + 1, shape, generator=draw, device=device).sort().values
@@ -279,26 +338,72 @@ class Reference:
     def oracle(self, case: Case, inputs: Inputs) -> Outputs:
         """Return the truth. Raises OpError where an output's shape isn't the annotation's."""
         with self.stated("to run it in float64"):
-            exact = analysis.truth(self.function, inputs)
+            exact, _ = self._truth(inputs)
         for array, values in zip(self.signature.outputs, exact, strict=True):
             check_shape(self.written, array, values, dict(case.sizes))
-        return self._named(exact)
+        return self._named(tuple(each.double() for each in exact))
+
+    def _truth(self, inputs: Inputs) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...] | None]:
+        """Return the outputs in float64, and where NaN is right beside them; None: nowhere.
+
+        An output that is the same whatever finite number stands where an argument holds NaN doesn't
+        depend on it: the formula's NaN is 0 times NaN there, and a kernel that doesn't read the
+        argument's number is right as well.
+        """
+        exact = analysis.truth(self.function, inputs)
+        if not self._has_nan(inputs):
+            return exact, None
+        first, *others = (
+            analysis.truth(self.function, _with_number(inputs, number)) for number in _STAND_INS
+        )
+        idle = tuple(
+            truth.isnan() & one.isfinite() & (one == other) & (one == third)
+            for truth, one, other, third in zip(exact, first, *others, strict=True)
+        )
+        rows = zip(exact, first, idle, strict=True)
+        return tuple(torch.where(mask, one, truth) for truth, one, mask in rows), idle
+
+    def _has_nan(self, inputs: Inputs) -> bool:
+        return any(bool(required(inputs, each.name).isnan().any()) for each in self.signature.real)
 
     def bound(
-        self, case: Case, inputs: Inputs, _truth: Outputs, numerics: Numerics
+        self, case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
     ) -> dict[str, Bound]:
-        """Derived by running error analysis; probabilistic where addends vary."""
+        """Derived by running error analysis; probabilistic where addends vary.
+
+        Of what the formula makes NaN of numbers and infinities alone nothing is promised.
+        """
         with self.stated("to follow its errors"):
-            found = analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
+            found = self._bounds(case, inputs, numerics)
+            if self._has_nan(inputs):
+                found = self._with_idle(case, inputs, numerics, found)
+            else:
+                found = tuple(
+                    _unjudged(bound, required(truth, array.name).isnan())
+                    for array, bound in zip(self.signature.outputs, found, strict=True)
+                )
         if case.distribution in EQUAL or any(each.expanded for _, each in case.layout.tensors):
             found = tuple(replace(each, probabilistic=None) for each in found)
         parts = self._infected(inputs)
         if parts is not None:
             found = tuple(
-                replace(bound, or_nan=_along(array, self.spreads, parts))
+                replace(bound, or_nan=_either(bound.or_nan, _along(array, self.spreads, parts)))
                 for array, bound in zip(self.signature.outputs, found, strict=True)
             )
         return {each.name: one for each, one in zip(self.signature.outputs, found, strict=True)}
+
+    def _bounds(self, case: Case, inputs: Inputs, numerics: Numerics) -> tuple[Bound, ...]:
+        return analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
+
+    def _with_idle(
+        self, case: Case, inputs: Inputs, numerics: Numerics, found: tuple[Bound, ...]
+    ) -> tuple[Bound, ...]:
+        """Return the bounds, those of a finite number where an output doesn't depend on a NaN."""
+        _, idle = self._truth(inputs)
+        if idle is None or not any(bool(mask.any()) for mask in idle):
+            return found
+        others = self._bounds(case, _with_number(inputs, _STAND_INS[0]), numerics)
+        return tuple(map(_joined, found, others, idle))
 
     def _infected(self, inputs: Inputs) -> Tensor | None:
         """Which parts along `spreads` hold a number that isn't finite; None where none does."""
@@ -312,7 +417,7 @@ class Reference:
         return None if infected is None or not bool(infected.any()) else infected
 
     def emulate(self, case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
-        """The reference in fp32; nothing where it isn't comparable, and no codes.
+        """The reference in fp32; nothing where it isn't comparable, no codes, no whole numbers.
 
         Nearly all of a kernel's codes are right exactly, and the others no measure of it.
 
@@ -326,7 +431,8 @@ class Reference:
         with self.stated("to run it in fp32"):
             dtypes = self._dtypes(case)
             made = self._named(analysis.emulate(self.function, inputs, numerics, dtypes))
-        return {name: each for name, each in made.items() if each is None or each.itemsize > 1}
+        compared = {each.name for each in self.signature.outputs if not each.is_code}
+        return {name: each for name, each in made.items() if name in compared}
 
     def flops(self, case: Case) -> int:
         """Operations on elements; of an op that only moves numbers, those that it returns."""
@@ -354,7 +460,7 @@ class Reference:
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
-        small = _small(self)
+        small = small_sizes(self)
         empty = ({**small, name: 0} for name, size in self.sizes.items() if not size.least)
         for sizes in (small, *(some for some in empty if self.problem(some) is None)):
             case = case_of(self.name, sizes, _SINGLE, "ci")
@@ -368,6 +474,43 @@ class Reference:
     def _named(self, values: tuple[Tensor, ...]) -> Outputs:
         pairs = zip(self.signature.outputs, values, strict=True)
         return {each.name: value for each, value in pairs}
+
+
+def _is_real_tensor(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _with_number(inputs: Inputs, number: float) -> Inputs:
+    """Return the inputs with a number in the place of each NaN."""
+    return {
+        name: value.masked_fill(value.isnan(), number)
+        if isinstance(value, Tensor) and value.is_floating_point() and value.itemsize > 1
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _unjudged(bound: Bound, where: Tensor) -> Bound:
+    """Return the bound, infinite there."""
+    if not bool(where.any()):
+        return bound
+    return replace(bound, deterministic=bound.deterministic.masked_fill(where, math.inf))
+
+
+def _joined(bound: Bound, other: Bound, where: Tensor) -> Bound:
+    """Return the one bound, and there the other, beside which NaN is right."""
+    one, second = bound.probabilistic, other.probabilistic
+    likely = None
+    if one is not None or second is not None:
+        one = bound.deterministic if one is None else one
+        second = other.deterministic if second is None else second
+        likely = torch.where(where, second, one)
+    return replace(
+        bound,
+        deterministic=torch.where(where, other.deterministic, bound.deterministic),
+        probabilistic=likely,
+        or_nan=where,
+    )
 
 
 def _packed(inputs: Inputs) -> Inputs:
@@ -424,6 +567,10 @@ def _too_many(
     return None
 
 
+def _either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return (one if other is None else other) if one is None or other is None else one | other
+
+
 def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
     """Truth values along a size, in a shape that broadcasts to an array; None if it has it not."""
     if array.axes.count(size or "") != 1:
@@ -435,7 +582,7 @@ def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return returned if isinstance(returned, tuple) else (returned,)
 
 
-def _small(reference: Reference) -> dict[str, int]:
+def small_sizes(reference: Reference) -> dict[str, int]:
     """The smallest values above 1 that can be, each another one where there are several."""
     sizes = reference.sizes
     made: dict[str, int] = {}
@@ -455,7 +602,7 @@ def _apart(reference: Reference) -> list[dict[str, int]]:
     Its values are above 1, differ from each other and from the first set's, and none divides
     another, as far as there are such.
     """
-    small = _small(reference)
+    small = small_sizes(reference)
     values = [
         sorted({size for of in item.levels.values() for size in of if size > 1})
         for item in reference.sizes.values()
@@ -542,6 +689,36 @@ class ReferenceOp(Op):
                 for axis, arguments, outputs in found
             )
 
+    def without(self, *names: str) -> ReferenceOp:
+        """Make the op whose kernels are passed None for these arguments, as its reference is.
+
+        It is called as this one is, with _without_ and the names before _forward. Raises OpError.
+        """
+        mine, signature = self.reference, self.reference.signature
+        known = [each.name for each in signature.arrays]
+        if not names or not set(names) < set(known):
+            raise OpError(
+                f"{place_of(mine.written)}: without {', '.join(names) or 'nothing'}: name some of "
+                f"{', '.join(known)}"
+            )
+        arrays = tuple(each for each in signature.arrays if each.name not in names)
+        numbers = {**signature.numbers, **dict.fromkeys(names, None)}
+        used = {
+            name
+            for each in (*arrays, *signature.outputs)
+            for axis in each.axes
+            for name in names_in(axis)
+        }
+        stem = mine.name.removesuffix("_forward")
+        return op_of_reference(
+            replace(
+                mine,
+                name=f"{stem}_without_{'_'.join(names)}{mine.name[len(stem) :]}",
+                signature=replace(signature, arrays=arrays, numbers=numbers),
+                sizes={name: each for name, each in mine.sizes.items() if name in used},
+            )
+        )
+
     def backward(
         self,
         of: tuple[str, ...] | None = None,
@@ -557,6 +734,11 @@ class ReferenceOp(Op):
         spreads: as in `op`, of the gradients; None: as it is of the op.
         """
         mine, signature = self.reference, self.reference.signature
+        if mine.updates:
+            raise OpError(
+                f"{place_of(mine.written)}: {mine.name} changes {', '.join(mine.updates)} in "
+                "place, and has no gradients; write an op without updates for them"
+            )
         wanted = of or tuple(each.name for each in signature.real)
         given = tuple(replace(each, name=f"d{each.name}") for each in signature.outputs)
         known = {each.name: each for each in signature.arrays}
@@ -568,7 +750,7 @@ class ReferenceOp(Op):
         read = tuple(each for each in signature.arrays if each.name not in unread)
         function = partial(_gradients, mine.function, signature, wanted)
         update_wrapper(function, mine.written)  # whose lines are told
-        return op_of(
+        return op_of_reference(
             replace(
                 mine,
                 name=name or f"{mine.name.removesuffix('_forward')}_backward",
@@ -578,6 +760,28 @@ class ReferenceOp(Op):
                 spreads=spreads or mine.spreads,
             )
         )
+
+
+def _functional(
+    function: Function, signature: Signature, updates: tuple[str, ...], /, **given: Any
+) -> tuple[Tensor, ...]:
+    """What a function returns, and what it makes of copies of the arguments that it updates."""
+    copies = {name: given[name].clone() for name in updates}
+    made = function(**{**given, **copies})
+    several = () if made is None else _several(made)
+    if len(several) != len(signature.returned):
+        wanted = len(signature.returned)
+        raise TypeError(f"it returns {len(several)} tensors, and its annotation says {wanted}")
+    values = {**copies, **dict(zip(signature.returned, several, strict=True))}
+    return tuple(values[each.name] for each in signature.outputs)
+
+
+def _listed(
+    function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any
+) -> Tensor | tuple[Tensor, ...]:
+    """Call a function with its lists whole."""
+    whole = {name: [given.pop(each) for each in parts] for name, parts in lists.items()}
+    return function(**given, **whole)
 
 
 def _gradients(
@@ -602,7 +806,7 @@ def _gradients(
         return torch.autograd.grad(_several(made), leaves, weights, materialize_grads=True)
 
 
-def op_of(reference: Reference) -> ReferenceOp:
+def op_of_reference(reference: Reference) -> ReferenceOp:
     """The op of a reference."""
     signature, sizes = reference.signature, reference.sizes
     matrices = [each for each in signature.real if len(each.axes) > 1]
@@ -614,7 +818,13 @@ def op_of(reference: Reference) -> ReferenceOp:
         name=reference.name,
         arguments=(*(each.name for each in signature.arrays), *signature.numbers),
         outputs=tuple(each.name for each in signature.outputs),
-        options={},
+        options={
+            number_word(name, value): f"the number {name} is {value:g}"
+            for name, values in reference.numbers.items()
+            for value in values
+        },
+        updates=reference.updates,
+        lists=signature.lists,
         inputs=reference.inputs,
         oracle=reference.oracle,
         bound=reference.bound,
@@ -630,10 +840,12 @@ def op_of(reference: Reference) -> ReferenceOp:
         allowed=allowed_of(
             signature,
             sizes,
+            reference.gradients,
             reference.repeating,
             reference.without,
             reference.dtypes,
             reference.objection,
+            reference.numbers,
             unread=reference.may_leave_unread,
         ),
         products=reference.products,
@@ -647,6 +859,7 @@ def op_of(reference: Reference) -> ReferenceOp:
             if each.kind == torch.float32 and len(each.axes) < rank
         ),
         nonzero=reference.nonzero,
+        case_from=partial(case_from, reference.name, signature, tuple(sizes)),
     )
 
     @cache
@@ -672,6 +885,8 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     spreads: str | None = None,
     without: tuple[str, ...] = (),
     gradients: tuple[str, ...] = (),
+    numbers: Mapping[str, tuple[float, ...]] | None = None,
+    updates: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Callable[[Function], ReferenceOp]:
     """Make an op of the decorated function, called NAME_forward.
@@ -688,34 +903,49 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     nonzero: arguments that may not be zero. spreads: the size along which parts, as rows, are
     apart: where an argument's part holds NaN or an infinity, NaN is right in an output's, too.
     without: distributions on which it isn't defined. gradients: arguments that are gradients of
-    outputs, which autograd may hand over expanded. name: the op's whole name. Raises OpError.
+    outputs, which autograd may hand over expanded. numbers: of its numbers what they are tried at
+    besides their defaults, as {"eps": (1e-12,)}; None: what `values_of_number` says. updates:
+    arguments that kernels change in place: each is an output, by its name, whose value is what the
+    argument holds after the call; the reference may return it, or change the argument itself. name:
+    the op's whole name.
+
+    Raises OpError.
     """
 
     def made(function: Function) -> ReferenceOp:
         listed = {"outputs": outputs, "weights": weights, "nonzero": nonzero, "without": without}
-        listed |= {"rising": rising}
+        listed |= {"rising": rising, "updates": updates}
         for what, names in listed.items():
             if (wrong := wrong_names(what, names)) is not None:
                 raise OpError(f"{place_of(function)}: {wrong}")
-        signature = Signature.of(function, outputs, weights)
+        signature = Signature.of(function, outputs, weights, updates)
+        computed = function
+        if signature.lists:
+            computed = partial(_listed, computed, signature.lists)
+        if updates:
+            computed = partial(_functional, computed, signature, updates)
+        if computed is not function:
+            update_wrapper(computed, function)
         if gradients:
             signature = _with_weights(signature, {f"d{weight}" for weight in weights})
         ends, own = pointers or {}, distributions or {}
         _compare(function, signature, sizes, {**(labels or {}), **ends}, spreads)
-        _compare_names(function, signature, nonzero, without)
+        _compare_names(function, signature, nonzero, without, gradients)
         _compare_whole(function, signature, {"rising": rising, "pointers": (*ends,)})
         _compare_drawn(function, signature, own)
         apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
         problem = partial(_problem, signature, labels or {}, apart, ends)
         _compare_distinct(function, signature, sizes, apart, problem)
+        tried = _tried_numbers(function, signature, numbers or {})
         called = name or f"{getattr(function, '__name__', 'op')}_forward"
-        return op_of(
+        return op_of_reference(
             Reference(
                 name=called,
                 written=function,
-                function=function,
+                function=computed,
                 signature=signature,
                 sizes=sizes,
+                updates=updates,
                 labels=lambda: labels or {},
                 named=labels or {},
                 pointers=ends,
@@ -724,6 +954,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
                 ignored=ignored or {},
                 distinct=apart,
                 problem=problem,
+                numbers=tried,
                 gradients=gradients,
                 nonzero=frozenset(nonzero),
                 spreads=spreads,
@@ -732,6 +963,43 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
         )
 
     return made
+
+
+def values_of_number(name: str, default: float) -> tuple[float, ...]:
+    """Return what a number is tried at besides its default, where an op doesn't say it.
+
+    A kernel with a constant in its place is right at the default alone. eps: the smallest and the
+    largest in use. A share of 1: none, and twice as much. A scale: its negative, and 0. Any other:
+    twice as much. A whole number, which may be a size, is left as it is, and so is a truth value.
+    """
+    if not isinstance(default, float) or not math.isfinite(default):
+        return ()
+    if "eps" in name and 0 < default <= _LARGEST_EPS:
+        tried = (_SMALLEST_EPS, _LARGEST_EPS)
+    elif "scale" in name and default:
+        tried = (-default, 0.0)
+    elif 0 < default < 1:
+        tried = (0.0, min(2 * default, (1 + default) / 2))
+    else:
+        tried = (2 * default or 0.25,)
+    return tuple(value for value in tried if value != default)
+
+
+def _tried_numbers(
+    function: Function, signature: Signature, stated: Mapping[str, tuple[float, ...]]
+) -> dict[str, tuple[float, ...]]:
+    """Return what each number is tried at besides its default. Raises OpError."""
+    for name, values in stated.items():
+        if name not in signature.numbers:
+            there = ", ".join(signature.numbers) or "none"
+            raise OpError(f"{place_of(function)}: numbers names {name!r}, and there are {there}")
+        if not all(isinstance(value, bool | int | float) for value in values):
+            raise OpError(f"{place_of(function)}: numbers of {name} are {values}; write numbers")
+    found = {
+        name: tuple(stated.get(name, values_of_number(name, default)))
+        for name, default in signature.numbers.items()
+    }
+    return {name: values for name, values in found.items() if values}
 
 
 def _with_weights(signature: Signature, names: set[str]) -> Signature:
@@ -759,24 +1027,18 @@ def _compare(
                 "kernel_workbench"
             )
     arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
-    used = {axis for each in arrays for axis in each.axes if isinstance(axis, str)}
+    used = {name for each in arrays for axis in each.axes for name in names_in(axis)}
     for missing in sorted(used - sizes.keys()):
         raise OpError(f"{where}: nothing says what size {missing} is tried at; add it to sizes")
-    for idle in sorted(sizes.keys() - used):
-        raise OpError(f"{where}: sizes has {idle}, which no annotation has; leave it out")
+    for idle in sorted(sizes.keys() - used - set(labels.values())):
+        raise OpError(f"{where}: sizes has {idle}, which no annotation or label has; leave it out")
     if spreads is not None and spreads not in sizes:
         raise OpError(f"{where}: spreads names {spreads}, which is no size; name one of sizes")
     if not signature.real:
         raise OpError(f"{where}: it takes no tensor of real numbers; annotate one with Float")
-    for output in signature.outputs:
-        if not output.is_real:
-            raise OpError(
-                f"{where}: {output.name} is an output of whole numbers or truth values, which an "
-                "error of the last digit may change, so that no bound is for them; return real "
-                "numbers alone"
-            )
     for array in signature.arrays:
-        if not array.is_real and array.kind != torch.bool and labels.get(array.name) not in sizes:
+        is_any = array.kind in {torch.bool, torch.int8, torch.uint8} and array.name not in labels
+        if not (array.is_real or is_any or labels.get(array.name) in sizes):
             raise OpError(
                 f"{where}: {array.name} holds whole numbers; say the size that they are below, as "
                 f'labels={{"{array.name}": "n"}}'
@@ -788,12 +1050,13 @@ def _compare_names(
     signature: Signature,
     nonzero: Sequence[str],
     without: Sequence[str],
+    gradients: tuple[str, ...],
 ) -> None:
     """Raise OpError where `nonzero` names no argument, or `without` no distribution."""
     arguments = [array.name for array in signature.arrays]
     for what, names, there in (
         ("nonzero", nonzero, arguments),
-        ("without", without, distributions_of(signature)),
+        ("without", without, distributions_of(signature, gradients)),
     ):
         for name in names:
             if name not in there:

@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, combinations
+from types import MappingProxyType
 
-import numpy as np
 import torch
 
 from kernel_workbench.oracles.cases import DTYPES, collect, factors
 from kernel_workbench.oracles.cases import distributions as known
 from kernel_workbench.oracles.cases.covering import Coverage
-from kernel_workbench.oracles.cases.distributions import Distribution
+from kernel_workbench.oracles.cases.distributions import NEEDLES, Distribution
 from kernel_workbench.oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.op import (
@@ -48,55 +48,107 @@ _ON_CPU = 256  # a size of what is timed there
 EQUAL = frozenset({"constant_rows", "zeros"})
 # And of these errors come from underflow, few in a block and in each order of operations others.
 _UNDERFLOWING = frozenset({"subnormals"})
+# In the halves numbers so far from 0, and so near each other, are all but equal.
+_NEARLY_EQUAL = frozenset({"mean100", "minus_mean100", "near_5"})
+
+_ORDINARY = ("normal", "uniform", "times3", "outliers", "scaled_rows")
+_MAGNITUDES = (
+    "mean100",
+    "minus_mean100",
+    "near_5",
+    "huge_first",
+    "near_overflow",
+    "large_squares",
+    "subnormals",
+    "large_gradients",
+    "far_weights",
+)
+_ALIKE = ("constant_rows", "zeros", "negative_zero", "ties")
 
 
-def distributions_of(signature: Signature) -> dict[str, Distribution]:
-    """What its activations hold, and what is in fp8; weights are about 1 throughout."""
+def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[str, Distribution]:
+    """Return what arguments hold, by name: activations, what is in fp8, and now and then weights.
+
+    gradients: arguments that are gradients. The first argument's NaN is called `nan`, another's
+    `nan_bias` and so on; likewise infinities. `minus_inf` is of an argument's rows, and where
+    several have a number for each row, `minus_inf_rows` is of the same rows of all of these.
+    """
     changed = ("activation", torch.float8_e4m3fn)
-    own = [each.name for each in signature.real if each.kind in changed and each.axes]
-    names, first = " ".join(own), own[0] if own else signature.real[0].name
+    real = [each for each in signature.real if not each.fixed]
+    if signature.real and not real:  # values of their own, which nothing changes
+        return {"normal": known.normal}
+    own = [each.name for each in real if each.kind in changed and each.axes]
+    matrices = [each.name for each in real if len(each.axes) > 1]
+    vectors = [each.name for each in real if len(each.axes) == 1 and each.name not in gradients]
+    weights = " ".join(each.name for each in real if each.kind == "weight")
+    names, first = " ".join(own), own[0] if own else real[0].name
 
     def near_overflow(values: known.Values) -> None:
         for each in values.some(names):
             each.mul_(2.5e4).clamp_(-6e4, 6e4)
 
-    return {
+    found = {
         "normal": known.normal,
         "uniform": known.uniform(names),
         "times3": known.scaled(names, 3),
         "outliers": known.outliers(names),
         "mean100": known.shifted(names, 100),
+        "minus_mean100": known.shifted(names, -100),
+        "near_5": known.near(names, 5),
+        "huge_first": known.huge_first(names),
         "scaled_rows": known.scaled_rows(names, 0),
         "constant_rows": known.constant_rows(names),
         "near_overflow": near_overflow,
+        "large_squares": known.large_squares(names),
         "subnormals": known.subnormal(names),
         "zeros": known.scaled(names, 0),
         "negative_zero": known.negative_zero(names),
-        "nan": known.one(first, 1, math.nan),
-        "inf": known.one(first, -1, math.inf),
+        "ties": known.ties(names),
+        NEEDLES: known.needles(names),
     }
+    if gradients:
+        found["large_gradients"] = known.large(" ".join(gradients))
+    if weights:
+        found["far_weights"] = known.far_weights(weights)
+    for place, array in enumerate(each for each in real if each.axes):
+        last = "" if array.name == first else f"_{array.name}"
+        found[f"nan{last}"] = known.one(array.name, place + 1, math.nan)
+        found[f"inf{last}"] = known.one(array.name, -1 - place, math.inf)
+        if array.name in matrices and array.name not in gradients:
+            found[f"minus_inf{last}"] = known.minus_inf(array.name)
+    if matrices and vectors and not weights:
+        found["minus_inf_rows"] = known.minus_inf_rows(vectors)
+    return found
+
+
+def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the distributions by their kind, as `factors.distributions` has it."""
+    kinds = {"ordinary": _ORDINARY, "magnitudes": _MAGNITUDES, "alike": _ALIKE, NEEDLES: (NEEDLES,)}
+    there = list(names)
+    found = {kind: [name for name in those if name in there] for kind, those in kinds.items()}
+    finite = {name for those in kinds.values() for name in those}
+    found[factors.NOT_FINITE] = [name for name in there if name not in finite]
+    return {kind: those for kind, those in found.items() if those}
 
 
 def comparable(case: Case) -> bool:
-    """Whether a kernel's errors on the case say something beside those of an emulation.
-
-    In the halves numbers near 100 are all but equal.
-    """
-    equal = case.distribution == "mean100" and case.dtype != torch.float32
+    """Whether a kernel's errors on the case say something beside those of an emulation."""
+    equal = case.distribution in _NEARLY_EQUAL and case.dtype != torch.float32
     odd = equal or case.distribution in _UNDERFLOWING
     return known.addends_vary(case, EQUAL) and not odd
 
 
 def layouts_of(signature: Signature, repeating: frozenset[str]) -> dict[str, Layout]:
     """Return places of its tensors. repeating: arguments whose numbers may be all the same."""
-    names = [each.name for each in signature.real]
-    matrices = [each for each in signature.real if len(each.axes) > 1]
+    movable = [each for each in signature.real if not each.fixed]
+    names = [each.name for each in movable]
+    matrices = [each for each in movable if len(each.axes) > 1]
     found = [*offsets(names, names)]
     if matrices:
         every = [each.name for each in matrices]
         found += [alike(f"rowpad{k}", every, TensorLayout(row_padding=k)) for k in (3, 8)]
         found.append(alike("packed", every, TensorLayout(interleaved=2)))
-    for array in signature.arrays:
+    for array in (each for each in signature.arrays if not each.fixed):
         found += _of_one(array, is_expandable=array.name in repeating)
     for one, other in combinations(matrices, 2):
         # A kernel that takes the columns of the one for those of the other has its row stride.
@@ -163,25 +215,28 @@ def _places(layouts: Mapping[str, Layout]) -> Factor:
 def allowed_of(
     signature: Signature,
     sizes: Mapping[str, Sizes],
+    gradients: tuple[str, ...],
     repeating: frozenset[str],
     without: frozenset[str],
     dtypes: tuple[Dtypes, ...] = (),
     problem: Callable[[Mapping[str, int]], str | None] = lambda _: None,
+    numbers: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
     *,
     unread: bool = False,
 ) -> Allowed:
     """Return which cases there can be.
 
-    repeating: as in `layouts_of`. dtypes, problem: as in `Reference`. unread: whether an index may
-    leave something unread.
+    gradients: as in `distributions_of`. repeating: as in `layouts_of`. dtypes, problem, numbers: as
+    in `Reference`. unread: whether an index may leave something unread.
     """
     layouts = layouts_of(signature, repeating)
     half = torch.float16
     pairs = dtypes or (_SAME + _MIXED if _has_weight(signature) else _SAME)
     if (half, half) not in pairs:
         without |= {"near_overflow"}
-    known_ones = (*distributions_of(signature), *(UNREAD,) * unread)
-    distributions = [each for each in known_ones if each not in without]
+    known_names = (*distributions_of(signature, gradients), *(UNREAD,) * unread)
+    distributions = [name for name in known_names if name not in without]
+    is_mixed = any(one != other for one, other in pairs)
 
     def objection(case: Case) -> str | None:
         for name, each in sizes.items():
@@ -193,6 +248,9 @@ def allowed_of(
             return "the op has no weight; leave weight_dtype out"
         if (case.dtype, case.weight_dtype) not in pairs:
             return f"the op isn't defined in {case.dtype_label}"
+        for name, values in numbers.items():
+            if sum(factors.number_word(name, value) in case.options for value in values) > 1:
+                return f"{name} has one value, and the options give several; leave one of them in"
         wrong = problem(dict(case.sizes))
         return wrong or known.objection(case, ())
 
@@ -205,8 +263,14 @@ def allowed_of(
         distributions=tuple(distributions),
         factors=(
             factors.dtypes(pairs),
+            *((factors.activations(),) if is_mixed else ()),
             _places(layouts),
-            factors.distributions(distributions, {"near_overflow": Part(dtypes=(half, half))}),
+            *factors.distributions(
+                _kinds_of(distributions),
+                {"near_overflow": Part(dtypes=(half, half))},
+                ("activations" if is_mixed else "dtype", *numbers),
+            ),
+            *factors.numbers(numbers),
             *(each.factor(name, f"{name}: {each.name}") for name, each in sizes.items()),
         ),
     )
@@ -291,9 +355,7 @@ class _Covering(Coverage):
             every = (chain.from_iterable(each.levels.values()) for each in self.op.allowed.factors)
             smallest = (min(parts, key=lambda each: sum(each.sizes.values())) for parts in every)
             self._bases.append([Part(), *smallest])
-        counts = [len(each.levels) for each in self.op.allowed.factors]
-        owner = np.repeat(np.arange(len(counts)), counts)
-        self.possible = owner[:, None] != owner[None, :]
+        self.possible = self.wanted.copy()
 
     def _made(self, parts: Iterable[Part]) -> Case | None:
         """As of any covering; what ends with a size of 0 is no case, and most of what is tried."""
@@ -323,18 +385,45 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     of_few = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
     coverage = _Covering(of_few, serves, in_turn=True)
     coverage.search()
-    made = list(coverage.cover("ci", ""))
+    plain = {name: each.plain for name, each in sizes.items()}
+    pairs = tuple(_dtypes(op))
+    made = [case_of(op.name, plain, pair, "ci") for pair in pairs]
+    made = [case for case in made if coverage.served(case)]
+    for case in made:
+        coverage.add(case)
+    made += coverage.cover("ci", "")
     yield from made
+    yield from _not_finite(op, sizes, made, serves)
 
     # A stride of one entry isn't taken, so that such a case tells nothing of a layout.
     met = {case.layout.name for case in made if all(size > 1 for _, size in case.sizes)}
-    plain = {name: each.plain for name, each in sizes.items()}
-    pairs = tuple(_dtypes(op))
     for place, layout in enumerate(op.allowed.layouts.values()):
         is_aligned = all(each.offset == 0 for _, each in layout.tensors)
         if is_aligned and not _are_far(layout) and layout.name not in met:
             case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
             if serves(case) and op.allowed.objection(case) is None:
+                yield case
+
+
+def _not_finite(
+    op: Op, sizes: Mapping[str, Sizes], beside: Iterable[Case], serves: Callable[[Case], bool]
+) -> Iterator[Case]:
+    """Each element that isn't finite, of the plainest sizes, in fp32 and in one of the halves.
+
+    beside: cases in which some have met.
+    """
+    assert op.allowed is not None
+    plain = {name: size.plain for name, size in sizes.items()}
+    pairs = [pair for pair in _dtypes(op) if pair[0] == pair[1]] or list(_dtypes(op))
+    single, *halves = sorted(pairs, key=lambda pair: pair[0] != torch.float32)
+    telling = (case for case in beside if all(size > 1 for _, size in case.sizes))
+    met = {(case.distribution, case.dtype) for case in telling}
+    kind = next(one for one in op.allowed.factors if one.name == "values")
+    names = [part.distribution or "" for part in kind.levels.get(factors.NOT_FINITE, ())]
+    for place, name in enumerate(names):
+        for pair in (single, *halves[place % max(len(halves), 1) :][:1]):
+            case = case_of(op.name, plain, pair, "ci", name)
+            if (name, pair[0]) not in met and serves(case):
                 yield case
 
 

@@ -154,6 +154,34 @@ def check_shape(
 _OF_THE_DEVICE = torch.OutOfMemoryError, torch.AcceleratorError
 
 
+def watched_truth(
+    written: Function,
+    function: Callable[..., Any],
+    inputs: Mapping[str, Argument],
+    where: str = "",
+) -> tuple[Tensor, ...]:
+    """Return a reference's outputs in float64, after a run that refuses what no reference may do.
+
+    Args:
+        written: what a user wrote.
+        function: what is computed, the same or its gradients.
+        inputs: its arguments by name.
+        where: what a sentence about a failure ends with.
+
+    Raises:
+        OpError: the function fails, draws random numbers, changes an argument, or goes by values.
+    """
+    wide = {
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
+    with one_sentence(written, f"it fails in float64{where}"):
+        inside = _Inside(written)
+        with attention_by_operations(), inside, _Watch(written, wide, inside):
+            function(**wide)
+        return truth(function, inputs)
+
+
 def check(
     written: Function,
     function: Callable[..., Any],
@@ -166,20 +194,12 @@ def check(
     written: what a user wrote. function: what is computed, the same or its gradients. sizes and
     inputs: of a small case.
     """
-    wide = {
-        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
-        for name, each in inputs.items()
-    }
     where_empty = "".join(
         f" where {name} is 0, a size that a Sizes without 0 leaves out"
         for name, size in sizes.items()
         if not size
     )
-    with one_sentence(written, f"it fails in float64{where_empty}"):
-        inside = _Inside(written)
-        with attention_by_operations(), inside, _Watch(written, wide, inside):
-            function(**wide)
-        exact = truth(function, inputs)
+    exact = watched_truth(written, function, inputs, where_empty)
     if len(exact) != len(signature.outputs):
         told = f"it returns {len(exact)} tensors, and its annotation says {len(signature.outputs)}"
         raise OpError(f"{place_of(written)}: {told}")
@@ -189,10 +209,15 @@ def check(
                 f"{place_of(written)}: {array.name} is of type {type(value).__name__}, where its "
                 "annotation says a tensor; return a tensor, or a tuple of tensors"
             )
-        if value.dtype != torch.float64:
+        if array.is_real and value.dtype != torch.float64:
             raise OpError(
                 f"{place_of(written)}: {array.name} isn't float64 where all arguments are; "
                 "a tensor is made in another dtype: take an argument's"
+            )
+        if not array.is_real and value.is_floating_point():
+            raise OpError(
+                f"{place_of(written)}: {array.name} holds real numbers, where its annotation says "
+                f"{array.kind}; cast it, as by .to({array.kind})"
             )
         check_shape(written, array, value, sizes, where_empty)
     with one_sentence(written, f"its errors can't be followed{where_empty}"):

@@ -7,17 +7,26 @@ makes or copies it, has none. Tensors are on the device "meta", which has shapes
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 # A marked cast (kernel_workbench.oracles.analysis.rounds) is none of the work that is asked for.
 _COPIES = frozenset({"_to_copy", "clone", "copy_", "contiguous", "cat", "stack", "rounds"})
 _LOGARITHMS = frozenset({"logsumexp", "_log_softmax", "log", "log2"})
+
+
+@cache
+def _formulas() -> Mapping[Any, Callable[..., int]]:
+    """Return torch's flops of each operation; its module imports triton, where there is one."""
+    from torch.utils.flop_counter import flop_registry  # noqa: PLC0415
+
+    return flop_registry
 
 
 class Counter(TorchDispatchMode):
@@ -30,14 +39,15 @@ class Counter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations, self.flops, self.products, self.logarithms = 0, 0, False, False
+        self._formulas = _formulas()
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
         self.operations += 1
         self.logarithms |= packet.__name__ in _LOGARITHMS
-        if packet in flop_registry:
-            self.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=made)
+        if packet in self._formulas:
+            self.flops += self._formulas[packet](*args, **(kwargs or {}), out_val=made)
             self.products = True
         elif packet.__name__ not in _COPIES and not _is_view(func):
             given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]

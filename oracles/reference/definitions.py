@@ -37,7 +37,7 @@ from torch import Tensor
 from kernel_workbench.oracles.analysis import Precision, truth
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.op import Case, Workloads, required
-from kernel_workbench.oracles.reference import Draw, Reference, ReferenceOp, op_of
+from kernel_workbench.oracles.reference import Draw, Reference, ReferenceOp, op_of_reference
 from kernel_workbench.oracles.reference.cases import case_of, cases_of
 from kernel_workbench.oracles.reference.signature import (
     Array,
@@ -142,7 +142,7 @@ def read_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
     numbers = definition.numbers(lines)
     stored: dict[Draw, dict[str, _Stored]] = {}
     cases = tuple({each.id(): each for each in definition.cases(lines, stored)}.values())
-    made = op_of(replace(definition.reference(numbers), stored=stored))
+    made = op_of_reference(replace(definition.reference(numbers), stored=stored))
     for (sizes, _), named in stored.items():
         _check_whole(made.reference, dict(sizes), named)
     listed = Workloads(anchors=cases, on_cpu=cases, profiled=cases[:1])

@@ -4,19 +4,21 @@
         -> Float[Tensor, "m n"]:
 
 `Float` is the case's dtype, of a weight the weights'; `Float32` is fp32 whatever the case. `Int` is
-int64, `Int32` int32, `Bool` a mask. An output may be `Float8e4m3fn`: codes, by a cast that
-saturates. An axis is the name of a size, so many times it (`2*n`), so many more (`b+1`), or a
-number. What has a default and isn't a tensor is a number that the op fixes, and that kernels are
-passed.
+int64, `Int32` int32, `Int8` and `UInt8` bytes, `Bool` a mask. An output may be `Float8e4m3fn`:
+codes, by a cast that saturates. An axis is the name of a size, an expression of sizes (`2*n`,
+`b+1`), or a number. What has a default
+and isn't a tensor is a number that the op fixes, and that kernels are passed.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import GenericAlias
 from typing import Any, Literal
 
@@ -26,10 +28,15 @@ from torch import Tensor
 from kernel_workbench.oracles.op import Case
 
 Kind = Literal["activation", "weight"]
+Constant = bool | float | str | None  # what an op fixes, and kernels are passed
+_LISTED = 3  # tensors of a list
 _FIXED = {
     ("float32",): torch.float32,
     ("float16",): torch.float16,
     ("bfloat16",): torch.bfloat16,
+    ("int8",): torch.int8,
+    ("uint8",): torch.uint8,
+    ("int16",): torch.int16,
     ("int32",): torch.int32,
     ("int64",): torch.int64,
     ("bool", "bool_"): torch.bool,
@@ -61,11 +68,15 @@ Axis = str | int | Extent
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A tensor that an op takes or returns. kind: which of a case's dtypes it has, or its own."""
+    """A tensor that an op takes or returns.
+
+    kind: which of a case's dtypes it has, or its own. fixed: it has values of its own, packed.
+    """
 
     name: str
     axes: tuple[Axis, ...]
     kind: Kind | torch.dtype
+    fixed: bool = False
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Its shape, of a case with these sizes."""
@@ -83,6 +94,13 @@ class Array:
         return not isinstance(self.kind, torch.dtype) or self.kind.is_floating_point
 
     @property
+    def is_code(self) -> bool:
+        """Whether it holds whole numbers, truth values or codes, of which a right one is exact."""
+        return isinstance(self.kind, torch.dtype) and (
+            self.kind.itemsize == 1 or not self.kind.is_floating_point
+        )
+
+    @property
     def letters(self) -> str:
         """A letter for each axis."""
         return _LETTERS[len(_LETTERS) - len(self.axes) :]
@@ -95,16 +113,29 @@ def length(axis: Axis, sizes: Mapping[str, int]) -> int:
     return sizes[axis] if isinstance(axis, str) else axis
 
 
+def names_in(axis: Axis) -> set[str]:
+    """The sizes that an axis follows from."""
+    if isinstance(axis, Extent):
+        return set(re.findall(r"[^\W\d]\w*", axis.text)) - axis.constants.keys()
+    return {axis} if isinstance(axis, str) else set()
+
+
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The arguments that are tensors, the numbers that are passed besides, and the outputs."""
+    """The arguments that are tensors, the numbers that are passed besides, and the outputs.
+
+    numbers: constants, strings and None too. lists: of an argument that is a list, its tensors.
+    returned: the outputs that the function returns; it may make others of its arguments.
+    """
 
     arrays: tuple[Array, ...]
-    numbers: Mapping[str, float]
+    numbers: Mapping[str, Constant]
     outputs: tuple[Array, ...]
+    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    returned: tuple[str, ...] = ()
 
     @property
     def real(self) -> tuple[Array, ...]:
@@ -113,11 +144,17 @@ class Signature:
 
     @classmethod
     def of(
-        cls, function: Function, outputs: tuple[str, ...], weights: tuple[str, ...]
+        cls,
+        function: Function,
+        outputs: tuple[str, ...],
+        weights: tuple[str, ...],
+        updates: tuple[str, ...] = (),
     ) -> Signature:
         """What a function's annotations say.
 
-        outputs: their names. weights: the arguments that have a dtype of their own. Raises OpError.
+        outputs: names of what it returns, none where it returns nothing. weights: the arguments
+        that have a dtype of their own. updates: those that it changes, which are outputs, too.
+        Raises OpError.
         """
         where = place_of(function)
         try:
@@ -125,23 +162,22 @@ class Signature:
         except Exception as error:
             raise OpError(f"{where}: its annotations can't be read ({error})") from error
         arrays: list[Array] = []
-        numbers: dict[str, float] = {}
+        numbers: dict[str, Constant] = {}
+        lists: dict[str, tuple[str, ...]] = {}
         for name, parameter in inspect.signature(function).parameters.items():
-            if isinstance(parameter.default, bool | int | float):
+            hint = hints.get(name)
+            if isinstance(parameter.default, bool | int | float | str):
                 numbers[name] = parameter.default
+            elif parameter.default is None and not _tensor_of(hint):
+                numbers[name] = None
+            elif typing.get_origin(hint) in {list, tuple}:
+                several = _several(where, name, hint, weights)
+                lists[name] = tuple(each.name for each in several)
+                arrays += several
             else:
-                arrays.append(_array(where, name, hints.get(name), weights))
-                if arrays[-1].kind == torch.float8_e4m3fn:
-                    raise OpError(f"{where}: {name} is in fp8, which outputs alone can be")
-        returned = hints.get("return")
-        several = typing.get_args(returned) if isinstance(returned, GenericAlias) else (returned,)
-        if len(outputs) != len(several):
-            raise OpError(
-                f"{where}: it returns {len(several)} tensors by its annotation, and outputs names "
-                f"{len(outputs)}; name each"
-            )
-        made = tuple(_array(where, *each, ()) for each in zip(outputs, several, strict=True))
-        return cls(tuple(arrays), numbers, made)
+                arrays.append(_array(where, name, _tensor_of(hint) or hint, weights))
+        made, returned = _outputs(where, hints.get("return"), outputs, updates, arrays)
+        return cls(tuple(arrays), numbers, made, lists, returned)
 
 
 def place_of(function: Function) -> str:
@@ -152,21 +188,81 @@ def place_of(function: Function) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
+def _outputs(
+    where: str,
+    returned: Any,
+    outputs: tuple[str, ...],
+    updates: tuple[str, ...],
+    arrays: Sequence[Array],
+) -> tuple[tuple[Array, ...], tuple[str, ...]]:
+    """The outputs, those that the function updates among them, and names of what it returns."""
+    several = typing.get_args(returned) if isinstance(returned, GenericAlias) else (returned,)
+    if returned is types.NoneType and updates:
+        several, outputs = (), ()
+    if len(outputs) != len(several):
+        raise OpError(
+            f"{where}: it returns {len(several)} tensors by its annotation, and outputs names "
+            f"{len(outputs)}; name each"
+        )
+    made = {
+        name: _array(where, name, each, ()) for name, each in zip(outputs, several, strict=True)
+    }
+    known = {each.name: each for each in arrays}
+    for name in updates:
+        if name not in known:
+            raise OpError(
+                f"{where}: updates names {name!r}, which is no tensor among its arguments; "
+                f"there are {', '.join(known)}"
+            )
+        if name in made and made[name].axes != known[name].axes:
+            raise OpError(
+                f"{where}: the output {name} has other axes than the argument that it is; "
+                "annotate both alike"
+            )
+        made[name] = known[name]
+    return tuple(made.values()), outputs
+
+
+def _tensor_of(hint: Any) -> Any:
+    """The tensor that an argument is where it isn't None; None where it can't be None."""
+    parts = typing.get_args(hint)
+    if types.NoneType not in parts:
+        return None
+    others = [each for each in parts if each is not types.NoneType]
+    return others[0] if len(others) == 1 and hasattr(others[0], "dim_str") else None
+
+
+def _several(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> list[Array]:
+    """The tensors of a list, three where nothing says how many; of a tuple each."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is list or parts[-1:] == (Ellipsis,):
+        parts = parts[:1] * _LISTED
+    made = [_array(where, f"{name}_{place}", each, weights) for place, each in enumerate(parts)]
+    if not made:
+        raise OpError(
+            f"{where}: {name} says nothing of what it holds; write list[Float[Tensor, ...]]"
+        )
+    return [replace(each, kind="weight") if name in weights else each for each in made]
+
+
+def _is_arithmetic(text: str) -> bool:
+    """Say whether it is an expression of names and whole numbers, and nothing else."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError:
+        return False
+    known = ast.Expression | ast.BinOp | ast.Name | ast.Constant | ast.operator | ast.expr_context
+    return all(
+        isinstance(each, known) and isinstance(getattr(each, "value", 0), int)
+        for each in ast.walk(tree)
+    )
+
+
 def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
-    if types.NoneType in typing.get_args(hint):
-        raise OpError(
-            f"{where}: {name} may be None, and an op's arguments are always there; write one op "
-            f"with {name}, and one without"
-        )
-    if isinstance(hint, GenericAlias):
-        raise OpError(
-            f"{where}: {name} is a {typing.get_origin(hint).__name__}; an op takes tensors, an "
-            "argument for each, and numbers that have a default"
-        )
     if hint is str:
         raise OpError(
-            f"{where}: {name} is a string, which no kernel is passed; write an op for each of its "
-            "values"
+            f'{where}: {name} is a string without a default; give it one, as {name}: str = "silu", '
+            "which is the op's constant"
         )
     axes_said, dtypes = getattr(hint, "dim_str", None), getattr(hint, "dtypes", ())
     if axes_said is None or getattr(hint, "array_type", None) is not Tensor:
@@ -175,19 +271,19 @@ def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
         )
     axes: list[Axis] = []
     for each in axes_said.split():
-        factor, star, size = each.rpartition("*")
-        base, plus, more = size.partition("+")
-        is_product = bool(star) and factor.isdecimal()
-        if base.isidentifier() and (is_product or plus) and (more.isdecimal() or not plus):
+        if each.isidentifier() or each.isdecimal():
+            axes.append(int(each) if each.isdecimal() else each)
+        elif _is_arithmetic(each):
             axes.append(Extent(each, {}))
-            continue
-        if not (each.isidentifier() or each.isdecimal()):
-            raise OpError(f"{where}: {name} has an axis {each!r}; write a size's name, or a number")
-        axes.append(int(each) if each.isdecimal() else each)
+        else:
+            raise OpError(
+                f"{where}: {name} has an axis {each!r}; write a size's name, a number, or an "
+                "expression of them without spaces, as 2*n"
+            )
     fixed = _FIXED.get(tuple(dtypes))
     if fixed is None and "int64" in dtypes:
         fixed = torch.int64
     if fixed is None and "float32" not in dtypes:
-        known = "Float, Float32, Int, Int32 or Bool, of an output Float8e4m3fn"
+        known = "Float, Float32, Int, Int32, Int8, UInt8, Bool or Float8e4m3fn"
         raise OpError(f"{where}: {name} is of a type that no case has; write {known}")
     return Array(name, tuple(axes), fixed or ("weight" if name in weights else "activation"))

@@ -81,7 +81,7 @@ def _candidates(
     signature: Signature, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str | None, frozenset[str]]]:
     """The fewest arguments first."""
-    real = signature.real
+    real = [each for each in signature.real if not each.fixed]
     for count in range(1, len(real) + 1):
         used = {each for array in real for each in array.axes if isinstance(each, str)}
         axes = [each for each in sizes if each in used]
@@ -120,7 +120,7 @@ def _changed(
     for array, one, other in zip(arrays, before, after, strict=True):
         if torch.equal(one, other):
             continue
-        turns = axis is None or array.axes.count(axis) == 1
+        turns = array.is_real and (axis is None or array.axes.count(axis) == 1)
         if not turns or not torch.equal(_flipped(one, array, axis, signs), other):
             return None
         names.add(array.name)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_workbench.reports.arguments import CommandLine, add_forms, named_forms
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.comparison.report import Comparison, compare
 from kernel_workbench.reports.comparison.side import read_sides
 from kernel_workbench.reports.exit_status import ExitStatus
@@ -50,14 +51,14 @@ def _compared(options: argparse.Namespace) -> Comparison:
         if not any(name.lower() in gpu.lower() for gpu in predicted):
             raise RecordError(
                 f"--gpu {shown(name)}: no record that is named predicts for it; it selects among "
-                "the predictions of a record of nox -s compile, so leave it out or name another"
+                "the predictions of a record of compile, so leave it out or name another"
             )
     return compare(sides)
 
 
 def _parser() -> CommandLine:
     parser = CommandLine(
-        prog="nox -s compare --",
+        prog=this_program().prefix("compare"),
         description="Lay records beside one another. The first of each suite is the base: of one "
         "GPU model the others are FASTER, SLOWER, SAME or AMBIGUOUS; other GPUs, and figures that "
         "were published or predicted, stand beside it with ratios.",
@@ -80,7 +81,7 @@ def _parser() -> CommandLine:
         action="append",
         default=[],
         metavar="NAME",
-        help="of a record of nox -s compile, only predictions for GPUs of this name",
+        help="of a record of compile, only predictions for GPUs of this name",
     )
     parser.add_argument(
         "--details", "--all", action="store_true", help="every row of every table, however many"

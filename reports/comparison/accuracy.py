@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 from kernel_workbench.reports.comparison.tables import name_fields
 from kernel_workbench.reports.document.fields import table_of, text
-from kernel_workbench.reports.document.model import Cell, Part
+from kernel_workbench.reports.document.model import Cell, ReportPart
 from kernel_workbench.reports.phrases import count, number, ratio
 
 if TYPE_CHECKING:
-    from kernel_workbench.reports.comparison.side import Judged, Key, Side
+    from kernel_workbench.reports.comparison.side import JudgedRow, Key, RecordSide
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Tone
 
@@ -43,7 +43,7 @@ class AccuracyChange:
     gates: bool
 
 
-def accuracy_changes(base: Side, other: Side) -> tuple[list[AccuracyChange], int]:
+def accuracy_changes(base: RecordSide, other: RecordSide) -> tuple[list[AccuracyChange], int]:
     """The changes, and how many rows both sides have."""
     common = [key for key in base.judged if key in other.judged]
     found = []
@@ -59,7 +59,9 @@ def accuracy_changes(base: Side, other: Side) -> tuple[list[AccuracyChange], int
     return found, len(common)
 
 
-def accuracy_part(base: Side, other: Side) -> tuple[Part | None, list[AccuracyChange]]:
+def accuracy_part(
+    base: RecordSide, other: RecordSide
+) -> tuple[ReportPart | None, list[AccuracyChange]]:
     """The part of a report; None where the sides share no row whose accuracy is known."""
     changes, common = accuracy_changes(base, other)
     if not common:
@@ -89,10 +91,10 @@ def accuracy_part(base: Side, other: Side) -> tuple[Part | None, list[AccuracyCh
         f"{other_status:,} of another status, {common - len(changes):,} as before"
     )
     title = f"Accuracy: {other.letter} beside {base.letter}"
-    return Part(title, verdict, "bad" if worse else "good", sentence, items=tables), changes
+    return ReportPart(title, verdict, "bad" if worse else "good", sentence, items=tables), changes
 
 
-def _change(before: Judged, after: Judged) -> AccuracyChange | None:
+def _change(before: JudgedRow, after: JudgedRow) -> AccuracyChange | None:
     kind: Kind | None = None
     told = _told(before), _told(after)
     if before.status != after.status:
@@ -134,7 +136,7 @@ def _extent(growth: float) -> float:
     return math.inf if growth == 0 else max(growth, 1 / growth)
 
 
-def _told(row: Judged) -> str:
+def _told(row: JudgedRow) -> str:
     rule = f" by {row.rule}" if row.rule else ""
     worst = "" if row.worst_ratio is None else f", worst {ratio(row.worst_ratio)}"
     return f"{row.status}{rule}{worst}"

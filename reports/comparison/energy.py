@@ -1,4 +1,4 @@
-"""Records of `nox -s profile` beside one another: energy of a call, power and clocks.
+"""Records of `profile` beside one another: energy of a call, power and clocks.
 
 Boards of one model differ by 5 % in what their sensors read, so the ratio of two boards is +-7 %
 before anything else: 5 % of either, in quadrature, with the measurements' own errors on top. On
@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.comparison.pairs import Pairs, pair_energies
+from kernel_workbench.reports.comparison.pairs import PairedRows, pair_energies
 from kernel_workbench.reports.comparison.tables import (
     dropped_tables,
     name_fields,
@@ -19,14 +19,14 @@ from kernel_workbench.reports.comparison.tables import (
     weighted_total,
 )
 from kernel_workbench.reports.document.fields import table_of
-from kernel_workbench.reports.document.model import Cell, Column, Part
+from kernel_workbench.reports.document.model import Cell, Column, ReportPart
 from kernel_workbench.reports.phrases import count, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kernel_workbench.reports.comparison.pairs import Pair
-    from kernel_workbench.reports.comparison.side import Powered, Side
+    from kernel_workbench.reports.comparison.pairs import RowPair
+    from kernel_workbench.reports.comparison.side import EnergyRow, RecordSide
     from kernel_workbench.reports.comparison.tables import Weighed
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Table
@@ -49,7 +49,7 @@ class EnergyRatio:
         return "MORE" if self.value > 1 else "LESS"
 
 
-def energy_ratio(base: Powered, other: Powered, *, one_board: bool) -> EnergyRatio:
+def energy_ratio(base: EnergyRow, other: EnergyRow, *, one_board: bool) -> EnergyRatio:
     """The ratio of two rows that both have an energy.
 
     J/TFLOP has the same ratio, as the two rows count the same flops.
@@ -66,7 +66,7 @@ def energy_ratio(base: Powered, other: Powered, *, one_board: bool) -> EnergyRat
     return EnergyRatio(value, value * math.hypot(gain, *errors))
 
 
-def energy_part(base: Side, others: Sequence[Side]) -> tuple[Part, int]:
+def energy_part(base: RecordSide, others: Sequence[RecordSide]) -> tuple[ReportPart, int]:
     """The part of a report on records of profile, and how many rows it has.
 
     No verdict, but a word on what the errors allow.
@@ -93,11 +93,13 @@ def energy_part(base: Side, others: Sequence[Side]) -> tuple[Part, int]:
         f"{count(rows, 'row')} of {named(base)} beside "
         f"{', '.join(map(named, others))}: energy of a call, power and clocks"
     )
-    return Part("Energy and power", "SIDE BY SIDE", "", sentence, notes, items=tables), rows
+    return ReportPart("Energy and power", "SIDE BY SIDE", "", sentence, notes, items=tables), rows
 
 
-def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -> Table:
-    def ratio(pair: Pair[Powered]) -> Cell:
+def _table(
+    base: RecordSide, other: RecordSide, pairs: PairedRows[EnergyRow], *, one_board: bool
+) -> Table:
+    def ratio(pair: RowPair[EnergyRow]) -> Cell:
         found = energy_ratio(pair.base, pair.other, one_board=one_board)
         error = "" if found.error is None else f" +-{found.error:.2f}"
         transient = [
@@ -109,15 +111,15 @@ def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -
         return Cell(f"{times(found.value)}{error} {found.told}{doubt}", found.value)
 
     def both(
-        title: str, value: Callable[[Powered], float | None], note: str, *, rank: int, digits: int
-    ) -> Field[Pair[Powered]]:
-        def cell(pair: Pair[Powered]) -> str:
+        title: str, value: Callable[[EnergyRow], float | None], note: str, *, rank: int, digits: int
+    ) -> Field[RowPair[EnergyRow]]:
+        def cell(pair: RowPair[EnergyRow]) -> str:
             values = (value(pair.base), value(pair.other))
             return " / ".join("-" if each is None else f"{each:,.{digits}f}" for each in values)
 
         return Column(title, "number", note, rank=rank), cell
 
-    fields: list[Field[Pair[Powered]]] = [
+    fields: list[Field[RowPair[EnergyRow]]] = [
         *name_fields(lambda pair: pair.key),
         (Column(f"{base.letter} mJ", "number"), lambda pair: _joules(pair.base)),
         (Column(f"{other.letter} mJ", "number"), lambda pair: _joules(pair.other)),
@@ -134,7 +136,7 @@ def _table(base: Side, other: Side, pairs: Pairs[Powered], *, one_board: bool) -
     )
 
 
-def _weighed(pair: Pair[Powered]) -> Weighed:
+def _weighed(pair: RowPair[EnergyRow]) -> Weighed:
     """Of the same inputs alone: the suite gives a case several, and its weight is of each."""
     key, base, other = pair.key, pair.base, pair.other
     inputs = "" if key.distribution == "normal" else f", {key.distribution} inputs"
@@ -146,7 +148,7 @@ def _millijoules(joules: float) -> str:
     return f"{1e3 * joules:,.1f}"
 
 
-def _joules(side: Powered) -> Cell:
+def _joules(side: EnergyRow) -> Cell:
     error_j = side.row.energy_error_j
     error = "" if error_j is None else f" +-{1e3 * error_j:.2g}"
     return Cell(f"{1e3 * side.joules:.4g}{error}", side.joules)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernel_workbench.reports.comparison.pairs import Pairs, pair_speeds
+from kernel_workbench.reports.comparison.pairs import PairedRows, pair_speeds
 from kernel_workbench.reports.comparison.tables import (
     case_text,
     dropped_tables,
@@ -23,13 +23,13 @@ from kernel_workbench.reports.comparison.tables import (
     renamed_notes,
 )
 from kernel_workbench.reports.document.fields import number, table_of, text
-from kernel_workbench.reports.document.model import Cell, Column, Part
+from kernel_workbench.reports.document.model import Cell, Column, ReportPart
 from kernel_workbench.reports.phrases import count, figure, microseconds, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from kernel_workbench.reports.comparison.side import Key, Side, Timed
+    from kernel_workbench.reports.comparison.side import Key, RecordSide, TimedRow
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Table
 
@@ -68,8 +68,8 @@ def geometric_mean(ratios: Sequence[float]) -> Mean:
 
 
 def generations_part(
-    base: Side, others: Sequence[Side], reasons: Sequence[str]
-) -> tuple[Part, int]:
+    base: RecordSide, others: Sequence[RecordSide], reasons: Sequence[str]
+) -> tuple[ReportPart, int]:
     """The part of a report on records that no verdict can be given on, and how many rows it has.
 
     reasons: why each of `others` is here: another GPU, or figures that weren't measured.
@@ -98,7 +98,7 @@ def generations_part(
         f"{count(len(keys), 'row')} of {', '.join(each.letter for each in others)} beside "
         f"{named(base)}; ratios, and no verdict"
     )
-    part = Part(
+    part = ReportPart(
         "Speed across machines",
         "SIDE BY SIDE",
         "",
@@ -110,7 +110,7 @@ def generations_part(
     return part, len(keys)
 
 
-def _sources(side: Side) -> list[tuple[str, str]]:
+def _sources(side: RecordSide) -> list[tuple[str, str]]:
     """Where figures that weren't measured are from."""
     told = dict.fromkeys(each.row.source for each in side.speeds.values())
     return [(f"{side.letter} is from", each) for each in told if each]
@@ -119,12 +119,14 @@ def _sources(side: Side) -> list[tuple[str, str]]:
 class _MeanOf(NamedTuple):
     """What a mean is of, and the ratios of its rows."""
 
-    side: Side
+    side: RecordSide
     of: str
     mean: Mean
 
 
-def _means(base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]]) -> Table:
+def _means(
+    base: RecordSide, others: Sequence[RecordSide], paired: Sequence[PairedRows[TimedRow]]
+) -> Table:
     rows: list[_MeanOf] = []
     for side, pairs in zip(others, paired, strict=True):
         groups: dict[str, list[_OfCase]] = defaultdict(list)
@@ -165,19 +167,22 @@ def _mean_of(ratios: Iterable[_OfCase]) -> Mean:
 
 
 def _rows(
-    base: Side, others: Sequence[Side], paired: Sequence[Pairs[Timed]], keys: Iterable[Key]
+    base: RecordSide,
+    others: Sequence[RecordSide],
+    paired: Sequence[PairedRows[TimedRow]],
+    keys: Iterable[Key],
 ) -> Iterator[Table]:
     """A column for each record: the time of a call; and what a second of it does."""
     found = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]
     ours = {key: base.speeds[key] for key in keys}
 
-    def compared(side: Side, rows: dict[Key, Timed]) -> Field[Key]:
+    def compared(side: RecordSide, rows: dict[Key, TimedRow]) -> Field[Key]:
         return (
             Column(named(side), "number"),
             lambda key: _compared(ours[key], rows[key]) if key in rows else "-",
         )
 
-    def rated(side: Side, rows: dict[Key, Timed]) -> Field[Key]:
+    def rated(side: RecordSide, rows: dict[Key, TimedRow]) -> Field[Key]:
         return (
             Column(named(side), "number"),
             lambda key: _rate(rows[key]) if key in rows else "-",
@@ -201,12 +206,12 @@ def _text(cell: Cell | str) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def _compared(base: Timed, other: Timed) -> Cell:
+def _compared(base: TimedRow, other: TimedRow) -> Cell:
     ratio = base.time_us / other.time_us
     return Cell(f"{microseconds(other.time_us)} {times(ratio)}", ratio)
 
 
-def _rate(timed: Timed) -> Cell:
+def _rate(timed: TimedRow) -> Cell:
     row, rate = timed.row, timed.rate
     shares = (row.share_of_peak, row.share_of_ceiling, row.share_of_clocked_peak)
     told = "/".join("-" if each is None else f"{100 * each:.0f}" for each in shares)
@@ -219,13 +224,13 @@ class _Fastest(NamedTuple):
     """A case, and each record's fastest row of it among the kernels that both records have."""
 
     place: Key  # without its kernel
-    base: Timed
-    other: Timed
+    base: TimedRow
+    other: TimedRow
 
 
-def _whole(side: Side) -> dict[Key, dict[str, Timed]]:
+def _whole(side: RecordSide) -> dict[Key, dict[str, TimedRow]]:
     """By case, then by kernel: the rows of kernels that compute all of their op and are right."""
-    rows: dict[Key, dict[str, Timed]] = defaultdict(dict)
+    rows: dict[Key, dict[str, TimedRow]] = defaultdict(dict)
     for key, timed in side.speeds.items():
         if timed.evidence is None or side.left_out(key):
             continue
@@ -235,7 +240,7 @@ def _whole(side: Side) -> dict[Key, dict[str, Timed]]:
     return rows
 
 
-def _fastest_rows(base: Side, other: Side) -> list[_Fastest]:
+def _fastest_rows(base: RecordSide, other: RecordSide) -> list[_Fastest]:
     """The fastest rows of the cases on which both records have a kernel by the same name.
 
     A kernel that one record lacks says nothing of the machines.
@@ -253,17 +258,17 @@ def _fastest_rows(base: Side, other: Side) -> list[_Fastest]:
     return rows
 
 
-def _fastest_named(base: Side, other: Side, rows: Sequence[_Fastest]) -> str:
+def _fastest_named(base: RecordSide, other: RecordSide, rows: Sequence[_Fastest]) -> str:
     """`fastest that both have: flash of A, torch_cudnn of B`."""
 
-    def kernels(side: Side, fastest: Iterable[Timed]) -> str:
+    def kernels(side: RecordSide, fastest: Iterable[TimedRow]) -> str:
         return f"{', '.join(dict.fromkeys(row.key.kernel for row in fastest))} of {side.letter}"
 
     mine, its = kernels(base, (row.base for row in rows)), (row.other for row in rows)
     return f"fastest that both have: {mine}, {kernels(other, its)}"
 
 
-def _fastest(base: Side, other: Side) -> Table:
+def _fastest(base: RecordSide, other: RecordSide) -> Table:
     fields: list[Field[_Fastest]] = [
         text("case", lambda each: f"{each.place.op} {case_text(each.place)}", below=True),
         text(named(base), lambda each: _fast(each.base, each.base)),
@@ -273,6 +278,6 @@ def _fastest(base: Side, other: Side) -> Table:
     return table_of(title, fields, _fastest_rows(base, other), _FASTEST, level="details")
 
 
-def _fast(timed: Timed, base: Timed) -> str:
+def _fast(timed: TimedRow, base: TimedRow) -> str:
     rate = "" if timed.rate is None else f" {rate_text(*timed.rate)}"
     return f"{timed.key.kernel}{rate} {times(base.time_us / timed.time_us)}"

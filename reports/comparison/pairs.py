@@ -6,24 +6,30 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from kernel_workbench.reports.comparison.side import Key, Powered, Timed
+from kernel_workbench.reports.comparison.side import EnergyRow, Key, TimedRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kernel_workbench.reports.comparison.side import Side
+    from kernel_workbench.reports.comparison.side import RecordSide
     from kernel_workbench.reports.record import CaseInfo
 
-_Row = TypeVar("_Row", bound="Timed | Powered")
+_Row = TypeVar("_Row", bound="TimedRow | EnergyRow")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(Generic[_Row]):
-    """A row of the base, and the same of the other side."""
+class RowPair(Generic[_Row]):
+    """A row of the base, and the row of the other side that is compared with it.
+
+    Attributes:
+        gates: True if a loss shuts a gate. A kernel that replaced another counts only where the
+            other record has no row of the kernel that it replaced.
+    """
 
     key: Key
     base: _Row
     other: _Row
+    gates: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,66 +41,81 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs(Generic[_Row]):
-    """pairs: rows to compare; refused: both have them; unmatched: one side has them.
+class PairedRows(Generic[_Row]):
+    """The rows of two sides.
 
-    renamed: kernels of the other side that stand for one of the base, by op: the sides share no
-    kernel of the op, and either has one.
+    Attributes:
+        pairs: rows to compare.
+        refused: rows that both sides have and that don't compare.
+        unmatched: rows that one side has alone.
+        renamed: by op the base's kernel and the other side's, where each side has one kernel of
+            the op, by another name.
     """
 
-    pairs: tuple[Pair[_Row], ...]
+    pairs: tuple[RowPair[_Row], ...]
     refused: tuple[Dropped, ...]
     unmatched: tuple[Dropped, ...]
     renamed: dict[str, tuple[str, str]]
 
 
-def pair_speeds(base: Side, other: Side, *, dispatched: bool = False) -> Pairs[Timed]:
-    """The rows of two sides of speeds.
+def pair_speeds(
+    base: RecordSide, other: RecordSide, *, dispatched: bool = False
+) -> PairedRows[TimedRow]:
+    """Pair the rows of two sides of speeds.
 
-    dispatched: where either side timed one kernel of its own on a case, these are a pair, by
-    whatever names: dispatch takes another one now.
+    Args:
+        dispatched: also pair, case by case, the kernels that dispatch takes on either side where
+            a kernel that the base hasn't replaced the base's.
     """
     return _paired(base, other, base.speeds, other.speeds, dispatched=dispatched)
 
 
-def pair_energies(base: Side, other: Side) -> Pairs[Powered]:
-    """The rows of two sides of energies."""
+def pair_energies(base: RecordSide, other: RecordSide) -> PairedRows[EnergyRow]:
+    """Pair the rows of two sides of energies."""
     return _paired(base, other, base.energies, other.energies)
 
 
 def _paired(
-    base: Side,
-    other: Side,
+    base: RecordSide,
+    other: RecordSide,
     ours: Mapping[Key, _Row],
     theirs: Mapping[Key, _Row],
     *,
     dispatched: bool = False,
-) -> Pairs[_Row]:
+) -> PairedRows[_Row]:
     renamed = _renamed(ours, theirs)
-    found = {
+    named = {
         key._replace(kernel=renamed[key.op][0]) if key.op in renamed else key: row
         for key, row in theirs.items()
     }
-    pairs: list[Pair[_Row]] = []
-    refused: list[Dropped] = []
-    matches = {key: key for key in ours if key in found}
+    matches = [(key, key) for key in ours if key in named]
     if dispatched:
-        matches |= _handed_over(ours, found, base, other)
-    for key, its in matches.items():
-        reason = _refusal(ours[key], found[its], base, other)
-        named = key if key == its else key._replace(kernel=f"{key.kernel}, then {its.kernel}")
+        before, now = _dispatched(ours, base), _dispatched(named, other)
+        matches += [
+            (key, now[case])
+            for case, key in before.items()
+            if case in now and now[case] not in ours
+        ]
+    pairs: list[RowPair[_Row]] = []
+    refused: list[Dropped] = []
+    for key, its_key in matches:
+        mine, its = ours[key], named[its_key]
+        both = key
+        if key != its_key:
+            both = key._replace(kernel=f"{key.kernel}, then {its_key.kernel}")
+        reason = _refusal(mine, its, base, other)
         if reason is None:
-            pairs.append(Pair(named, ours[key], found[its]))
+            gates = its.row.gates and (key == its_key or key not in named)
+            pairs.append(RowPair(both, mine, its, gates))
         else:
-            refused.append(Dropped(named, reason))
-    taken = set(matches.values())
+            refused.append(Dropped(both, reason))
     apart, unmatched = _apart(
-        [key for key in ours if key not in matches],
-        [key for key in found if key not in taken],
+        [key for key in ours if key not in {mine for mine, _ in matches}],
+        [key for key in named if key not in {its for _, its in matches}],
         base,
         other,
     )
-    return Pairs(
+    return PairedRows(
         pairs=tuple(pairs),
         refused=(*refused, *apart),
         unmatched=unmatched,
@@ -115,26 +136,32 @@ def _renamed(ours: Iterable[Key], theirs: Iterable[Key]) -> dict[str, tuple[str,
     }
 
 
-def _handed_over(
-    ours: Mapping[Key, _Row], theirs: Mapping[Key, _Row], base: Side, other: Side
-) -> dict[Key, Key]:
-    """Keys of the base and, of the same case, the other's: either side's one kernel of its own."""
-    mine, its = _alone(ours, theirs, base), _alone(theirs, ours, other)
-    return {key: its[case] for case, key in mine.items() if case in its}
+def _dispatched(rows: Mapping[Key, _Row], side: RecordSide) -> dict[Key, Key]:
+    """Return by case, as a key without its kernel, the key of the kernel that dispatch takes.
 
-
-def _alone(keys: Iterable[Key], rest: Mapping[Key, _Row], side: Side) -> dict[Key, Key]:
-    """By case without its kernel: the one key of a kernel of the side's own that the rest lacks."""
-    own = {(each.op, each.name) for each in side.header.kernels if each.origin != "baseline"}
-    of_case: dict[Key, list[Key]] = defaultdict(list)
-    for key in keys:
-        if key not in rest and (key.op, key.kernel) in own:
-            of_case[key._replace(kernel="")].append(key)
-    return {case: found[0] for case, found in of_case.items() if len(found) == 1}
+    Dispatch takes the highest priority among the side's own kernels; no key where two have it.
+    """
+    priorities = {
+        (kernel.op, kernel.name): kernel.priority
+        for kernel in side.header.kernels
+        if kernel.origin != "baseline"
+    }
+    of_case: dict[Key, list[tuple[int, Key]]] = defaultdict(list)
+    for key, row in rows.items():
+        priority = priorities.get((key.op, key.kernel))
+        if priority is not None and row.lack(side.letter) is None:
+            of_case[key._replace(kernel="")].append((priority, key))
+    chosen = {}
+    for case, ranked in of_case.items():
+        highest = max(priority for priority, _ in ranked)
+        firsts = [key for priority, key in ranked if priority == highest]
+        if len(firsts) == 1:
+            chosen[case] = firsts[0]
+    return chosen
 
 
 def _apart(
-    ours: Iterable[Key], theirs: Iterable[Key], base: Side, other: Side
+    ours: Iterable[Key], theirs: Iterable[Key], base: RecordSide, other: RecordSide
 ) -> tuple[list[Dropped], tuple[Dropped, ...]]:
     """Rows of one side: those that the other has under another distribution or cache, and the rest.
 
@@ -166,7 +193,7 @@ def _apart(
     return differing, tuple(unmatched)
 
 
-def _refusal(ours: _Row, theirs: _Row, base: Side, other: Side) -> str | None:
+def _refusal(ours: _Row, theirs: _Row, base: RecordSide, other: RecordSide) -> str | None:
     """Why two rows of one name aren't compared."""
     differ = _inputs_differ(ours.row.case, theirs.row.case, base, other)
     if differ is not None:
@@ -196,7 +223,9 @@ def _refusal(ours: _Row, theirs: _Row, base: Side, other: Side) -> str | None:
     return None
 
 
-def _inputs_differ(ours: CaseInfo, theirs: CaseInfo, base: Side, other: Side) -> str | None:
+def _inputs_differ(
+    ours: CaseInfo, theirs: CaseInfo, base: RecordSide, other: RecordSide
+) -> str | None:
     """How two cases of one id differ; a case of an import is known by its id alone."""
     kinds = {base.figures, other.figures}
     if "imported" in kinds:

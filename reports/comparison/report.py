@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.comparison.accuracy import AccuracyChange, accuracy_part
 from kernel_workbench.reports.comparison.energy import energy_part
 from kernel_workbench.reports.comparison.generations import generations_part
-from kernel_workbench.reports.comparison.rule import Verdict
-from kernel_workbench.reports.comparison.speed import Held, hold, speed_part
+from kernel_workbench.reports.comparison.rule import SpeedVerdict
+from kernel_workbench.reports.comparison.speed import ComparedRow, hold, speed_part
 from kernel_workbench.reports.comparison.tables import named
-from kernel_workbench.reports.document.model import Document, Part
+from kernel_workbench.reports.document.model import Document, ReportPart
 from kernel_workbench.reports.phrases import count, shown
 from kernel_workbench.reports.record import RecordError
 from kernel_workbench.reports.views.run import commit_text, part_notes
@@ -20,7 +21,7 @@ from kernel_workbench.reports.views.run import commit_text, part_notes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernel_workbench.reports.comparison.side import Side
+    from kernel_workbench.reports.comparison.side import RecordSide
 
 # Of the parts' verdicts the first of these heads the report.
 _WORST = (
@@ -33,8 +34,8 @@ _WORST = (
 class Comparison:
     """What a comparison found: the parts of its report, accuracy first, and what a gate asks."""
 
-    parts: list[Part] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    parts: list[ReportPart] = field(default_factory=list)
+    held: list[ComparedRow] = field(default_factory=list)
     changes: list[AccuracyChange] = field(default_factory=list)
     compared: bool = False
 
@@ -47,8 +48,7 @@ class Comparison:
     def broken(self) -> str | None:
         """What a gate refuses, in a sentence; baselines' rows don't count."""
         slower = sum(
-            each.judgement.verdict is Verdict.SLOWER and each.pair.other.row.gates
-            for each in self.held
+            each.judgement.verdict is SpeedVerdict.SLOWER and each.pair.gates for each in self.held
         )
         worse = sum(each.kind == "LESS ACCURATE" and each.gates for each in self.changes)
         if not self.compared:
@@ -60,13 +60,13 @@ class Comparison:
         )
 
 
-def compare(sides: Sequence[Side]) -> Comparison:
+def compare(sides: Sequence[RecordSide]) -> Comparison:
     """Lay the sides beside one another. Raises RecordError where they can't be."""
     for number, side in enumerate(sides):  # A to Z, then AA, BB and so on
         side.letter = ascii_uppercase[number % 26] * (number // 26 + 1)
     _refuse(sides)
     found = Comparison()
-    speeds: list[Part] = []
+    speeds: list[ReportPart] = []
     for suite in ("accuracy", "bench", "profile"):
         group = [each for each in sides if each.suite == suite]
         if len(group) < 2:
@@ -92,9 +92,9 @@ def compare(sides: Sequence[Side]) -> Comparison:
     return found
 
 
-def _speeds(base: Side, others: Sequence[Side], found: Comparison) -> list[Part]:
+def _speeds(base: RecordSide, others: Sequence[RecordSide], found: Comparison) -> list[ReportPart]:
     """A verdict for each other side of the base's model; the rest side by side."""
-    parts: list[Part] = []
+    parts: list[ReportPart] = []
     beside: dict[str, str] = {}
     for other in others:
         reason = _no_verdict(base, other)
@@ -113,7 +113,7 @@ def _speeds(base: Side, others: Sequence[Side], found: Comparison) -> list[Part]
     return parts
 
 
-def _no_verdict(base: Side, other: Side) -> str | None:
+def _no_verdict(base: RecordSide, other: RecordSide) -> str | None:
     """Why two sides are laid side by side only; None: a verdict can be given."""
     for side in (other, base):
         if side.figures in ("predicted", "published"):
@@ -122,9 +122,9 @@ def _no_verdict(base: Side, other: Side) -> str | None:
     return None if unlike is None else f"another machine: {unlike}"
 
 
-def _refuse(sides: Sequence[Side]) -> None:
+def _refuse(sides: Sequence[RecordSide]) -> None:
     """Raise RecordError where the records have nothing that may be compared."""
-    firsts: dict[str, Side] = {}
+    firsts: dict[str, RecordSide] = {}
     for side in sides:
         if side.figures != "measured":
             continue
@@ -144,13 +144,13 @@ def _refuse(sides: Sequence[Side]) -> None:
         )
 
 
-def _head(sides: Sequence[Side], found: Comparison) -> Part:
+def _head(sides: Sequence[RecordSide], found: Comparison) -> ReportPart:
     """What is compared: the worst verdict, those of all parts, and a line for each side."""
     suites = [each.suite for each in sides]
     several = len(found.parts) > 1
     notes = [f"{each.title}: {each.verdict}" for each in found.parts if several]
     notes += [
-        f"{each.letter}, of nox -s {each.header.suite}: no other record of it to hold it against"
+        f"{each.letter}, of {each.header.suite}: no other record of it to hold it against"
         for each in sides
         if suites.count(each.suite) < 2
     ]
@@ -163,17 +163,19 @@ def _head(sides: Sequence[Side], found: Comparison) -> Part:
         for each in sides
         if each.twice
     ]
-    compiled = list(dict.fromkeys(each.path for each in sides if each.header.suite == "compile"))
+    compiled = list(
+        dict.fromkeys(str(each.path) for each in sides if each.header.suite == "compile")
+    )
     if len(compiled) > 1:
         notes.append(
-            "what changed in compiled code is told by: nox -s report -- "
-            f"{compiled[1]} --against {compiled[0]}"
+            "what changed in compiled code is told by: "
+            + this_program().command("report", [compiled[1], "--against", compiled[0]])
         )
     notes += _imported(sides)
     notes += _differing([each for each in sides if each.figures == "measured"])
     sentence = f"{count(len(sides), 'record')}, {sides[0].letter} the base"
     worst = min(found.parts, key=lambda each: _WORST.index(each.verdict))
-    return Part(
+    return ReportPart(
         "",
         worst.verdict,
         worst.tone,
@@ -185,7 +187,7 @@ def _head(sides: Sequence[Side], found: Comparison) -> Part:
     )
 
 
-def _imported(sides: Sequence[Side]) -> list[str]:
+def _imported(sides: Sequence[RecordSide]) -> list[str]:
     told = []
     for side in sides:
         if side.figures == "imported":
@@ -198,7 +200,7 @@ def _imported(sides: Sequence[Side]) -> list[str]:
     return told
 
 
-def _differing(measured: Sequence[Side]) -> list[str]:
+def _differing(measured: Sequence[RecordSide]) -> list[str]:
     """What differs in the software and the set-up of measured sides, beside the first."""
     told = []
     for side in measured[1:]:
@@ -228,8 +230,8 @@ def _differing(measured: Sequence[Side]) -> list[str]:
     return told
 
 
-def _described(side: Side) -> str:
+def _described(side: RecordSide) -> str:
     header = side.header
     commit = commit_text(header.environment)
-    suite = f", nox -s {header.suite}" if side.figures == "measured" else ""
+    suite = f", {header.suite}" if side.figures == "measured" else ""
     return f"{side.path}{suite}" + (f", commit {commit}" if commit else "")

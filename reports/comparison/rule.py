@@ -62,7 +62,7 @@ _STANDARD_ERRORS = 2.5  # 95 % of the time, from six degrees of freedom on
 _STEPS = 1.5
 
 
-class Verdict(StrEnum):
+class SpeedVerdict(StrEnum):
     """What a side is, held against the base."""
 
     FASTER = "FASTER"
@@ -125,7 +125,7 @@ class Judgement:
     reason         why it is AMBIGUOUS
     """
 
-    verdict: Verdict
+    verdict: SpeedVerdict
     change: float
     cycles_change: float | None
     confirmed: bool | None = None
@@ -258,7 +258,7 @@ def judge(
     in_cycles = None
     if base.cycles is not None and other.cycles is not None:
         in_cycles = other.cycles.centre / base.cycles.centre - 1
-    found = Judgement(verdict=Verdict.SAME, change=change, cycles_change=in_cycles)
+    found = Judgement(verdict=SpeedVerdict.SAME, change=change, cycles_change=in_cycles)
     if not (base.spread and other.spread):
         return _ambiguous(found, "a side has one figure and no spread")
     if disturbed := " and ".join(dict.fromkeys(filter(None, (base.disturbed, other.disturbed)))):
@@ -282,7 +282,7 @@ def judge(
             f"{100 * clock:+.1f} %",
         )
     return Judgement(
-        verdict=Verdict.SLOWER if slower else Verdict.FASTER,
+        verdict=SpeedVerdict.SLOWER if slower else SpeedVerdict.FASTER,
         change=change,
         cycles_change=in_cycles,
         confirmed=None if in_cycles is None else True,
@@ -332,7 +332,7 @@ def _gap(one: Interval, other: Interval) -> float:
 
 def _ambiguous(found: Judgement, reason: str) -> Judgement:
     return Judgement(
-        verdict=Verdict.AMBIGUOUS,
+        verdict=SpeedVerdict.AMBIGUOUS,
         change=found.change,
         cycles_change=found.cycles_change,
         reason=reason,

@@ -1,6 +1,6 @@
 """One side of a comparison: what is compared of a record, without its raw samples.
 
-A side of speeds is a record of bench, an import, or one GPU of a record of `nox -s compile`, whose
+A side of speeds is a record of bench, an import, or one GPU of a record of `compile`, whose
 rows are predictions. Rows are the same where op, kernel, case, cache and distribution are. Each row
 is reduced as it is read, so that no sample stays in memory, and figures that only a damaged record
 holds are None.
@@ -34,7 +34,7 @@ from kernel_workbench.reports.record import (
     read,
 )
 from kernel_workbench.reports.record.pytest_benchmark import read_import
-from kernel_workbench.reports.views.accuracy_figures import held_case
+from kernel_workbench.reports.views.accuracy import configured_case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +90,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedRow:
     """A row of speeds, without its samples. evidence: None where it has no time."""
 
     key: Key
@@ -127,7 +127,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Powered:
+class EnergyRow:
     """A row of energy, without its windows. sm_clock_mhz: the mean over them."""
 
     key: Key
@@ -152,7 +152,7 @@ class Powered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedRow:
     """A row of accuracy, of either suite: its status, and its largest error over its bound.
 
     rmse: of each output, where the record has it
@@ -166,13 +166,13 @@ class Judged:
     rmse: dict[str, float] = field(default_factory=dict)
 
 
-_Reduced = Timed | Judged | Powered
-_AnyReduced = TypeVar("_AnyReduced", Timed, Judged, Powered)
+_Reduced = TimedRow | JudgedRow | EnergyRow
+_AnyReduced = TypeVar("_AnyReduced", TimedRow, JudgedRow, EnergyRow)
 _AnyRow = TypeVar("_AnyRow", BenchRow, ProfileRow)
 
 
 @dataclass(slots=True)
-class Side:
+class RecordSide:
     """One column of a comparison; `letter` names it in tables.
 
     twice  rows that the record has more than once: the first is taken
@@ -184,9 +184,9 @@ class Side:
     machine: Machine
     problem: str | None = None
     letter: str = ""
-    speeds: dict[Key, Timed] = field(default_factory=dict)
-    judged: dict[Key, Judged] = field(default_factory=dict)
-    energies: dict[Key, Powered] = field(default_factory=dict)
+    speeds: dict[Key, TimedRow] = field(default_factory=dict)
+    judged: dict[Key, JudgedRow] = field(default_factory=dict)
+    energies: dict[Key, EnergyRow] = field(default_factory=dict)
     twice: int = 0
 
     @property
@@ -208,17 +208,17 @@ class Side:
 
     def take(self, row: _Reduced) -> None:
         """Add a row, and of a timing that was measured how right it was."""
-        if isinstance(row, Timed):
+        if isinstance(row, TimedRow):
             first = self._first(self.speeds, row)
             if first and self.figures == "measured" and row.row.status in ("timed", "wrong"):
                 told = row.row
-                self.judged[row.key] = Judged(
+                self.judged[row.key] = JudgedRow(
                     key=row.key,
                     status=told.accuracy or "not checked",
                     worst_ratio=told.worst_ratio,
                     gates=told.gates,
                 )
-        elif isinstance(row, Judged):
+        elif isinstance(row, JudgedRow):
             self._first(self.judged, row)
         else:
             self._first(self.energies, row)
@@ -229,7 +229,7 @@ class Side:
         return is_first
 
 
-def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[Side]:
+def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[RecordSide]:
     """The record's sides: one, or of predictions one for each GPU model.
 
     gpus: of predictions, only models whose name has one of these in it, in any case.
@@ -242,7 +242,7 @@ def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[Side]:
             side.take(_timed(bench))
         return [side]
     rows: list[_Reduced] = []
-    predicted: list[tuple[Machine, Timed]] = []
+    predicted: list[tuple[Machine, TimedRow]] = []
 
     def reduce(row: Row) -> None:
         if isinstance(row, BenchRow):
@@ -265,24 +265,24 @@ def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[Side]:
 
 
 def _predicted(
-    record: Record, rows: Sequence[tuple[Machine, Timed]], gpus: Sequence[str]
-) -> list[Side]:
+    record: Record, rows: Sequence[tuple[Machine, TimedRow]], gpus: Sequence[str]
+) -> list[RecordSide]:
     """A side for each GPU model that the record predicts."""
-    sides: dict[Machine, Side] = {}
+    sides: dict[Machine, RecordSide] = {}
     for machine, row in rows:
         if not gpus or any(each.lower() in machine.name.lower() for each in gpus):
             sides.setdefault(machine, _side(record, machine, "predicted")).take(row)
     if not sides:
         asked = f" for --gpu {', '.join(gpus)}" if gpus else ""
         raise RecordError(
-            f"{shown(record.path)}: a record of nox -s compile without predictions{shown(asked)}"
+            f"{shown(record.path)}: a record of compile without predictions{shown(asked)}"
         )
     return list(sides.values())
 
 
-def _side(record: Record, machine: Machine, figures: str | None = None) -> Side:
+def _side(record: Record, machine: Machine, figures: str | None = None) -> RecordSide:
     header = record.header
-    return Side(header, record.path, figures or header.figures, machine, record.problem)
+    return RecordSide(header, record.path, figures or header.figures, machine, record.problem)
 
 
 def _machine(environment: Environment) -> Machine:
@@ -295,14 +295,14 @@ def _machine(environment: Environment) -> Machine:
     )
 
 
-def _timed(row: BenchRow) -> Timed:
+def _timed(row: BenchRow) -> TimedRow:
     key = Key(row.op, row.kernel, row.case.id, row.cache, row.distribution)
     evidence = _evidence(row) if row.status == "timed" else None
     shares = ("share_of_peak", "share_of_ceiling", "share_of_clocked_peak")
-    return Timed(key, _reduced(row, *shares, samples="processes"), evidence)
+    return TimedRow(key, _reduced(row, *shares, samples="processes"), evidence)
 
 
-def _powered(row: ProfileRow) -> Powered:
+def _powered(row: ProfileRow) -> EnergyRow:
     key = Key(row.op, row.kernel, row.case.id, "", row.distribution)
     clocks = [each.sm_clock_mhz.mean for each in row.windows if each.sm_clock_mhz is not None]
     told = ("energy_j", "energy_error_j", "power_w", "joules_per_tflop")
@@ -310,13 +310,13 @@ def _powered(row: ProfileRow) -> Powered:
     if row.energy_j is not None and (kept.energy_j is None or kept.energy_j <= _LEAST_J):
         damage = {"energy_j": None, "reason": "its energy isn't a positive number"}
         kept = kept.model_copy(update=damage)
-    return Powered(key, kept, _figure(sum(clocks) / len(clocks)) if clocks else None)
+    return EnergyRow(key, kept, _figure(sum(clocks) / len(clocks)) if clocks else None)
 
 
-def _judged(row: AccuracyRow) -> Judged:
+def _judged(row: AccuracyRow) -> JudgedRow:
     ratios = [each.worst_deterministic for each in row.outputs]
-    return Judged(
-        key=Key(row.case.op, row.kernel, held_case(row), "", row.case.distribution),
+    return JudgedRow(
+        key=Key(row.case.op, row.kernel, configured_case(row), "", row.case.distribution),
         status=row.status,
         rule=row.rule,
         worst_ratio=max(

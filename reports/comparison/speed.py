@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.comparison.pairs import Pairs, pair_speeds
+from kernel_workbench.reports.comparison.pairs import PairedRows, pair_speeds
 from kernel_workbench.reports.comparison.rule import (
     EMPTY_CALLS_US,
     Judgement,
-    Verdict,
+    SpeedVerdict,
     empty_calls_apart_us,
     judge,
 )
@@ -25,42 +25,42 @@ from kernel_workbench.reports.comparison.tables import (
     weighted_total,
 )
 from kernel_workbench.reports.document.fields import number, table_of, text
-from kernel_workbench.reports.document.model import Cell, Column, Part
+from kernel_workbench.reports.document.model import Cell, Column, ReportPart
 from kernel_workbench.reports.phrases import count, figure, microseconds
 
 if TYPE_CHECKING:
-    from kernel_workbench.reports.comparison.pairs import Pair
-    from kernel_workbench.reports.comparison.side import Side, Timed
+    from kernel_workbench.reports.comparison.pairs import RowPair
+    from kernel_workbench.reports.comparison.side import RecordSide, TimedRow
     from kernel_workbench.reports.comparison.tables import Weighed
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Table, Tone
 
-_TONES: dict[Verdict, Tone] = {
-    Verdict.SLOWER: "bad",
-    Verdict.FASTER: "good",
-    Verdict.AMBIGUOUS: "doubtful",
-    Verdict.SAME: "",
+_TONES: dict[SpeedVerdict, Tone] = {
+    SpeedVerdict.SLOWER: "bad",
+    SpeedVerdict.FASTER: "good",
+    SpeedVerdict.AMBIGUOUS: "doubtful",
+    SpeedVerdict.SAME: "",
 }
 _NOTES = {
-    Verdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of nox -s bench, or "
-    "more of --against.",
-    Verdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or 0.2 us "
-    "for each kernel that a call launches; of two boards within 4 %, or 0.4 us a launch; or within "
-    "the timer's step.",
+    SpeedVerdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of bench, or more "
+    "of --against.",
+    SpeedVerdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or "
+    "0.2 us for each kernel that a call launches; of two boards within 4 %, or 0.4 us a launch; or "
+    "within the timer's step.",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ComparedRow:
     """A pair of rows, and the verdict on it."""
 
-    pair: Pair[Timed]
+    pair: RowPair[TimedRow]
     judgement: Judgement
 
     @property
     def is_unconfirmed(self) -> bool:
         """Whether it is FASTER or SLOWER by times alone."""
-        decided = self.judgement.verdict in (Verdict.SLOWER, Verdict.FASTER)
+        decided = self.judgement.verdict in (SpeedVerdict.SLOWER, SpeedVerdict.FASTER)
         return decided and self.judgement.confirmed is None
 
 
@@ -68,22 +68,22 @@ class Held:
 class Speeds:
     """The rows of one side, held against the base's."""
 
-    held: tuple[Held, ...]
-    pairs: Pairs[Timed]
+    held: tuple[ComparedRow, ...]
+    pairs: PairedRows[TimedRow]
 
-    def of(self, verdict: Verdict) -> list[Held]:
+    def of(self, verdict: SpeedVerdict) -> list[ComparedRow]:
         """The rows with this verdict, the largest change first."""
         found = [each for each in self.held if each.judgement.verdict is verdict]
         return sorted(found, key=lambda each: -abs(each.judgement.change))
 
 
-def hold(base: Side, other: Side) -> Speeds:
+def hold(base: RecordSide, other: RecordSide) -> Speeds:
     """Hold every row of `other` against the base's."""
     pairs = pair_speeds(base, other, dispatched=True)
     one_board = base.machine.is_board_of(other.machine)
     apart_us = _apart_us(base, other)
     held = [
-        Held(
+        ComparedRow(
             pair,
             judge(pair.base.known, pair.other.known, one_board=one_board, empty_calls_us=apart_us),
         )
@@ -92,15 +92,15 @@ def hold(base: Side, other: Side) -> Speeds:
     return Speeds(tuple(held), pairs)
 
 
-def speed_part(base: Side, other: Side, speeds: Speeds) -> Part:
+def speed_part(base: RecordSide, other: RecordSide, speeds: Speeds) -> ReportPart:
     """The part of a report on two records of one model."""
     rows = {verdict: speeds.of(verdict) for verdict in _TONES}
     numbers = {verdict: len(of_verdict) for verdict, of_verdict in rows.items()}
     verdict, tone = _verdict(numbers)
     sentence = (
-        f"of {count(len(speeds.held), 'row')}, {numbers[Verdict.SLOWER]:,} slower, "
-        f"{numbers[Verdict.FASTER]:,} faster, {numbers[Verdict.SAME]:,} the same, "
-        f"{numbers[Verdict.AMBIGUOUS]:,} ambiguous; {len(speeds.pairs.refused):,} refused, "
+        f"of {count(len(speeds.held), 'row')}, {numbers[SpeedVerdict.SLOWER]:,} slower, "
+        f"{numbers[SpeedVerdict.FASTER]:,} faster, {numbers[SpeedVerdict.SAME]:,} the same, "
+        f"{numbers[SpeedVerdict.AMBIGUOUS]:,} ambiguous; {len(speeds.pairs.refused):,} refused, "
         f"{len(speeds.pairs.unmatched):,} in one record alone"
     )
     tables = [
@@ -109,17 +109,22 @@ def speed_part(base: Side, other: Side, speeds: Speeds) -> Part:
         *dropped_tables(speeds.pairs),
     ]
     title = f"Speed: {other.letter} beside {base.letter}, on one model: {base.machine.name}"
-    return Part(title, verdict, tone, sentence, _notes(base, other, speeds), items=tables)
+    return ReportPart(title, verdict, tone, sentence, _notes(base, other, speeds), items=tables)
 
 
-def _verdict(numbers: dict[Verdict, int]) -> tuple[str, Tone]:
-    for each in (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.AMBIGUOUS):
+def _verdict(numbers: dict[SpeedVerdict, int]) -> tuple[str, Tone]:
+    for each in (
+        SpeedVerdict.SLOWER,
+        SpeedVerdict.FASTER,
+        SpeedVerdict.SAME,
+        SpeedVerdict.AMBIGUOUS,
+    ):
         if numbers[each]:
             return str(each), _TONES[each] or "good"
     return "NOTHING COMPARED", "doubtful"
 
 
-def _notes(base: Side, other: Side, speeds: Speeds) -> list[str]:
+def _notes(base: RecordSide, other: RecordSide, speeds: Speeds) -> list[str]:
     """What the verdicts rest on, and what of a time is the machine's."""
     notes = []
     if speeds.held:
@@ -144,6 +149,12 @@ def _notes(base: Side, other: Side, speeds: Speeds) -> list[str]:
             f"{EMPTY_CALLS_US} us of a time: so much less or more is the same"
         )
     notes += renamed_notes(base, other, speeds.pairs)
+    replaced = sum(", then " in held.pair.key.kernel for held in speeds.held)
+    if replaced:
+        notes.append(
+            f"{count(replaced, 'row')} of two kernels, `old, then new`: dispatch took the old one "
+            f"in {base.letter} and takes the new one in {other.letter}"
+        )
     unconfirmed = sum(each.is_unconfirmed for each in speeds.held)
     if unconfirmed:
         notes.append(
@@ -152,7 +163,7 @@ def _notes(base: Side, other: Side, speeds: Speeds) -> list[str]:
     return notes
 
 
-def _apart_us(base: Side, other: Side) -> float | None:
+def _apart_us(base: RecordSide, other: RecordSide) -> float | None:
     """By how much an empty call takes longer on the other's machine; None: not known.
 
     On a CPU it is no more than the noise of a call, and nothing that others have a part of.
@@ -162,7 +173,7 @@ def _apart_us(base: Side, other: Side) -> float | None:
     return empty_calls_apart_us(base.empty_call_us, other.empty_call_us)
 
 
-def _timed_by(side: Side, rows: list[Timed]) -> str:
+def _timed_by(side: RecordSide, rows: list[TimedRow]) -> str:
     """How many processes there are: samples of one aren't independent."""
     numbers = {each.known.processes for each in rows}
     least, most = min(numbers), max(numbers)
@@ -172,8 +183,10 @@ def _timed_by(side: Side, rows: list[Timed]) -> str:
     return f"{side.letter} by {many if least == most else f'{least:,} to {many}'}"
 
 
-def _table(base: Side, other: Side, rows: list[Held], verdict: Verdict) -> Table:
-    fields: list[Field[Held]] = [
+def _table(
+    base: RecordSide, other: RecordSide, rows: list[ComparedRow], verdict: SpeedVerdict
+) -> Table:
+    fields: list[Field[ComparedRow]] = [
         *name_fields(lambda each: each.pair.key),
         number(f"{base.letter} us", lambda each: each.pair.base.time_us, microseconds),
         number(f"{other.letter} us", lambda each: each.pair.other.time_us, microseconds),
@@ -191,18 +204,18 @@ def _table(base: Side, other: Side, rows: list[Held], verdict: Verdict) -> Table
         fields,
         rows,
         _NOTES.get(verdict, ""),
-        folded=verdict is Verdict.SAME,
-        least=3 if verdict is Verdict.SLOWER else 0,
+        folded=verdict is SpeedVerdict.SAME,
+        least=3 if verdict is SpeedVerdict.SLOWER else 0,
     )
 
 
-def _in_cycles(held: Held) -> Cell:
+def _in_cycles(held: ComparedRow) -> Cell:
     if held.is_unconfirmed:
         return Cell("unconfirmed", tone="doubtful")
     change = held.judgement.cycles_change
     return Cell("-") if change is None else Cell(change_text(change), change)
 
 
-def _weighed(held: Held) -> Weighed:
+def _weighed(held: ComparedRow) -> Weighed:
     key, base, other = held.pair.key, held.pair.base, held.pair.other
     return key.op, key.kernel, base.row.weight, other.row.weight, base.time_us, other.time_us

@@ -11,8 +11,8 @@ from kernel_workbench.reports.document.fields import number, table_of, text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kernel_workbench.reports.comparison.pairs import Dropped, Pairs
-    from kernel_workbench.reports.comparison.side import Key, Side
+    from kernel_workbench.reports.comparison.pairs import Dropped, PairedRows
+    from kernel_workbench.reports.comparison.side import Key, RecordSide
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Table
 
@@ -38,7 +38,7 @@ def case_text(key: Key) -> str:
     return ", ".join(told)
 
 
-def named(side: Side) -> str:
+def named(side: RecordSide) -> str:
     """The side's letter and what it is of: `B: H100 PCIe, published`."""
     model = side.machine.name.removeprefix("NVIDIA ")
     kind = "" if side.figures == "measured" else f", {side.figures}"
@@ -57,7 +57,7 @@ def rate_text(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2f} {unit}"
 
 
-def renamed_notes(base: Side, other: Side, pairs: Pairs[Any]) -> list[str]:
+def renamed_notes(base: RecordSide, other: RecordSide, pairs: PairedRows[Any]) -> list[str]:
     """Which kernels were compared though their names differ."""
     return [
         f"{op}: {its} of {other.letter} is held against {mine} of {base.letter}"
@@ -65,7 +65,7 @@ def renamed_notes(base: Side, other: Side, pairs: Pairs[Any]) -> list[str]:
     ]
 
 
-def dropped_tables(pairs: Pairs[Any], of: str = "") -> list[Table]:
+def dropped_tables(pairs: PairedRows[Any], of: str = "") -> list[Table]:
     """What isn't compared, with the reason: refused first, then what one side has alone."""
     fields: list[Field[Dropped]] = [
         *name_fields(lambda each: each.key),
@@ -78,17 +78,21 @@ def dropped_tables(pairs: Pairs[Any], of: str = "") -> list[Table]:
 
 
 def weighted_total(
-    base: Side, other: Side, rows: Iterable[Weighed], unit: str, told: Callable[[float], str]
+    base: RecordSide,
+    other: RecordSide,
+    rows: Iterable[Weighed],
+    unit: str,
+    told: Callable[[float], str],
 ) -> Table:
     """What a model's calls take of either side: of the rows that have the same weight in both."""
-    sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
+    sums: dict[tuple[str, str], _WeightedSums] = defaultdict(_WeightedSums)
     for op, kernel, weight, others, before, after in rows:
         if weight is not None and weight == others:
             total = sums[op, kernel]
             total.before += weight * before
             total.after += weight * after
             total.cases += 1
-    fields: list[Field[tuple[tuple[str, str], _Sums]]] = [
+    fields: list[Field[tuple[tuple[str, str], _WeightedSums]]] = [
         text("op", lambda each: each[0][0]),
         text("kernel", lambda each: each[0][1]),
         number("cases", lambda each: each[1].cases),
@@ -105,7 +109,7 @@ def weighted_total(
 
 
 @dataclass(slots=True)
-class _Sums:
+class _WeightedSums:
     """Of a kernel: weight times what a call takes, of either side."""
 
     before: float = 0.0

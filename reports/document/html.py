@@ -15,13 +15,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.document.model import Figure, Table
+from kernel_workbench.reports.document.model import Figure, Table, trend_heights
 from kernel_workbench.reports.phrases import LONGEST, count, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kernel_workbench.reports.document.model import Cell, Document, Kind, Part
+    from kernel_workbench.reports.document.model import Cell, Document, Kind, ReportPart
 
 _STYLE = Path(__file__).with_name("page.css")
 _SCRIPT = Path(__file__).with_name("page.js")
@@ -83,7 +83,7 @@ def _contents(document: Document) -> str:
     return f"<nav>{opened}<summary>Contents</summary><ol>{''.join(links)}</ol></details></nav>"
 
 
-def _part(part: Part, number: int) -> Iterator[str]:
+def _part(part: ReportPart, number: int) -> Iterator[str]:
     yield f'<section id="part{number}">\n'
     yield f"<h2>{escaped(part.title)}</h2>\n" if part.title else ""
     yield f'<p class="verdict"><strong class="{part.tone}">{escaped(part.verdict)}</strong> '
@@ -94,13 +94,22 @@ def _part(part: Part, number: int) -> Iterator[str]:
     if part.environment:
         facts = _facts(part.environment)
         yield f"<details><summary>Where and how it was run</summary>{facts}</details>\n"
+    tables = [item for item in part.items if isinstance(item, Table) and item.rows]
+    # A reader opens what a terminal shows by --details alone: a browser lays it out only then.
+    opened = [table for table in tables if table.level == "summary" and not table.folded]
+    opened = opened or tables[:1]
     for place, item in enumerate(part.items):
         name = f"p{number}i{place}"
         if isinstance(item, Table):
-            yield from _table(item, name) if item.rows else ()
+            yield from (
+                _table(item, name, opened=any(item is table for table in opened))
+                if item.rows
+                else ()
+            )
         else:
             yield f'<figure id="{name}"><h3>{escaped(item.title)}</h3>\n'
-            yield f'<div class="picture">{item.draw(f"p{number}f{place}-")}</div>\n'
+            about = f'tabindex="0" role="region" aria-label="{escaped(item.title)}"'
+            yield f'<div class="picture" {about}>{item.draw(f"p{number}f{place}-")}</div>\n'
             yield f"<figcaption>{escaped(item.note)}</figcaption></figure>\n"
     yield "</section>\n"
 
@@ -110,11 +119,10 @@ def _facts(facts: Sequence[tuple[str, str]]) -> str:
     return f"<dl>{''.join(pairs)}</dl>\n" if facts else ""
 
 
-def _table(table: Table, name: str) -> Iterator[str]:
+def _table(table: Table, name: str, *, opened: bool) -> Iterator[str]:
     rows = count(len(table.rows), "row")
     title = f"{escaped(table.title)} <small>{rows}</small>"
-    opened = "" if table.folded else " open"
-    yield f'<details id="{name}"{opened}><summary><h3>{title}</h3></summary>\n'
+    yield f'<details id="{name}"{" open" * opened}><summary><h3>{title}</h3></summary>\n'
     if table.note:
         yield f"<p>{escaped(table.note)}</p>\n"
     searched = ' class="searched"' if len(table.rows) >= _SEARCHED else ""
@@ -160,13 +168,11 @@ def _cell(cell: Cell | str, kind: Kind) -> str:
 
 
 def _line(trend: Sequence[float | None]) -> str:
-    """A small line, from the lowest of its values to the highest."""
-    known = [value for value in trend if value is not None and math.isfinite(value)]
-    least, span = (min(known), (max(known) - min(known)) or 1.0) if known else (0.0, 1.0)
+    """Return a small line over time, level where its values differ by little."""
     points = " ".join(
-        f"{100 * place / max(len(trend) - 1, 1):.1f},{19 - 18 * (value - least) / span:.1f}"
-        for place, value in enumerate(trend)
-        if value is not None and math.isfinite(value)
+        f"{100 * place / max(len(trend) - 1, 1):.1f},{19 - 18 * height:.1f}"
+        for place, height in enumerate(trend_heights(trend))
+        if height is not None
     )
     return (
         '<svg class="trend" viewBox="0 0 100 20" preserveAspectRatio="none" aria-hidden="true">'

@@ -16,7 +16,7 @@ from kernel_workbench.reports.phrases import cut, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kernel_workbench.reports.document.model import Document, Part
+    from kernel_workbench.reports.document.model import Document, ReportPart
 
 # An underscore inside a word, as in row_persistent, means nothing to GitHub and stays readable.
 _SPECIAL = re.compile(r"[\\`*{}\[\]<>#|~@&$!]|:(?=//)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -60,7 +60,7 @@ def render_markdown(document: Document, budget_bytes: int = 1_000_000) -> str:
     return "".join(written).encode()[: max(budget_bytes, 0)].decode(errors="ignore")
 
 
-def _head(part: Part) -> Iterator[str]:
+def _head(part: ReportPart) -> Iterator[str]:
     yield f"## {escaped(part.verdict)}: {escaped(part.sentence)}\n\n"
     for note in part.notes:
         yield f"- {escaped(note)}\n"

@@ -6,6 +6,7 @@ Texts are as the record has them: each form spells out, escapes and cuts what it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple
@@ -13,6 +14,7 @@ from typing import Literal, NamedTuple
 Tone = Literal["", "good", "bad", "doubtful", "dim", "strong"]
 Kind = Literal["text", "number", "share", "trend", "command"]
 Level = Literal["summary", "details", "page"]
+_STEADY = 0.1  # of the highest value: a line over time that moves less looks level
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReportPart:
     """A record's, or a comparison's, share of a document: the verdict, then what is behind it.
 
     title        empty of one that its document's title heads
@@ -134,4 +136,23 @@ class Document:
     """Parts, one after another, under a title."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[ReportPart]
+
+
+def trend_heights(values: Sequence[float | None]) -> list[float | None]:
+    """Return the height of each value in a line over time, 0 to 1; None where it isn't finite.
+
+    The line reaches from bottom to top only if its values differ by a tenth or more: one that
+    moves by 0.1 % is level to the eye.
+    """
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite:
+        return [None] * len(values)
+    least, most = min(finite), max(finite)
+    span = max(most - least, _STEADY * max(abs(least), abs(most))) or 1.0
+    return [
+        None
+        if value is None or not math.isfinite(value)
+        else 0.5 + (value - (least + most) / 2) / span
+        for value in values
+    ]

@@ -3,7 +3,7 @@
 // that is longer than what is shown at once a button to show it all. On a narrow screen rows are
 // cards, whose cells say their column. A command gets a button that copies it.
 const narrow = matchMedia("(max-width: 40rem)").matches;
-const AT_ONCE = 12;  // cards of a table: a row of twenty fields is half a phone's screen
+const AT_ONCE = 6;  // cards of a table: a row of twenty fields is half a phone's screen
 const natural = new Intl.Collator("en", { numeric: true });
 
 function sorted(rows, column, head, down) {
@@ -121,7 +121,12 @@ function prepare(table) {
   tell(rows.length);
 }
 
-document.querySelectorAll("table").forEach(prepare);
+// A closed table is made ready when it is first opened: a page may have 11,000 rows in one.
+for (const table of document.querySelectorAll("table")) {
+  const fold = table.closest("details");
+  if (fold.open) prepare(table);
+  else fold.addEventListener("toggle", () => prepare(table), { once: true });
+}
 
 const contents = document.querySelector("nav details");
 if (contents && narrow) contents.open = false;

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard
 from xml.etree import ElementTree as ET
 
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
@@ -70,14 +69,14 @@ _THEME = TerminalTheme(
         *((121, 170, 220), (200, 150, 210), (104, 180, 190), (226, 229, 233)),
     ],
 )
-# rich's format fetches its font from a network; a reader's own monospaced font does as well.
-_FORMAT = re.sub(r"@font-face\s*\{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
-    "Fira Code, monospace", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace"
-)
+_FONT_FACE = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 
 
 def terminal_picture(show: Callable[[Console], None], title: str) -> str:
-    """What `show` prints to a terminal, as an SVG document with no font or file from outside."""
+    """Return what `show` prints to a terminal as an SVG document.
+
+    It names a reader's own monospaced fonts in place of the font that rich's pictures fetch.
+    """
     console = Console(
         record=True,
         width=_COLUMNS,
@@ -86,7 +85,8 @@ def terminal_picture(show: Callable[[Console], None], title: str) -> str:
         color_system="truecolor",
     )
     show(console)
-    return console.export_svg(title=shown(title), theme=_THEME, code_format=_FORMAT)
+    svg = _FONT_FACE.sub("", console.export_svg(title=shown(title), theme=_THEME))
+    return svg.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
 
 
 def drawn(draw: Draw, prefix: str, about: str, *, inches: tuple[float, float]) -> str:

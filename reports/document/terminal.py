@@ -1,30 +1,33 @@
-"""A document in a terminal: verdicts, and tables that fit its width.
+"""Print a document to a terminal: verdicts, and rich's tables in the width that there is.
 
-No figure is ever cut or folded. Where a table is too wide, first its bars go, then the columns of
-the highest rank, which a line names; what is left comes as further tables with the rows' names
-again. Status words stand beside the colours, so that it reads without them. Texts are shown
-literally, never as markup.
+No figure is cut or folded. A table that is too wide loses its bars first, then the columns of the
+highest rank, which a line names; columns that still don't fit follow as a further table, with the
+rows' names again. Words say what colours say, and texts are shown literally, never as markup.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from itertools import groupby, pairwise, takewhile
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, chop_cells
+from rich.measure import Measurement
+from rich.style import Style
+from rich.table import Table as Grid
 from rich.text import Text
 
-from kernel_workbench.reports.document.model import Cell, Table
+from kernel_workbench.reports.document.model import Cell, Table, trend_heights
 from kernel_workbench.reports.phrases import count, cut, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
 
-    from kernel_workbench.reports.document.model import Column, Document, Part, Tone
+    from kernel_workbench.reports.document.model import Column, Document, ReportPart, Tone
 
 _STYLES: dict[Tone, str] = {
     "": "",
@@ -34,7 +37,7 @@ _STYLES: dict[Tone, str] = {
     "dim": "dim",
     "strong": "bold",
 }
-# Of verdicts. Exact colours, as a terminal's own white on its green may be hard to read.
+# Exact colours, as a terminal's own white on its green may be hard to read.
 _VERDICTS: dict[Tone, str] = {
     "good": "bold #ffffff on #1a7f37",
     "bad": "bold #ffffff on #b42318",
@@ -42,56 +45,56 @@ _VERDICTS: dict[Tone, str] = {
 }
 _SCREEN = 38  # lines of a report without --details
 _FEWEST = 3  # rows of a table that is cut, so that it is worth its head
-_GAP = "  "
-_INDENT = "  "
+_GAP = 2  # columns between two columns of a table, and before rows that stand under a heading
 _NAME = 19  # columns in which a folded text still reads
-_TITLE = 12  # up to which a figure's title isn't wrapped, however narrow its figures
-_HEAD = 16  # up to which one is on one line where there is room
-_TREND = (12, 60)  # columns of a line, at the least and at the most
+_TITLE = 14  # columns in which a figure's title isn't folded, however narrow its figures
+_TREND = 60  # columns of a line over time, at the most
 _SHARE = 7  # columns of a share beside its bar
 _BARS = " ▏▎▍▌▋▊▉█"
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.:-=+*#"
-_STEADY = 0.1  # of the highest value: a line that moves less looks level
 
 
 def print_document(document: Document, console: Console, *, details: bool = False) -> None:
-    """Print the document; details: all but what only a page has, and every row."""
-    tables = [
-        [
-            each
-            for each in part.items
-            if isinstance(each, Table)
-            and each.rows
-            and (each.level == "summary" or (details and each.level == "details"))
-        ]
-        for part in document.parts
-    ]
+    """Print a document.
+
+    Args:
+        document: the parts to print, one after another; the verdicts are repeated at the end.
+        console: where to print; its width decides the layout.
+        details: print every row and every table but those of level "page". False: as much of the
+            tables of level "summary" as a screen has room for, the first tables first.
+    """
     titled = len(document.parts) > 1
     heads = [_head(part, console, titled=titled, details=details) for part in document.parts]
     ends = [line for part in document.parts for line in _end(part)]
+    levels = {"summary", "details"} if details else {"summary"}
     room = _SCREEN - sum(map(len, heads)) - len(ends)
-    layouts = [[_Layout(table, console) for table in of_part] for of_part in tables]
-    every = [layout for of_part in layouts for layout in of_part]
-    if details:
-        for layout in every:
-            layout.show(len(layout.table.rows))
-    else:
-        _fit(every, room)
+    layouts = [
+        [
+            _TableLayout(item, console, None if details else max(room, 0))
+            for item in part.items
+            if isinstance(item, Table) and item.rows and item.level in levels
+        ]
+        for part in document.parts
+    ]
+    if not details:
+        _fit([layout for of_part in layouts for layout in of_part], room)
     for number, (head, of_part) in enumerate(zip(heads, layouts, strict=True)):
         lines = [Text()] * bool(number) + head
         for layout in of_part:
-            lines += layout.lines
-        lines += _closed([cut(each.table.title) for each in of_part if not each.lines], console)
+            lines += layout.lines(layout.visible)
+        lines += _hidden_tables(
+            [cut(item.table.title) for item in of_part if not item.visible], console
+        )
         for line in lines:
-            # As it is: a terminal may wrap it, and what is copied is one line.
+            # As it is: a terminal may wrap a command, and the reader still copies one line.
             console.print(line, soft_wrap=True)
     for line in ends:
         console.print(line, soft_wrap=True)
 
 
-def _closed(titles: Sequence[str], console: Console) -> list[Text]:
-    """A line that says which tables a screen has no room for."""
+def _hidden_tables(titles: Sequence[str], console: Console) -> list[Text]:
+    """Name the tables that a screen has no room for."""
     for named in range(len(titles), 0, -1):
         more = f"; {count(len(titles) - named, 'more table')}" if named < len(titles) else ""
         line = f"By --details: {'; '.join(titles[:named])}{more}"
@@ -100,13 +103,13 @@ def _closed(titles: Sequence[str], console: Console) -> list[Text]:
     return []
 
 
-def _verdict(part: Part, words: str) -> Text:
+def _verdict(part: ReportPart, sentence: str) -> Text:
     badge = f" {part.verdict} ", _VERDICTS.get(part.tone, "bold reverse")
-    return Text.assemble(badge, f" {shown(words)}")
+    return Text.assemble(badge, f" {shown(sentence)}")
 
 
-def _head(part: Part, console: Console, *, titled: bool, details: bool) -> list[Text]:
-    """The verdict, and what always stands below it."""
+def _head(part: ReportPart, console: Console, *, titled: bool, details: bool) -> list[Text]:
+    """Return the verdict, and the notes and facts below it."""
     width = console.width
     lines = _text_lines(part.title, width, "bold") if titled and part.title else []
     badge = cell_len(part.verdict) + 3
@@ -117,34 +120,39 @@ def _head(part: Part, console: Console, *, titled: bool, details: bool) -> list[
     facts = (*part.facts, *(part.environment if details else ()))
     lines += [Text()] * bool(facts)
     labels = [shown(label) for label, _ in facts]
-    widest = max(map(cell_len, labels), default=0) + len(_GAP)
+    widest = max(map(cell_len, labels), default=0) + _GAP
     for label, (_, text) in zip(labels, facts, strict=True):
         first, *others = folded(cut(text), width - widest)
-        lines.append(Text.assemble((_padded(label, widest), "dim"), first))
+        lines.append(Text.assemble((label, "dim"), " " * (widest - cell_len(label)), first))
         lines += [Text(" " * widest + line) for line in others]
     return lines
 
 
-def _end(part: Part) -> list[Text]:
+def _end(part: ReportPart) -> list[Text]:
     if not part.closing:
         return []
     record = [Text(f"record: {shown(part.record)}")] if part.record else []
     return [Text(), *record, _verdict(part, part.closing)]
 
 
-def _fit(layouts: Sequence[_Layout], room: int) -> None:
-    """Show as many rows of each table as a screen has room for, of the first tables first."""
-    room -= sum(layout.show(layout.table.least) for layout in layouts)
+def _fit(layouts: Sequence[_TableLayout], room: int) -> None:
+    """Show as many rows of each table as a screen has room for, the first tables first."""
     for layout in layouts:
-        room += len(layout.lines)
-        if not any(layout.show(rows) <= room for rows in _ends(layout.table, room)):
-            layout.show(layout.table.least)
-        room -= len(layout.lines)
+        layout.visible = min(layout.table.least, len(layout.table.rows))
+        room -= layout.height(layout.visible)
+    for layout in layouts:
+        room += layout.height(layout.visible)
+        fitting = (rows for rows in _ends(layout.table, room) if layout.height(rows) <= room)
+        layout.visible = next(fitting, layout.visible)
+        room -= layout.height(layout.visible)
 
 
 def _ends(table: Table, room: int) -> Iterator[int]:
-    """Numbers of rows after which a table may be cut, the largest first: after a group of rows."""
-    heads = [place for place, each in enumerate(table.columns) if each.group]
+    """Yield numbers of rows after which a table may be cut, the largest first.
+
+    A table with headings is cut between two headings only; a folded one is shown whole or not.
+    """
+    headings = [place for place, column in enumerate(table.columns) if column.group]
     most = min(len(table.rows), room)
     fewest = max(table.least, min(_FEWEST, len(table.rows)) - 1)
     for rows in range(most, fewest, -1):
@@ -152,212 +160,213 @@ def _ends(table: Table, room: int) -> Iterator[int]:
             yield rows
         elif not table.folded:
             above, below = table.rows[rows - 1], table.rows[rows]
-            if not heads or any(above[place] != below[place] for place in heads):
+            if not headings or any(above[place] != below[place] for place in headings):
                 yield rows
 
 
-class _Layout:
-    """A table laid out for a console. `lines` are none where it shows no row."""
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The lines of some columns of a table: their titles, and each row's."""
 
-    def __init__(self, table: Table, console: Console) -> None:
+    head: list[Text]
+    rows: list[list[Text]]
+
+
+class _TableLayout:
+    """A table laid out for a console.
+
+    Args:
+        most: rows to lay out, beside the table's `least`. None: all.
+
+    Attributes:
+        visible: the number of rows to print; 0 leaves the table out.
+    """
+
+    def __init__(self, table: Table, console: Console, most: int | None) -> None:
         self.table = table
-        self.lines: list[Text] = []
+        self._console = console
         self._width, self._ascii = console.width, console.options.ascii_only
-        self._titles = [self._plain(each.title) for each in table.columns]
+        rows = len(table.rows) if most is None else max(most, table.least)
+        self._rows = [
+            [Cell(cell) if isinstance(cell, str) else cell for cell in row]
+            for row in table.rows[:rows]
+        ]
+        self.visible = len(self._rows)
         columns = table.columns
-        self._groups = [place for place, each in enumerate(columns) if each.group]
+        self._groups = [place for place, column in enumerate(columns) if column.group]
         others = [place for place in table.places if place not in self._groups]
         self._below = [place for place in others if _is_below(columns[place])]
         self._places = [place for place in others if place not in self._below]
-        self._indent = _INDENT if self._groups else ""
-
-    def show(self, rows: int) -> int:
-        """Lay the first rows out; how many lines they take."""
-        self._bars = 6 if self._width < 110 else 10  # columns of a share's bar; 0: none
-        self._rows = [
-            [Cell(each) if isinstance(each, str) else each for each in row]
-            for row in self.table.rows[:rows]
-        ]
+        self._indent = _GAP if self._groups else 0
         self._widest = {
             place: max((cell_len(self._plain(row[place].text)) for row in self._rows), default=0)
             for place in self._places
         }
-        self.lines = [*self._all_lines()] if rows else []
-        return len(self.lines)
+        self._bars = 6 if self._width < 110 else 10  # columns of a share's bar; 0: no bar
+        blocks, self._dropped = self._fitted()
+        self._blocks = [self._block(places) for places in blocks]
+        for row, lines in zip(self._rows, self._blocks[-1].rows, strict=True):
+            for place in self._below:
+                lines += self._lines_below(row[place], columns[place])
 
-    def _all_lines(self) -> Iterator[Text]:
+    def height(self, rows: int) -> int:
+        """Return the number of lines that the first rows take."""
+        return len(self.lines(rows))
+
+    def lines(self, rows: int) -> list[Text]:
+        """Return the lines of the table's first rows, with its title; none of no rows."""
+        if not rows:
+            return []
         table, width = self.table, self._width
-        yield Text()
         *title, last = _text_lines(self._plain(table.title), width, "bold")
-        rows = count(len(table.rows), "row")
-        fits = last.cell_len + len(rows) + 2 <= width
-        yield from [*title, last.append(f": {rows}", "dim")] if fits else [*title, last, Text(rows)]
-        columns, dropped = self._fitted()
-        for number, places in enumerate(columns):
-            if number:
-                yield Text()
-            yield from self._columns(places, with_below=number == len(columns) - 1)
-        left = len(table.rows) - len(self._rows)
-        if left:
-            yield from _text_lines(f"{left:,} more not shown; --details shows them", width, "dim")
-        if dropped:
-            named = ", ".join(self._titles[place] for place in dropped)
-            yield from _text_lines(f"Left out at {width} columns: {named}", width, "dim")
-        if table.note:
-            yield from _text_lines(self._plain(table.note), width, "dim")
+        number = count(len(table.rows), "row")
+        fits = last.cell_len + len(number) + 2 <= width
+        lines = [Text(), *title]
+        lines += [last.copy().append(f": {number}", "dim")] if fits else [last, Text(number)]
+        for place, block in enumerate(self._blocks):
+            lines += [Text()] * bool(place) + block.head
+            lines += [line for row in block.rows[:rows] for line in row]
+        if rows < len(table.rows):
+            hidden = f"{len(table.rows) - rows:,} more not shown; --details shows them"
+            lines += _text_lines(hidden, width, "dim")
+        if self._dropped:
+            titles = ", ".join(self._plain(table.columns[place].title) for place in self._dropped)
+            lines += _text_lines(f"Left out at {width} columns: {titles}", width, "dim")
+        return lines + (_text_lines(self._plain(table.note), width, "dim") if table.note else [])
 
     def _fitted(self) -> tuple[list[list[int]], list[int]]:
-        """The places of the columns of each table that it takes, and those that are left out."""
-        kept = list(self._places)
+        """Return the places of each block's columns, and those of the columns left out."""
+        columns, kept = self.table.columns, list(self._places)
         while self._total(kept) > self._width:
-            ranked = [place for place in kept if self.table.columns[place].rank]
+            ranked = [place for place in kept if columns[place].rank]
             if self._bars:
                 self._bars = 0
             elif ranked:
-                kept.remove(max(ranked, key=lambda place: (self.table.columns[place].rank, place)))
+                kept.remove(max(ranked, key=lambda place: (columns[place].rank, place)))
             else:
                 break
         dropped = [place for place in self._places if place not in kept]
-        if self._total(kept) <= self._width:
-            return [kept], dropped
-        columns = self.table.columns
         names = list(takewhile(lambda place: not columns[place].is_figure, kept))
         if len(names) == len(kept) or self._total(names) > 0.7 * self._width:
             names = kept[:1]
-        others = kept[len(names) :]
-        room = max(1, self._width - self._total(names))
-        fewest = len(self._filled(others, room))
-        # As few tables as can be, and of those the ones of nearest width.
-        limits = range(1, room + 1)
-        narrowest = next(each for each in limits if len(self._filled(others, each)) == fewest)
-        return [names + part for part in self._filled(others, narrowest)], dropped
-
-    def _filled(self, places: Sequence[int], room: int) -> list[list[int]]:
-        parts: list[list[int]] = [[]]
-        used = 0
-        for place in places:
-            needed = self._least(place) + len(_GAP)
-            if parts[-1] and used + needed > room:
-                parts.append([])
-                used = 0
-            parts[-1].append(place)
-            used += needed
-        return parts
+        blocks = [list(names)]
+        for place in kept[len(names) :]:
+            if len(blocks[-1]) > len(names) and self._total([*blocks[-1], place]) > self._width:
+                blocks.append(list(names))
+            blocks[-1].append(place)
+        return blocks, dropped
 
     def _total(self, places: Sequence[int]) -> int:
-        widths = sum(map(self._least, places))
-        return len(self._indent) + widths + len(_GAP) * (len(places) - 1)
+        return self._indent + sum(map(self._least, places)) + _GAP * (len(places) - 1)
 
     def _least(self, place: int) -> int:
-        """Columns of the terminal that a column takes at the least."""
-        column, title = self.table.columns[place], self._titles[place]
+        """Return the columns of the terminal that a column takes at the least."""
+        column, widest = self.table.columns[place], self._widest[place]
         if column.kind == "trend":
-            return _TREND[0]
-        widest = self._wide(place)
-        if not column.is_figure:
-            name = max(_NAME, self._width // 3) if place == self._places[0] else _NAME
-            return max(min(name, widest), min(_NAME, cell_len(title)))
-        words = max(map(cell_len, title.split()), default=0)
-        return max(words, min(cell_len(title), _TITLE), widest)
+            return _NAME
+        if column.is_figure:
+            bar = self._bars + 1 if column.kind == "share" and self._bars else 0
+            widest = max(widest, _SHARE) + bar if bar else widest
+            return max(widest, *map(cell_len, self._title(place, widest)))
+        # A row's name, which comes first, may take a third of the width before it is folded.
+        most = max(_NAME, self._width // 3) if place == self._places[0] else _NAME
+        return min(most, max(widest, cell_len(column.title)))
 
-    def _wide(self, place: int) -> int:
-        """Columns of the widest cell, its bar included."""
-        if self.table.columns[place].kind == "share" and self._bars:
-            return self._bars + 1 + max(self._widest[place], _SHARE)
-        return self._widest[place]
+    def _title(self, place: int, width: int) -> list[str]:
+        title = self._plain(self.table.columns[place].title)
+        return folded(title, max(width, _TITLE, *map(cell_len, title.split())))
 
-    def _widths(self, places: Sequence[int]) -> dict[int, int]:
-        """Each column's width: texts and heads get what is left over, the shorter ones first."""
-        columns = self.table.columns
-        widths = {place: self._least(place) for place in places}
-        spare = self._width - self._total(places)
-        wanted = {
-            place: _TREND[1]
-            if columns[place].kind == "trend"
-            else max(cell_len(self._titles[place]), self._widest[place])
-            for place in places
-            if not columns[place].is_figure or cell_len(self._titles[place]) <= _HEAD
-        }
-        for place in sorted(wanted, key=lambda each: wanted[each]):
-            more = max(0, min(wanted[place] - widths[place], spare))
-            widths[place] += more
-            spare -= more
-        return widths
-
-    def _columns(self, places: Sequence[int], *, with_below: bool) -> Iterator[Text]:
-        columns, widths = self.table.columns, self._widths(places)
-        head = [folded(self._titles[place], widths[place]) for place in places]
-        height = max(map(len, head), default=0)
-        head = [[""] * (height - len(lines)) + lines for lines in head]
-        yield from self._row(head, ["italic"] * len(places), places, widths)
-        rule = "-" if self._ascii else "─"
-        wide = len(self._indent) + sum(widths.values()) + len(_GAP) * (len(widths) - 1)
-        yield Text(rule * min(wide, self._width), style="dim")
-        for heads, rows in groupby(self._rows, key=self._heading):
-            if heads:
-                yield from _text_lines(heads, self._width, "bold")
-            for row in rows:
-                lines = [
-                    [self._drawn(row[place], columns[place], widths[place])]
-                    if columns[place].is_figure or columns[place].kind == "trend"
-                    else folded(self._text(row[place], columns[place]), widths[place])
-                    for place in places
-                ]
-                styles = [_STYLES[row[place].tone] for place in places]
-                yield from self._row(lines, styles, places, widths)
-                for place in self._below if with_below else ():
-                    yield from self._below_row(row[place], columns[place])
-
-    def _row(
-        self,
-        cells: Sequence[Sequence[str]],
-        styles: Sequence[str],
-        places: Sequence[int],
-        widths: dict[int, int],
-    ) -> Iterator[Text]:
-        """One row of cells, each of some lines."""
-        for number in range(max(map(len, cells), default=0)):
-            line = Text(self._indent)
-            for place, lines, style in zip(places, cells, styles, strict=True):
-                text = lines[number] if number < len(lines) else ""
-                right = self.table.columns[place].is_figure
-                bar = len(text) - len(text.lstrip(_BARS[1:]))
-                at = len(line) + (widths[place] - cell_len(text) if right else 0)
-                line.append(_padded(text, widths[place], right=right), style)
-                line.stylize("cyan", at, at + bar)
-                line.append(_GAP)
+    def _block(self, places: Sequence[int]) -> _Block:
+        """Let rich lay out some columns, and give each line to its row."""
+        grid = Grid(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="italic")
+        spare = max(0, self._width - self._total(places))
+        for place in places:
+            column, least = self.table.columns[place], self._least(place)
+            if column.is_figure:
+                title = Text("\n".join(self._title(place, self._widest[place])))
+                grid.add_column(title, justify="right", no_wrap=True, min_width=least)
+                continue
+            # Names have the room that figures leave, other texts share the rest.
+            is_name = place == places[0] and column.kind == "text"
+            full = max(self._widest[place], cell_len(column.title))
+            width = min(full, least + spare) if is_name else None
+            grid.add_column(_Folded(self._plain(column.title), ""), width=width, min_width=least)
+        for number, row in enumerate(self._rows):
+            cells = [self._cell(row[place], self.table.columns[place]) for place in places]
+            grid.add_row(*cells, style=Style(meta={"row": number}))
+        width = max(self._width, self._total(places)) - self._indent
+        options = self._console.options.update(width=width)
+        block = _Block([], [[] for _ in self._rows])
+        place_of_row: int | None = None
+        for segments in self._console.render_lines(grid, options, pad=False):
+            line = Text(" " * self._indent)
+            for text, style, _ in segments:
+                place_of_row = style.meta.get("row", place_of_row) if style else place_of_row
+                line.append(text, style)
             line.rstrip()
-            yield line
+            (block.head if place_of_row is None else block.rows[place_of_row]).append(line)
+        rule = max(map(len, (*block.head, *(line for lines in block.rows for line in lines))))
+        block.head.append(Text(("-" if self._ascii else "─") * min(rule, self._width), "dim"))
+        previous = ""
+        for number, row_cells in enumerate(self._rows):
+            heading = ", ".join(filter(None, (cut(row_cells[at].text) for at in self._groups)))
+            if heading != previous:
+                block.rows[number][:0] = _text_lines(heading, self._width, "bold")
+            previous = heading
+        return block
 
-    def _below_row(self, cell: Cell, column: Column) -> Iterator[Text]:
-        if not cell.text:
-            return
-        indent = len(self._indent) + 2
-        if column.kind == "command":  # on one line, so that it can be copied
-            yield Text(" " * indent + shown(cell.text), style="cyan")
-        else:
-            text, style = self._plain(cell.text), _STYLES[cell.tone]
-            yield from _text_lines(text, self._width, style, indent=indent)
-
-    def _heading(self, row: Sequence[Cell]) -> str:
-        return ", ".join(filter(None, (cut(row[place].text) for place in self._groups)))
-
-    def _text(self, cell: Cell, column: Column) -> str:
-        """A cell's text; of a share with room for its bar."""
-        text = self._plain(cell.text)
-        if column.kind == "share" and self._bars and cell.value is not None:
-            return f"{_bar(cell.value, self._bars, plain=self._ascii)} {text:>{_SHARE}}"
-        return text
-
-    def _drawn(self, cell: Cell, column: Column, width: int) -> str:
+    def _cell(self, cell: Cell, column: Column) -> RenderableType:
+        """Return a cell as rich shows it, a share beside its bar."""
+        text, style = self._plain(cell.text), _STYLES[cell.tone]
         if column.kind == "trend" and cell.trend:
-            return _sparkline(cell.trend, width, plain=self._ascii)
-        return self._text(cell, column)
+            return _Trend(cell.trend, plain=self._ascii)
+        if not column.is_figure:
+            return _Folded(text, style)
+        if column.kind == "share" and self._bars and cell.value is not None:
+            bar = _bar(cell.value, self._bars, plain=self._ascii)
+            return Text.assemble((bar, "cyan"), " ", (f"{text:>{_SHARE}}", style))
+        return Text(text, style)
+
+    def _lines_below(self, cell: Cell, column: Column) -> list[Text]:
+        if not cell.text:
+            return []
+        indent = self._indent + 2
+        if column.kind == "command":  # on one line, so that it can be copied
+            return [Text(" " * indent + shown(cell.text), style="cyan")]
+        return _text_lines(self._plain(cell.text), self._width, _STYLES[cell.tone], indent=indent)
 
     def _plain(self, text: str) -> str:
-        """The text with its signs spelled in ASCII for a terminal that has no more."""
+        """Return the text with its signs spelled in ASCII for a terminal that has no others."""
         line = cut(text)
         return line.replace("±", "+-").replace("°C", "C") if self._ascii else line
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """A text that rich folds at spaces and at hyphens, as a case's id needs."""
+
+    text: str
+    style: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text("\n".join(folded(self.text, options.max_width)), self.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, max(cell_len(self.text), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trend:
+    """Values over time as a line of blocks, as long as there is room for."""
+
+    values: Sequence[float | None]
+    plain: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(_sparkline(self.values, options.max_width, plain=self.plain))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, min(len(self.values), _TREND))
 
 
 def _is_below(column: Column) -> bool:
@@ -365,13 +374,13 @@ def _is_below(column: Column) -> bool:
 
 
 def _text_lines(text: str, width: int, style: str = "", *, indent: int = 0) -> list[Text]:
-    """A text in as many lines as it takes, each `indent` columns in."""
+    """Return a text in as many lines as it takes, each `indent` columns in."""
     lines = folded(cut(text), width - indent)
     return [Text.assemble(" " * indent, (line, style)) for line in lines]
 
 
 def folded(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` columns: at spaces, and a case's id at its hyphens."""
+    """Fold a text into lines of at most `width` columns: at spaces and at hyphens."""
     width = max(width, 1)
     if cell_len(text) <= width:
         return [text]
@@ -386,13 +395,8 @@ def folded(text: str, width: int) -> list[str]:
     return lines
 
 
-def _padded(text: str, width: int, *, right: bool = False) -> str:
-    spaces = " " * max(0, width - cell_len(text))
-    return spaces + text if right else text + spaces
-
-
 def _bar(value: float, width: int, *, plain: bool) -> str:
-    """A bar of `width` columns for a share of 0 to 1."""
+    """Return a bar of `width` columns for a share of 0 to 1."""
     if not value > 0:
         return " " * width
     eighths = round(8 * width * min(value, 1.0))
@@ -403,26 +407,21 @@ def _bar(value: float, width: int, *, plain: bool) -> str:
 
 
 def _sparkline(values: Sequence[float | None], width: int, *, plain: bool) -> str:
-    """Means of `width` stretches of the values as blocks, the lowest of them to the highest.
+    """Return the means of `width` stretches of the values as blocks, from lowest to highest.
 
     A stretch in which nothing was read is a space.
     """
+    if not any(value is not None and math.isfinite(value) for value in values):
+        return ""
     columns = min(width, len(values))
     ends = [place * len(values) // columns for place in range(columns + 1)]
     stretches = [_mean(values[start:end]) for start, end in pairwise(ends)]
-    known = [value for value in stretches if value is not None]
-    if not known:
-        return ""
-    least = _STEADY * max(map(abs, known)) or 1.0
-    middle, span = (min(known) + max(known)) / 2, max(max(known) - min(known), least)
     blocks = _ASCII_SPARKS if plain else _SPARKS
     highest = len(blocks) - 1
-    return "".join(
-        " " if value is None else blocks[round(highest * (0.5 + (value - middle) / span))]
-        for value in stretches
-    )
+    heights = trend_heights(stretches)
+    return "".join(" " if height is None else blocks[round(highest * height)] for height in heights)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(known) / len(known) if known else None
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_workbench.reports.arguments import CommandLine, add_forms, named_forms
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.history.branch import copy_records
 from kernel_workbench.reports.history.change_points import FEWEST_RUNS
@@ -27,7 +28,7 @@ from kernel_workbench.reports.record import RecordError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernel_workbench.reports.comparison.side import Side
+    from kernel_workbench.reports.comparison.side import RecordSide
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitStatus.INCOMPLETE if all_short else ExitStatus.RIGHT
 
 
-def _runs(folders: Sequence[Path], branches: Sequence[str]) -> tuple[list[Side], list[str]]:
+def _runs(folders: Sequence[Path], branches: Sequence[str]) -> tuple[list[RecordSide], list[str]]:
     """The runs of folders and of branches, and why other files are left out."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch:
         copies = {
@@ -91,10 +92,10 @@ def _nothing(sources: Sequence[str], runs: int, left_out: Sequence[str]) -> str:
 
 def _parser() -> CommandLine:
     parser = CommandLine(
-        prog="nox -s history --",
+        prog=this_program().prefix("history"),
         description="Follow the figures of all records in folders over time, board by board: "
         "times, energies, errors over their bounds. A change has the two commits between which it "
-        "lies, and what nox -s compare says of them.",
+        "lies, and what compare says of them.",
     )
     parser.add_argument(
         "records",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from kernel_workbench.reports.comparison.side import Key, Side
+    from kernel_workbench.reports.comparison.side import Key, RecordSide
 
 # What is followed of each suite: the figure's name and unit. More of each is worse.
 FIGURES = {"bench": "time, us", "profile": "energy, J", "accuracy": "error / bound"}
@@ -30,7 +30,7 @@ _Speeds = dict[tuple[int, int], dict["Key", str]]
 _LEAST = 1e-6  # of an error over its bound: below it nothing is told
 
 
-class Line(NamedTuple):
+class SeriesKey(NamedTuple):
     """What a series is of."""
 
     suite: str
@@ -41,12 +41,12 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LevelChange:
     """A new level of a series.
 
     at       the place of its first run
     ratio    the new level over the old one
-    verdict  of `nox -s compare` on the runs before and after it
+    verdict  of `compare` on the runs before and after it
     """
 
     at: int
@@ -55,14 +55,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class FigureSeries:
     """Figures in the order of their runs, and where they change."""
 
-    line: Line
-    runs: tuple[Side, ...]
+    line: SeriesKey
+    runs: tuple[RecordSide, ...]
     values: tuple[float, ...]
     gates: bool
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
 
     @property
     def is_short(self) -> bool:
@@ -83,9 +83,9 @@ def records_in(folders: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def read_runs(paths: Iterable[Path]) -> tuple[list[Side], list[str]]:
+def read_runs(paths: Iterable[Path]) -> tuple[list[RecordSide], list[str]]:
     """The runs that measured something, the earliest first, and why other files are left out."""
-    runs: list[Side] = []
+    runs: list[RecordSide] = []
     left_out = []
     for path in paths:
         try:
@@ -97,13 +97,13 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Side], list[str]]:
     return sorted(runs, key=lambda each: each.header.started_at), left_out
 
 
-def series_of(runs: Iterable[Side]) -> list[Series]:
+def series_of(runs: Iterable[RecordSide]) -> list[FigureSeries]:
     """A series for each figure that two runs have, with its changes."""
-    lines: dict[Line, dict[int, tuple[Side, float, bool]]] = defaultdict(dict)
+    lines: dict[SeriesKey, dict[int, tuple[RecordSide, float, bool]]] = defaultdict(dict)
     for run in runs:
         for key, value, gates in _figures(run):
             board = run.machine.board or run.machine.name
-            line = Line(run.suite, run.machine.name, board, run.header.protocol, key)
+            line = SeriesKey(run.suite, run.machine.name, board, run.header.protocol, key)
             lines[line][id(run)] = run, value, gates
     made = []
     speeds: _Speeds = {}
@@ -114,11 +114,11 @@ def series_of(runs: Iterable[Side]) -> list[Series]:
         values = tuple(value for _, value, _ in points.values())
         *_, (_, _, gates) = points.values()
         changes = _changes(line, sides, values, speeds)
-        made.append(Series(line, sides, values, gates, changes))
+        made.append(FigureSeries(line, sides, values, gates, changes))
     return made
 
 
-def _figures(run: Side) -> Iterator[tuple[Key, float, bool]]:
+def _figures(run: RecordSide) -> Iterator[tuple[Key, float, bool]]:
     """The figures of a run that are numbers above zero, and whether they gate."""
     for key, timed in run.speeds.items():
         if timed.evidence is not None and timed.row.status == "timed":
@@ -133,18 +133,18 @@ def _figures(run: Side) -> Iterator[tuple[Key, float, bool]]:
 
 
 def _changes(
-    line: Line, runs: tuple[Side, ...], values: tuple[float, ...], speeds: _Speeds
-) -> tuple[Change, ...]:
+    line: SeriesKey, runs: tuple[RecordSide, ...], values: tuple[float, ...], speeds: _Speeds
+) -> tuple[LevelChange, ...]:
     places = change_points(values)
     levels = [median(values[one:other]) for one, other in pairwise([0, *places, len(values)])]
     return tuple(
-        Change(at, after / before, _verdict(line, runs[at - 1], runs[at], speeds))
+        LevelChange(at, after / before, _verdict(line, runs[at - 1], runs[at], speeds))
         for at, (before, after) in zip(places, pairwise(levels), strict=True)
     )
 
 
-def _verdict(line: Line, before: Side, after: Side, speeds: _Speeds) -> str:
-    """What `nox -s compare` says of the row in these two records."""
+def _verdict(line: SeriesKey, before: RecordSide, after: RecordSide, speeds: _Speeds) -> str:
+    """What `compare` says of the row in these two records."""
     key, (before.letter, after.letter) = line.key, "AB"
     if line.suite == "bench":
         runs = id(before), id(after)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kernel_workbench.reports.comparison.tables import case_text, change_text
 from kernel_workbench.reports.document.fields import number, of_part, table_of, text
-from kernel_workbench.reports.document.model import Cell, Column, Document, Part
+from kernel_workbench.reports.document.model import Cell, Column, Document, ReportPart
 from kernel_workbench.reports.history.change_points import FEWEST_RUNS
 from kernel_workbench.reports.history.series import FIGURES
 from kernel_workbench.reports.phrases import count, figure
@@ -15,20 +15,20 @@ from kernel_workbench.reports.views.run import commit_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kernel_workbench.reports.comparison.side import Side
+    from kernel_workbench.reports.comparison.side import RecordSide
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Tone
-    from kernel_workbench.reports.history.series import Change, Series
+    from kernel_workbench.reports.history.series import FigureSeries, LevelChange
 
-_Item = tuple["Series", "Change"]
+_Item = tuple["FigureSeries", "LevelChange"]
 _TELLING = 6  # characters at the end of a board's id
 _NOTE = (
     "A change is a level that holds for three runs or more and that noise doesn't explain; the "
-    "verdict is that of nox -s compare on the two runs between which it lies."
+    "verdict is that of compare on the two runs between which it lies."
 )
 
 
-def worse(series: Iterable[Series]) -> list[_Item]:
+def worse(series: Iterable[FigureSeries]) -> list[_Item]:
     """The series whose last change is for the worse, each with that change."""
     last = ((each, each.changes[-1]) for each in series if each.changes)
     return [(each, change) for each, change in last if change.ratio > 1]
@@ -40,7 +40,7 @@ def told_left_out(left_out: Sequence[str]) -> str:
 
 
 def document_of(
-    series: Sequence[Series], runs: Sequence[Side], left_out: Sequence[str]
+    series: Sequence[FigureSeries], runs: Sequence[RecordSide], left_out: Sequence[str]
 ) -> Document:
     """All of it. left_out: why files that were found aren't among the runs."""
     items = [(each, change) for each in series for change in each.changes]
@@ -78,17 +78,17 @@ def document_of(
     facts = [("runs", f"{dates[0]} to {dates[-1]}")] if dates else []
     closing = f"{sentence}; --details shows every series"
     return Document(
-        "History", [Part("", verdict, tone, sentence, notes, facts, tables, closing=closing)]
+        "History", [ReportPart("", verdict, tone, sentence, notes, facts, tables, closing=closing)]
     )
 
 
-def too_short(series: Sequence[Series]) -> str:
+def too_short(series: Sequence[FigureSeries]) -> str:
     """`too short to tell: 3 of 5 series`; empty where no series is too short."""
     short = sum(one.is_short for one in series)
     return f"too short to tell: {short:,} of {len(series):,} series" if short else ""
 
 
-def _verdict(series: Sequence[Series]) -> tuple[str, Tone]:
+def _verdict(series: Sequence[FigureSeries]) -> tuple[str, Tone]:
     """Return the verdict and its tone, which is good only if no series is too short to tell."""
     if all(one.is_short for one in series):
         return "TOO SHORT", "doubtful"
@@ -98,17 +98,17 @@ def _verdict(series: Sequence[Series]) -> tuple[str, Tone]:
     return "CHANGED" if changed else "STEADY", "doubtful" if too_short(series) else "good"
 
 
-def _board_and_figure(series: Series) -> str:
+def _board_and_figure(series: FigureSeries) -> str:
     line = series.line
     board = "" if line.board == line.machine else f" {line.board[-_TELLING:]}"
     return f"{line.machine}{board}, {FIGURES[line.suite]}"
 
 
-def _series_of(item: _Item) -> Series:
+def _series_of(item: _Item) -> FigureSeries:
     return item[0]
 
 
-def _names() -> list[Field[Series]]:
+def _names() -> list[Field[FigureSeries]]:
     return [
         text("board and figure", _board_and_figure, group=True),
         text("kernel", lambda each: f"{each.line.key.op} {each.line.key.kernel}"),
@@ -116,7 +116,7 @@ def _names() -> list[Field[Series]]:
     ]
 
 
-def _series_fields() -> list[Field[Series]]:
+def _series_fields() -> list[Field[FigureSeries]]:
     return [
         *_names(),
         number("runs", lambda each: len(each.values)),
@@ -146,7 +146,7 @@ def _change_fields() -> list[Field[_Item]]:
     ]
 
 
-def _between(series: Series, change: Change) -> str:
+def _between(series: FigureSeries, change: LevelChange) -> str:
     before, after = (series.runs[place].header for place in (change.at - 1, change.at))
     commits = [commit_text(each.environment) or "an unknown commit" for each in (before, after)]
     return (

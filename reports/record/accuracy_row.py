@@ -1,4 +1,4 @@
-"""A row of `nox -s accuracy`: one kernel on one case, with the errors measured."""
+"""A row of `accuracy`: one kernel on one case, with the errors measured."""
 
 from __future__ import annotations
 
@@ -70,6 +70,10 @@ class OutputError(SchemaLine):
     )
     powerless: Whole = Field(
         default=0, description="elements whose bound is so wide that it says nothing of them"
+    )
+    replayed: Whole = Field(
+        default=0,
+        description="elements whose probabilistic bound is one of replays with random roundings",
     )
     worst_emulation: Annotated[float | None, RowField(unit="1")] = Field(
         default=None,

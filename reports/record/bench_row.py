@@ -1,4 +1,4 @@
-"""A row of `nox -s bench`: a timed call.
+"""A row of `bench`: a timed call.
 
 Times are of the device unless a name says `host`; a figure that is missing is None, never zero.
 A field says here how a report shows it and how several processes' values merge (row_field.py).

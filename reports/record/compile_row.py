@@ -1,4 +1,4 @@
-"""Rows of `nox -s compile`: a jit function compiled for a generation, and a predicted time.
+"""Rows of `compile`: a jit function compiled for a generation, and a predicted time.
 
 A record names the first kind `resources`, as it did before the suite had its name.
 """

@@ -1,4 +1,4 @@
-"""A row of `nox -s profile`: NVML windows around a looped kernel.
+"""A row of `profile`: NVML windows around a looped kernel.
 
 Powers are of the board. A figure that is missing is None, and `missing` has the reason by the
 field's name: a reason code, a colon and a sentence.

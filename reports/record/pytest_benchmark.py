@@ -3,7 +3,7 @@
 It has times and no clocks, no accuracy, and no word on cache or inputs. `extra_info` may name op,
 kernel, case, cache, distribution, dtype, flops and bytes; else the op is the benchmark's group or
 file, the kernel its function and the case its parameters. A GPU is known only where `machine_info`
-names it (`gpu`, `gpu_name`, `device_name`, or `device` as `nox -s bench` has it).
+names it (`gpu`, `gpu_name`, `device_name`, or `device` as `bench` has it).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _UNKNOWN = "not said"
 _ACCURACY: dict[str, Status] = {"passed": "passed", "failed": "failed"}
 
 
-class _Read(BaseModel):
+class _ReadFile(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
-class _Stats(_Read):
+class _Stats(_ReadFile):
     """In seconds. data: a time for each round, where it was saved."""
 
     median: float = Field(gt=0)
@@ -49,7 +49,7 @@ class _Stats(_Read):
     data: tuple[float, ...] | None = None
 
 
-class _Benchmark(_Read):
+class _Benchmark(_ReadFile):
     name: str
     fullname: str = ""
     group: str | None = None
@@ -58,7 +58,7 @@ class _Benchmark(_Read):
     stats: _Stats
 
 
-class _File(_Read):
+class _File(_ReadFile):
     benchmarks: tuple[_Benchmark, ...]
     machine_info: dict[str, object] = Field(default_factory=dict)
     commit_info: dict[str, object] = Field(default_factory=dict)
@@ -148,7 +148,7 @@ def _header(file: _File) -> RunHeader:
 
 
 def _device(machine: Mapping[str, object]) -> Mapping[str, object]:
-    """What `nox -s bench` tells of its device; nothing, of a file from elsewhere."""
+    """What `bench` tells of its device; nothing, of a file from elsewhere."""
     told = machine.get("device")
     return told if isinstance(told, dict) else {}
 

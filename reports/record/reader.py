@@ -158,7 +158,7 @@ def latest(results: Path, suite: str = "") -> Path:
     except OSError as error:
         raise RecordError(f"{shown(results)}: can't be searched ({why(error)})") from error
     if newest is None:
-        raise RecordError(f"{shown(results)}: there is no record here; `nox -s accuracy` makes one")
+        raise RecordError(f"{shown(results)}: there is no record here; `accuracy` makes one")
     return newest
 
 
@@ -308,7 +308,7 @@ def chunks_of(path: Path) -> deque[bytes]:
                 size += len(chunk)
     except FileNotFoundError as error:
         raise RecordError(
-            f"{shown(path)}: there is no such file; `nox -s accuracy` makes a record"
+            f"{shown(path)}: there is no such file; `accuracy` makes a record"
         ) from error
     except (EOFError, zlib.error) as error:
         raise RecordError(

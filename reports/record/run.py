@@ -17,8 +17,8 @@ from kernel_workbench.reports.record.row_field import RowField
 
 SCHEMA_VERSION = 1
 PROTOCOL = 2
-ACCURACY_PROTOCOL = 6  # of `nox -s accuracy`: what is asked of a kernel
-BENCH_PROTOCOL = 3  # of `nox -s bench`: what it is to time a call
+ACCURACY_PROTOCOL = 6  # of `accuracy`: what is asked of a kernel
+BENCH_PROTOCOL = 3  # of `bench`: what it is to time a call
 
 
 class Environment(SchemaLine):
@@ -27,7 +27,7 @@ class Environment(SchemaLine):
     device: Literal["cpu", "cuda"] = Field(description="where kernels ran")
     device_name: str = Field(description="of the GPU, or of the CPU")
     simulated_sm: Whole | None = Field(
-        default=None, description="sm that domains were asked about, no GPU"
+        default=None, description="sm as whose kernels served cases, where no GPU is"
     )
     strict: bool | None = Field(
         default=None, description="under the interpreter: whether every access was checked"

@@ -1,4 +1,4 @@
-"""Rows of `nox -s search`, beside those of accuracy: what was found, and what was met."""
+"""Rows of `search`, beside those of accuracy: what was found, and what was met."""
 
 from __future__ import annotations
 

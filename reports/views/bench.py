@@ -1,4 +1,4 @@
-"""A record of `nox -s bench` as a document: kernels, then case by case, the fastest first.
+"""A record of `bench` as a document: kernels, then case by case, the fastest first.
 
 The columns of a row's own fields are those that its class declares. Raw samples stay in the record.
 """
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kernel_workbench.reports.document.fields import Field
-    from kernel_workbench.reports.document.model import Figure, Part, Table, Tone
+    from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
     from kernel_workbench.reports.record import Record, Roof, TimedProcess
-    from kernel_workbench.reports.views.bench_cases import CaseRows, KernelRows, Timed
+    from kernel_workbench.reports.views.bench_cases import CaseRow, CaseRows, KernelRows
 
 _CEILING = column_of(BenchRow, "share_of_ceiling").note
 _MEANS = "ratios are geometric means over a kernel's cases, shares medians"
 _STEADY = 0.005  # of the mean; at less a row's sampling ends before its time does
 
 
-def bench_part(record: Record, baseline: str | None = None) -> Part:
+def bench_part(record: Record, baseline: str | None = None) -> ReportPart:
     """The record's part of a document. Raises RecordError where no kernel is the baseline."""
     rows = record.benches
     names = sorted({row.kernel for row in rows})
@@ -222,12 +222,12 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
 
 def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
     """The rows of an op, case by case. One without a figure has its status in place of its time."""
-    names: list[Field[Timed]] = [
+    names: list[Field[CaseRow]] = [
         text("case", lambda each: short_case(each.row), group=True),
         text("kernel", lambda each: Cell(each.name, tone="strong" if each.is_best else "")),
         (column_of(BenchRow, "median_us"), _median),
     ]
-    derived: list[Field[Timed]] = [
+    derived: list[Field[CaseRow]] = [
         number(
             "±",
             lambda each: _farther_end(each.row),
@@ -249,7 +249,10 @@ def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
             rank=1,
         ),
     ]
-    samples: Field[Timed] = (Column("samples", "number", rank=11), lambda each: _samples(each.row))
+    samples: Field[CaseRow] = (
+        Column("samples", "number", rank=11),
+        lambda each: _samples(each.row),
+    )
     figures = fields_in_order(
         BenchRow,
         lambda each: each.row,
@@ -283,7 +286,7 @@ def _to_baseline(baseline: str | None) -> list[Field[Any]]:
     return [number(f"x {baseline}", lambda each: each.to_baseline, times, "times as long", rank=1)]
 
 
-def _median(each: Timed) -> Cell:
+def _median(each: CaseRow) -> Cell:
     row = each.row
     if row.status != "timed":
         return Cell(row.status, None, STATUSES[row.status])
@@ -292,7 +295,7 @@ def _median(each: Timed) -> Cell:
     return Cell(microseconds(row.median_us), row.median_us, _best(each))
 
 
-def _best(each: Timed | KernelRows) -> Tone:
+def _best(each: CaseRow | KernelRows) -> Tone:
     return "good" if each.to_best == 1 else ""
 
 

@@ -1,4 +1,4 @@
-"""The rows of a record of `nox -s bench`, case by case and kernel by kernel.
+"""The rows of a record of `bench`, case by case and kernel by kernel.
 
 Every ratio is of times: 2 took twice as long. Rows are compared where they are of one case, cache
 and distribution. A total with weights counts the cases on which each kernel of the op has a time,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class CaseRow:
     """A row with what it is next to the others of its case; None where there is no figure.
 
     name: the kernel's, with what it computes, "dx alone", where that isn't all of the op; then it
@@ -52,7 +52,7 @@ class CaseRows:
     op: str
     title: str
     weight: float | None
-    rows: tuple[Timed, ...]
+    rows: tuple[CaseRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...
         best = min(filter(None, whole), default=None)
         base = next((time_us(row) for row in rows if row.kernel == baseline), None)
         timed = [
-            Timed(
+            CaseRow(
                 row,
                 name_of(row.kernel, part[row.kernel]),
                 _over(time_us(row), best) if part[row.kernel] is None else None,
@@ -130,7 +130,7 @@ def share_of(row: BenchRow, roof: str) -> float | None:
 def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, ...]:
     """Each kernel over the cases of its op, by the geometric mean of its ratios to the best."""
     origins = {(each.op, each.name): each.origin for each in record.header.kernels}
-    rows: dict[tuple[str, str], list[Timed]] = {}
+    rows: dict[tuple[str, str], list[CaseRow]] = {}
     for case in cases:
         for each in case.rows:
             rows.setdefault((case.op, each.row.kernel), []).append(each)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
     from kernel_workbench.reports.record import Record, Roof
-    from kernel_workbench.reports.views.bench_cases import CaseRows, Timed
+    from kernel_workbench.reports.views.bench_cases import CaseRow, CaseRows
 
 MOST_POINTS = 1500  # a picture of more is slow to show, and no clearer
 MOST_CASES = 40
@@ -178,7 +178,7 @@ def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
     return tuple(found)
 
 
-def _share(each: Timed, roof: str) -> float:
+def _share(each: CaseRow, roof: str) -> float:
     """The share of a row, for a picture: 0 where there is none that can be drawn."""
     value = share_of(each.row, roof)
     return value if drawable(value, most=100) else 0.0

@@ -1,4 +1,4 @@
-"""A record of `nox -s compile` as a part of a document: what broke, kernels, and what changed.
+"""A record of `compile` as a part of a document: what broke, kernels, and what changed.
 
 Each field of a row is named once, as a column beside what its cell shows.
 """
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kernel_workbench.reports.document.fields import Field
-    from kernel_workbench.reports.document.model import Level, Part, Table, Tone
+    from kernel_workbench.reports.document.model import Level, ReportPart, Table, Tone
     from kernel_workbench.reports.record import Record
-    from kernel_workbench.reports.views.compile_changes import Change, Changes
+    from kernel_workbench.reports.views.compile_changes import CodeChange, CodeChanges
     from kernel_workbench.reports.views.compile_figures import Variant
 
 _Item = TypeVar("_Item")
@@ -46,7 +46,7 @@ class _Break(NamedTuple):
     instruction: str
 
 
-def compile_part(record: Record, against: Record | None = None) -> Part:
+def compile_part(record: Record, against: Record | None = None) -> ReportPart:
     """The record's part of a document; against: with what changed since that record."""
     verdict = verdict_of(record)
     changes = None if against is None else changes_between(against, record)
@@ -269,8 +269,8 @@ _PREDICTION: list[Field[PredictionRow]] = [
 ]
 
 
-def _change_tables(found: Changes) -> Iterator[Table]:
-    kinds: dict[str, list[Change]] = defaultdict(list)
+def _change_tables(found: CodeChanges) -> Iterator[Table]:
+    kinds: dict[str, list[CodeChange]] = defaultdict(list)
     for each in found.changes:
         kinds[each.kind].append(each)
     kind, *others = map(_of_first, _CHANGE)
@@ -290,7 +290,7 @@ def _change_tables(found: Changes) -> Iterator[Table]:
     yield table_of("Variants of one record alone", of_one, only)
 
 
-_CHANGE: list[Field[Change]] = [
+_CHANGE: list[Field[CodeChange]] = [
     text("change", lambda each: Cell(each.kind, tone="bad" if each.kind in WORSE else "good")),
     text("kernel", lambda each: " ".join(each.variant[:2])),
     text("variant", lambda each: short_label(*each.variant[2:])),

@@ -41,7 +41,7 @@ _CODE = 0.10  # of the code's size
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CodeChange:
     """One change of one variant on one generation. size: how much, for the order."""
 
     kind: str
@@ -53,26 +53,26 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class CodeChanges:
     """All that changed; variants that only one of the records has, on so many generations.
 
     compared: rows that both have; tools: versions that differ, as (name, before, after).
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[CodeChange, ...]
     compared: int
     new: dict[Variant, int]
     gone: dict[Variant, int]
     tools: tuple[tuple[str, str, str], ...]
 
 
-def changes_between(before: Record, after: Record) -> Changes:
+def changes_between(before: Record, after: Record) -> CodeChanges:
     """What `after` has otherwise than `before`."""
     old = {(variant_of(row), row.sm): row for row in before.compiled}
     new = {(variant_of(row), row.sm): row for row in after.compiled}
     both = [key for key in new if key in old]
     found = [
-        Change(kind, variant, sm, then, now, size)
+        CodeChange(kind, variant, sm, then, now, size)
         for variant, sm in both
         for kind, then, now, size in _of_rows(old[variant, sm], new[variant, sm])
     ]
@@ -80,7 +80,7 @@ def changes_between(before: Record, after: Record) -> Changes:
     # A generation that one of the records left out isn't news of its variants.
     shared = {sm for _, sm in old} & {sm for _, sm in new}
     had, has = tools_of(before), tools_of(after)
-    return Changes(
+    return CodeChanges(
         changes=tuple(found),
         compared=len(both),
         new=Counter(variant for variant, sm in new.keys() - old.keys() if sm in shared),

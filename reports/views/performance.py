@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kernel_workbench.reports.document.fields import Field
-    from kernel_workbench.reports.document.model import Figure, Part, Table, Tone
+    from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
     from kernel_workbench.reports.record import BenchRow, ProfileRow, Record, Roof
 
 Value = TypeVar("Value")
@@ -82,7 +82,7 @@ def part_of(
     how: str,
     notes: Iterable[str],
     items: Iterable[Table | Figure],
-) -> Part:
+) -> ReportPart:
     """The record's part of a document.
 
     tried, found, how: `407 rows (26 kernels)`, `361 timed, 46 refused`, `in 6 min 41 s`
@@ -194,7 +194,7 @@ def reasons_tables(reasons: Sequence[NoFigure]) -> tuple[Table, Table]:
     others = [each for each in reasons if not each.fails]
     return (
         table_of("Failed", fields, gating, least=10),
-        table_of("Without a figure, not gating", fields, others, folded=True),
+        table_of("Without a figure, which doesn't fail the run", fields, others, folded=True),
     )
 
 

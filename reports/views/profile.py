@@ -1,4 +1,4 @@
-"""A record of `nox -s profile` as a document: energy, power and clocks, and what held them down.
+"""A record of `profile` as a document: energy, power and clocks, and what held them down.
 
 Rows of a case stand together. What isn't a steady state, or couldn't be read, is told with its
 reason. Powers and energies are of the whole board, idle power included unless a name says net.
@@ -35,8 +35,8 @@ from kernel_workbench.reports.views.performance import (
 )
 from kernel_workbench.reports.views.profile_codes import meaning
 from kernel_workbench.reports.views.profile_energies import (
-    Held,
-    Missing,
+    MissingFigures,
+    ThrottleReason,
     Total,
     beside,
     cases_of,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kernel_workbench.reports.document.fields import Field
-    from kernel_workbench.reports.document.model import Figure, Part, Table, Tone
+    from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
     from kernel_workbench.reports.record import Record, Spread
 
 
@@ -90,7 +90,7 @@ class _Numbered(NamedTuple):
     window: Window
 
 
-class _Line(NamedTuple):
+class _QuantityLine(NamedTuple):
     """A quantity of a window over time."""
 
     row: ProfileRow
@@ -105,7 +105,7 @@ class _Line(NamedTuple):
         return [value for value in self.values if value is not None]
 
 
-def profile_part(record: Record) -> Part:
+def profile_part(record: Record) -> ReportPart:
     """The record's part of a document."""
     rows = record.profiles
     kernels = count(len({(row.op, row.kernel) for row in rows}), "kernel")
@@ -314,7 +314,7 @@ def _beside(record: Record) -> Table:
 
 
 def _held(record: Record) -> Table:
-    fields: list[Field[tuple[ProfileRow, Held]]] = [
+    fields: list[Field[tuple[ProfileRow, ThrottleReason]]] = [
         *_NAMES,
         text("reason", lambda each: each[1].reason),
         number("time", lambda each: each[1].seconds, duration),
@@ -350,7 +350,7 @@ def _validity(record: Record) -> Table:
 
 
 def _missing(record: Record) -> Table:
-    fields: list[Field[Missing]] = [
+    fields: list[Field[MissingFigures]] = [
         text("figures", lambda each: ", ".join(each.fields)),
         number("rows", lambda each: each.rows),
         text("reason", lambda each: each.reason),
@@ -361,7 +361,7 @@ def _missing(record: Record) -> Table:
 
 def _over_time(record: Record) -> Table:
     """The lines of the rows whose timelines are drawn in a page."""
-    fields: list[Field[_Line]] = [
+    fields: list[Field[_QuantityLine]] = [
         *_NAMES,
         text("trial", lambda each: f"trial {each.trial} of {len(each.row.windows)}", group=True),
         text("quantity", lambda each: each.name),
@@ -374,7 +374,7 @@ def _over_time(record: Record) -> Table:
         text("unit", lambda each: each.unit),
     ]
     lines = [
-        _Line(row, found[0], name, unit, getattr(found[1], field))
+        _QuantityLine(row, found[0], name, unit, getattr(found[1], field))
         for row in drawn_rows(record)
         if (found := timeline_of(row)) is not None
         for name, field, unit in QUANTITIES

@@ -1,4 +1,4 @@
-"""What follows from the rows of `nox -s profile`: cases, weighted totals, what held clocks down."""
+"""What follows from the rows of `profile`: cases, weighted totals, what held clocks down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_OF_WINDOW = 1.01  # that a time within it can come to
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ThrottleReason:
     """What held clocks down in a row's windows: seconds by the counters, and the share polled."""
 
     reason: str
@@ -27,7 +27,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingFigures:
     """Figures that rows lack, for one reason."""
 
     fields: tuple[str, ...]
@@ -167,7 +167,7 @@ def _of_window(share: float) -> float:
     return 1.0 if 1.0 < share <= _MOST_OF_WINDOW else share
 
 
-def held_by(row: ProfileRow) -> tuple[Held, ...]:
+def held_by(row: ProfileRow) -> tuple[ThrottleReason, ...]:
     """Throttle reasons over all trials, the longest first; those never seen are left out."""
     names = dict.fromkeys(
         name
@@ -184,7 +184,7 @@ def held_by(row: ProfileRow) -> tuple[Held, ...]:
         ]
         seconds = sum(window.reasons_s[name] for window in counted) if counted else None
         total = sum(window.duration_s for window in counted)
-        held = Held(
+        held = ThrottleReason(
             reason=name,
             seconds=seconds,
             share=None if seconds is None or not total > 0 else _of_window(seconds / total),
@@ -203,7 +203,7 @@ def codes_of(row: ProfileRow) -> tuple[str, ...]:
     )
 
 
-def missing_of(record: Record) -> tuple[Missing, ...]:
+def missing_of(record: Record) -> tuple[MissingFigures, ...]:
     """Figures that rows lack, those that the same rows lack for the same reason together."""
     lacking: dict[tuple[str, str], list[int]] = {}
     for number, row in enumerate(record.profiles):
@@ -215,6 +215,6 @@ def missing_of(record: Record) -> tuple[Missing, ...]:
     for (field, reason), numbers in lacking.items():
         together.setdefault((reason, tuple(numbers)), []).append(field)
     return tuple(
-        Missing(tuple(fields), reason, len(numbers), record.profiles[numbers[0]])
+        MissingFigures(tuple(fields), reason, len(numbers), record.profiles[numbers[0]])
         for (reason, numbers), fields in together.items()
     )

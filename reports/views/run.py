@@ -6,7 +6,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.document.model import Part
+from kernel_workbench.reports.commands import program_of
+from kernel_workbench.reports.document.model import ReportPart
 from kernel_workbench.reports.phrases import count, duration
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def record_part(
     facts: Sequence[tuple[str, str]],
     items: Iterable[Table | Figure],
     needed: Collection[str] = ("device",),
-) -> Part:
+) -> ReportPart:
     """The record's part of a document.
 
     verdict  with its tone, and the sentence that follows it
@@ -38,7 +39,7 @@ def record_part(
     needed   labels of the facts that are always shown
     """
     word, tone, sentence = verdict
-    return Part(
+    return ReportPart(
         title=f"{suite}: {record.path.name}",
         verdict=word,
         tone=tone,
@@ -63,11 +64,8 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
     """What was run and where, as (label, text), a figure that is missing left out."""
     header, machine = record.header, record.header.environment
     if machine.device == "cpu":
-        asked = (
-            ""
-            if machine.simulated_sm is None
-            else f", domains asked about sm {machine.simulated_sm}"
-        )
+        sm = machine.simulated_sm
+        asked = "" if sm is None else f"; kernels serve the cases that they serve on sm {sm}"
         but_for = f" but for {', '.join(machine.unchecked)}" if machine.unchecked else ""
         checked = {True: f" (strict{but_for})", False: " (not strict)", None: ""}[machine.strict]
         device = f"no GPU: Triton interpreter{checked}{asked}"
@@ -102,14 +100,8 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
 def _look_closer(record: Record) -> str:
     """What a terminal's last line tells of a run: the command that shows all of it."""
     path = shlex.quote(str(record.path))
-    return f"to look closer: {nox_of(record.header)} -s report -- --details {path}"
-
-
-def nox_of(header: RunHeader) -> str:
-    """How the run's user called nox: `nox`, `.venv/bin/nox -f PATH` or `python -m nox`."""
-    program = header.command.partition(" -s ")[0]
-    # A figure of others has another command.
-    return program if any(word.endswith("nox") for word in program.split(" ")) else "nox"
+    program = program_of(record.header.command, record.header.suite)
+    return f"to look closer: {program.prefix('report')} --details {path}"
 
 
 def commit_text(machine: Environment) -> str:

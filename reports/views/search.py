@@ -1,4 +1,4 @@
-"""A record of `nox -s search` as a part of a document.
+"""A record of `search` as a part of a document.
 
 What was found comes first: of each find what the case needs, what else fails, and the command that
 runs it. Which pairs of levels no case met stands behind it.
@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernel_workbench.reports.commands import program_of
 from kernel_workbench.reports.document.fields import number, table_of, text
 from kernel_workbench.reports.phrases import (
     VALUES_NOT_FINITE,
@@ -25,7 +26,6 @@ from kernel_workbench.reports.views.coverage import share_met, unmet_pairs
 from kernel_workbench.reports.views.row_columns import fields_in_order
 from kernel_workbench.reports.views.run import (
     environment_lines,
-    nox_of,
     record_part,
     total_duration,
 )
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kernel_workbench.reports.document.fields import Field
-    from kernel_workbench.reports.document.model import Part, Table, Tone
+    from kernel_workbench.reports.document.model import ReportPart, Table, Tone
     from kernel_workbench.reports.record import AccuracyRow, CoverageRow, Record
 
 _TONES: dict[str, Tone] = {"FOUND": "bad", "NOTHING FOUND": "good", "NOTHING RAN": "doubtful"}
 
 
-def search_part(record: Record) -> Part:
+def search_part(record: Record) -> ReportPart:
     """The record's part of a document."""
     finds = distinct(record.finds)
     tried = [row for row in record.rows if row.status != "refused"]
@@ -56,7 +56,9 @@ def search_part(record: Record) -> Part:
         f"{total_duration(record)}"
     )
     path = shlex.quote(str(record.path))
-    command_less_record = record.header.finds_command or f"{nox_of(record.header)} -s accuracy --"
+    command_less_record = record.header.finds_command or program_of(
+        record.header.command, "search"
+    ).prefix("accuracy")
     again = f"; all of them again: {command_less_record} --cases={path}"
     return record_part(
         record,
@@ -165,7 +167,7 @@ def _confirmed(find: FindRow) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class _SearchedKernel:
     """A kernel's rows that ran, and what they met."""
 
     op: str
@@ -203,7 +205,7 @@ class _Kernel:
         return share_met(self.coverage)
 
 
-def _kernels(record: Record) -> list[_Kernel]:
+def _kernels(record: Record) -> list[_SearchedKernel]:
     rows: dict[tuple[str, str], list[AccuracyRow]] = defaultdict(list)
     for row in record.rows:
         if row.status != "refused":
@@ -211,4 +213,4 @@ def _kernels(record: Record) -> list[_Kernel]:
     met: dict[tuple[str, str], list[CoverageRow]] = defaultdict(list)
     for each in record.coverage:
         met[each.op, each.kernel].append(each)
-    return [_Kernel(*name, own, met[name]) for name, own in rows.items()]
+    return [_SearchedKernel(*name, own, met[name]) for name, own in rows.items()]

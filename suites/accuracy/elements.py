@@ -197,15 +197,19 @@ class _Chunk:
     @property
     def left(self) -> Tensor:
         """Elements that were never written."""
-        sentinel = abs(torch.tensor(held(SENTINEL, self.dtype)).to(self.got.dtype).item())
-        left = self.got.isnan() & (self.twice.abs() == sentinel)
+        if not self.dtype.is_floating_point:
+            first, second = (held(value, self.dtype) for value in (math.nan, SENTINEL))
+            left = (self.got == first) & (self.twice == second)
+        else:
+            sentinel = abs(torch.tensor(held(SENTINEL, self.dtype)).to(self.got.dtype).item())
+            left = self.got.isnan() & (self.twice.abs() == sentinel)
         return left & (self.limit != math.inf)
 
     @property
     def wild(self) -> Tensor:
         """Elements that are finite where they mustn't be, or the reverse."""
         exact, limit, wide = self.exact, self.limit, self.got.double()
-        largest = torch.finfo(self.dtype).max
+        largest = torch.finfo(self.dtype).max if self.dtype.is_floating_point else math.inf
         overflows = (exact.abs() + limit >= largest) & wide.isinf() & (wide.sign() == exact.sign())
         infinite = exact.isinf() & ((wide == exact) | (wide.isnan() & (limit != 0)))
         right = torch.where(
@@ -236,7 +240,7 @@ class _Chunk:
 
     def _distance(self, wide: Tensor) -> Tensor:
         """Of what a kernel left, `wide`, to the truth."""
-        if self.dtype.itemsize > 1:
+        if self.dtype.itemsize > 1 or not self.dtype.is_floating_point:
             return (wide - self.exact).abs()
         numbers, edges = _codes(self.dtype, wide.device)
         at = torch.searchsorted(numbers, wide.nan_to_num().clamp(numbers[0], numbers[-1]))
@@ -360,7 +364,9 @@ def _histogram(ulps: Tensor, compared: Tensor) -> Tensor:
 
 
 def _ulp(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """The spacing of `dtype` at each element of `exact`."""
+    """The spacing of `dtype` at each element of `exact`; of whole numbers 1."""
+    if not dtype.is_floating_point:
+        return torch.ones_like(exact)
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(exact.abs().clamp(min=info.smallest_normal, max=info.max))
     return torch.ldexp(torch.full_like(exact, info.eps), exponent - 1)

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from kernel_workbench.oracles.cases.factors import levels_of
 from kernel_workbench.oracles.op import Case, Op
 
-QUICK = 15  # cases of a kernel in a quick run
 _ORDERED = 64  # cases that are chosen one by one
 _ROUNDS = 2  # how often each level is met before the list's own order goes on
 _LIMITED = frozenset({"nan", "inf"})  # words of distributions whose rows tell of little else

@@ -1,4 +1,4 @@
-"""Memory that a judge frees stays its own: new pages cost more than the arithmetic on them."""
+"""Keep the memory that a judge frees: new pages cost more than the arithmetic on them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LARGEST = 1 << 25  # bytes; a larger tensor has pages of its own, which go back
 
 
 def keep_freed_pages() -> None:
-    """Have glibc keep what this process frees, for its next tensors; elsewhere nothing changes.
+    """Let glibc keep the memory that this process frees for its next tensors.
 
-    By default a large tensor takes new pages each time, which the kernel fills with zeros:
-    docs/measured.md, What derived bounds cost.
+    By default a large tensor takes new pages each time, which the operating system fills with zeros
+    (docs/measured.md, The suite's own cost). Other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,4 +1,4 @@
-"""`nox -s accuracy`: which pairs are tried, where kernels are called, and what a verdict means."""
+"""`accuracy`: which pairs are tried, where kernels are called, and what a verdict means."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from kernel_workbench.reports.record import (
     KernelInfo,
     Row,
 )
-from kernel_workbench.reports.views.accuracy_verdict import served
+from kernel_workbench.reports.views.accuracy import served
 from kernel_workbench.suites.accuracy.coverage import (
     MOST_BYTES_IN_REACH,
     coverage_rows,
     is_in_reach,
 )
-from kernel_workbench.suites.accuracy.order import QUICK, by_early_death
+from kernel_workbench.suites.accuracy.order import by_early_death
 from kernel_workbench.suites.accuracy.own_cases import own_cases
 from kernel_workbench.suites.accuracy.pages import keep_freed_pages
+from kernel_workbench.suites.accuracy.quick_cases import MOST_CASES, quick_cases
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.interpreter import repairs
 from kernel_workbench.suites.run import shards
@@ -187,10 +188,12 @@ class Accuracy(VerdictSuite):
         self.judge = self.run_of(FURTHER, every_configuration=every, signs=options.signs)
         self.judge.tells_configurations = options.every_configuration
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
+        if options.quick:
+            self.cases = self._quick_cases(kernels)
         if options.known:
             lines = Path(options.known).read_text().splitlines()
             self.own_cases = tuple(case_of(json.loads(each)) for each in lines)
-        elif not options.case and not options.cases:
+        elif not options.case and not options.cases and not options.quick:
             self.own_cases = self._own_cases(kernels)
         self.cases += self.own_cases
         if not options.case and not options.cases:
@@ -208,8 +211,6 @@ class Accuracy(VerdictSuite):
             for each in alike
             if each.op.name == case.op and self._is_asked(each, case)
         ]
-        if options.quick:
-            pairs = self._quick(pairs)
         for kernel in self.kernels:
             of_kernel = (case for other, case in pairs if other is kernel and self._is_mine(case))
             self.judge.learn(kernel, of_kernel)
@@ -233,16 +234,20 @@ class Accuracy(VerdictSuite):
             ordered += [case for case in mine if case in refused]
         return tuple(ordered)
 
-    def _quick(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """Return each kernel's first pairs, of those that it serves."""
-        counts: Counter[tuple[str, str]] = Counter()
-        kept = []
-        for kernel, case in pairs:
-            key = kernel.op.name, kernel.name
-            if counts[key] < QUICK and self.judge.refusal(kernel, case) is None:
-                counts[key] += 1
-                kept.append((kernel, case))
-        return kept
+    def _quick_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
+        """Return a few cases of each op that a kernel serves; of none, cases of its own domain."""
+        chosen: list[Case] = []
+        for name, op in {kernel.op.name: kernel.op for kernel in kernels}.items():
+            own = [kernel for kernel in kernels if kernel.op.name == name]
+            listed = [case for case in self.cases if case.op == name]
+            for kernel in own:
+                self.judge.learn(kernel, listed)
+
+            def serves(case: Case, own: Sequence[Kernel] = own) -> bool:
+                return any(self.judge.refusal(kernel, case) is None for kernel in own)
+
+            chosen += quick_cases(op, listed, serves) or self._own_cases(own)[:MOST_CASES]
+        return tuple(chosen)
 
     def _is_mine(self, case: Case) -> bool:
         """Return whether this process tries the case."""

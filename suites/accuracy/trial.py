@@ -213,7 +213,7 @@ class Trial:
         )
         if not all(bool(elements.any()) for elements in needed):
             return None
-        words = sorted(self.known.case.options)
+        words = sorted(self.known.case.features)
         pairs = tuple(combinations(words, 2))
 
         def unasked(question: str) -> set[object]:

@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING, Literal
 from kernel_workbench.oracles.op import Bound, Numerics, Outputs
 from kernel_workbench.reports.record import OutputError, Rule
 from kernel_workbench.suites.accuracy.elements import Element, Findings, Output, extent
-from kernel_workbench.suites.interpreter.strict import masked_lanes
 from kernel_workbench.suites.sandbox.call import Call
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kernel_workbench.suites.accuracy.blocks import Block
 
 _OF_VALUES: tuple[Rule, ...] = (
@@ -101,8 +102,8 @@ def judge(
         emulated = None if emulation is None else emulation.get(name)
         again, bound = second.outputs[name], bounds[name]
         plain = () if emulated is None else (emulated,)
-        found = Findings.of(Output(name, made, again, exact, bound, plain))
-        failure = _failure(found)
+        output = Output(name, made, again, exact, bound, plain)
+        found, failure = _of_indices(output) if bound.chosen is not None else _of_values(output)
         if failure is not None and failure[0] == "emulation":
             found = _in_other_orders(found, other_orders())
             failure = _failure(found)
@@ -118,6 +119,40 @@ def judge(
         failures.append(("workspace", _took(taken, declared_bytes)))
     first_rule, why = failures[0] if failures else (None, None)
     return Verdict(first_rule, why, tuple(errors))
+
+
+def _of_values(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
+    """Measure an output, and name the rule that it breaks."""
+    found = Findings.of(output)
+    return found, _failure(found)
+
+
+def _of_indices(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
+    """Judge indices by the numbers that they choose; both calls', where they differ."""
+    chosen = output.bound.chosen
+    assert chosen is not None
+    found = Findings.of(output)
+    if found.kinds[_UNWRITTEN].exists:
+        return found, _failure(found)
+    differing, failure = found.kinds[_DIFFERING], None
+    calls = (output.first, output.second) if differing.exists else (output.first,)
+    for number, got in enumerate(calls):
+        values, expected, limit = chosen.judged(got)
+        numbers = Output(output.name, values, values, expected, Bound(limit, None))
+        of_call = Findings.of(numbers)
+        if number == 0:
+            found = of_call
+            found.kinds[_DIFFERING] = differing
+        at_second = " at the second call" if number else ""
+        wrong = chosen.wrong(got)
+        failure = _failure(of_call)
+        if wrong is not None:
+            failure = "deterministic bound", f"{output.name}{wrong}{at_second}"
+        elif failure is not None:
+            failure = failure[0], f"{failure[1]}; numbers at its indices are compared{at_second}"
+        if failure is not None:
+            break
+    return found, failure
 
 
 def _in_other_orders(findings: Findings, emulations: Iterable[Outputs]) -> Findings:
@@ -136,6 +171,9 @@ def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Ver
     """`verdict`, or that it comes of these loads, where it isn't so if their lanes read zeros."""
     if verdict.rule not in _OF_VALUES or not loads:
         return verdict
+    # It imports triton, which the judge of a user's own test does without.
+    from kernel_workbench.suites.interpreter.strict import masked_lanes  # noqa: PLC0415
+
     other = on_zeros()
     finite = verdict.rule == "non-finite values" and other.rule != verdict.rule
     if other.rule is not None and not finite:  # something else is wrong, and these may not be
@@ -196,7 +234,12 @@ def _measured(found: Findings) -> OutputError:
         elements=found.output.first.numel(),
         unjudged=found.unjudged,
         powerless=found.powerless,
+        replayed=_count(found.output.bound.replayed),
     )
+
+
+def _count(mask: Tensor | None) -> int:
+    return 0 if mask is None else int(mask.count_nonzero())
 
 
 def _failure(found: Findings) -> tuple[Rule, str] | None:
@@ -216,6 +259,8 @@ def _failure(found: Findings) -> tuple[Rule, str] | None:
         return "deterministic bound", f"{output.name}{worst.text}, {excess}{more}"
     if output.bound.probabilistic is not None and not likely.badness <= 1.0:
         excess = f"{likely.badness:.3g} times the probabilistic bound {likely.likely:.3g}"
+        if output.bound.replayed is not None and bool(output.bound.replayed[likely.place]):
+            excess += ", which is one of replays with random roundings"
         more = extent(output, "unlikely", "are beyond it")
         return "probabilistic bound", f"{output.name}{likely.text}, {excess}{more}"
     if found.block is not None and not found.block.ratio <= 1.0:

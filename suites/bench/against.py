@@ -1,4 +1,4 @@
-"""`nox -s bench -- --against REF`: two versions of the kernels, timed in turn on the same GPU.
+"""`bench --against REF`: two versions of the kernels, timed in turn on the same GPU.
 
 Side A is the ref's tree, or an older kernel file; side B this tree as it is, with what isn't
 committed. Processes run in the order A B B A, --rounds times, so that a drift of the machine that
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.comparison.__main__ import main as compare
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.record import RecordError
@@ -23,8 +24,8 @@ from kernel_workbench.suites import ROOT
 from kernel_workbench.suites.bench.processes import given
 from kernel_workbench.suites.bench.rounds import Side, Timed, time_in_turn
 from kernel_workbench.suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
+from kernel_workbench.suites.run.commands import with_values, without
 from kernel_workbench.suites.run.exit_status import in_pytest
-from kernel_workbench.suites.run.nox_command import nox_command, with_values, without
 from kernel_workbench.suites.run.option_table import OF_FILES, BenchOptions
 from kernel_workbench.suites.run.options import DEVICE
 from kernel_workbench.suites.run.session import typed
@@ -48,7 +49,7 @@ def run_against(config: pytest.Config, options: BenchOptions, older: str) -> int
             timed = time_in_turn(
                 in_order(sides, options.rounds or _ROUNDS),
                 Path(options.results).resolve(),
-                nox_command("bench", typed(config, "bench")),
+                this_program().command("bench", typed(config, "bench")),
                 stop_at_failure=config.option.maxfail == 1,
             )
             return tell(timed, gate=options.gate)

@@ -1,4 +1,4 @@
-"""`nox -s bench -- --gpus`: a run for each GPU of a host, in a process that sees that GPU alone.
+"""`bench --gpus`: a run for each GPU of a host, in a process that sees that GPU alone.
 
 One after the other by default: GPUs of one host share power and air, and the host's cores.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernel_workbench.suites.bench.processes import Process, given, run_in_turn
-from kernel_workbench.suites.run.nox_command import without
+from kernel_workbench.suites.run.commands import without
 from kernel_workbench.suites.run.option_table import BenchOptions
 
 _LIST = (

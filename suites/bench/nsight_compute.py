@@ -25,7 +25,7 @@ import torch
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import CountedLaunch
-from kernel_workbench.suites import ROOT
+from kernel_workbench.root import start_folder
 from kernel_workbench.suites.bench.counted_call import FAILED
 from kernel_workbench.suites.bench.devices import Cache
 from kernel_workbench.suites.sandbox.wire import spelled
@@ -134,7 +134,7 @@ class NsightCompute:
         """What it prints. Raises _NothingCountedError where it fails."""
         with subprocess.Popen(
             [sys.executable, "-c", _STARTED, self.program, *arguments],
-            cwd=ROOT,
+            cwd=start_folder(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

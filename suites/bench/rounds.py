@@ -1,4 +1,4 @@
-"""`nox -s bench -- --rounds N`: every row in N processes, one after the other, in one record.
+"""`bench --rounds N`: every row in N processes, one after the other, in one record.
 
 What a process has alone, where its memory lies above all, moves a call's time by some per cent for
 as long as it lives (docs/decisions/0021), and no number of samples shows that.
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import report_console
 from kernel_workbench.reports.record import BenchRow, Record, RecordError, RunEnd, new_record, read
@@ -32,7 +33,7 @@ from kernel_workbench.suites.bench.processes import (
     interrupts_held_back,
     run_in_turn,
 )
-from kernel_workbench.suites.run.nox_command import nox_command, without
+from kernel_workbench.suites.run.commands import without
 from kernel_workbench.suites.run.option_table import BenchOptions
 from kernel_workbench.suites.run.session import typed
 
@@ -70,7 +71,7 @@ def run_rounds(config: pytest.Config, options: BenchOptions, rounds: int) -> int
         timed = time_in_turn(
             [side] * rounds,
             Path(options.results).resolve(),
-            nox_command("bench", typed(config, "bench")),
+            this_program().command("bench", typed(config, "bench")),
             stop_at_failure=config.option.maxfail == 1,
         )
     except RecordError as error:

@@ -1,4 +1,4 @@
-"""`nox -s bench`: what is timed, on what ground, and what a row without a figure means."""
+"""`bench`: what is timed, on what ground, and what a row without a figure means."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ if __name__ == "__main__":
 
 import pytest
 
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.exit_status import ExitStatus, status_of
 from kernel_workbench.reports.output import outlast_readers
-from kernel_workbench.suites.run.nox_command import nox_command
 from kernel_workbench.suites.run.option_table import CompileOptions, options_from
 from kernel_workbench.suites.run.options import SuiteOptions
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(
             options_from(CompileOptions, parsed),
-            nox_command("compile", ["--", *typed] if typed else []),
+            this_program().command("compile", typed),
         )
     except pytest.UsageError as error:
         print(error, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""One run of `nox -s compile`: plan, compile, check expectations, and record."""
+"""One run of `compile`: plan, compile, check expectations, and record."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ def _saved(path: Path) -> Record:
     """Read the record to compare a run with. Raises RecordError."""
     record = read(path)
     if record.header.suite != "compile":
-        raise RecordError(
-            f"{path}: a record of nox -s {record.header.suite}; name one of nox -s compile"
-        )
+        raise RecordError(f"{path}: a record of {record.header.suite}; name one of compile")
     return record
 
 

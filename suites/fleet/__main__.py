@@ -10,7 +10,6 @@ can be had; 3 if the suite itself failed on a node; 4 if a run is incomplete, al
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -21,17 +20,18 @@ import pytest
 
 from kernel_workbench.profiles.environment import tree_hash
 from kernel_workbench.reports.arguments import CommandLine, not_empty
+from kernel_workbench.reports.commands import NOX, PROGRAM, this_program
 from kernel_workbench.reports.exit_status import ExitStatus, status_of
 from kernel_workbench.reports.output import outlast_readers
 from kernel_workbench.reports.phrases import shown
 from kernel_workbench.reports.record import RecordError
-from kernel_workbench.suites import ROOT
+from kernel_workbench.root import ROOT, default_results
 from kernel_workbench.suites.fleet.attempts import Attempts
 from kernel_workbench.suites.fleet.checkout import packages, too_large, variables
 from kernel_workbench.suites.fleet.driver import Fleet, Lane, records_of, tell
 from kernel_workbench.suites.fleet.engine import Engine, FleetError, Order
 from kernel_workbench.suites.fleet.shelf import Shelf
-from kernel_workbench.suites.run import nox_command
+from kernel_workbench.suites.run.commands import with_values, without
 from kernel_workbench.suites.run.option_table import OF_FILES
 from kernel_workbench.suites.run.options import FOLDERS, check
 
@@ -53,9 +53,10 @@ _OF_ONE_MACHINE = {
 
 
 def _parser() -> CommandLine:
+    prefix = this_program().prefix("fleet")
     parser = CommandLine(
-        prog="nox -s fleet --",
-        usage="nox -s fleet -- [options] --on TYPE -- SUITE [options of the suite]",
+        prog=prefix,
+        usage=f"{prefix} [options] --on TYPE -- SUITE [options of the suite]",
         description="Run a suite (accuracy, bench, profile or search) on a node of each type of a "
         "cluster. Rows arrive here as soon as they exist.",
     )
@@ -88,7 +89,7 @@ def _parser() -> CommandLine:
     )
     parser.add_argument(
         "--results",
-        default=str(ROOT / "results"),
+        default=str(default_results()),
         type=not_empty,
         metavar="DIR",
         help="where to create the folder of records (default results)",
@@ -114,9 +115,9 @@ def _order(words: Sequence[str]) -> Order:
             why = _OF_ONE_MACHINE.get(name, "its files would stay on the node")
             raise FleetError(f"{name}: a fleet doesn't serve it: {why}")
     check(suite, arguments)
-    kept = ("PYTEST_ADDOPTS", nox_command.VARIABLE)
+    kept = ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", NOX, PROGRAM)
     own = {name: os.environ[name] for name in kept if name in os.environ}
-    near = nox_command.with_values(arguments, OF_FILES, _in_checkout)
+    near = with_values(arguments, OF_FILES, _in_checkout)
     return Order(suite, tuple(near), variables=own | variables())
 
 
@@ -166,7 +167,7 @@ def _slurm_engine(options: Namespace, folder: Path) -> Engine:
 
 def _lanes(options: Namespace, order: Order, folder: Path) -> list[Lane]:
     """Return a lane for each type, with the rows of an earlier run. Raises FleetError."""
-    command = nox_command.nox_command(order.suite, ["--", *order.arguments])
+    command = this_program().command(order.suite, order.arguments)
     lanes = [
         Lane(kind, Attempts(order.suite), Shelf(folder / kind, command)) for kind in options.on
     ]
@@ -192,10 +193,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         order = _order(typed[place + 1 :])
         lanes = _lanes(options, order, folder)
-        again = [*nox_command.without(typed[:place], {"--resume": True}), f"--resume={folder}"]
+        again = [*without(typed[:place], {"--resume": True}), f"--resume={folder}"]
         engine = _engine(options, folder)
-        command = nox_command.nox_command("fleet", ["--", *again, "--", order.suite])
-        tell("to continue it", f"{command} {shlex.join(order.arguments)}")
+        words = [*again, "--", order.suite, *order.arguments]
+        tell("to continue it", this_program().command("fleet", words))
         status = Fleet(engine, order, lanes).run()
     except (FleetError, RecordError, pytest.UsageError) as error:
         print(error, file=sys.stderr)
@@ -205,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitStatus.INCOMPLETE
     paths = records_of(lanes)
     if len(paths) > 1:
-        print(nox_command.nox_command("compare", ["--", *map(str, paths)]))
+        print(this_program().command("compare", map(str, paths)))
     return status
 
 

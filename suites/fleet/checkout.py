@@ -43,12 +43,13 @@ def variables() -> dict[str, str]:
 
 
 def packages(root: Path = ROOT) -> tuple[str, ...]:
-    """Return the names of the packages that a suite needs."""
-    groups = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]
-    named = []
-    for entry in [*groups["report"], *groups["run"]]:
-        if isinstance(entry, str):
-            requirement = Requirement(entry)
-            if requirement.marker is None or requirement.marker.evaluate():
-                named.append(requirement.name)
-    return tuple(named)
+    """Return the names of the packages that suites need, those of the extra `bench` included."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    requirements = map(
+        Requirement, [*project["dependencies"], *project["optional-dependencies"]["bench"]]
+    )
+    return tuple(
+        requirement.name
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate()
+    )

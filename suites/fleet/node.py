@@ -18,7 +18,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from kernel_workbench.suites import ROOT
+from kernel_workbench.root import start_folder
 from kernel_workbench.suites.fleet.engine import Beat, Ended, Event, Order, Pair, Started, Text
 from kernel_workbench.suites.run.attempt import PAIR_NOTE
 
@@ -81,7 +81,7 @@ def _start(
     with output.open("wb") as file:
         return subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=start_folder(),
             env=_variables(os.environ) | order.variables | {PAIR_NOTE: str(folder / "pair")},
             stdin=subprocess.PIPE,
             stdout=file,

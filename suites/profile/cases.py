@@ -1,4 +1,4 @@
-"""The default pairs of `nox -s profile`: our kernels and their peers, on cases of their op."""
+"""The default pairs of `profile`: our kernels and their peers, on cases of their op."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_workbench.profiles.traces import FIELDS, Missing, Trace, TraceError, load
-from kernel_workbench.suites import ROOT
+from kernel_workbench.root import start_folder
 
 _START_S = 30.0
 _END_S = 10.0
@@ -53,7 +53,7 @@ class Sampling:
         command += [] if self.pci_bus_id is None else ["--pci", self.pci_bus_id]
         process = subprocess.Popen(
             [*command, "--out", str(path), *self.instead],
-            cwd=ROOT,
+            cwd=start_folder(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

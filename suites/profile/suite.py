@@ -1,4 +1,4 @@
-"""`nox -s profile`: judge the accuracy of each pair, then loop the right ones, rows in turn."""
+"""`profile`: judge the accuracy of each pair, then loop the right ones, rows in turn."""
 
 from __future__ import annotations
 

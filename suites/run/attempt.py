@@ -1,6 +1,6 @@
 """A run that is an attempt of a larger one: what it needn't try, and what it tries at the moment.
 
-`nox -s fleet` starts such runs. A file of --done has a JSON object a line, {"kernel", "case"}, of
+`fleet` starts such runs. A file of --done has a JSON object a line, {"kernel", "case"}, of
 pairs that have their rows; with "crashed" of pairs that ended their process, time and again.
 """
 

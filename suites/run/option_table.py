@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from kernel_workbench.reports.arguments import not_empty, number, whole_number
-from kernel_workbench.suites import MOST_JOBS, ROOT
+from kernel_workbench.root import default_results
+from kernel_workbench.suites import MOST_JOBS
 
 DEFAULT_SM = 90  # Hopper, which the kernels are tuned for
 _WEEK_S = 604_800
@@ -133,11 +134,18 @@ class CommonOptions:
         type=not_empty,
         **_REPEATED,
     )
+    problem: tuple[str, ...] = option(
+        "--problem FILE",
+        "a KernelBench problem (Model, get_inputs, get_init_inputs), whose Model is an op named as "
+        "the file, for --kernels; dropout drops nothing; may be repeated",
+        type=not_empty,
+        **_REPEATED,
+    )
     results: str = option(
         "--results DIR",
         "where records are written",
         late=True,
-        default=str(ROOT / "results"),
+        default=str(default_results()),
         type=not_empty,
     )
     details: bool = option(
@@ -214,8 +222,19 @@ class CaseOptions(JudgedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """Options of a suite for the program that starts the run."""
+
+    json: bool = option(
+        "--json",
+        "print one JSON object to stdout, as docs/reference/report.md says; all else to stderr",
+        late=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SanitizeOptions(CaseOptions):
-    """Options of `nox -s sanitize`, a run of accuracy under compute-sanitizer."""
+    """Options of `sanitize`, a run of accuracy under compute-sanitizer."""
 
     tier: str = option("--tier ci|full", "ci (default), or full, which includes it", default="ci")
     every_configuration: bool = option(
@@ -232,7 +251,7 @@ class SanitizeOptions(CaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallingOptions(JudgedOptions, ListingOptions):
+class CallingOptions(JudgedOptions, ListingOptions, ProgramOptions):
     """Options of a suite that calls kernels in processes of their own."""
 
     device: str = option(
@@ -273,6 +292,12 @@ class PlannedOptions(CallingOptions, CaseOptions):
         "default a secret",
         type=whole_number(0, _SECRET),
     )
+    max_seconds: float | None = option(
+        "--max-seconds S",
+        "end before the next row once the run has taken so long; rows that are left are missing",
+        late=True,
+        type=number(0.1, _WEEK_S),
+    )
     # Of a run that another one started: pairs that it needn't try.
     done: str | None = option("--done PAIRS", argparse.SUPPRESS)
 
@@ -302,23 +327,23 @@ class VerdictOptions(CallingOptions, SpreadOptions, DomainOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
-    """Options of `nox -s accuracy`."""
-
-    quick: bool = option(
-        "--quick",
-        "15 cases of each kernel, chosen so that most wrong kernels fail one of them",
-    )
+    """Options of `accuracy`."""
 
     coverage: bool = option(
         "--coverage",
         "tell which pairs of layouts, values, options, sizes and dtypes met in each kernel's "
         "cases; takes up to some seconds a kernel",
     )
+    quick: bool = option(
+        "--quick",
+        "a dozen small cases of each op, as different as they can be: for a kernel that is edited",
+    )
+    fail_fast: bool = option("--fail-fast", "end at the first row that fails, as -x does")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(VerdictOptions):
-    """Options of `nox -s search`."""
+    """Options of `search`."""
 
     minutes: float = option(
         "--minutes M",
@@ -347,7 +372,7 @@ class SearchOptions(VerdictOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(PlannedOptions, DomainOptions):
-    """Options of `nox -s bench`."""
+    """Options of `bench`."""
 
     cache: Literal["cold", "warm"] = option(
         "--cache cold|warm",
@@ -392,7 +417,7 @@ class BenchOptions(PlannedOptions, DomainOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions(PlannedOptions):
-    """Options of `nox -s profile`."""
+    """Options of `profile`."""
 
     window: float = option(
         "--window S",
@@ -417,7 +442,7 @@ class ProfileOptions(PlannedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions(CommonOptions, ListingOptions, SpreadOptions):
-    """Options of `nox -s compile`."""
+    """Options of `compile`."""
 
     sm: tuple[int, ...] = option(
         "--sm N",

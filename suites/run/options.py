@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from kernel_workbench.reports.arguments import CommandLine, quoted, sentence
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.output import refuse_to_overwrite
 from kernel_workbench.reports.record import RecordError
 from kernel_workbench.reports.record.reader import header_at
@@ -73,7 +74,8 @@ class SuiteOptions(CommandLine):
     """
 
     def __init__(self, suite: str, *, defaults: bool = True) -> None:
-        super().__init__(prog=f"nox -s {suite} --", usage=f"nox -s {suite} -- [options]")
+        prefix = this_program().prefix(suite)
+        super().__init__(prog=prefix, usage=f"{prefix} [options]")
         self.suite = suite
         changed = {} if defaults else {"default": argparse.SUPPRESS}
         for each in OPTIONS:
@@ -95,8 +97,8 @@ class SuiteOptions(CommandLine):
         if not suites:
             return super().unknown(name)
         return (
-            f"{name}: nox -s {self.suite} doesn't serve it; it is an option of "
-            f"{', '.join(suites)}: nox -s {suites[0]} -- {name}"
+            f"{name}: {self.suite} doesn't serve it; it is an option of "
+            f"{', '.join(suites)}: {this_program().command(suites[0], [name])}"
         )
 
     def hold(self, given: argparse.Namespace) -> None:
@@ -157,7 +159,7 @@ def check(suite: str, arguments: Sequence[str]) -> argparse.Namespace:
         if name.startswith("-"):
             options.error(options.unknown(name))
         options.error(
-            f"{quoted(each)}: nox -s {suite} takes no paths and no bare words; kernels of your own "
+            f"{quoted(each)}: {suite} takes no paths and no bare words; kernels of your own "
             f"come by --kernels=FILE, words of a row's name by -k"
         )
     options.hold(given)

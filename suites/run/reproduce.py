@@ -15,11 +15,12 @@ import torch
 
 from kernel_workbench.kernels.registry import Kernel, home_of
 from kernel_workbench.oracles.op import Case
-from kernel_workbench.suites.run.nox_command import nox_command, path_in_command
+from kernel_workbench.reports.commands import this_program
+from kernel_workbench.suites.run.commands import path_in_command
 from kernel_workbench.suites.run.option_table import OPTIONS, CallingOptions
 
 # In the order in which a command has them; files first.
-FILES = ("--definition", "--workloads", "--ops", "--cases")
+FILES = ("--definition", "--workloads", "--problem", "--ops", "--cases")
 DECIDE = (
     *FILES,
     *("--device", "--sm", "--no-strict", "--in-process", "--time-limit", "--memory-limit"),
@@ -40,7 +41,7 @@ SHOW = frozenset(
         *("--jobs", "--coverage", "--gpus", "--gpus-together", "--against", "--rounds", "--ncu"),
         *("--gate", "-x", "--maxfail", "--results", "--hash-uuid", "--details", "--list"),
         *("--collect-only", "--pdb", "-s", "-q", "-v", "--no-header", "--no-summary", "-p", "-W"),
-        *("-o", "--tb"),
+        *("-o", "--tb", "--json", "--max-seconds", "--fail-fast"),
     )
 )
 _CPU_ALONE = {"--sm", "--no-strict"}  # on a GPU they mean nothing
@@ -93,11 +94,11 @@ def command_of(
     words = [word for word in deciding if word.partition(" ")[0] not in own]
     if kernel.origin == "user":
         home = home_of(kernel.op.name)
-        named = any(word.startswith(("--ops", "--definition")) for word in words)
+        named = any(word.startswith(("--ops", "--definition", "--problem")) for word in words)
         files = [home] if home is not None and not named else []
         paths = map(path_in_command, dict.fromkeys((*files, Path(kernel.path))))
         words += [f"--kernels={shlex.quote(path)}" for path in paths]
     words += [f"--kernel {shlex.quote(kernel.name)}", f"--case {shlex.quote(case.id())}", *more]
     if kernel.configuration is not None:
         words.append(f"--configuration {shlex.quote(kernel.configuration)}")
-    return " ".join([nox_command(suite, ["--"]), *words])
+    return " ".join([this_program().prefix(suite), *words])

@@ -54,9 +54,14 @@ def _known(option: str, wanted: Sequence[str], known: Iterable[str]) -> None:
 
 
 def kernel_files(options: CommonOptions) -> tuple[Path, ...]:
-    """The files of --definition, --ops and --kernels; one that is named twice comes once."""
-    named = {"--definition": options.definition, "--ops": options.ops, "--kernels": options.kernels}
-    for each in (*options.ops, *options.kernels):
+    """The files of --definition, --problem, --ops and --kernels, in this order, each once."""
+    named = {
+        "--definition": options.definition,
+        "--problem": options.problem,
+        "--ops": options.ops,
+        "--kernels": options.kernels,
+    }
+    for each in (*options.problem, *options.ops, *options.kernels):
         if Path(each).suffix == ".json":
             raise pytest.UsageError(
                 f"{each}: not a Python file; a definition in JSON comes by --definition"
@@ -70,23 +75,25 @@ def kernel_files(options: CommonOptions) -> tuple[Path, ...]:
 
 
 def known_ops(options: CommonOptions) -> None:
-    """Import what --ops names, for its ops, and read --definition; each once. Raises UsageError."""
+    """Import what --problem and --ops name, and read --definition; each once. Raises UsageError."""
     if options.workloads and not options.definition:
         raise pytest.UsageError(
             "--workloads: it holds cases of --definition, which isn't there; add --definition=FILE"
         )
-    if options.definition and not options.kernels:
-        raise pytest.UsageError(
-            "--definition: it has no kernel; give a file that registers one, as --kernels=FILE"
-        )
+    for option, files in (("--definition", options.definition), ("--problem", options.problem)):
+        if files and not options.kernels:
+            raise pytest.UsageError(
+                f"{option}: it has no kernel; give a file that registers one, as --kernels=FILE"
+            )
     homes = {home_of(op) for op in OPS}
     with refusing(KernelError):
         for each in options.definition:
             if resolved(Path(each), "--definition") not in homes:
                 load_definition(Path(each), [Path(file) for file in options.workloads])
-        for each in options.ops:
-            if resolved(Path(each), "--ops") not in homes:
-                load_ops(Path(each))
+        for option, files in (("--problem", options.problem), ("--ops", options.ops)):
+            for each in files:
+                if resolved(Path(each), option) not in homes:
+                    load_ops(Path(each), option)
 
 
 def selected_kernels(

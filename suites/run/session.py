@@ -23,6 +23,7 @@ from kernel_workbench.kernels.registry import Kernel, KernelError
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.oracles.reference import OpError
 from kernel_workbench.reports.arguments import quoted
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import lasting, report_console
 from kernel_workbench.reports.phrases import count, shown
@@ -30,6 +31,7 @@ from kernel_workbench.reports.record import AccuracyRow, FindRow, RecordError, R
 from kernel_workbench.reports.report import print_report
 from kernel_workbench.suites.run import earlier_run, shards
 from kernel_workbench.suites.run.attempt import CRASHED, known_pairs, note_pair
+from kernel_workbench.suites.run.commands import path_in_command, without
 from kernel_workbench.suites.run.descriptions import (
     default_numerics,
     describe_machine,
@@ -38,7 +40,6 @@ from kernel_workbench.suites.run.descriptions import (
     kernel_info,
 )
 from kernel_workbench.suites.run.exit_status import in_pytest, keep_what_ran
-from kernel_workbench.suites.run.nox_command import nox_command, path_in_command, without
 from kernel_workbench.suites.run.option_table import PlannedOptions, VerdictOptions, options_from
 from kernel_workbench.suites.run.options import DEVICE, FOLDERS
 from kernel_workbench.suites.run.progress import Progress
@@ -81,9 +82,12 @@ class Session(Generic[PairRow]):
         self.op_failures: list[str] = []
         self.also_failed = False
         self._failed = self._beside = self._short = 0
+        self._stopped = ""  # why the run ended before its last row, as --max-seconds asked
         self._left_out: str | None = None  # the name of a row that -k leaves out
         self._failed_before: earlier_run.FailedRows | None = None
         self._parent = os.getppid()
+        if getattr(self.options, "fail_fast", False):
+            config.option.maxfail = 1
 
     def _files(self) -> list[Path]:
         data = (*self.options.workloads, *self.options.cases)
@@ -238,7 +242,7 @@ class Session(Generic[PairRow]):
             )
         header: dict[str, Any] = {
             "suite": suite.name,
-            "command": nox_command(suite.name, self._typed()),
+            "command": this_program().command(suite.name, self._typed()),
             "environment": suite.machine,
             "kernels": kernels,
             "default_numerics": default_numerics(),
@@ -368,6 +372,8 @@ class Session(Generic[PairRow]):
                     if self._failed - before >= most:
                         session.shouldfail = "enough rows failed"
                         break
+                    if self._end_in_time(session):
+                        break
         finally:
             self.errors += processes.problems
             self.op_failures += processes.op_failures
@@ -379,6 +385,23 @@ class Session(Generic[PairRow]):
             pytest.exit("the run that this process belongs to is gone")
         last = f", {self.record.rows[-1].kernel}" if self.record.rows else ""
         self.progress.advance(f"{self.failures()}{last}")
+
+    def _end_in_time(self, session: pytest.Session) -> bool:
+        """End the run before its next row where it has taken as long as it may."""
+        options = self.options
+        most = options.max_seconds if isinstance(options, PlannedOptions) else None
+        # A run ends its shares itself.
+        if most is None or self.suite.share is not None:
+            return False
+        if time.monotonic() - self.started >= most:
+            self._stopped = f"--max-seconds: it took {most:g} s"
+            session.shouldstop = self._stopped
+        return bool(self._stopped)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Leave a row out that comes after the run's time."""
+        return True if self.record is not None and self._end_in_time(item.session) else None
 
     def failures(self) -> str:
         """What has failed by now; that of baselines apart, since it fails no run."""
@@ -422,8 +445,13 @@ class Session(Generic[PairRow]):
         stopped = None
         if session.shouldfail:
             most = self.config.option.maxfail
-            stopped = "-x: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
+            first = "--fail-fast" if getattr(self.options, "fail_fast", False) else "-x"
+            stopped = f"{first}: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
             session._shouldfail = False  # noqa: SLF001 (pytest would say it below the report)
+        if self._stopped:
+            stopped = self._stopped
+            session._shouldstop = False  # noqa: SLF001 (likewise)
+            exitstatus = pytest.ExitCode.OK
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
         self.record.interrupted |= interrupted
         suite_failed = exitstatus == pytest.ExitCode.INTERNAL_ERROR
@@ -431,7 +459,8 @@ class Session(Generic[PairRow]):
         session.exitstatus = exitstatus if interrupted else in_pytest(status)
         self.suite.close()
         console = report_console()
-        if self.suite.share is None:  # of a share the run that it belongs to reports
+        # Of a share the run that it belongs to reports; --json is a report of its own.
+        if self.suite.share is None and not self.options.json:
             console.print()
             print_report(read(self.record.path), console, details=self.options.details)
         # A file that has to be edited can't be gone on with.
@@ -469,7 +498,7 @@ class Session(Generic[PairRow]):
             status = ExitStatus.SUITE_FAILED
         elif self.op_failures:
             status = ExitStatus.USAGE
-        elif missing or not anything:
+        elif missing or not anything or (self._stopped and not record.is_whole and not failed):
             status = ExitStatus.INCOMPLETE
         else:
             status = ExitStatus.WRONG if failed else ExitStatus.RIGHT
@@ -483,12 +512,12 @@ class Session(Generic[PairRow]):
     def _again(self, path: Path) -> str:
         """What goes on with this run: its rows are those of the record that --lf went by."""
         given = {"--resume": True, "--lf": False, "--last-failed": False}
-        own = without(self._typed() or ["--"], given)
+        own = without(self._typed(), given)
         options, by = self.options, []
         named = isinstance(options, PlannedOptions) and options.failed is not None
         if self._failed_before is not None and not named:
             by.append(f"--failed={path_in_command(self._failed_before.record)}")
-        return nox_command(self.suite.name, [*own, *by, f"--resume={path}"])
+        return this_program().command(self.suite.name, [*own, *by, f"--resume={path}"])
 
 
 def _names(pair: Pair) -> tuple[str, str]:
@@ -512,8 +541,7 @@ def start(config: pytest.Config, make: type[Suite[Any]]) -> None:
 
 
 def typed(config: pytest.Config, suite: str) -> list[str]:
-    """What the user typed after nox's `--`, with it: pytest's arguments less the suite's folder."""
+    """Return the options that the user typed: pytest's arguments less the suite's folder."""
     folder = FOLDERS[suite]
     start = config.invocation_params.dir
-    own = [str(each) for each in config.invocation_params.args if start / str(each) != folder]
-    return ["--", *own] if own else []
+    return [str(word) for word in config.invocation_params.args if start / str(word) != folder]

@@ -2,7 +2,7 @@
 
     {"op": "layer_norm_backward", "sizes": {"m": 4096, "n": 8192}, "dtype": "bfloat16"}
 
-A record of `nox -s search` is such a file, too: its cases are what was found.
+A record of search is such a file, too; its cases are those that broke a kernel.
 
 A line may also have weight (how often a model makes the call), weight_dtype, options, layout (by
 its name in the op's own cases), distribution and seed. Every wrong line is told of, up to ten.
@@ -122,7 +122,7 @@ def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
 
 
 def _finds(file: Path) -> list[Case] | None:
-    """The shrunk cases of a record of `nox -s search`; None where the file is no record."""
+    """The shrunk cases of a record of `search`; None where the file is no record."""
     try:
         with file.expanduser().open("rb") as opened:
             if not opened.read(20).startswith(b'{"kind":"run"'):
@@ -134,8 +134,8 @@ def _finds(file: Path) -> list[Case] | None:
         raise CasesError(f"--cases {error}") from error
     if not finds:
         raise CasesError(
-            f"--cases {shown(file)}: a record in which nothing was found; give one of nox -s "
-            "search that found something, or a file of JSON lines"
+            f"--cases {shown(file)}: a record in which nothing was found; give one of search that "
+            "found something, or a file of JSON lines"
         )
     named = (case_named(OPS[each.op], each.case.id) for each in finds if each.op in OPS)
     return [replace(case, why="found by a search") for case in named if case is not None]

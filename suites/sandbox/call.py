@@ -15,7 +15,6 @@ from typing import Literal
 import torch
 from pydantic import ConfigDict
 from torch import Tensor
-from triton.runtime.errors import InterpreterError
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.declared import wrong_strings
@@ -53,7 +52,15 @@ def is_fatal(message: str) -> bool:
 
 
 def held(value: float, dtype: torch.dtype) -> float:
-    """What memory of the dtype holds that is filled with it; fp8 ends before the sentinel."""
+    """What memory of the dtype holds that is filled with it; fp8 ends before the sentinel.
+
+    Whole numbers have neither: the smallest stands for NaN, the largest for the sentinel.
+    """
+    if dtype == torch.bool:
+        return math.isnan(value)
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        return info.min if math.isnan(value) else info.max
     return value if math.isnan(value) else max(value, torch.finfo(dtype).min)
 
 
@@ -166,6 +173,9 @@ def declared(kernel: Kernel, case: Case, sm: int) -> Declared:
 
 def told_of(error: BaseException, kernel: Kernel) -> str:
     """The error in one line, with the last line of the kernel's own file that it passed through."""
+    # What judges tensors alone reads this module, and does without triton.
+    from triton.runtime.errors import InterpreterError  # noqa: PLC0415
+
     while isinstance(error, InterpreterError) and error.__cause__ is not None:
         error = error.__cause__  # what a line of a jit function raised; the rest repeats it
     text = " ".join(str(error).split())

@@ -1,1 +1,1 @@
-"""`nox -s search`: draw cases that no list has until one breaks a kernel, and shrink it."""
+"""`search`: draw cases that no list has until one breaks a kernel, and shrink it."""

@@ -1,4 +1,4 @@
-"""`nox -s search`: draw cases for kernels, judge them as accuracy does, and shrink failures."""
+"""`search`: draw cases for kernels, judge them as accuracy does, and shrink failures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases.names import objection
 from kernel_workbench.oracles.op import Case, Op, dtype_name
 from kernel_workbench.oracles.reference import OpError
+from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.phrases import VALUES_NOT_FINITE, alike_word
 from kernel_workbench.reports.record import AccuracyRow, CoverageRow, FindRow, Row
 from kernel_workbench.suites.accuracy.suite import FURTHER, Accuracy, VerdictSuite
 from kernel_workbench.suites.run import shards
+from kernel_workbench.suites.run.commands import path_in_command
 from kernel_workbench.suites.run.descriptions import case_info
-from kernel_workbench.suites.run.nox_command import nox_command, path_in_command
 from kernel_workbench.suites.run.option_table import SearchOptions
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.reproduce import deciding_options
@@ -91,7 +92,7 @@ class Search(VerdictSuite):
         for name, values in (("--op", options.op), ("--kernel", options.kernel)):
             words += [f"{name} {shlex.quote(value)}" for value in values]
         words += ["--gate-baselines"] * options.gate_baselines
-        return " ".join([nox_command(Accuracy.name, ["--"]), *words])
+        return " ".join([this_program().prefix(Accuracy.name), *words])
 
     def _own_files(self) -> list[Path]:
         """Return the files of --kernels."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from kernel_workbench.reports.comparison.report import Comparison, compare
-from kernel_workbench.reports.comparison.side import Side, read_sides
+from kernel_workbench.reports.comparison.side import RecordSide, read_sides
 from kernel_workbench.reports.document.terminal import print_document
 from kernel_workbench.reports.record import (
     BENCH_PROTOCOL,
@@ -202,7 +202,7 @@ def write(path: Path, head: RunHeader, rows: Sequence[Row], status: int = 0) -> 
     return path
 
 
-def sides_of(folder: Path, *records: tuple[RunHeader, Sequence[Row]]) -> list[Side]:
+def sides_of(folder: Path, *records: tuple[RunHeader, Sequence[Row]]) -> list[RecordSide]:
     """Write the records, and read what is compared of each."""
     folder.mkdir(exist_ok=True)
     sides = []

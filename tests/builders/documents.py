@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_workbench.reports.document.markdown import render_markdown
-from kernel_workbench.reports.document.model import Cell, Document, Part, Table
+from kernel_workbench.reports.document.model import Cell, Document, ReportPart, Table
 from kernel_workbench.reports.record import Record
 from kernel_workbench.reports.report import part_of
 
@@ -13,12 +13,12 @@ def markdown_of(record: Record) -> str:
     return render_markdown(Document("", (part_of(record),)))
 
 
-def tables_of(part: Part) -> dict[str, Table]:
+def tables_of(part: ReportPart) -> dict[str, Table]:
     """The part's tables by their titles."""
     return {item.title: item for item in part.items if isinstance(item, Table)}
 
 
-def rows_of(part: Part, title: str) -> list[dict[str, str]]:
+def rows_of(part: ReportPart, title: str) -> list[dict[str, str]]:
     """The texts of a table's rows, by the titles of its columns."""
     table = tables_of(part)[title]
     titles = [column.title for column in table.columns]

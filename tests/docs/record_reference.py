@@ -105,10 +105,10 @@ def _section(model: type, heading: str) -> str:
             rule = declaration_of(field)
             of = f" of `{rule.merge_of}`" if rule.merge_of else ""
             cells.append(f"{MERGE_WORDS[rule.merge]}{of}" if rule.merge else "")
-        rows.append(" | ".join(_in_json(each).replace("|", "\\|") for each in cells))
+        rows.append("|".join(_in_json(cell).replace("|", "\\|") for cell in cells))
     first = _in_json((inspect.getdoc(model) or "").partition("\n\n")[0].replace("\n", " "))
     ruled = ["---"] * len(head)
-    table = [f"| {row} |" for row in (" | ".join(head), " | ".join(ruled), *rows)]
+    table = [f"|{row}|" for row in ("|".join(head), "|".join(ruled), *rows)]
     return "\n".join([heading, "", first, *[_MERGES.rstrip()] * merges, "", *table, ""])
 
 

@@ -25,7 +25,7 @@ from kernel_workbench.reports.record.row_field import fields_of, unit_of
 from kernel_workbench.suites.run.options import check
 from tests import ROOT
 from tests.builders.commands import Running
-from tests.docs import option_reference, record_reference
+from tests.docs import option_reference, record_reference, speed_picture
 
 _HOW_TO = ROOT / "docs" / "how-to"
 _PAGES = (ROOT / "README.md", ROOT / "docs" / "first-hour.md", *sorted(_HOW_TO.glob("*.md")))
@@ -302,6 +302,11 @@ def test_page_of_a_records_fields_is_what_the_classes_declare(
     assert (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8") == made()
 
 
+def test_picture_of_speed_shows_what_the_tables_say() -> None:
+    """`python -m tests.docs.speed_picture --write docs/pictures/speed.svg` has been run since."""
+    assert speed_picture.PICTURE.read_text(encoding="utf-8") == speed_picture.svg()
+
+
 def test_page_of_a_records_fields_has_every_kind_of_line() -> None:
     """A row that a reader knows is documented."""
     rows = set(get_args(Row))
@@ -342,6 +347,32 @@ def test_links_of_pages_lead_somewhere() -> None:
             if not file.is_file() or f"# {words}\n" not in file.read_text().lower():
                 lost.append(f"{page.relative_to(ROOT)}: {link}")
     assert lost == []
+
+
+def test_index_of_the_gallery_links_every_file() -> None:
+    """A record, a file of cases or a picture that someone adds stands in docs/gallery/README.md."""
+    folder = ROOT / "docs" / "gallery"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    files = {path.name for path in folder.iterdir()} - {"README.md"}
+    assert {
+        name for name in files if f"({name})" not in index and f"`{name}`" not in index
+    } == set()
+
+
+def test_names_of_measured_constants_are_in_the_code() -> None:
+    """Each name and file that the first column of docs/measured.md gives is in the checkout."""
+    page = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+    first = " ".join(re.findall(r"^\|([^|]*)", page, re.MULTILINE))
+    rooms = ("kernels", "reports", "suites", "oracles", "profiles", "tests", "studies")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    names = re.findall(r"`(\w+)", first)
+    assert len(names) > 20
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+    paths = re.findall(r"\b(?:\w+/)*\w+\.py\b", first)
+    known = [path.relative_to(ROOT).as_posix() for path in files]
+    assert len(paths) > 10
+    assert [name for name in paths if not any(path.endswith(name) for path in known)] == []
 
 
 def test_readme_has_at_most_700_words() -> None:

@@ -2,7 +2,8 @@
 
 --sample N           so many of them, always the same
 --jobs N             processes; by default as many as there are cores
---detection FILE     write there, too, which of the rules of other projects see them
+--detection FILE     write a page there with the totals of other projects' rules, and its rows
+                     beside it, as FILE with .csv for a suffix
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="processes; by default as many as there are cores",
     )
-    parser.add_argument("--detection", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument(
+        "--detection", type=Path, metavar="FILE", help="write the page there, its rows beside"
+    )
     return parser.read(arguments)
 
 
@@ -52,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.detection is not None:
             refuse_to_overwrite({"--detection": (options.detection, "Markdown")})
+            detection.check_rows_path(options.detection)
         mutants = catalogue.chosen(options.names, options.sample)
     except (catalogue.UnknownMutantError, RecordError) as error:
         sys.stderr.write(f"{error}\n")
@@ -63,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(outcomes, time.perf_counter() - started, console)
     if options.detection is not None:
         detection.write(options.detection, outcomes, options.jobs)
-        console.print(f"the detection table is in {options.detection}")
+        rows = detection.rows_path(options.detection)
+        console.print(f"the page of detection is in {options.detection}, its rows in {rows}")
     return int(any(each.wrong is not None for each in outcomes))
 
 

@@ -1,14 +1,19 @@
-"""Which mutants the comparisons of other projects would have seen: docs/detection.md, in one run.
+"""Compare this suite's verdicts with other projects' rules: docs/detection.md and detection.csv.
 
-Those rules look at outputs, so a mutant is run as their tests would run it: once, in Triton's
-interpreter with its bfloat16 made right but no access checked, fresh memory zero. It is seen on a
-case where the rule fails it and passes the kernel that it was made of; a rule that fails both
-tells nothing. What ends the process, or raises, everybody sees.
+The rules of other projects look at outputs, so a mutant is run as their tests would run it: once,
+in Triton's interpreter with its bfloat16 made right but no access checked, fresh memory zero. A
+rule sees a mutant on a case where the rule fails the mutant and passes the kernel that the mutant
+was made of; a rule that fails both shows nothing. Every test sees a call that raises or ends its
+process.
+
+The rows file has one line for each mutant, with the columns of COLUMNS; the page has the totals.
 """
 
 from __future__ import annotations
 
+import csv
 import importlib
+import io
 import json
 import multiprocessing
 import os
@@ -25,7 +30,7 @@ from torch import Tensor
 from kernel_workbench import use_overlay
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case, Inputs, Op
-from kernel_workbench.reports.record import Rule
+from kernel_workbench.reports.record import RecordError, Rule
 from kernel_workbench.suites.interpreter import repairs
 from kernel_workbench.suites.run.option_table import DEFAULT_SM
 from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
@@ -44,6 +49,11 @@ _ENDING: frozenset[Rule] = frozenset({"process ended", "time limit"})
 
 # By case: the names of the rules that fail the outputs; or _ENDED, for all of them.
 Failed = dict[str, list[str]]
+
+# Of the rows file: the mutant, its op, the bugs and cheats that it stands for, what is wrong with
+# it, this suite's rule that failed it ("no": none), and how each other project's rule sees it.
+COLUMNS = ("mutant", "op", "bugs", "defect", "rule", *(rival.name for rival in RIVALS))
+Finding = dict[str, str]  # by column
 
 
 @lru_cache(maxsize=64)
@@ -161,7 +171,7 @@ def _compared(work: tuple[Mutant, tuple[str, ...]]) -> tuple[str, Failed, Failed
 
 
 def _cell(rule: str, outcome: Outcome, failed: Failed, sound: Failed) -> str:
-    """Whether a rule sees a mutant: on the case that killed it, on another of its own, or not."""
+    """Return where a rule sees a mutant: on the case that killed it, on another case, or not."""
 
     def sees(case: str) -> bool:
         fails = rule in failed[case] or _ENDED in failed[case]
@@ -172,8 +182,27 @@ def _cell(rule: str, outcome: Outcome, failed: Failed, sound: Failed) -> str:
     return "elsewhere" if any(map(sees, failed)) else "no"
 
 
+def rows_path(page: Path) -> Path:
+    """Return the path of the rows file, which lies beside the page."""
+    return page.with_suffix(".csv")
+
+
+def check_rows_path(page: Path) -> None:
+    """Raise RecordError where the rows file can't be written or would replace another file."""
+    rows = rows_path(page)
+    if rows == page:
+        message = f"--detection {page}: the rows are written there; name the page, as page.md"
+        raise RecordError(message)
+    if rows.exists() and not (rows.is_file() and rows.read_bytes().startswith(_HEADER)):
+        message = (
+            f"--detection {page}: the rows are written to {rows}, which isn't such a file; name "
+            "another page"
+        )
+        raise RecordError(message)
+
+
 def write(path: Path, outcomes: Sequence[Outcome], jobs: int) -> None:
-    """Run every mutant once more without checks, and write the table as Markdown."""
+    """Run every mutant once more without checks, and write the page and the rows file."""
     work = [
         (each.mutant, tuple(dict.fromkeys(filter(None, (each.case, *each.mutant.case_ids)))))
         for each in outcomes
@@ -181,98 +210,146 @@ def write(path: Path, outcomes: Sequence[Outcome], jobs: int) -> None:
     work.sort(key=lambda each: (each[0].op, each[1]))
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         compared = {name: (failed, sound) for name, failed, sound in pool.imap(_compared, work)}
-    path.write_text(_markdown(outcomes, compared))
+    findings = [_finding(outcome, *compared[outcome.mutant.name]) for outcome in outcomes]
+    alone: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        alone.setdefault(outcome.mutant.op, Counter()).update(outcome.beyond)
+    rows_path(path).write_text(rows_text(findings), encoding="utf-8")
+    page = page_text(findings, alone, *_alarms(outcomes, compared))
+    path.write_text(page, encoding="utf-8")
 
 
-def _op_row(op: str, counts: Counter[str]) -> str:
-    rivals = [each.name for each in RIVALS]
-    others = {*rivals, *map(_alone, _ON_ERRORS), "all"}
-    rules = [each for each in counts.most_common() if each[0] not in others]
-    told = ", ".join(f"{rule} {count}" for rule, count in rules)
-    cells = " | ".join(str(counts[each]) for each in (*map(_alone, _ON_ERRORS), *rivals))
-    return f"| `{op}` | {counts['all']} | {told} | {cells} |"
+def _finding(outcome: Outcome, failed: Failed, sound: Failed) -> Finding:
+    mutant = outcome.mutant
+    cells = (_cell(rival.name, outcome, failed, sound) for rival in RIVALS)
+    values = (mutant.name, mutant.op, mutant.numbers, mutant.why, outcome.rule or "no", *cells)
+    return dict(zip(COLUMNS, values, strict=True))
 
 
-def _alone(rule: Rule) -> str:
-    """Under which a rule is counted that is asked alone."""
-    return f"{rule} alone"
-
-
-def _markdown(outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, Failed]]) -> str:
-    rows, seen = [], dict.fromkeys((each.name for each in RIVALS), 0)
-    by_op: dict[str, Counter[str]] = {}
-    anywhere = dict(seen)
-    alarms: dict[str, set[tuple[str, str]]] = {each.name: set() for each in RIVALS}
-    tried: set[tuple[str, str]] = set()
+def _alarms(
+    outcomes: Sequence[Outcome], compared: Mapping[str, tuple[Failed, Failed]]
+) -> tuple[Counter[str], int]:
+    """Count the pairs of sound kernel and case that each rule fails, and all such pairs."""
+    alarms: set[tuple[str, str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
     for outcome in outcomes:
         mutant = outcome.mutant
-        failed, sound = compared[mutant.name]
-        cells = []
-        for rival in RIVALS:
-            cell = _cell(rival.name, outcome, failed, sound)
-            by_op.setdefault(mutant.op, Counter())[rival.name] += cell in ("yes", "ends")
-            seen[rival.name] += cell in ("yes", "ends")
-            anywhere[rival.name] += cell != "no"
-            cells.append(cell)
-        for case, rules in sound.items():
+        kernel = mutant.sound or mutant.kernel
+        for case, rules in compared[mutant.name][1].items():
             if _ENDED in rules:
                 continue  # by what the mutant before it did to the memory of their process
-            key = mutant.sound or mutant.kernel, case
-            tried.add(key)
-            for rule in rules:
-                alarms[rule].add(key)
-        verdict = outcome.rule or "no"
-        by_op[mutant.op].update(["all", verdict, *map(_alone, outcome.beyond)])
-        rows.append(
-            f"| {mutant.name} | {mutant.numbers} | {mutant.why} | {verdict} | {' | '.join(cells)} |"
-        )
-    names = " | ".join(each.name for each in RIVALS)
-    alone = " | ".join(map(_alone, _ON_ERRORS))
-    count = len(outcomes)
-    killed = sum(each.rule is not None for each in outcomes)
+            pairs.add((kernel, case))
+            alarms.update((rule, kernel, case) for rule in rules)
+    return Counter(rule for rule, _, _ in alarms), len(pairs)
+
+
+def rows_text(findings: Sequence[Finding]) -> str:
+    """Return the rows file: CSV with a header line."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(findings)
+    return text.getvalue()
+
+
+_HEADER = rows_text([]).encode()
+
+
+def read_rows(path: Path) -> list[Finding]:
+    """Return the findings of a rows file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _row(*cells: object) -> str:
+    return f"|{'|'.join(map(str, cells))}|"
+
+
+def _seen(findings: Sequence[Finding], column: str, *answers: str) -> int:
+    return sum(finding[column] in answers for finding in findings)
+
+
+def totals(findings: Sequence[Finding]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many mutants this suite and each rival see: on the killing case, and on any."""
+    killed = len(findings) - _seen(findings, "rule", "no")
+    names = [rival.name for rival in RIVALS]
+    there = (_seen(findings, name, "yes", "ends") for name in names)
+    anywhere = (_seen(findings, name, "yes", "ends", "elsewhere") for name in names)
+    return (killed, *there), (killed, *anywhere)
+
+
+def page_text(
+    findings: Sequence[Finding],
+    alone: Mapping[str, Mapping[str, int]],
+    alarms: Mapping[str, int],
+    pairs: int,
+) -> str:
+    """Return the page with the totals.
+
+    Args:
+        findings: the rows.
+        alone: by op and rule on errors, the mutants that the rule would fail if it stood alone.
+        alarms: by rival, the pairs of sound kernel and case that the rival fails.
+        pairs: the number of all such pairs.
+    """
+    names = [rival.name for rival in RIVALS]
+    killing, anywhere = totals(findings)
+    rules = Counter(finding["rule"] for finding in findings)
+    ops = dict.fromkeys(finding["op"] for finding in findings)
+    by_op = {op: [finding for finding in findings if finding["op"] == op] for op in ops}
     lines = [
         "# Which rules see which wrong kernel",
         "",
         "Made by `python -m tests.mutants --detection docs/detection.md` in one run, on a CPU.",
-        "A mutant is one of our kernels with one small change in its source, or one in plain",
-        "torch (`plain_`), or one that deceives harnesses (`cheat_`), or one that casts more",
-        "than it declares (`declared_`), or a plain kernel of an op from a reference with such a",
-        "change (`own_`). Bugs are numbered as in",
-        "[bugs-covered.md](bugs-covered.md), cheats as in tests/mutants/cheats.py. Each is tried",
-        "on the cases that it names until the suite kills it.",
+        "The row of each mutant is in [detection.csv](detection.csv): mutant, op, bugs, defect,",
+        "the rule of this suite that failed it, and how rules of three other projects see it. A",
+        "mutant is one of our kernels with one small change in its source, or a kernel in plain",
+        "torch (`plain_`), or one that deceives harnesses (`cheat_`), or one that casts more than",
+        "it declares (`declared_`), or a plain kernel of an op from a reference with such a change",
+        "(`own_`). Bugs have the numbers of [bugs-covered.md](bugs-covered.md), cheats the numbers",
+        "of tests/mutants/cheats.py. Each mutant is tried on the cases that it names until the",
+        "suite kills it.",
         "",
-        "**yes**: the rule fails the mutant on the case where the suite does, and passes the",
-        "kernel that the mutant was made of. **elsewhere**: only on another of its cases.",
-        "**ends**: the process died, hung or raised there, which any test notices. **no**: not on",
-        "any of them. The rules see outputs alone, of one call, as Triton's interpreter leaves",
-        "them without a check of any access, in fresh memory that holds zeros; and on this",
-        "suite's inputs, whose shapes, layouts and values are those that show the defect, with",
-        "NaN in every gap and behind every tensor. Their own tests have neither. Truth is",
-        "computed after the call, from the inputs as the call left them.",
+        "- **yes**: the rule fails the mutant on the case where the suite does, and passes the",
+        "  kernel that the mutant was made of.",
+        "- **elsewhere**: the rule does so on another of the mutant's cases.",
+        "- **ends**: the process died, hung or raised there, which any test notices.",
+        "- **no**: the rule does so on none of its cases.",
         "",
-        *(f"- **{each.name}**: {each.rule}. {each.source}." for each in RIVALS),
+        "The other rules see the outputs of one call alone, as Triton's interpreter leaves them",
+        "without a check of any access, in fresh memory that holds zeros. They see this suite's",
+        "inputs, whose shapes, layouts and values show the defect, with NaN in every gap and",
+        "behind every tensor; the tests of those projects have neither. Truth is computed after",
+        "the call, from the inputs as the call left them.",
         "",
-        f"| of {count} mutants | this suite | {names} |",
-        "| --- | --- " + "| --- " * len(RIVALS) + "|",
-        f"| seen on the killing case | {killed} | "
-        + " | ".join(str(seen[each.name]) for each in RIVALS)
-        + " |",
-        f"| seen on any of its cases | {killed} | "
-        + " | ".join(str(anywhere[each.name]) for each in RIVALS)
-        + " |",
-        f"| false alarms: sound kernels failed, of {len(tried)} pairs of kernel and case | 0 | "
-        + " | ".join(str(len(alarms[each.name])) for each in RIVALS)
-        + " |",
+        *(f"- **{rival.name}**: {rival.rule}. {rival.source}." for rival in RIVALS),
         "",
-        "By op, the rules of this suite by how many of its mutants each was the first to fail, and",
-        "how many each of the rules on errors would fail on the same cases if it stood alone:",
+        _row(f"{len(findings)} mutants", "this suite", *names),
+        _row(*["---"] * (2 + len(names))),
+        _row("seen on the killing case", *killing),
+        _row("seen on any of its cases", *anywhere),
+        _row(
+            f"false alarms: sound kernels failed, of {pairs} pairs of kernel and case",
+            *(0, *(alarms.get(name, 0) for name in names)),
+        ),
         "",
-        f"| of the op | mutants | this suite, by rule | {alone} | {names} |",
-        "| --- | --- | --- " + "| --- " * (len(_ON_ERRORS) + len(RIVALS)) + "|",
-        *(_op_row(*each) for each in by_op.items()),
+        "Mutants by the rule of this suite that failed them first: "
+        + ", ".join(f"{rule} {count}" for rule, count in rules.most_common())
+        + ".",
         "",
-        f"| mutant | bugs | what is wrong | this suite, by rule | {names} |",
-        "| --- | --- | --- | --- " + "| --- " * len(RIVALS) + "|",
-        *rows,
+        "By op, the mutants that each of the rules on errors would fail on the killing case if it",
+        "stood alone, and the mutants that each other rule sees there:",
+        "",
+        _row("op", "mutants", *_ON_ERRORS, *names),
+        _row(*["---"] * (2 + len(_ON_ERRORS) + len(names))),
+        *(
+            _row(
+                op,
+                len(rows),
+                *(alone.get(op, {}).get(rule, 0) for rule in _ON_ERRORS),
+                *(_seen(rows, name, "yes", "ends") for name in names),
+            )
+            for op, rows in by_op.items()
+        ),
     ]
     return "\n".join(lines) + "\n"

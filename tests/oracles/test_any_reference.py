@@ -21,7 +21,7 @@ import math
 import numpy as np
 import torch
 from torch.nn import functional as F
-from jaxtyping import Bool, Float, Float32, Int, Int32
+from jaxtyping import Bool, Float, Float32, Int, Int8, Int32
 from torch import Tensor
 from kernel_workbench import Sizes
 from kernel_workbench import op
@@ -117,6 +117,32 @@ _WORKS = {
     "a view of its argument": (_X, 'Float[Tensor, "n m"]', "return x.T"),
     "a copy alone": (_X, 'Float[Tensor, "m 2*n"]', "return torch.cat([x, x], 1)"),
     "a list of parts": (_X, _MN, "return torch.stack(list(x.unbind(1)), 1)"),
+    "a string that chooses": (
+        f'{_X}, kind: str = "silu"',
+        _MN,
+        'return F.silu(x) if kind == "silu" else x',
+    ),
+    "a list of tensors": (f"xs: list[{_MN}]", _MN, "return sum(xs[1:], xs[0])"),
+    "an optional tensor": (
+        f"{_X}, b: {_MN} | None = None",
+        _MN,
+        "return x if b is None else x + b",
+    ),
+    "an argument that is None": (f"{_X}, s: float | None = None", _MN, "return x * (s or 2.0)"),
+    "indices returned": (_X, 'Int[Tensor, "m"]', "return x.argmax(1)"),
+    "indices of the largest in order": (
+        _X,
+        'Int32[Tensor, "m 2"]',
+        "return x.topk(2).indices.int()",
+    ),
+    "truth values returned": (_X, 'Bool[Tensor, "m n"]', "return x.exp() > 1.5"),
+    "bytes returned": (
+        _X,
+        'Int8[Tensor, "m n"]',
+        "return (x * 9).round().clamp(-9, 9).to(torch.int8)",
+    ),
+    "bytes as an argument": (f'{_X}, w: Int8[Tensor, "m n"]', _MN, "return x * w"),
+    "an axis of one more": (f'{_X}, w: Float[Tensor, "m+1 n"]', _MN, "return x + w[1:]"),
     "numbers of math": (_X, _MN, "return x * math.sqrt(math.pi)"),
     "a dtype that is asked for": (
         _X,
@@ -167,7 +193,8 @@ _REFUSED = {
     "a dict returned": (_X, _MN, 'return {"y": x}', ""),
     "another shape": (_X, _MN, "return x.sum(1)", "has shape"),
     "another dtype": (_X, _MN, "return (x > 0)", "isn't float64"),
-    "whole numbers returned": (_X, 'Int[Tensor, "m"]', "return x.argmax(1)", "whole numbers"),
+    "indices computed with": (_X, 'Int[Tensor, "m"]', "return x.exp().argmax(1) * 2", "indices"),
+    "real numbers for whole ones": (_X, 'Int[Tensor, "m"]', "return x.sum(1)", "real numbers"),
     "an argument that is changed": (_X, _MN, "return x.mul_(2)", "changes its argument x"),
     "a view of an argument that is changed": (
         _X,
@@ -189,9 +216,8 @@ _REFUSED = {
     "complex numbers": (_X, _MN, "return torch.fft.fft(x).real", ""),
     "sparse numbers": (_X, _MN, "return x.to_sparse().to_dense()", ""),
     "a convolution": (_X, _MN, "return F.conv1d(x[None], x.new_ones(len(x), len(x), 1))[0]", ""),
-    "a string": (f'{_X}, kind: str = "silu"', _MN, "return x", "kind is a string"),
-    "a list of tensors": (f"{_X}, xs: list[{_MN}]", _MN, "return xs[0]", "xs is a list"),
-    "an optional tensor": (f"{_X}, b: {_MN} | None = None", _MN, "return x", "b may be None"),
+    "a string without a default": (f"kind: str, {_X}", _MN, "return x", "kind is a string"),
+    "a list of anything": (f"{_X}, xs: list[int]", _MN, "return x", "xs_0 has no shape"),
     "code that is run as text": (_X, _MN, 'return eval("x + ")', "SyntaxError"),
     "the end of the process": (_X, _MN, "import sys\n    sys.exit(3)", ""),
 }

@@ -113,7 +113,9 @@ def test_command_line_shows_several_records_and_makes_one_page(
     assert main([*map(str, paths), "--html", str(page)]) == ExitStatus.INCOMPLETE
     shown, errors = capsys.readouterr()
     assert [shown.count(f" {each} ") for each in ("PASSED", "TIMED", "INCOMPLETE")] == [2, 2, 2]
-    assert errors.count("\n") == 1
+    written, problem = errors.splitlines()
+    assert written.startswith(f"wrote {page}, ")
+    assert problem.startswith(str(paths[2]))
     assert page.read_text().count("<section id=") == 3
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kernel_workbench.reports.comparison.pairs import pair_speeds
 from kernel_workbench.reports.comparison.report import Comparison
-from kernel_workbench.reports.comparison.rule import Verdict
+from kernel_workbench.reports.comparison.rule import SpeedVerdict
 from kernel_workbench.reports.comparison.speed import hold
 from kernel_workbench.reports.record import (
     BENCH_PROTOCOL,
@@ -52,7 +52,7 @@ def test_places_in_memory_are_what_a_record_rests_on(tmp_path: Path) -> None:
         return bench_row(processes=(process.model_copy(update=told),))
 
     (held,) = two(tmp_path, row(9), row(11)).held
-    assert held.judgement.verdict is Verdict.SAME
+    assert held.judgement.verdict is SpeedVerdict.SAME
     assert abs(held.judgement.change) < 0.007
 
 
@@ -66,14 +66,14 @@ def refusals(folder: Path, ours: BenchRow, theirs: BenchRow) -> list[str]:
 @pytest.mark.parametrize(
     ("centre", "noise", "verdict"),
     [
-        (100.0, 0.002, Verdict.SAME),
-        (102.0, 0.002, Verdict.SLOWER),
-        (98.0, 0.002, Verdict.FASTER),
-        (102.0, 0.03, Verdict.AMBIGUOUS),
+        (100.0, 0.002, SpeedVerdict.SAME),
+        (102.0, 0.002, SpeedVerdict.SLOWER),
+        (98.0, 0.002, SpeedVerdict.FASTER),
+        (102.0, 0.03, SpeedVerdict.AMBIGUOUS),
     ],
 )
 def test_records_of_one_model_get_each_verdict(
-    tmp_path: Path, centre: float, noise: float, verdict: Verdict
+    tmp_path: Path, centre: float, noise: float, verdict: SpeedVerdict
 ) -> None:
     """A planted change of 2 % is found at 0.2 % of noise, and left open at 3 %."""
     found = two(tmp_path, bench_row(100.0, seed=1), bench_row(centre, seed=2, noise=noise))
@@ -91,8 +91,8 @@ def test_two_runs_of_one_machine_are_the_same(tmp_path: Path) -> None:
     ]
     found = compared(tmp_path, *((header(), list(rows)) for rows in runs))
     verdicts = [each.judgement.verdict for each in found.held]
-    assert verdicts.count(Verdict.SAME) >= 0.95 * len(cases)
-    assert not {Verdict.FASTER, Verdict.SLOWER} & set(verdicts)
+    assert verdicts.count(SpeedVerdict.SAME) >= 0.95 * len(cases)
+    assert not {SpeedVerdict.FASTER, SpeedVerdict.SLOWER} & set(verdicts)
 
 
 def test_rows_of_several_processes_are_known_by_the_processes_medians(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_rows_of_several_processes_are_known_by_the_processes_medians(tmp_path: 
     ]  # fmt: skip
     found = two(tmp_path, sides[0], sides[1])
     (held,) = found.held
-    assert held.judgement.verdict is Verdict.SLOWER
+    assert held.judgement.verdict is SpeedVerdict.SLOWER
     assert held.judgement.confirmed is True
     assert "timed: A by 4 processes, B by 4 processes" in text_of(found)
 
@@ -114,22 +114,22 @@ def test_slowdown_of_the_clock_alone_is_ambiguous(tmp_path: Path) -> None:
     found = two(
         tmp_path, bench_row(100.0, seed=1), bench_row(103.0, seed=2, mhz=1800 / 1.03)
     )  # fmt: skip
-    assert found.held[0].judgement.verdict is Verdict.AMBIGUOUS
+    assert found.held[0].judgement.verdict is SpeedVerdict.AMBIGUOUS
     assert "not so in cycles" in text_of(found)
 
 
 @pytest.mark.parametrize(
     ("codes", "held", "verdict"),
     [
-        (("shared GPU",), True, Verdict.AMBIGUOUS),
-        (("busy host",), True, Verdict.SLOWER),  # no host time is in samples of a held device
-        (("busy host",), False, Verdict.AMBIGUOUS),
-        (("busy host",), None, Verdict.AMBIGUOUS),  # a CPU's
-        (("what a later version has",), True, Verdict.AMBIGUOUS),
+        (("shared GPU",), True, SpeedVerdict.AMBIGUOUS),
+        (("busy host",), True, SpeedVerdict.SLOWER),  # no host time is in samples of a held device
+        (("busy host",), False, SpeedVerdict.AMBIGUOUS),
+        (("busy host",), None, SpeedVerdict.AMBIGUOUS),  # a CPU's
+        (("what a later version has",), True, SpeedVerdict.AMBIGUOUS),
     ],
 )
 def test_row_timed_beside_other_work_is_ambiguous(
-    tmp_path: Path, codes: tuple[str, ...], verdict: Verdict, *, held: bool | None
+    tmp_path: Path, codes: tuple[str, ...], verdict: SpeedVerdict, *, held: bool | None
 ) -> None:
     """On either side, where the other work may be in its times; the change is shown."""
     slower = bench_row(110.0, seed=2)
@@ -140,13 +140,13 @@ def test_row_timed_beside_other_work_is_ambiguous(
         assert found.held[0].judgement.verdict is verdict
         assert found.held[0].judgement.change == pytest.approx(0.1, abs=0.01)
         told = f"other work ran while it was timed: {codes[0]}" in text_of(found)
-        assert told is (verdict is Verdict.AMBIGUOUS)
+        assert told is (verdict is SpeedVerdict.AMBIGUOUS)
 
 
 def test_record_without_clocks_is_unconfirmed(tmp_path: Path) -> None:
     """The verdict stands, and the report says that no cycles confirm it."""
     found = two(tmp_path, bench_row(100.0, seed=1), bench_row(103.0, seed=2, mhz=0))
-    assert found.held[0].judgement.verdict is Verdict.SLOWER
+    assert found.held[0].judgement.verdict is SpeedVerdict.SLOWER
     assert "1 row unconfirmed in cycles" in text_of(found)
 
 
@@ -213,7 +213,7 @@ def test_one_kernel_of_either_side_is_held_against_the_other(tmp_path: Path) -> 
     found = two(
         tmp_path, bench_row(seed=1, kernel="mine"), bench_row(102.0, seed=2, kernel="mine_too")
     )
-    assert found.held[0].judgement.verdict is Verdict.SLOWER
+    assert found.held[0].judgement.verdict is SpeedVerdict.SLOWER
     assert "mine_too of B is held against mine of A" in text_of(found)
 
 
@@ -236,9 +236,34 @@ def test_case_that_dispatch_gives_to_another_kernel_is_compared(tmp_path: Path) 
 
     found = compared(tmp_path, of("narrow", 100.0), of("wide", 90.0))
     told = {each.pair.key.kernel: each.judgement.verdict for each in found.held}
-    assert told == {"narrow, then wide": Verdict.FASTER, "torch": Verdict.SAME}
+    assert told == {"narrow, then wide": SpeedVerdict.FASTER, "torch": SpeedVerdict.SAME}
     shown = text_of(found)
     assert shown.count("not in B") == shown.count("not in A") == 1
+
+
+@pytest.mark.parametrize(("time_us", "verdict"), [(76.0, "FASTER"), (131.0, "SLOWER")])
+def test_kernel_that_replaced_another_is_compared_with_it(
+    tmp_path: Path, time_us: float, verdict: str
+) -> None:
+    """Also where the new record times the old kernel too, which then alone shuts a gate."""
+
+    def of(times_us: dict[str, float]) -> tuple[RunHeader, list[Row]]:
+        infos = tuple(
+            KernelInfo(
+                name=name, origin="ours", op=case().op, priority=priority, path="", numerics={}
+            )
+            for name, priority in (("old", 20), ("new", 25), ("slow", 10))
+        )
+        rows: list[Row] = [bench_row(us, kernel=name, noise=0) for name, us in times_us.items()]
+        return header(kernels=infos), rows
+
+    found = compared(tmp_path, of({"old": 100.0}), of({"old": 100.0, "new": time_us, "slow": 300}))
+    verdicts = {held.pair.key.kernel: str(held.judgement.verdict) for held in found.held}
+    assert verdicts == {"old": "SAME", "old, then new": verdict}
+    assert found.broken is None
+    assert "dispatch took the old one in A" in text_of(found)
+    back = compared(tmp_path / "back", of({"old": 100.0, "new": 90.0}), of({"old": 100.0}))
+    assert [held.pair.key.kernel for held in back.held] == ["old"]
 
 
 def test_accuracy_comes_before_speed(tmp_path: Path) -> None:
@@ -290,7 +315,7 @@ def test_kernel_that_refuses_now_is_of_another_status(tmp_path: Path) -> None:
 def test_baseline_that_got_slower_does_not_shut_the_gate(tmp_path: Path) -> None:
     """It is told, and what doesn't gate in a suite doesn't here."""
     found = two(tmp_path, bench_row(seed=1), bench_row(105.0, seed=2, gates=False))
-    assert found.held[0].judgement.verdict is Verdict.SLOWER
+    assert found.held[0].judgement.verdict is SpeedVerdict.SLOWER
     assert found.broken is None
 
 
@@ -335,7 +360,7 @@ def test_hold_orders_rows_by_change(tmp_path: Path) -> None:
         for times in ((100.0, 100.0, 100.0), (102.0, 110.0, 105.0))
     ]
     found = hold(*sides_of(tmp_path, *((header(), list(rows)) for rows in runs)))
-    changes = [each.judgement.change for each in found.of(Verdict.SLOWER)]
+    changes = [each.judgement.change for each in found.of(SpeedVerdict.SLOWER)]
     assert changes == sorted(changes, reverse=True)
     assert len(changes) == 3
 

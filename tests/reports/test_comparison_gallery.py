@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kernel_workbench.reports.comparison.report import compare
-from kernel_workbench.reports.comparison.rule import FLOOR_APART, LAUNCH_APART_US, Verdict
+from kernel_workbench.reports.comparison.rule import FLOOR_APART, LAUNCH_APART_US, SpeedVerdict
 from kernel_workbench.reports.comparison.side import read_sides
-from kernel_workbench.reports.comparison.speed import Held, hold
+from kernel_workbench.reports.comparison.speed import ComparedRow, hold
 from kernel_workbench.reports.document.terminal import print_document
 from tests import ROOT
 
@@ -24,7 +24,7 @@ _PAIRS = tuple(itertools.combinations((*_RUNS, _OTHER), 2))
 
 
 @pytest.fixture(scope="module")
-def held() -> dict[tuple[str, str], tuple[Held, ...]]:
+def held() -> dict[tuple[str, str], tuple[ComparedRow, ...]]:
     """Each pair of the runs, by their names."""
     sides = {}
     for letter, name in zip("ABCD", (*_RUNS, _OTHER), strict=True):
@@ -35,13 +35,13 @@ def held() -> dict[tuple[str, str], tuple[Held, ...]]:
 
 @pytest.mark.parametrize("pair", _PAIRS)
 def test_runs_of_the_same_kernels_are_the_same(
-    held: dict[tuple[str, str], tuple[Held, ...]], pair: tuple[str, str]
+    held: dict[tuple[str, str], tuple[ComparedRow, ...]], pair: tuple[str, str]
 ) -> None:
     """95 rows in a hundred and more; none is FASTER or SLOWER, the rest AMBIGUOUS."""
     verdicts = [each.judgement.verdict for each in held[pair]]
     assert len(verdicts) == 361
-    assert verdicts.count(Verdict.SAME) >= 0.95 * len(verdicts)
-    assert not {Verdict.FASTER, Verdict.SLOWER} & set(verdicts)
+    assert verdicts.count(SpeedVerdict.SAME) >= 0.95 * len(verdicts)
+    assert not {SpeedVerdict.FASTER, SpeedVerdict.SLOWER} & set(verdicts)
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
@@ -67,22 +67,22 @@ def test_machines_whose_empty_calls_differ_are_the_same() -> None:
     assert of_two.empty_call_us == pytest.approx(2.944, abs=0.005)
     found = [each.judgement.verdict for each in hold(of_two, alone).held]
     assert len(found) == 96
-    assert found.count(Verdict.SAME) >= 0.95 * len(found)
-    assert not {Verdict.FASTER, Verdict.SLOWER} & set(found)
+    assert found.count(SpeedVerdict.SAME) >= 0.95 * len(found)
+    assert not {SpeedVerdict.FASTER, SpeedVerdict.SLOWER} & set(found)
     alone.header = alone.header.model_copy(update={"empty_call_us": of_two.empty_call_us})
     unmended = [each.judgement.verdict for each in hold(of_two, alone).held]
-    assert Verdict.FASTER in unmended
+    assert SpeedVerdict.FASTER in unmended
     alone.header = alone.header.model_copy(update={"empty_call_us": None})
     untold = [each.judgement.verdict for each in hold(of_two, alone).held]
-    assert not {Verdict.FASTER, Verdict.SLOWER} & set(untold)
+    assert not {SpeedVerdict.FASTER, SpeedVerdict.SLOWER} & set(untold)
 
 
 def test_a_process_has_a_time_of_its_own(
-    held: dict[tuple[str, str], tuple[Held, ...]],
+    held: dict[tuple[str, str], tuple[ComparedRow, ...]],
 ) -> None:
     """Which is why one a side tells less: tight intervals miss one another by more than floors."""
 
-    def missed(each: Held) -> bool:
+    def missed(each: ComparedRow) -> bool:
         one, other = each.pair.base.evidence, each.pair.other.evidence
         assert one is not None and other is not None
         gap = max(one.time_us.low - other.time_us.high, other.time_us.low - one.time_us.high)

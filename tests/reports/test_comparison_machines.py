@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernel_workbench.reports.comparison.generations import geometric_mean
-from kernel_workbench.reports.comparison.rule import Verdict
+from kernel_workbench.reports.comparison.rule import SpeedVerdict
 from kernel_workbench.reports.record import KernelInfo, Row
 from tests.builders.compared_records import (
     A100,
@@ -161,7 +161,7 @@ def test_two_boards_of_a_model_tell_less(
         tmp_path, (header(), [bench_row()]), (header(machine=machine), [bench_row(103.0)])
     )
     (only,) = found.held
-    assert only.judgement.verdict is (Verdict.SLOWER if slower else Verdict.SAME)
+    assert only.judgement.verdict is (SpeedVerdict.SLOWER if slower else SpeedVerdict.SAME)
     assert ("two boards: cards of one model differ" in text_of(found)) is not slower
 
 
@@ -173,21 +173,21 @@ def test_cards_that_arent_told_arent_one(tmp_path: Path) -> None:
         (header(machine=unknown), [bench_row()]),
         (header(machine=unknown), [bench_row(103.0)]),
     )
-    assert [each.judgement.verdict for each in found.held] == [Verdict.SAME]
+    assert [each.judgement.verdict for each in found.held] == [SpeedVerdict.SAME]
 
 
 @pytest.mark.parametrize(
     ("told_us", "verdict", "note"),
     [
-        ((2.91, 1.28), Verdict.SAME, "1.28 us on B's: changes are without the difference"),
-        ((2.91, None), Verdict.SAME, "2.5 us of a time: so much less or more is the same"),
-        ((2.91, 2.93), Verdict.FASTER, ""),
-        ((2.91, math.nan), Verdict.SAME, "doesn't tell"),
-        ((2.91, 1e9), Verdict.SAME, "doesn't tell"),
+        ((2.91, 1.28), SpeedVerdict.SAME, "1.28 us on B's: changes are without the difference"),
+        ((2.91, None), SpeedVerdict.SAME, "2.5 us of a time: so much less or more is the same"),
+        ((2.91, 2.93), SpeedVerdict.FASTER, ""),
+        ((2.91, math.nan), SpeedVerdict.SAME, "doesn't tell"),
+        ((2.91, 1e9), SpeedVerdict.SAME, "doesn't tell"),
     ],
 )
 def test_what_an_empty_call_takes_is_the_machines(
-    tmp_path: Path, told_us: tuple[float | None, ...], verdict: Verdict, note: str
+    tmp_path: Path, told_us: tuple[float | None, ...], verdict: SpeedVerdict, note: str
 ) -> None:
     """A call of 12 us takes 1.6 less on another machine, as an empty one does."""
     headers = [

@@ -12,7 +12,7 @@ import pytest
 from kernel_workbench.reports.comparison.rule import (
     Evidence,
     Interval,
-    Verdict,
+    SpeedVerdict,
     chance_to_fall_apart,
     empty_calls_apart_us,
     interval_of_placements,
@@ -67,7 +67,7 @@ def verdicts(
     placed: float = 0.002,
     two_times: float = 0.0,
     in_turn: bool = True,
-) -> Counter[Verdict]:
+) -> Counter[SpeedVerdict]:
     """Verdicts on 1,500 pairs of sides of this many processes, of ten places in memory each.
 
     two_times: how much longer three processes in ten take than the others
@@ -89,8 +89,8 @@ def test_rule_finds_two_per_cent(
 ) -> None:
     """As the rule's docstring tells it, and never with the wrong sign."""
     planted = verdicts(processes, 0.02, between=between, in_turn=in_turn)
-    assert planted[Verdict.SLOWER] / planted.total() >= found
-    assert planted[Verdict.FASTER] == 0
+    assert planted[SpeedVerdict.SLOWER] / planted.total() >= found
+    assert planted[SpeedVerdict.FASTER] == 0
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
@@ -108,7 +108,7 @@ def test_rule_keeps_its_false_alarms(
 ) -> None:
     """Also where processes differ by more than floors: it takes four that agree to say so."""
     alike = verdicts(processes, 0.0, in_turn=in_turn, **noise)
-    wrong = alike[Verdict.FASTER] + alike[Verdict.SLOWER]
+    wrong = alike[SpeedVerdict.FASTER] + alike[SpeedVerdict.SLOWER]
     assert wrong / alike.total() <= false_alarms
 
 
@@ -147,21 +147,21 @@ def test_processes_are_left_out_as_their_number_allows() -> None:
 def test_places_that_differ_make_no_false_alarm(processes: int) -> None:
     """2 % from place to place: ten of them can't tell much, and don't say that they can."""
     alike = verdicts(processes, 0.0, placed=0.02)
-    assert (alike[Verdict.FASTER] + alike[Verdict.SLOWER]) / alike.total() <= 0.002
+    assert (alike[SpeedVerdict.FASTER] + alike[SpeedVerdict.SLOWER]) / alike.total() <= 0.002
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_rule_says_same_of_the_same_kernel(processes: int) -> None:
     """In 95 % of rows and more."""
     alike = verdicts(processes, 0.0)
-    assert alike[Verdict.SAME] / alike.total() >= 0.95
+    assert alike[SpeedVerdict.SAME] / alike.total() >= 0.95
 
 
 def test_processes_count_where_samples_of_one_mislead() -> None:
     """Two processes that lie 2 % apart say nothing of a change of 1 %, however tight either is."""
     apart = Evidence(time_us=interval_of_processes([99.0, 101.0]), processes=2)
     slower = Evidence(time_us=interval_of_processes([100.0, 102.0]), processes=2)
-    assert judge(apart, slower).verdict is Verdict.AMBIGUOUS
+    assert judge(apart, slower).verdict is SpeedVerdict.AMBIGUOUS
 
 
 def test_interval_of_processes_leaves_out_the_ends() -> None:
@@ -173,15 +173,15 @@ def test_interval_of_processes_leaves_out_the_ends() -> None:
 @pytest.mark.parametrize(
     ("other", "verdict"),
     [
-        (evidence(100.4), Verdict.SAME),
-        (evidence(100.45, 0.0001), Verdict.SAME),
-        (evidence(100.6), Verdict.AMBIGUOUS),
-        (evidence(103.0, 0.03), Verdict.AMBIGUOUS),
-        (evidence(101.0), Verdict.SLOWER),
-        (evidence(99.0), Verdict.FASTER),
+        (evidence(100.4), SpeedVerdict.SAME),
+        (evidence(100.45, 0.0001), SpeedVerdict.SAME),
+        (evidence(100.6), SpeedVerdict.AMBIGUOUS),
+        (evidence(103.0, 0.03), SpeedVerdict.AMBIGUOUS),
+        (evidence(101.0), SpeedVerdict.SLOWER),
+        (evidence(99.0), SpeedVerdict.FASTER),
     ],
 )
-def test_verdict_follows_gap_and_centres(other: Evidence, verdict: Verdict) -> None:
+def test_verdict_follows_gap_and_centres(other: Evidence, verdict: SpeedVerdict) -> None:
     """Under 0.5 % between centres SAME; over 0.5 % between intervals a verdict; else AMBIGUOUS."""
     assert judge(evidence(100.0), other).verdict is verdict
 
@@ -189,13 +189,15 @@ def test_verdict_follows_gap_and_centres(other: Evidence, verdict: Verdict) -> N
 @pytest.mark.parametrize(
     ("centre", "verdict"),
     [
-        (100.9, Verdict.SAME),
-        (101.1, Verdict.AMBIGUOUS),
-        (101.5, Verdict.SLOWER),
-        (98.5, Verdict.FASTER),
+        (100.9, SpeedVerdict.SAME),
+        (101.1, SpeedVerdict.AMBIGUOUS),
+        (101.5, SpeedVerdict.SLOWER),
+        (98.5, SpeedVerdict.FASTER),
     ],
 )
-def test_two_records_of_four_processes_tell_one_per_cent(centre: float, verdict: Verdict) -> None:
+def test_two_records_of_four_processes_tell_one_per_cent(
+    centre: float, verdict: SpeedVerdict
+) -> None:
     """Nothing was run in turn: the card may have changed."""
     earlier = replace(evidence(100.0), began=("", ""))
     assert judge(earlier, evidence(centre)).verdict is verdict
@@ -205,23 +207,23 @@ def test_two_records_of_four_processes_tell_one_per_cent(centre: float, verdict:
 @pytest.mark.parametrize(
     ("centre", "verdict"),
     [
-        (100.9, Verdict.SAME),
-        (101.5, Verdict.AMBIGUOUS),
-        (104.9, Verdict.AMBIGUOUS),
-        (105.5, Verdict.SLOWER),
-        (94.5, Verdict.FASTER),
+        (100.9, SpeedVerdict.SAME),
+        (101.5, SpeedVerdict.AMBIGUOUS),
+        (104.9, SpeedVerdict.AMBIGUOUS),
+        (105.5, SpeedVerdict.SLOWER),
+        (94.5, SpeedVerdict.FASTER),
     ],
 )
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_a_process_alone_tells_five_per_cent(
-    processes: int, centre: float, verdict: Verdict
+    processes: int, centre: float, verdict: SpeedVerdict
 ) -> None:
     """It has a time of its own, however tight its samples are; two and three agree by chance."""
     few, enough = evidence(100.0, processes=processes), evidence(100.0)
     found = judge(few, evidence(centre, processes=1))
     assert found.verdict is verdict
     assert judge(enough, evidence(centre, processes=1)).verdict is verdict
-    if found.verdict is Verdict.AMBIGUOUS:
+    if found.verdict is SpeedVerdict.AMBIGUOUS:
         assert found.reason is not None
         assert "apart, as one process may be from the next" in found.reason
 
@@ -229,30 +231,32 @@ def test_a_process_alone_tells_five_per_cent(
 @pytest.mark.parametrize(
     ("began", "verdict"),
     [
-        (("2026-11-21T04:16:00+00:00", "2026-11-21T04:18:00+00:00"), Verdict.SLOWER),
-        (("2026-11-21T04:20:00+00:00", "2026-11-21T04:24:00+00:00"), Verdict.SAME),
-        (("", ""), Verdict.SAME),
+        (("2026-11-21T04:16:00+00:00", "2026-11-21T04:18:00+00:00"), SpeedVerdict.SLOWER),
+        (("2026-11-21T04:20:00+00:00", "2026-11-21T04:24:00+00:00"), SpeedVerdict.SAME),
+        (("", ""), SpeedVerdict.SAME),
     ],
 )
 def test_processes_that_didnt_run_in_turn_tell_one_per_cent(
-    began: tuple[str, str], verdict: Verdict
+    began: tuple[str, str], verdict: SpeedVerdict
 ) -> None:
     """Two of a side, and two of the other hours later: the card may have changed in between."""
     other = replace(evidence(100.9), began=began)
     assert judge(evidence(100.0), other).verdict is verdict
 
 
-@pytest.mark.parametrize(("centre", "verdict"), [(103.8, Verdict.SAME), (104.5, Verdict.SLOWER)])
-def test_two_boards_tell_four_per_cent(centre: float, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("centre", "verdict"), [(103.8, SpeedVerdict.SAME), (104.5, SpeedVerdict.SLOWER)]
+)
+def test_two_boards_tell_four_per_cent(centre: float, verdict: SpeedVerdict) -> None:
     """Cards of one model aren't one card, however many processes ran on each."""
     assert judge(evidence(100.0), evidence(centre), one_board=False).verdict is verdict
 
 
 @pytest.mark.parametrize(
     ("centre", "verdict"),
-    [(103.8, Verdict.SAME), (108.5, Verdict.AMBIGUOUS), (110.0, Verdict.SLOWER)],
+    [(103.8, SpeedVerdict.SAME), (108.5, SpeedVerdict.AMBIGUOUS), (110.0, SpeedVerdict.SLOWER)],
 )
-def test_process_of_its_own_comes_on_top_of_the_board(centre: float, verdict: Verdict) -> None:
+def test_process_of_its_own_comes_on_top_of_the_board(centre: float, verdict: SpeedVerdict) -> None:
     """One process on each of two boards: 4 % may be the board's, and 5 % more the process's."""
     sides = [evidence(each, processes=1) for each in (100.0, centre)]
     assert judge(*sides, one_board=False).verdict is verdict
@@ -261,22 +265,22 @@ def test_process_of_its_own_comes_on_top_of_the_board(centre: float, verdict: Ve
 def test_hosts_of_two_boards_leave_other_gaps_between_kernels() -> None:
     """7 us of 19 launches are nothing on another host; on the same board they are SLOWER."""
     sides = [replace(evidence(each), launches=19, began=("", "")) for each in (55.6, 62.6)]
-    assert judge(*sides, one_board=False).verdict is Verdict.SAME
-    assert judge(*sides).verdict is Verdict.SLOWER
+    assert judge(*sides, one_board=False).verdict is SpeedVerdict.SAME
+    assert judge(*sides).verdict is SpeedVerdict.SLOWER
 
 
 @pytest.mark.parametrize(
     ("known_us", "centre", "verdict"),
     [
-        (-1.63, 10.36, Verdict.SAME),
-        (-1.63, 12.0, Verdict.SLOWER),
-        (0.0, 10.36, Verdict.FASTER),
-        (None, 10.36, Verdict.SAME),
-        (None, 8.9, Verdict.FASTER),
+        (-1.63, 10.36, SpeedVerdict.SAME),
+        (-1.63, 12.0, SpeedVerdict.SLOWER),
+        (0.0, 10.36, SpeedVerdict.FASTER),
+        (None, 10.36, SpeedVerdict.SAME),
+        (None, 8.9, SpeedVerdict.FASTER),
     ],
 )
 def test_empty_call_is_the_machines(
-    known_us: float | None, centre: float, verdict: Verdict
+    known_us: float | None, centre: float, verdict: SpeedVerdict
 ) -> None:
     """Of 12 us, 1.63 less on a machine whose empty calls are as much shorter: nothing changed.
 
@@ -285,7 +289,7 @@ def test_empty_call_is_the_machines(
     base, other = evidence(12.0), evidence(centre)
     found = judge(base, other, one_board=False, empty_calls_us=known_us)
     assert found.verdict is verdict
-    if verdict is Verdict.SLOWER:
+    if verdict is SpeedVerdict.SLOWER:
         assert found.change == pytest.approx(1.63 / 12)
         assert found.cycles_change == pytest.approx(1.63 / 12)
 
@@ -306,10 +310,14 @@ def test_empty_calls_are_known_to_a_fifth_of_a_microsecond() -> None:
 
 @pytest.mark.parametrize(
     ("launches", "in_turn", "verdict"),
-    [(53, False, Verdict.SAME), (5, False, Verdict.SLOWER), (53, True, Verdict.SLOWER)],
+    [
+        (53, False, SpeedVerdict.SAME),
+        (5, False, SpeedVerdict.SLOWER),
+        (53, True, SpeedVerdict.SLOWER),
+    ],
 )
 def test_gaps_between_kernels_arent_the_kernels(
-    launches: int, verdict: Verdict, *, in_turn: bool
+    launches: int, verdict: SpeedVerdict, *, in_turn: bool
 ) -> None:
     """9 us of 53 launches are nothing between two records; of five, or in turn, they are."""
     sides = [replace(evidence(each, 0.0005), launches=launches) for each in (727.0, 736.2)]
@@ -347,7 +355,7 @@ def test_processes_that_agree_by_chance_know_no_more_than_each_of_them() -> None
 def test_slower_needs_cycles_that_say_so() -> None:
     """2 % more time at a clock that is 2 % lower is the clock's doing, and the row says it."""
     found = judge(evidence(100.0), evidence(102.0, mhz=1800 / 1.02))
-    assert found.verdict is Verdict.AMBIGUOUS
+    assert found.verdict is SpeedVerdict.AMBIGUOUS
     assert found.reason is not None
     assert "the clock differs by -2.0 %" in found.reason
     assert judge(evidence(100.0), evidence(102.0)).confirmed is True
@@ -356,7 +364,7 @@ def test_slower_needs_cycles_that_say_so() -> None:
 def test_slower_without_clocks_is_unconfirmed() -> None:
     """A verdict stands where a side has no clock, and isn't called confirmed."""
     found = judge(evidence(100.0, mhz=None), evidence(102.0))
-    assert (found.verdict, found.confirmed) == (Verdict.SLOWER, None)
+    assert (found.verdict, found.confirmed) == (SpeedVerdict.SLOWER, None)
 
 
 def test_step_of_the_timer_is_no_difference() -> None:
@@ -365,11 +373,11 @@ def test_step_of_the_timer_is_no_difference() -> None:
     assert timer_step_us(samples * 2) == pytest.approx(0.032)
     assert timer_step_us([5.024, 5.0241, 5.0253, 5.0271]) == 0
     short = [Evidence(time_us=Interval(each, each, each), step_us=0.032) for each in (5.024, 5.056)]
-    assert judge(*short).verdict is Verdict.SAME
-    assert judge(short[0], Evidence(time_us=Interval(5.3, 5.3, 5.3))).verdict is Verdict.SLOWER
+    assert judge(*short).verdict is SpeedVerdict.SAME
+    assert judge(short[0], Evidence(time_us=Interval(5.3, 5.3, 5.3))).verdict is SpeedVerdict.SLOWER
 
 
 def test_figure_without_a_spread_gets_no_verdict() -> None:
     """One number a side can't tell a change from noise."""
     bare = Evidence(time_us=Interval(120.0, 120.0, 120.0), spread=False, processes=0)
-    assert judge(evidence(100.0), bare).verdict is Verdict.AMBIGUOUS
+    assert judge(evidence(100.0), bare).verdict is SpeedVerdict.AMBIGUOUS

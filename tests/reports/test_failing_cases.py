@@ -10,7 +10,7 @@ from rich.console import Console
 
 from kernel_workbench.reports.record import AccuracyRow, CaseInfo, read
 from kernel_workbench.reports.report import print_report
-from kernel_workbench.reports.views.accuracy_figures import failures
+from kernel_workbench.reports.views.accuracy import failures
 from kernel_workbench.reports.views.failing_cases import plainness, shared_facts
 from tests.builders.accuracy_records import example_row, write_example
 

@@ -11,7 +11,7 @@ import pytest
 
 from kernel_workbench.reports.history.__main__ import main
 from kernel_workbench.reports.history.change_points import change_points
-from kernel_workbench.reports.history.series import Series, read_runs, records_in, series_of
+from kernel_workbench.reports.history.series import FigureSeries, read_runs, records_in, series_of
 from kernel_workbench.reports.history.view import document_of
 from kernel_workbench.reports.record import Row
 from tests.builders.compared_records import accuracy_row, bench_row, header, profile_row, write
@@ -39,7 +39,7 @@ def _times(step: float = 1.0, runs: int = 12) -> list[list[Row]]:
     ]
 
 
-def _series(folder: Path) -> list[Series]:
+def _series(folder: Path) -> list[FigureSeries]:
     runs, left_out = read_runs(records_in([folder]))
     assert not left_out
     return series_of(runs)

@@ -9,9 +9,8 @@ from rich.console import Console
 
 from kernel_workbench.reports.record import AccuracyRow, Record, RunHeader, Tried
 from kernel_workbench.reports.report import print_report
-from kernel_workbench.reports.views.accuracy_figures import (
+from kernel_workbench.reports.views.accuracy import (
     Property,
-    counterexamples,
     kernel_properties,
 )
 from tests.builders.accuracy_records import example_header, example_row
@@ -39,8 +38,8 @@ def _row(kernel: str, **tried: bool) -> AccuracyRow:
 
 
 def _of(record: Record, kernel: str) -> dict[str, Property]:
-    (found,) = (each for each in kernel_properties(record) if each.kernel == kernel)
-    return {each.name: each for each in found.properties}
+    (found,) = (each for (_, name), each in kernel_properties(record).items() if name == kernel)
+    return found
 
 
 def test_one_case_that_says_no_outweighs_those_that_say_yes() -> None:
@@ -78,7 +77,7 @@ def test_repetition_is_measured_by_the_verdicts_own_rule() -> None:
 
 def test_record_without_properties_has_no_kernel_properties() -> None:
     """As one that was made before there were any, or of cases that try none."""
-    assert kernel_properties(_record(example_row())) == ()
+    assert kernel_properties(_record(example_row())) == {}
     assert "depend on" not in markdown_of(_record(example_row()))
 
 
@@ -102,8 +101,7 @@ def test_reports_show_the_table_and_the_counterexamples() -> None:
 def test_denied_property_is_no_counterexample_on_the_terminal() -> None:
     """A kernel that says itself that it depends on the batch needs no case that shows it."""
     record = _record(_row(KERNEL.name, batch_invariant=False), batch_invariant=False)
-    (found,) = kernel_properties(record)
-    assert [each.name for each, _ in counterexamples(found)] == ["batch-invariant"]
+    assert _of(record, KERNEL.name)["batch-invariant"].row is not None
     console = Console(file=io.StringIO(), width=120)
     print_report(record, console, details=True)
     assert isinstance(console.file, io.StringIO)

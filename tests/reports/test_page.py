@@ -10,7 +10,15 @@ import pytest
 
 from kernel_workbench.reports.__main__ import main
 from kernel_workbench.reports.document.html import render_html
-from kernel_workbench.reports.document.model import Cell, Column, Document, Figure, Part, Table
+from kernel_workbench.reports.document.model import (
+    Cell,
+    Column,
+    Document,
+    Figure,
+    ReportPart,
+    Table,
+    trend_heights,
+)
 from kernel_workbench.reports.document.svg import drawn, label, standing_alone
 from kernel_workbench.reports.record import BenchRow, Roof
 from tests.builders.accuracy_records import attention_rows, example_rows, write_example
@@ -61,7 +69,7 @@ def test_page_of_each_suite_is_whole_and_closed(
     read = checked(page.read_text())
     assert read.tables
     assert "FAILED" in read.texts
-    capsys.readouterr()
+    assert f"wrote {page}, " in capsys.readouterr().err
 
 
 def test_page_of_compiled_code_is_whole_and_closed(
@@ -166,7 +174,7 @@ def sorting_page(path: Path, rows: int) -> Path:
     cells[1][1] = Cell("-")
     columns = (Column("case"), Column("us", "number"))
     figure = Figure("nothing", lambda prefix: f'<svg id="{prefix}a" role="img"></svg>')
-    part = Part("one", "TIMED", "good", "all", items=(Table("Rows", columns, cells), figure))
+    part = ReportPart("one", "TIMED", "good", "all", items=(Table("Rows", columns, cells), figure))
     path.write_text(render_html(Document("Sorting", (part,))))
     return path
 
@@ -279,6 +287,55 @@ def test_page_on_a_phone_has_a_card_for_each_row(
         f"new Promise(done => setTimeout(() => done(1), 0)) && {folded}.id != '{name}'"
     )
     capsys.readouterr()
+
+
+def test_picture_on_a_phone_scrolls_in_its_frame(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tab: Tab
+) -> None:
+    """It is wider than its frame, which scrolls to its end, and the page doesn't scroll."""
+    page = tmp_path / "page.html"
+    assert main([str(example(tmp_path / "run.jsonl", "bench")), "--html", str(page)]) == 0
+    tab.open(page)
+    tab.picture(tmp_path / "phone.png", 420, 800)
+    frame = "document.querySelector('.picture')"
+    width, inside = (tab.value(f"{frame}.{name}") for name in ("clientWidth", "scrollWidth"))
+    assert inside > width
+    assert tab.value(f"({frame}.scrollLeft = 9999, {frame}.scrollLeft)") == inside - width
+    assert tab.value("document.documentElement.scrollWidth") == 420
+    capsys.readouterr()
+
+
+def test_page_makes_a_closed_table_ready_when_it_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tab: Tab
+) -> None:
+    """Every row of a record would keep a browser busy for seconds before it shows anything."""
+    page = tmp_path / "page.html"
+    assert main([str(example(tmp_path / "run.jsonl", "accuracy")), "--html", str(page)]) == 0
+    tab.open(page)
+    fold = "[...document.querySelectorAll('section details:has(table)')].at(-1)"
+    heads = f"{fold}.querySelectorAll('th button').length"
+    assert tab.value(f"{fold}.querySelector('h3').textContent").startswith("Every row")
+    assert (tab.value(f"{fold}.open"), tab.value(heads)) == (False, 0)
+    tab.value(f"new Promise(done => {{ {fold}.open = true; setTimeout(() => done(1), 100) }})")
+    assert tab.value(heads) > 5
+    capsys.readouterr()
+
+
+def test_page_opens_its_first_table_where_none_is_of_the_summary() -> None:
+    """A history without a change has its series alone, and they are not behind a click."""
+    tables = [Table("Series", [Column("case")], [[name]], level="details") for name in "ab"]
+    page = render_html(Document("", [ReportPart("", "STEADY", "good", "", items=tables)]))
+    assert page.count("<details id=") == 2
+    assert page.count(" open><summary><h3>") == 1
+
+
+def test_line_over_time_that_hardly_moves_is_level() -> None:
+    """By a tenth of the highest value or more it reaches from bottom to top."""
+    assert trend_heights([100.0, None, 200.0, math.nan]) == [0.0, None, 1.0, None]
+    level = [height for height in trend_heights([1000.0, 1001.0]) if height is not None]
+    assert max(level) - min(level) < 0.02
+    assert trend_heights([0.0, 0.0]) == [0.5, 0.5]
+    assert trend_heights([math.inf]) == [None]
 
 
 def test_page_of_hostile_records_runs_nothing(

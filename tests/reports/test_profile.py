@@ -76,7 +76,7 @@ def test_profile_tells_reasons_a_line_a_kernel_what_gates_first(tmp_path: Path) 
     part = profile_part(record_of(tmp_path, [*refused, example.model_copy(update=update)]))
     (failed,) = rows_of(part, "Failed")
     assert (failed["reason"], failed["reproduce"]) == ("0.1 past its bound", "nox -s x")
-    (others,) = rows_of(part, "Without a figure, not gating")
+    (others,) = rows_of(part, "Without a figure, which doesn't fail the run")
     assert (others["rows"], others["reason"]) == ("100", "N is too large")
 
 

@@ -178,7 +178,7 @@ def test_file_that_is_no_record_is_refused(tmp_path: Path, content: bytes, words
 
 def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
     """The message of a missing file says how to make a record."""
-    assert "nox -s accuracy" in refusal(tmp_path / "none.jsonl")
+    assert "`accuracy` makes" in refusal(tmp_path / "none.jsonl")
     assert "can't be read" in refusal(tmp_path)
 
 
@@ -348,7 +348,7 @@ def test_latest_goes_by_the_name_then_by_the_time_written(tmp_path: Path) -> Non
 def test_latest_of_none_says_how_to_make_one(tmp_path: Path) -> None:
     """An empty folder and a missing one are alike."""
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(RecordError, match="`nox -s accuracy` makes one"):
+        with pytest.raises(RecordError, match="`accuracy` makes one"):
             latest(folder)
 
 

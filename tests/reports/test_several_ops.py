@@ -14,15 +14,14 @@ from rich.console import Console
 from kernel_workbench.reports.junit import render_junit
 from kernel_workbench.reports.phrases import memory
 from kernel_workbench.reports.record import AccuracyRow, Record, read
-from kernel_workbench.reports.report import print_report
-from kernel_workbench.reports.views.accuracy_figures import (
+from kernel_workbench.reports.report import part_of, print_report
+from kernel_workbench.reports.views.accuracy import (
     NO_OPTION,
+    headline,
     kernel_variants,
-    matrices,
     variants_counted,
     workspaces,
 )
-from kernel_workbench.reports.views.accuracy_verdict import headline
 from tests.builders.accuracy_records import (
     VARIANTS,
     attention_rows,
@@ -30,7 +29,7 @@ from tests.builders.accuracy_records import (
     example_rows,
     write_example,
 )
-from tests.builders.documents import markdown_of
+from tests.builders.documents import markdown_of, rows_of, tables_of
 
 OPS = ("layer_norm_backward", "attention_forward", "attention_backward")
 
@@ -107,41 +106,39 @@ def test_report_of_one_op_doesnt_repeat_it(tmp_path: Path) -> None:
 def test_headline_counts_ops_and_variants(several: Record) -> None:
     """A case is one of its op; the variants are those of the kernels that list theirs."""
     assert headline(several).sentence == (
-        "360 rows (3 ops, 9 kernels, 120 cases): 325 passed, 13 failed, 22 refused, "
-        "in 2 min 31 s; 24 of 36 variants ran"
+        "360 rows (3 ops, 6 kernels and 3 baselines, 120 cases): 325 passed, 13 failed, "
+        "22 refused, in 2 min 31 s; cases took 24 of the 36 code variants that kernels list"
     )
 
 
 def test_matrix_by_option_takes_a_case_under_each_of_its_options(several: Record) -> None:
     """A cell is refused only where every case of that option is, whatever else those have."""
-    by_option = {each.op: each for each in matrices(several) if each.title.endswith("by option")}
-    assert set(by_option) == set(OPS[1:])  # the cases of the third op have no option
-    matrix = by_option["attention_forward"]
-    assert matrix.families[0] == NO_OPTION
-    assert matrix.families[1:] == tuple(sorted(matrix.families[1:]))
-    statuses = {
-        option: matrix.cells["flash_wide", "", option].status
-        for option in ("sink", "softcap", "dropout", "causal", NO_OPTION)
-    }
-    refused = dict.fromkeys(("sink", "softcap", "dropout"), "refused")
-    assert statuses == refused | {"causal": "passed", NO_OPTION: "passed"}
-    assert matrix.cells["flash", "", NO_OPTION].text == "FAIL workspace"
+    part, title = part_of(several), "error / bound by option"
+    ops = [table.split(":")[0] for table in tables_of(part) if table.endswith(title)]
+    assert sorted(ops) == sorted(OPS[1:])  # the cases of the third op have no option
+    lines = {line["kernel"]: line for line in rows_of(part, f"attention_forward: {title}")}
+    wide = lines["flash_wide"]
+    options = [name for name in wide if name not in ("kernel", "dtype")]
+    assert options == [NO_OPTION, *sorted(set(options) - {NO_OPTION})]
+    assert {wide[option] for option in ("sink", "softcap", "dropout")} == {"refused"}
+    assert all(float(wide[option]) < 1 for option in ("causal", NO_OPTION))
+    assert lines["flash"][NO_OPTION] == "FAIL workspace"
 
 
 def test_variants_that_no_case_took_are_told(several: Record) -> None:
     """Every variant of a kernel is among those that ran or those that didn't, in its own order."""
     for each in kernel_variants(several):
-        assert (each.kernel, each.listed) == ("flash", len(VARIANTS))
-        taken = [variant.name for variant in each.ran]
-        assert taken == [name for name in VARIANTS if "rf" in name]
-        assert each.not_taken == tuple(name for name in VARIANTS if "gmem" in name)
-        assert sum(len(variant.rows) for variant in each.ran) == 36
-        assert each.sentence == "12 of 18 ran"
-    assert variants_counted(several) == "24 of 36 variants ran"
+        assert (each.kernel, each.listed) == ("flash", VARIANTS)
+        assert list(each.taken) == [name for name in VARIANTS if "rf" in name]
+        assert each.untaken == tuple(name for name in VARIANTS if "gmem" in name)
+        assert sum(map(len, each.taken.values())) == 36
+        assert each.sentence == "12 of 18 taken"
+    assert variants_counted(several) == "cases took 24 of the 36 code variants that kernels list"
     for text in (terminal(several, 80), markdown_of(several)):
         assert all(name in text for name in VARIANTS)
-    failing = [each for of in kernel_variants(several) for each in of.ran if each.failed]
-    assert [(each.name, each.gates) for each in failing] == [(VARIANTS[0], True)]
+    (counts,) = (title for title in tables_of(part_of(several)) if title.startswith("Variants: "))
+    failed = [line for line in rows_of(part_of(several), counts) if line["failed"] != "0"]
+    assert [line["variant"] for line in failed] == [VARIANTS[0]]
 
 
 def test_variant_that_its_kernel_doesnt_list_is_told(tmp_path: Path) -> None:
@@ -150,8 +147,8 @@ def test_variant_that_its_kernel_doesnt_list_is_told(tmp_path: Path) -> None:
     rows[1] = rows[1].model_copy(update={"variant": "f32_unheard_of"})
     record = record_of(tmp_path, rows)
     found = next(each for each in kernel_variants(record) if each.op == "attention_forward")
-    assert [each.listed for each in found.ran] == [True, False]
-    assert found.sentence == "1 of 18 ran, and 1 that it doesn't list"
+    assert found.unlisted == ("f32_unheard_of",)
+    assert found.sentence == "1 of 18 taken, and 1 that it doesn't list"
     assert "f32_unheard_of (not listed)" in terminal(record)
 
 
@@ -165,7 +162,7 @@ def test_variants_of_a_kernel_that_ran_nothing_arent_counted(tmp_path: Path) -> 
     ]
     record = record_of(tmp_path, rows)
     assert [each.op for each in kernel_variants(record)] == ["attention_forward"]
-    assert variants_counted(record) == "12 of 18 variants ran"
+    assert variants_counted(record) == "cases took 12 of the 18 code variants that kernels list"
 
 
 def test_variants_of_a_kernel_that_lists_none_are_shown(tmp_path: Path) -> None:
@@ -173,10 +170,10 @@ def test_variants_of_a_kernel_that_lists_none_are_shown(tmp_path: Path) -> None:
     row = example_row("torch_native").model_copy(update={"variant": "cutlassF_rf"})
     record = record_of(tmp_path, [row])
     (found,) = kernel_variants(record)
-    assert (found.sentence, found.ran[0].listed, found.not_taken) == ("1 ran", True, ())
-    assert variants_counted(record) is None
+    assert (found.sentence, found.unlisted, found.untaken) == ("1 taken", (), ())
+    assert variants_counted(record) == ""
     assert "cutlassF_rf" in terminal(record)
-    assert "variants ran" not in headline(record).sentence
+    assert "variants" not in headline(record).sentence
 
 
 def test_memory_is_shown_at_its_largest_with_what_was_declared(several: Record) -> None:

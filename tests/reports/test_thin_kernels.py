@@ -11,7 +11,7 @@ import pytest
 
 from kernel_workbench.reports.junit import render_junit
 from kernel_workbench.reports.record import AccuracyRow, Record, latest, read
-from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy import headline
 from kernel_workbench.suites.accuracy.own_cases import FEWEST
 from tests.builders.accuracy_records import example_header, example_row, write_example
 from tests.builders.commands import ACCURACY, run_python

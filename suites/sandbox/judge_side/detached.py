@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from kernel_workbench.suites import ROOT
+from kernel_workbench.root import start_folder
 from kernel_workbench.suites.sandbox.orphans import orphans_left_to_init
 from kernel_workbench.suites.sandbox.wire import ClosedError
 
@@ -72,7 +72,7 @@ def start_detached(program: str) -> Keeper:
         with orphans_left_to_init():
             started = subprocess.Popen(
                 [sys.executable, "-", *map(str, passed)],
-                cwd=ROOT,
+                cwd=start_folder(),
                 stdin=keeper,
                 stdout=subprocess.PIPE,
                 stderr=output,

@@ -21,7 +21,7 @@ from typing import Literal
 
 import torch
 
-from kernel_workbench.suites import ROOT
+from kernel_workbench.root import start_folder
 from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
 from kernel_workbench.suites.sandbox.orphans import adopt_orphans
 from kernel_workbench.suites.sandbox.parcels import Arena
@@ -77,7 +77,7 @@ class ForkServer:
         command = [sys.executable, "-m", module, str(theirs.fileno()), device.type, kind, *tasks]
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=start_folder(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -3,7 +3,7 @@
 Memory that comes from the allocator may still hold zeros, an earlier result or the truth. Inside
 `fresh_memory(value)` every uninitialised tensor that Python code asks torch for is filled first, so
 that an element which a kernel never writes, or reads before it is written, shows: NaN at one call,
-a finite sentinel at the next.
+a finite sentinel at the next; of whole numbers the smallest, and then the largest.
 
 The peak is of what torch was asked for, in bytes, beyond what there was before: on a GPU by its
 allocator's own count of requested bytes (not of blocks, which it rounds up and cuts from larger
@@ -90,7 +90,7 @@ class _Filled(TorchDispatchMode):
         guard = 0 if guarded is None else GUARD
         initialisation.allocated(fresh, fresh.untyped_storage().nbytes() - guard)
         untouched = fresh.device.type == "cpu" and fresh.nbytes > LARGEST_POISONED_BUFFER
-        if fresh.is_floating_point() and not untouched:
+        if not (fresh.is_complex() or untouched):
             fresh.fill_(held(self.value, fresh.dtype))
         return made
 
@@ -151,7 +151,7 @@ def _storages(values: object) -> Iterator[tuple[int, UntypedStorage]]:
 
 @contextmanager
 def fresh_memory(value: float, device: torch.device) -> Iterator[Memory]:
-    """Uninitialised floating-point tensors made inside hold `value` everywhere.
+    """Uninitialised tensors made inside hold `value` everywhere, whole numbers what `held` says.
 
     Yields what is known after it of the memory that was taken.
     """

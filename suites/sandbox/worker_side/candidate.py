@@ -300,7 +300,7 @@ def _form(
         if value.device != device:
             return f"{name} must be on {device}, got {value.device}", {}
         if name in given.updates and value.data_ptr() != given.updates[name][0].data_ptr():
-            return f"{name} must be the tensor that was passed in, added to in place", {}
+            return f"{name} must be the tensor that was passed in, changed in place", {}
         # A clone: a candidate may keep its tensor, and write to it again at the next call.
         outputs[name] = _clone(_detach(value))
     return None, outputs

@@ -77,7 +77,7 @@ def loss_kernel(x_ptr, target_ptr, loss_ptr, n, xm, xn, smoothing, z, BLOCK: tl.
     loss = lse - chosen
     if smoothing > 0:
         loss += smoothing * (chosen - tl.sum(x / n, 0))
-        loss += z * lse * lse
+    loss += z * lse * lse
     loss = tl.where(target == -100, 0.0, loss)
     tl.store(loss_ptr + row, loss)
 
@@ -95,9 +95,9 @@ def loss_backward_kernel(
     highest, e, total = exponentials(x, mask, offs, n, x_ptr.dtype.element_ty)
     lse = highest + tl.log(total)
     target = tl.load(target_ptr + row)
-    dx = e / total
+    dx = (e / total) * (1 + 2 * z * lse)
     if smoothing > 0:
-        dx = dx * (1 + 2 * z * lse) - smoothing / n
+        dx = dx - smoothing / n
     dx -= tl.where(offs == target, 1 - smoothing, 0.0)
     dx = tl.where(target == -100, 0.0, dx * dloss)
     tl.store(dx_ptr + row * n + offs, dx, mask=mask)

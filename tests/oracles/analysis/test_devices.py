@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import OPS
-from kernel_workbench.oracles.analysis import replay
+from kernel_workbench.oracles.analysis import replay, stochastic
 from kernel_workbench.oracles.op import Numerics
 from kernel_workbench.oracles.reference import ReferenceOp
 from tests.builders.elsewhere import (
@@ -22,6 +22,7 @@ from tests.builders.elsewhere import (
 
 _NAMES = [name for name, op in OPS.items() if isinstance(op, ReferenceOp)]
 _DRAWN = replay._drawn
+_NORMAL = stochastic._drawn
 
 
 def _drawn_here(device: torch.device, count: int) -> Tensor:
@@ -30,10 +31,18 @@ def _drawn_here(device: torch.device, count: int) -> Tensor:
     return placed(made) if device == ELSEWHERE else made
 
 
+def _normal_here(
+    shape: torch.Size, device: torch.device, generators: dict[torch.device, torch.Generator]
+) -> Tensor:
+    drawn = _NORMAL(shape, torch.device("cpu"), generators)
+    return placed(drawn) if device == ELSEWHERE else drawn
+
+
 @pytest.mark.parametrize("name", _NAMES)
 def test_bounds_are_the_same_on_another_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit by bit; an operation on tensors of both devices fails here as it does on a GPU."""
     monkeypatch.setattr(replay, "_drawn", _drawn_here)
+    monkeypatch.setattr(stochastic, "_drawn", _normal_here)
     op = OPS[name]
     assert op.emulate is not None
     for case in [each for each in op.cases() if each.tier == "ci"][::15]:

@@ -14,7 +14,7 @@ from kernel_workbench.kernels.configurations import configuration, held_to
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.reports.record import Record, latest, read
-from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy import headline
 from tests.builders.commands import ACCURACY, run_python
 
 # Right by its own choice and by `two`, wrong by `four`; `asks` makes the name that it takes.

@@ -7,7 +7,8 @@ import pytest
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.cases.factors import levels_of
 from kernel_workbench.oracles.op import Case, Op
-from kernel_workbench.suites.accuracy.order import QUICK, by_early_death
+from kernel_workbench.suites.accuracy.order import by_early_death
+from kernel_workbench.suites.accuracy.quick_cases import MOST_CASES
 
 _NAMES = ("softmax_forward", "rms_norm_backward", "attention_delta", "layer_norm_backward")
 
@@ -32,7 +33,7 @@ def test_first_cases_meet_more_levels_than_the_list_does(name: str) -> None:
     """Four in five of those that any case meets, and something is computed in each of them."""
     op = OPS[name]
     listed = _ci(op)
-    first = by_early_death(op, listed)[:QUICK]
+    first = by_early_death(op, listed)[:MOST_CASES]
 
     def met(cases: list[Case]) -> set[tuple[int, str]]:
         telling = (case for case in cases if op.flops(case))
@@ -40,4 +41,4 @@ def test_first_cases_meet_more_levels_than_the_list_does(name: str) -> None:
 
     assert all(op.flops(case) for case in first)
     assert len(met(first)) >= 0.8 * len(met(listed))
-    assert len(met(first)) > len(met(listed[:QUICK]))
+    assert len(met(first)) > len(met(listed[:MOST_CASES]))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernel_workbench.reports.record import AccuracyRow, latest, read
-from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy import headline
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT

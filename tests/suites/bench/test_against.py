@@ -16,7 +16,7 @@ from kernel_workbench.reports.record import read
 from kernel_workbench.suites.bench.against import _in_full, in_order, tell, two_sides
 from kernel_workbench.suites.bench.rounds import time_in_turn
 from kernel_workbench.suites.bench.worktrees import TreeError, commit_of, tree_of
-from kernel_workbench.suites.run.nox_command import without
+from kernel_workbench.suites.run.commands import without
 from tests.builders.commands import Running, wait_for
 from tests.builders.compared_records import bench_row, case, header, write
 

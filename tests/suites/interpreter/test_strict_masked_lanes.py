@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.reports.record import AccuracyRow, latest, read
-from kernel_workbench.reports.views.accuracy_verdict import headline
+from kernel_workbench.reports.views.accuracy import headline
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.interpreter import repairs
 from kernel_workbench.suites.interpreter.strict import masked_lanes

@@ -1,4 +1,4 @@
-"""`nox -s accuracy -- OPTIONS` as a user meets it: what is refused, what runs and what is left.
+"""`accuracy` as its user meets it: what is refused, what runs and what is left behind.
 
 A run is a process of its own. Each takes seconds to import torch, so all start at once, two at a
 time, in one fixture, and the tests read what they left. test_bad_inputs.py has the command
@@ -268,9 +268,9 @@ def test_wrong_kernel_of_a_user_fails_again_by_the_command_it_is_told(
     ran = runs("wrong")
     assert ran.status == 1
     assert re.search(r"^off by one +deterministic bound +\S+ +1 ", ran.out, re.MULTILINE)
-    shown = re.findall(r"^ +nox -s accuracy -- (.*)$", ran.out, re.MULTILINE)
+    shown = re.findall(r"^ +kernel-workbench accuracy (.*)$", ran.out, re.MULTILINE)
     (row,) = [each for each in ran.record.rows if each.status == "failed"]
-    assert f"nox -s accuracy -- {shown[0]}" == row.reproduce
+    assert f"kernel-workbench accuracy {shown[0]}" == row.reproduce
     again = folder.run("again", *shlex.split(shown[0]))
     assert again.status == 1
     (repeated,) = again.record.rows

@@ -140,8 +140,8 @@ def test_printed_command_sees_the_same_failure(
     asked = ("--device=cpu", f"--kernels={file}", f"--cases={cases}", f"--kernel={kernel}")
     printed, record = _run("accuracy", tmp_path / "first", *asked, *options)
     (failed,) = [row for row in record.rows if row.status == "failed"]
-    command = re.findall(r"^ +nox -s accuracy -- (.*)$", printed, re.MULTILINE)[0]
-    assert failed.reproduce == f"nox -s accuracy -- {command}"
+    command = re.findall(r"^ +kernel-workbench accuracy (.*)$", printed, re.MULTILINE)[0]
+    assert failed.reproduce == f"kernel-workbench accuracy {command}"
     _, again = _run("accuracy", tmp_path / "again", *shlex.split(command))
     (row,) = again.rows
     told = ("kernel", "rule", "reason", "outputs", "configuration", "signs")
@@ -159,7 +159,7 @@ def test_command_of_a_search_finds_the_same(tmp_path: Path) -> None:
     assert {row.case.dtype for row in record.rows} == {"bfloat16"}
     assert find.dtypes == ("bfloat16",)
     text = " ".join(printed.split())
-    words = shlex.split(re.findall(r"all of them again: nox -s accuracy -- (.*?);", text)[0])
+    words = shlex.split(re.findall(r"all of them again: kernel-workbench accuracy (.*?);", text)[0])
     _, again = _run("accuracy", tmp_path / "again", *words)
     (row,) = again.rows
     assert (row.case.id, row.kernel, row.status) == (find.case.id, find.kernel, "failed")

@@ -11,7 +11,7 @@ from rich.console import Console
 from kernel_workbench.reports.junit import render_junit
 from kernel_workbench.reports.record import AccuracyRow, Rule, latest, read
 from kernel_workbench.reports.report import print_report
-from kernel_workbench.reports.views.accuracy_figures import failures
+from kernel_workbench.reports.views.accuracy import failures
 from kernel_workbench.suites.accuracy.suite import Accuracy
 from kernel_workbench.suites.run.session import Session
 from tests.builders.accuracy_records import KERNELS, example_row, write_example

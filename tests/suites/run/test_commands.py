@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from kernel_workbench.reports.commands import NOX, PROGRAM, Program, program_of, this_program
 from kernel_workbench.reports.record import latest, read
-from kernel_workbench.suites.run.nox_command import FOLDER, VARIABLE, nox_command, path_in_command
+from kernel_workbench.suites.run.commands import FOLDER, path_in_command
 from tests import ROOT
 from tests.builders.commands import Running, noxfile
 from tests.docs.option_reference import parsers
@@ -49,12 +50,35 @@ def test_nox_is_named_from_where_its_user_stands(
     assert sessions._typed(SimpleNamespace(invoked_from=here)) == typed.format(checkout=checkout)
 
 
-def test_command_begins_as_nox_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no nox says how, it is found on the PATH."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert nox_command("bench", ["--", "--op", "a b"]) == "nox -s bench -- --op 'a b'"
-    monkeypatch.setenv(VARIABLE, "'a b/nox' -f x.py")
-    assert nox_command("bench", []) == "'a b/nox' -f x.py -s bench"
+def test_command_begins_as_its_user_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command names nox where nox runs, else the command that was called, by its path if any."""
+    monkeypatch.delenv(NOX, raising=False)
+    monkeypatch.delenv(PROGRAM, raising=False)
+    assert this_program().command("bench", ["--op", "a b"]) == "kernel-workbench bench --op 'a b'"
+    monkeypatch.setenv(PROGRAM, "python -m kernel_workbench")
+    assert this_program().command("bench") == "python -m kernel_workbench bench"
+    monkeypatch.setenv(NOX, "'a b/nox' -f x.py")
+    assert this_program().command("bench") == "'a b/nox' -f x.py -s bench"
+    assert this_program().command("bench", ["--gpus"]) == "'a b/nox' -f x.py -s bench -- --gpus"
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("nox -s bench -- --quick", Program("nox", is_nox=True)),
+        ("'a b/nox' -f x.py -s bench", Program("'a b/nox' -f x.py", is_nox=True)),
+        ("bin/kernel-workbench bench --quick", Program("bin/kernel-workbench")),
+        ("python -m kernel_workbench bench", Program("python -m kernel_workbench")),
+        ("pytest bench", Program("kernel-workbench")),
+    ],
+)
+def test_program_is_read_off_a_records_command(
+    monkeypatch: pytest.MonkeyPatch, command: str, program: Program
+) -> None:
+    """A record from elsewhere has another command; this process's program stands for it."""
+    monkeypatch.delenv(NOX, raising=False)
+    monkeypatch.delenv(PROGRAM, raising=False)
+    assert program_of(command, "bench") == program
 
 
 @pytest.mark.parametrize(
@@ -106,7 +130,7 @@ def test_path_of_a_command_begins_where_nox_was_called(
 
 
 def _pasted(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    variables = {key: value for key, value in os.environ.items() if key != VARIABLE}
+    variables = {key: value for key, value in os.environ.items() if key != NOX}
     return Running(*shlex.split(command), folder=folder, variables=variables).ended()
 
 

@@ -1,0 +1,485 @@
+"""How far roundings that vary bring a result: a spread for each element, of many replays.
+
+A worst case adds up magnitudes, layer by layer, and what cancels in a deep network is lost: ten
+layers cost a factor of 1e5. Here the reference runs again some tens of times, each operation off by
+normal numbers as large as what its rule promises of exact arguments. What an element shows over the
+replays estimates S, the root of the sum of squares of all that roundings may do to it, sharing and
+cancellation included; and a kernel's error is within lambda S. The proof, and what it assumes, is
+in docs/derivations/analysis.md, "Bounds from replays".
+
+Where a function isn't smooth on the scale of an error, as at the corner of a relu, and where it may
+be near a pole, its rule says what errors do, and what replays don't show of that is drawn beside.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from kernel_workbench.oracles.analysis.chains import Terms
+from kernel_workbench.oracles.analysis.places import MADE, MOVES
+from kernel_workbench.oracles.analysis.propagation import (
+    SOURCES,
+    Propagation,
+    last_uses,
+    output_nodes,
+)
+from kernel_workbench.oracles.analysis.quantities import Known, added_up, constant_error
+from kernel_workbench.oracles.analysis.rules import SUMS
+from kernel_workbench.oracles.analysis.trace import ROUNDS
+from kernel_workbench.oracles.analysis.windows import addends_of
+from kernel_workbench.oracles.rounding import Gamma
+
+_aten = torch.ops.aten
+_RUNS = 48, 32, 24, 16, 12  # replays: as many as there is room for
+_PARTS = 4  # of a sum of products, whose partial sums are looked at
+_FAILURE = 1e-6  # of an output of all elements together
+_MOST_BYTES = 4 * 2**30  # that all replays of the numbers alive at one time may take
+_CURVED = 1.25  # times what replays show: a rule that says more sees a corner
+_ALIKE = "addends that are all but equal"
+_NEAR_POLE = 1 / 16  # of a number: an error that large may not be taken for small
+_WIDE = 1 / 8  # an error of an exponent that may not be taken for small
+
+
+class _Root(Gamma):
+    """What n varying roundings come to: sqrt(n) u is the spread that the sum of them has."""
+
+    @property
+    def _factor(self) -> float:
+        return 1.0
+
+
+class _Nothing(Gamma):
+    """No roundings of sums: what a rule still says is of addends that are all but equal."""
+
+    @property
+    def _factor(self) -> float:
+        return 0.0
+
+
+def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
+    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
+
+
+_DIVIDES = _overloads(_aten.div, _aten.reciprocal)
+_EXPONENTIAL = _overloads(
+    *(_aten._softmax, _aten._softmax_backward_data, _aten._log_softmax, _aten.logsumexp)  # noqa: SLF001
+)
+# Roundings to nearest of numbers that vary; other errors may all be to one side.
+_NEAREST = (SUMS - _EXPONENTIAL) | _overloads(_aten.add, _aten.sub, _aten.mul)
+# Operations that round nothing.
+_EXACT = _overloads(
+    *(_aten.relu, _aten.maximum, _aten.minimum, _aten.clamp, _aten.clamp_min, _aten.clamp_max),
+    *(_aten.where, _aten.masked_fill, _aten.amax, _aten.amin, _aten.max, _aten.min, _aten.abs),
+    *(_aten.neg, _aten._to_copy, _aten.sort, _aten.topk, _aten.max_pool2d_with_indices),  # noqa: SLF001
+    *(_aten.max_pool3d_with_indices, _aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
+)
+_ADDED = _overloads(_aten.addmm, _aten.baddbmm)
+_CONVOLUTIONS = _overloads(_aten.convolution)
+_PRODUCTS = _ADDED | _CONVOLUTIONS | _overloads(_aten.mm, _aten.bmm)
+# Smooth in all arguments as far as errors are small: replays show what errors do.
+_LINEAR = MOVES | _NEAREST | _overloads(_aten.neg) | {ROUNDS}
+
+
+def quantile(chance: float, runs: int) -> float:
+    """A number that the sum of squares of so many normal draws is below with less than this chance.
+
+    P(X <= x r) <= (x e^(1 - x))^(r / 2) for x <= 1 (Chernoff).
+    """
+    target, low, high = 2 * math.log(chance) / runs, 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if middle > 0 and math.log(middle) + 1 - middle > target:
+            high = middle
+        else:
+            low = middle
+    return low * runs
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """What roots of sums of squares of replays are multiplied by.
+
+    spread   for the spread S, no less than that at once for all numbers
+    error    for a bound of the error
+    """
+
+    spread: float
+    error: float
+
+    @classmethod
+    def of(cls, numbers: int, coherent: int, runs: int) -> _Factor:
+        """For so many numbers of a graph together, and sources that may err to one side."""
+        numbers = max(numbers, 1)
+        spread = 1 / math.sqrt(quantile(_FAILURE / (2 * numbers), runs))
+        squared = 2 * math.log(4 * numbers / _FAILURE) + coherent
+        return cls(spread, spread * math.sqrt(squared))
+
+    @property
+    def reach(self) -> float:
+        """How many spreads an error may come to."""
+        return self.error / self.spread
+
+
+@dataclass(slots=True)
+class _Number:
+    """A result in float64 and those of the replays; no replays: all have the same numbers.
+
+    is_open: of truth values and whole numbers, where a kernel may have others.
+    """
+
+    exact: Tensor
+    runs: list[Tensor] | None = None
+    is_open: Tensor | None = None
+    root: Tensor | None = field(default=None)
+
+    def run(self, place: int) -> Tensor:
+        """The number in a replay."""
+        return self.exact if self.runs is None else self.runs[place]
+
+    def squares(self) -> Tensor:
+        """The root of the sum of squares of what the replays are off by."""
+        if self.root is None:
+            assert self.runs is not None
+            self.root = _root(self.exact, self.runs)
+        return self.root
+
+    def known(self, factor: float) -> Known:
+        """With the bound of its error."""
+        if self.runs is None or not self.exact.is_floating_point():
+            return Known(self.exact, self.is_open)
+        return Known(self.exact, self.squares() * factor)
+
+
+def _drawn(
+    shape: torch.Size, device: torch.device, generators: dict[torch.device, torch.Generator]
+) -> Tensor:
+    """Normal numbers, the next of a device."""
+    if device not in generators:
+        generators[device] = torch.Generator(device).manual_seed(0)
+    chance = torch.empty(shape, dtype=torch.float32, device=device)
+    return chance.normal_(generator=generators[device]).double()
+
+
+def _root(exact: Tensor, runs: Sequence[Tensor]) -> Tensor:
+    total = torch.zeros_like(exact)
+    for run in runs:
+        off = run - exact
+        total.addcmul_(off, off)
+    return total.sqrt_().masked_fill_(total.isnan() & exact.isfinite(), torch.inf)
+
+
+def errors(
+    walk: Propagation, constants: Mapping[str, Tensor], values: Sequence[Tensor]
+) -> list[Tensor | None] | None:
+    """How far each output may be off by varying roundings; None of it: not at all, of all: too big.
+
+    Holds with probability 1 - 1e-6 for all elements of all outputs.
+    """
+    graph = walk.graph
+    most = _bytes(walk)
+    runs = next((each for each in _RUNS if most * (each + 2) <= _MOST_BYTES), None)
+    if runs is None:
+        return None
+    root = replace(walk.sure, gamma=_Root(walk.sure.u, 1))
+    walk = replace(walk, likely=root)
+    without_sums = replace(walk, likely=replace(root, gamma=_Nothing(walk.sure.u, 1)))
+    computed = [node for node in graph.nodes if node.op == "call_function"]
+    numbers = sum(
+        each.numel()
+        for node in computed
+        for each in tree_leaves(node.meta.get("val"))
+        if isinstance(each, Tensor) and each.is_floating_point()
+    )
+    coherent = {node: _source(node) for node in computed if _is_coherent(node)}
+    sources = len({*coherent.values(), _ALIKE})
+    factor = _Factor.of(numbers, sources, runs)
+    replays = _Replays(walk, factor, without_sums, coherent, runs)
+    made = replays.outputs(constants, values)
+    return [None if each.runs is None else each.squares() * replays.factor.error for each in made]
+
+
+def _is_coherent(node: Node) -> bool:
+    """Whether an operation's errors may be to one side: of functions, casts and constants."""
+    if node.target in MOVES | MADE | _EXACT or node.target is operator.getitem:
+        return False
+    if node.target not in _NEAREST:
+        return True
+    numbers = tree_leaves((node.args, node.kwargs))
+    return any(isinstance(each, float) and constant_error(each) > 0 for each in numbers)
+
+
+def _source(node: Node) -> object:
+    """What errs to one side: the same function, or the same constants, in all places alike."""
+    numbers = tree_leaves((node.args, node.kwargs))
+    return node.target, *(each for each in numbers if isinstance(each, float))
+
+
+def _bytes(walk: Propagation) -> int:
+    """The most that the results alive at one time take."""
+    sizes: dict[Node, int] = {}
+    alive = most = 0
+    done = last_uses(walk.graph)
+    for node in walk.graph.nodes:
+        leaves = tree_leaves(node.meta.get("val"))
+        computes = node.op == "call_function"
+        sizes[node] = computes * sum(
+            each.numel() * 8 for each in leaves if isinstance(each, Tensor)
+        )
+        alive += sizes[node]
+        most = max(most, alive)
+        alive -= sum(sizes[each] for each in done.get(node, ()))
+    return most
+
+
+@dataclass(slots=True)
+class _Replays:
+    """All replays of a graph at once, operation by operation."""
+
+    walk: Propagation
+    factor: _Factor
+    without_sums: Propagation
+    coherent: Mapping[Node, object]
+    runs: int
+    source: object = None
+    signs: dict[object, list[float]] = field(default_factory=dict)
+    common: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(1))
+    generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
+    terms: dict[Node, Terms] = field(default_factory=dict)
+
+    def outputs(self, constants: Mapping[str, Tensor], values: Sequence[Tensor]) -> list[_Number]:
+        """The outputs, of values in float64 for the graph's placeholders."""
+        graph, held = self.walk.graph, dict[Node, Any]()
+        given, done = zip(values, self.walk.ranges, strict=True), last_uses(graph)
+        for node in graph.nodes:
+            if node.op == "output":
+                break
+            if node.op in SOURCES:
+                source = self.walk.source(node, constants, given)
+                held[node] = self._off(_Number(source.value), added_up(source.sure), None)
+            else:
+                held[node] = self._result(node, held)
+            for each in done.get(node, ()):
+                del held[each]
+                self.terms.pop(each, None)
+        return [held[node] for node in output_nodes(graph)]
+
+    def _result(self, node: Node, held: Mapping[Node, Any]) -> Any:  # noqa: ANN401
+        if node.target is operator.getitem:
+            several, place = node.args
+            return held[several][place]  # type: ignore[index]
+
+        def ran(run: int) -> Any:  # noqa: ANN401
+            return _computed(node, lambda each: _mapped(held[each], lambda x: x.run(run)))
+
+        numbers = [x for each in node.all_input_nodes for x in _leaves(held[each])]
+        exact = _computed(node, lambda each: _mapped(held[each], lambda x: x.exact))
+        varies = any(x.runs is not None or x.is_open is not None for x in numbers)
+        runs = [ran(each) for each in range(self.runs)] if varies else None
+        local = self.walk.local(
+            node, exact, lambda each: _mapped(held[each], lambda x: x.exact), self.terms
+        )
+        through = self._through(node, exact, held) if varies else None
+        if not isinstance(exact, list | tuple):
+            alike = self._alike(node, exact, local, held)
+            if node.target in _PRODUCTS and isinstance(local, Tensor) and not node.kwargs:
+                least = torch.minimum(local, self._of_products(node, exact, held))
+                local = least if alike is None else torch.where(alike > 0, local, least)
+            return self._made(exact, runs, local, through, alike)
+        several = local if isinstance(local, list | tuple) else [local] * len(exact)
+        parts = through if isinstance(through, list | tuple) else [through] * len(exact)
+        alike = self._alike(node, exact, local, held)
+        alikes = alike if isinstance(alike, list | tuple) else [alike] * len(exact)
+        return [
+            self._made(x, None if runs is None else [r[place] for r in runs], *rest)
+            for place, (x, *rest) in enumerate(zip(exact, several, parts, alikes, strict=True))
+        ]
+
+    def _alike(self, node: Node, exact: Any, local: Any, held: Mapping[Node, Any]) -> Any:  # noqa: ANN401
+        """What may be to one side: of a function all, of a sum that of addends alike; or None."""
+        self.source = self.coherent.get(node, _ALIKE)
+        if node in self.coherent:
+            return local
+        if node.target not in SUMS or local is None:
+            return None
+        left = self.without_sums.local(
+            node, exact, lambda each: _mapped(held[each], lambda x: x.exact), self.terms
+        )
+
+        def part(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+            if one is None or other is None:
+                return None
+            return torch.where(other > one / 2, one, 0.0)
+
+        if isinstance(local, list | tuple):
+            return [part(*each) for each in zip(local, left, strict=True)]
+        return part(local, left)
+
+    def _made(
+        self,
+        exact: Tensor,
+        runs: list[Tensor] | None,
+        local: Tensor | None,
+        through: Tensor | None,
+        alike: Tensor | None,
+    ) -> _Number:
+        """A result of replays, off by an operation's own errors."""
+        if not exact.is_floating_point():
+            return _Number(exact, None, through)
+        made = _Number(exact, runs)
+        if through is not None and through.dtype != torch.bool:
+            shown = _root(exact, runs or [])
+            missed = through > shown * (_CURVED * self.factor.error) + 2.0**-1000
+            if bool(missed.any()):
+                beside = torch.where(missed, through, 0.0) / self.factor.reach
+                made = self._off(made, beside, None)
+        return self._off(made, local, alike)
+
+    def _off(self, x: _Number, local: Tensor | None, alike: Tensor | None) -> _Number:
+        """The number, in each replay off by a normal number times `local`, and a common one."""
+        if not isinstance(local, Tensor) or not x.exact.is_floating_point():
+            return x
+        local = local.to(x.exact.device).expand(x.exact.shape)
+        if not bool(local.any()):
+            return x
+        aside = None
+        if isinstance(alike, Tensor) and bool(alike.any()):
+            aside = alike.to(x.exact.device).expand(x.exact.shape).copysign(x.exact)
+        runs = []
+        for place in range(self.runs):
+            chance = _drawn(local.shape, local.device, self.generators)
+            run = torch.addcmul(x.run(place), local, chance)
+            if aside is not None:
+                run.add_(aside, alpha=self._signs(self.source)[place])
+            runs.append(run)
+        return _Number(x.exact, runs)
+
+    def _signs(self, source: object) -> list[float]:
+        """To which side a source of errors errs, in all replays."""
+        if source not in self.signs:
+            drawn = torch.randn(self.runs, dtype=torch.float64, generator=self.common)
+            self.signs[source] = drawn.tolist()
+        return self.signs[source]
+
+    def _of_products(self, node: Node, exact: Tensor, held: Mapping[Node, Any]) -> Tensor:
+        """What the roundings of a sum of products come to in an order that signs don't decide.
+
+        Of such an order a partial sum is as large as what is added up in the end, or as the root
+        of the sum of squares, times sqrt(3).
+        """
+        args: Any = map_arg(node.args, lambda each: held[each].exact)
+        product, n = _products_of(node.target, args)
+        size, arithmetic = product(lambda x: x.square(), None).mul_(3).sqrt_(), self.walk.likely
+        assert arithmetic is not None
+        bias = args[0] if node.target in _ADDED else args[2] if len(args) > 3 else None
+        if isinstance(bias, Tensor):
+            added = bias.abs() if node.target in _ADDED else _by_channel(bias.abs(), exact)
+            size = size + added
+        size = torch.maximum(size, exact.abs())
+        for place in range(1, _PARTS):
+            size = torch.maximum(size, product(lambda x: x, n * place // _PARTS).abs())
+        return size.mul_(arithmetic.growth(n + 1)).add_(2 * (n + 1) * arithmetic.eta)
+
+    def _through(self, node: Node, exact: Any, held: Mapping[Node, Any]) -> Any:  # noqa: ANN401
+        """What errors of the arguments do by the operation's rule; None where it is smooth."""
+        target = node.target
+
+        def known(x: _Number) -> Known:
+            return x.known(self.factor.error)
+
+        arguments = [known(x) for each in node.all_input_nodes for x in _leaves(held[each])]
+        whole = not all(x.is_floating_point() for x in tree_leaves(exact))
+        open_ = any(x.error is not None and x.error.dtype == torch.bool for x in arguments)
+        if not whole and not open_ and self._is_smooth(target, node, held):
+            return None
+        args = map_arg(node.args, lambda each: _mapped(held[each], known))
+        kwargs = map_arg(node.kwargs, lambda each: _mapped(held[each], known))
+        result = Known(exact) if isinstance(exact, Tensor) else [Known(x) for x in exact]
+        found = self.walk._error(node, self.walk.likely, result, args, kwargs)  # noqa: SLF001
+        for each in arguments:
+            each.memory.clear()
+        return _mapped(found, added_up)
+
+    def _is_smooth(self, target: object, node: Node, held: Mapping[Node, Any]) -> bool:
+        numbers = [x for each in node.all_input_nodes for x in _leaves(held[each])]
+        if target in _EXPONENTIAL:
+            return all(_most(x) * self.factor.error < _WIDE for x in numbers)
+        if target in _LINEAR:
+            return True
+        if target in _DIVIDES and node.kwargs.get("rounding_mode") is None:
+            divisor = node.args[-1]
+            if not isinstance(divisor, Node):
+                return True
+            x = held[divisor]
+            if x.runs is None:
+                return True
+            return bool((x.squares() * self.factor.error < x.exact.abs() * _NEAR_POLE).all())
+        return False
+
+
+def _products_of(
+    target: object,
+    args: Any,  # noqa: ANN401
+) -> tuple[Callable[[Callable[[Tensor], Tensor], int | None], Tensor], int]:
+    """The sum of products of changed factors, of the first few of them, and how many there are."""
+    if target in _CONVOLUTIONS:
+        a, w, _, stride, padding, dilation, transposed, *rest, groups = args
+        channels = w.shape[0] // groups if transposed else w.shape[1]
+        n = addends_of(w.shape, stride, dilation, groups, transposed=transposed)
+
+        def convolved(change: Callable[[Tensor], Tensor], first: int | None) -> Tensor:
+            x, y = a, w
+            if first is not None:
+                part = max(channels * first // n, 1)
+                if groups > 1 or part == channels:
+                    return x.new_zeros([])
+                x = x.narrow(1, 0, part)
+                y = y.narrow(0 if transposed else 1, 0, part)
+            made: Tensor = _aten.convolution(
+                change(x), change(y), None, stride, padding, dilation, transposed, *rest, groups
+            )
+            return made
+
+        return convolved, n
+    a, b = args[1:3] if target in _ADDED else args[:2]
+
+    def multiplied(change: Callable[[Tensor], Tensor], first: int | None) -> Tensor:
+        x, y = a, b
+        if first is not None:
+            x, y = x.narrow(-1, 0, first), y.narrow(-2, 0, first)
+        return change(x) @ change(y)
+
+    return multiplied, a.shape[-1]
+
+
+def _by_channel(bias: Tensor, out: Tensor) -> Tensor:
+    return bias.view(-1, *[1] * (out.dim() - 2))
+
+
+def _most(x: _Number) -> float:
+    return 0.0 if x.runs is None or not x.exact.numel() else float(x.squares().amax())
+
+
+def _leaves(x: Any) -> list[_Number]:  # noqa: ANN401
+    return list(x) if isinstance(x, list | tuple) else [x]
+
+
+def _mapped(x: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    return [change(each) for each in x] if isinstance(x, list | tuple) else change(x)
+
+
+def _computed(node: Node, value_of: Callable[[Node], Any]) -> Any:  # noqa: ANN401
+    args: Any = map_arg(node.args, value_of)
+    kwargs: Any = map_arg(node.kwargs, value_of)
+    if node.target == ROUNDS:
+        return args[0]
+    return node.target(*args, **kwargs)  # type: ignore[operator]

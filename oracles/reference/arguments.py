@@ -1,0 +1,90 @@
+"""The case of arguments that a user's own test made, by a reference's annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from kernel_workbench.oracles.cases.arguments import (
+    check_dtype,
+    check_names,
+    check_shape,
+    dtype_of,
+    tensor_of,
+)
+from kernel_workbench.oracles.op import CONTIGUOUS, ArgumentsError, Case, Inputs
+from kernel_workbench.oracles.reference.signature import Array, Extent, Signature
+
+
+def case_from(op: str, signature: Signature, names: Iterable[str], arguments: Inputs) -> Case:
+    """Return the case that has the arguments' sizes and dtypes.
+
+    Args:
+        op: the name of the op.
+        signature: what the reference's annotations say.
+        names: of the op's sizes, in the order of a case's id.
+        arguments: of a kernel, by name; numbers with a default may be left out.
+
+    Raises:
+        ArgumentsError: an argument is missing, unknown, or doesn't fit the others.
+    """
+    arrays = signature.arrays
+    check_names(op, arguments, (*(array.name for array in arrays), *signature.numbers))
+    tensors = {
+        array.name: tensor_of(op, arguments, array.name, len(array.axes)) for array in arrays
+    }
+    sizes = _sizes(op, names, arrays, tensors)
+    for array in arrays:
+        check_shape(op, array.name, tensors[array.name], array.shape(sizes))
+    dtype = _dtype(op, arrays, tensors, "activation") or torch.float32
+    case = Case(
+        op=op,
+        sizes=tuple(sizes.items()),
+        dtype=dtype,
+        weight_dtype=_dtype(op, arrays, tensors, "weight") or dtype,
+        layout=CONTIGUOUS,
+    )
+    for array in arrays:
+        if array.is_real or array.kind == torch.bool:
+            check_dtype(op, array.name, tensors[array.name], array.dtype(case))
+    return case
+
+
+def _sizes(
+    op: str, names: Iterable[str], arrays: tuple[Array, ...], tensors: dict[str, Tensor]
+) -> dict[str, int]:
+    """Return each size, from the first axis that is named by it, or by a multiple of it."""
+    sizes: dict[str, int] = {}
+    for array in arrays:
+        for axis, length in zip(array.axes, tensors[array.name].shape, strict=True):
+            if isinstance(axis, str):
+                sizes.setdefault(axis, length)
+    multiples = [
+        (array.name, length, *axis.text.rpartition("*"))
+        for array in arrays
+        for axis, length in zip(array.axes, tensors[array.name].shape, strict=True)
+        if isinstance(axis, Extent)
+    ]
+    for argument, length, factor, _, size in multiples:
+        if not factor.isdecimal() or not size.isidentifier() or size in sizes:
+            continue
+        if length % int(factor):
+            raise ArgumentsError(
+                f"{op}: {argument} has {length} along {factor}*{size}; give a multiple of {factor}"
+            )
+        sizes[size] = length // int(factor)
+    return {name: sizes[name] for name in names if name in sizes}
+
+
+def _dtype(
+    op: str, arrays: tuple[Array, ...], tensors: dict[str, Tensor], kind: str
+) -> torch.dtype | None:
+    """Return the dtype that the arrays of a kind have together; None where there are none."""
+    names = [array.name for array in arrays if array.kind == kind]
+    for name in names:
+        dtype_of(op, name, tensors[name])
+        if tensors[name].dtype != tensors[names[0]].dtype:
+            check_dtype(op, name, tensors[name], tensors[names[0]].dtype)
+    return tensors[names[0]].dtype if names else None
