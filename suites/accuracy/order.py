@@ -23,31 +23,34 @@ def by_early_death(op: Op, cases: Iterable[Case]) -> list[Case]:
     listed = list(cases)
     if op.allowed is None or not op.allowed.factors:
         return listed
-    telling = [case for case in listed if op.flops(case)]
+    chosen = telling_cases(op, listed)
+    taken = set(chosen)
+    rest = [case for case in listed if case not in taken]
+    # Nothing is computed in the last ones.
+    return [*chosen, *filter(op.flops, rest), *(case for case in rest if not op.flops(case))]
+
+
+def telling_cases(op: Op, cases: Iterable[Case], rounds: int = _ROUNDS) -> list[Case]:
+    """Return cases that meet each level that a case has, so many times; few of many cases."""
+    assert op.allowed is not None
     names = [factor.name for factor in op.allowed.factors]
     levels = {
         case: frozenset(zip(names, levels_of(op, case), strict=True))
         | {("option", word) for word in case.options}
-        for case in telling
+        for case in cases
+        if op.flops(case)
     }
-    costs = {case: op.bytes(case) for case in telling}
-    waiting = dict.fromkeys(telling)
+    costs = {case: op.bytes(case) for case in levels}
+    waiting = dict.fromkeys(levels)
     chosen: list[Case] = []
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         missing = frozenset().union(*(levels[case] for case in waiting))
         while missing and len(chosen) < _ORDERED:
             best = max(waiting, key=lambda case: _worth(case, levels[case] & missing, costs[case]))
-            if not levels[best] & missing:
-                break
             missing -= levels[best]
             chosen.append(best)
             del waiting[best]
-    taken = set(chosen)
-    return [
-        *chosen,
-        *(case for case in listed if case not in taken and case in waiting),
-        *(case for case in listed if case not in levels),
-    ]
+    return chosen
 
 
 def _worth(case: Case, new: frozenset[tuple[str, str]], cost: int) -> tuple[int, bool, bool, int]:

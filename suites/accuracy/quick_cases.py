@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kernel_workbench.oracles.op import Case, Op
-from kernel_workbench.suites.accuracy.order import by_early_death
+from kernel_workbench.suites.accuracy.order import telling_cases
 from kernel_workbench.suites.accuracy.own_cases import is_small
 
 MOST_CASES = 12  # of an op: about a second of an interpreter's time
@@ -26,11 +26,13 @@ def quick_cases(op: Op, cases: Iterable[Case], serves: Callable[[Case], bool]) -
         serves: whether a kernel that runs serves a case.
 
     Returns:
-        At most `MOST_CASES` cases, those that come first in a whole run (order.py). Where no small
-        case is served, the cheapest one that is.
+        At most `MOST_CASES` cases, those that come first in a whole run (order.py), and fewer where
+        fewer have every level. Where no small case is served, the cheapest one that is.
     """
     served = [case for case in cases if serves(case)]
     left = [case for case in served if is_small(op, case, _MOST_FLOPS)]
     if not left:
         return sorted(served, key=op.flops)[:1]
-    return by_early_death(op, left)[:MOST_CASES]
+    if op.allowed is None or not op.allowed.factors:
+        return left[:MOST_CASES]
+    return telling_cases(op, left, rounds=1)[:MOST_CASES]
