@@ -1,4 +1,4 @@
-# ruff: noqa: F722, UP037  # shapes in annotations
+# ruff: noqa: F722, F821, UP037  # shapes in annotations
 """Whole numbers of a reference: pointers, distinct and rising ones, and what they leave unread."""
 
 from __future__ import annotations
