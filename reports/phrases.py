@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 _COUNTED = 1e10  # a figure above it is shown by its power of ten
 _DEFAULT_DIGITS = 7  # a float32 has 7.2 decimal digits
@@ -148,3 +149,18 @@ def cut(text: str, longest: int = LONGEST) -> str:
     if len(text) <= longest:
         return shown(text)
     return f"{shown(text[:longest])}... ({len(text) - longest:,} more characters)"
+
+
+VALUES_NOT_FINITE = "values not finite"
+_NOT_FINITE = frozenset({"nan", "inf"})  # words of a distribution's name
+
+
+def alike_word(word: str) -> str:
+    """Return a property of a case as that of the defect: of NaN and infinity one, of offsets one.
+
+    A user calls finds that differ in what isn't finite, or by how far a row is padded, one defect.
+    """
+    what, _, name = word.partition(" ")
+    if what == "values" and not _NOT_FINITE.isdisjoint(name.split("_")):
+        return VALUES_NOT_FINITE
+    return re.sub(r"\d+$", "", word) if what == "layout" else word

@@ -210,10 +210,7 @@ class Reference:
                 drawn[each.name].clamp_(-most, most)
             if not each.is_real:
                 whole = stored.get(each.name)
-                if whole is None:
-                    whole = self._whole(each, sizes, draw)
-                    if case.distribution == NEEDLES:
-                        self._set_deciding(each, whole, case)
+                whole = self._whole_of(each, case, draw) if whole is None else whole
                 drawn[each.name] = whole.to(each.dtype(case))
             if each.name in self.drawn_by and each.name not in stored:
                 drawn[each.name] = self._drawn_by_user(each, drawn[each.name])
@@ -228,6 +225,13 @@ class Reference:
         }
         made.update(numbers)
         return made
+
+    def _whole_of(self, array: Array, case: Case, draw: torch.Generator) -> Tensor:
+        """Return whole numbers of an argument; of needles, the places that decide."""
+        whole = self._whole(array, dict(case.sizes), draw)
+        if case.distribution == NEEDLES:
+            self._set_deciding(array, whole, case)
+        return whole
 
     def _numbers_of(self, case: Case) -> dict[str, float]:
         """Return the numbers that kernels are passed: a case's options may give other values."""

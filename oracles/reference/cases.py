@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from types import MappingProxyType
 
 import torch
@@ -41,7 +41,7 @@ _SAME: tuple[Dtypes, ...] = tuple((each, each) for each in DTYPES)
 _MIXED: tuple[Dtypes, ...] = ((torch.float16, torch.float32), (torch.bfloat16, torch.float32))
 _MOST_BYTES = 2**20  # of a small case: what a core judges in some tens of milliseconds
 _SHAPES = 3  # of a level: as many values of a size take turns
-_ENTRIES = 3  # of a tensor with a far stride: the last starts past element 2^31
+_ENTRIES = (3, 4, 5)  # of a tensor with a far stride: the last starts past element 2^31
 _ON_CPU = 256  # a size of what is timed there
 
 # Of these equal numbers are summed, whose roundings repeat.
@@ -313,9 +313,9 @@ def _far(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     pair = half if half in pairs else min(pairs, key=lambda each: each[0].itemsize)
     for layout in filter(_are_far, op.allowed.layouts.values()):
         (name, _), *_ = layout.tensors
-        for axis in sizes:
-            case = case_of(op.name, plain | {axis: _ENTRIES}, pair, "ci")
-            if op.allowed.objection(case) is None and _entries(op, case, name) == _ENTRIES:
+        for axis, entries in product(sizes, _ENTRIES):
+            case = case_of(op.name, plain | {axis: entries}, pair, "ci")
+            if op.allowed.objection(case) is None and _entries(op, case, name) == entries:
                 yield replace(case, layout=layout, why="offsets past 2^31 elements")
                 break
 

@@ -62,7 +62,7 @@ def _with_nan(
         returned = reference.function(**{**wide, array.name: leaf})
         several = returned if isinstance(returned, tuple) else (returned,)
         # An irrational weight for each element: no two of them cancel.
-        total = sum((each * torch.rand_like(each).add(1)).sum() for each in several)
+        total = torch.stack([(each * (1 + torch.rand_like(each))).sum() for each in several]).sum()
         (gradient,) = torch.autograd.grad(total, leaf)
     made = leaf.detach().clone()
     for place, axis in enumerate(array.axes):

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from kernel_workbench.reports.commands import program_of
 from kernel_workbench.reports.document.fields import number, table_of, text
-from kernel_workbench.reports.phrases import count, duration, ratio, share
+from kernel_workbench.reports.phrases import (
+    VALUES_NOT_FINITE,
+    alike_word,
+    count,
+    duration,
+    ratio,
+    share,
+)
 from kernel_workbench.reports.record import FindRow
 from kernel_workbench.reports.views.coverage import share_met, unmet_pairs
 from kernel_workbench.reports.views.row_columns import fields_in_order
@@ -66,17 +73,30 @@ def search_part(record: Record) -> ReportPart:
 
 
 def distinct(finds: Sequence[FindRow]) -> list[FindRow]:
-    """Return the finds, each once; finds that fresh values show come first."""
+    """Return the finds, each once.
+
+    Finds that need no values of their own come first, then finds on finite values; among these the
+    finds that fresh values show.
+    """
     kept: list[FindRow] = []
-    for find in sorted(finds, key=lambda item: -item.confirmed):
+    for find in sorted(finds, key=lambda item: (_strangeness(item), -item.confirmed)):
         if not any(_same(find, item) for item in kept):
             kept.append(find)
     return kept
 
 
+def _strangeness(find: FindRow) -> int:
+    """Return 0 for a find on ordinary values, 1 for one on other finite ones, else 2."""
+    words = {alike_word(need) for need in find.needs if need.startswith("values ")}
+    return 2 if VALUES_NOT_FINITE in words else 1 if words else 0
+
+
 def _same(one: FindRow, other: FindRow) -> bool:
-    names = ("op", "kernel", "rule", "output", "essence")
+    essences = [set(map(alike_word, each.essence)) for each in (one, other)]
+    names = ("op", "kernel", "rule")
     alike = all(getattr(one, name) == getattr(other, name) for name in names)
+    alike &= essences[0] == essences[1]
+    alike &= one.output == other.output or VALUES_NOT_FINITE in essences[0]
     return alike and not set(one.dtypes).isdisjoint(other.dtypes or one.dtypes)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from kernel_workbench.oracles.cases.factors import levels_of
 from kernel_workbench.oracles.op import Case, Op
+from kernel_workbench.suites.accuracy.order import telling_cases
 from kernel_workbench.suites.accuracy.own_cases import is_small
 
 MOST_CASES = 12  # of an op: about a second of an interpreter's time
@@ -22,12 +22,12 @@ def quick_cases(op: Op, cases: Iterable[Case], serves: Callable[[Case], bool]) -
 
     Args:
         op: the op of the cases.
-        cases: those to choose from; of two that bring as many new levels, the first is taken.
+        cases: those to choose from.
         serves: whether a kernel that runs serves a case.
 
     Returns:
-        At most `MOST_CASES` cases, and fewer where fewer have every level; the first ones where
-        the op has no factors. Where no small case is served, the cheapest one that is.
+        At most `MOST_CASES` cases, those that come first in a whole run (order.py), and fewer where
+        fewer have every level. Where no small case is served, the cheapest one that is.
     """
     served = [case for case in cases if serves(case)]
     left = [case for case in served if is_small(op, case, _MOST_FLOPS)]
@@ -35,14 +35,4 @@ def quick_cases(op: Op, cases: Iterable[Case], serves: Callable[[Case], bool]) -
         return sorted(served, key=op.flops)[:1]
     if op.allowed is None or not op.allowed.factors:
         return left[:MOST_CASES]
-    levels = {case.id(): set(enumerate(levels_of(op, case))) for case in left}
-    met: set[tuple[int, str]] = set()
-    chosen: list[Case] = []
-    while left and len(chosen) < MOST_CASES:
-        best = max(left, key=lambda case: len(levels[case.id()] - met))
-        if chosen and levels[best.id()] <= met:
-            break
-        met |= levels[best.id()]
-        chosen.append(best)
-        left.remove(best)
-    return chosen
+    return telling_cases(op, left, rounds=1)[:MOST_CASES]

@@ -33,6 +33,7 @@ from kernel_workbench.suites.sandbox.call import (
     Declared,
     Fill,
     How,
+    Then,
     printed_by,
 )
 from kernel_workbench.suites.sandbox.judge_side.workers import SPENT, Workers
@@ -325,6 +326,15 @@ class Run:
         if free < whole // 2:
             known.forget_truth()
             torch.cuda.empty_cache()
+
+    def call_then(self, kernel: Kernel, known: Known, other: Known, then: Then) -> Call | None:
+        """Return a call on other values where those that are known lay; None where it can't be."""
+        workers = self.runner
+        if not isinstance(workers, Workers) or self._is_large(kernel, known.case):
+            return None
+        parcels = self._parcel(known), self._parcel(other)
+        how = How(then=then)
+        return workers.call(kernel, known.case, parcels[0], "nan", how, then=parcels[1])
 
     def call_flipped(self, kernel: Kernel, known: Known, fill: Fill) -> Call:
         """A call on values whose signs are changed, its outputs with theirs changed back.

@@ -30,6 +30,7 @@ from kernel_workbench.suites.accuracy.coverage import (
     coverage_rows,
     is_in_reach,
 )
+from kernel_workbench.suites.accuracy.order import by_early_death
 from kernel_workbench.suites.accuracy.own_cases import own_cases
 from kernel_workbench.suites.accuracy.pages import keep_freed_pages
 from kernel_workbench.suites.accuracy.quick_cases import MOST_CASES, quick_cases
@@ -195,6 +196,8 @@ class Accuracy(VerdictSuite):
         elif not options.case and not options.cases and not options.quick:
             self.own_cases = self._own_cases(kernels)
         self.cases += self.own_cases
+        if not options.case and not options.cases:
+            self.cases = self._ordered(kernels)
         tried = {case.op for case in self.cases}
         self.kernels = tuple(each for each in kernels if each.op.name in tried)
         if options.shard:
@@ -212,6 +215,24 @@ class Accuracy(VerdictSuite):
             of_kernel = (case for other, case in pairs if other is kernel and self._is_mine(case))
             self.judge.learn(kernel, of_kernel)
         return pairs
+
+    def _ordered(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
+        """Return the cases, op by op: those first that a wrong kernel dies of, then the refused."""
+        ordered: list[Case] = []
+        for op in {each.op.name: each.op for each in kernels}.values():
+            mine = [case for case in self.cases if case.op == op.name]
+            asked = [each for each in kernels if each.op.name == op.name and self.judge.gates(each)]
+            for kernel in asked:
+                self.judge.learn(kernel, mine)
+            served = [
+                case
+                for case in mine
+                if any(self.judge.refusal(kernel, case) is None for kernel in asked)
+            ]
+            refused = set(mine) - set(served)
+            ordered += by_early_death(op, served)
+            ordered += [case for case in mine if case in refused]
+        return tuple(ordered)
 
     def _quick_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
         """Return a few cases of each op that a kernel serves; of none, cases of its own domain."""

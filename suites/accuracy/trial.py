@@ -18,7 +18,10 @@ that is held to a configuration. Where both calls are right, and as long as noth
   repeatable: a race is rarely lost on an idle GPU. Once for each dtype and variant.
 - In a process that nothing of the suites is in it must be right, too (plain_calls.py). On a small
   packed case, once, and on a CPU once for each dtype.
-- On values that are drawn from a secret it must be right, on part of a run's cases.
+- On a GPU a CUDA graph of the call must be right when it is replayed on other values in the same
+  memory, where the call can be captured. Once for each dtype and variant.
+- On values that are drawn from a secret it must be right, on part of a run's cases; and right after
+  a call on other values in the same memory, so that nothing may be kept by address.
 
 What keeps more memory or does more at the second call is called more often, and told of where that
 goes on; it fails nothing. Both are counted, not timed: the bytes that a call leaves allocated
@@ -30,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
@@ -44,7 +46,7 @@ from kernel_workbench.reports.record import Rule, Tried
 from kernel_workbench.suites.accuracy import invariance, relations
 from kernel_workbench.suites.accuracy.truth import Known
 from kernel_workbench.suites.accuracy.verdict import Verdict, explained, judge
-from kernel_workbench.suites.sandbox.call import PLAIN, Call, Declared, How, Stub
+from kernel_workbench.suites.sandbox.call import NOT_CAPTURED, PLAIN, Call, Declared, How, Stub
 from kernel_workbench.suites.sandbox.judge_side.plain_calls import MOST_BYTES as MOST_BYTES_AS_TEXT
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 
@@ -76,6 +78,8 @@ _BUSY_CALLS = {"ci": 4, "full": 10}
 _MORE_CALLS = 8  # to see whether what a call leaves goes on
 _SECRETS = 2**32
 DRAWN = "on values drawn from a secret"
+LATER = "after a call on other values at the same addresses"
+REPLAYED = "replayed in a CUDA graph after its inputs' memory got other values"
 MOST_BYTES = 2**26  # of a case, above which one call is a matter of seconds
 
 Finding = tuple[Rule, str]
@@ -119,6 +123,7 @@ class Trial:
             or properties
             or self._configurations()
             or self._races()
+            or self._in_a_graph()
             or self._as_users_call()
         )
         self.notes = (*self._repeated(), *self.notes)
@@ -369,16 +374,49 @@ class Trial:
         for other in self.known.draw_others(both=always):
             if run.refusal(kernel, other.case) is not None:
                 continue
+            again = run.call_then(kernel, self.known, other, "call")
+            if again is not None and again.rule is None and self._on(other, again).rule is None:
+                continue
             call = run.call(kernel, other, "nan")
-            judged = (
-                run.judged_by(kernel, other)
-                if call.rule is None
-                else partial(judge, truth={}, bounds={}, numerics=kernel.numerics)
-            )
-            verdict = judged(call, call)
+            verdict = self._on(other, call)
             if verdict.rule is not None:
                 return replace(verdict, reason=f"{DRAWN}: {verdict.reason}")
+            if again is not None and (verdict := self._on(other, again)).rule is not None:
+                return replace(verdict, reason=f"{LATER}: {verdict.reason}")
         return None
+
+    def _on(self, values: Known, call: Call) -> Verdict:
+        """Judge a call on further values."""
+        if call.rule is not None:
+            return judge(call, call, {}, {}, self.kernel.numerics)
+        return self.run.judged_by(self.kernel, values)(call, call)
+
+    def _in_a_graph(self) -> Finding | None:
+        """Find a call whose CUDA graph is wrong after the memory of its inputs got other values.
+
+        What can't be captured, as a kernel that reads numbers on the host, is told and fails
+        nothing.
+        """
+        run, kernel = self.run, self.kernel
+        is_asked = run.apart and run.device.type == "cuda" and kernel.origin != "baseline"
+        if not is_asked or not self._first_of("replayed", self.declared.variant):
+            return None
+        other = self.known.of_seed(self.known.secret)
+        if _numbers(other.originals.read()) != _numbers(self._inputs):
+            return None  # they are part of the graph
+        call = run.call_then(kernel, self.known, other, "replay")
+        if call is None:
+            return None
+        if call.rule == NOT_CAPTURED:
+            self.notes += (f"can't be part of a CUDA graph: {call.reason}",)
+            return None
+        verdict = self._on(other, call)
+        return None if verdict.rule is None else (verdict.rule, f"{REPLAYED}: {verdict.reason}")
+
+
+def _numbers(inputs: Inputs) -> dict[str, object]:
+    """Return the arguments that aren't tensors."""
+    return {name: each for name, each in inputs.items() if not isinstance(each, Tensor)}
 
 
 def _with_signs(case: Case, inputs: Inputs, number: int) -> Inputs:

@@ -28,6 +28,11 @@ Stub = Literal["silent", "raising", "scrambled", "handed"]
 
 "handed": launches work on other numbers, and the tensors that they received replace the outputs.
 """
+Then = Literal["call", "replay"]
+"""What follows a call in the same memory, on other values: another call, or a CUDA graph's replay.
+
+The graph is captured after the first call, so that nothing is compiled or tuned in it.
+"""
 SENTINEL = -12345.0  # rounded to the dtype; far from any value of the cases
 
 
@@ -116,6 +121,7 @@ class How:
     busy             keep another stream of the GPU busy during the call
     multiprocessors  number of SMs that the kernel reads instead of the device's
     zeros            lanes that a load leaves undefined read 0, also under the strict interpreter
+    then             what follows on other values at the same addresses, and is what is judged
     """
 
     stub: Stub | None = None
@@ -123,9 +129,11 @@ class How:
     busy: bool = False
     multiprocessors: int | None = None
     zeros: bool = False
+    then: Then | None = None
 
 
 PLAIN = How()
+NOT_CAPTURED = "not captured"  # the call can't be part of a CUDA graph; no row has this rule
 NOT_INTERPRETED = "not interpreted"  # this call can't be made here; no row has this rule
 
 

@@ -424,6 +424,16 @@ class Unpacked:
         """The bytes of the buffers."""
         return sum(now.untyped_storage().nbytes() for now, _ in self._returned)
 
+    def take_values(self, other: Unpacked) -> None:
+        """Put the values of another call's arguments where this call's arguments lie."""
+        for name, value in other.arguments.items():
+            mine = self.arguments[name]
+            if isinstance(value, Tensor) and isinstance(mine, Tensor):
+                _once(mine, mine).copy_(_once(value, mine))
+            else:
+                self.arguments[name] = value
+        self.updates = {name: (now, now.clone()) for name, (now, _) in self.updates.items()}
+
     def release(self) -> None:
         """Free the buffers."""
         self._returned.clear()

@@ -17,6 +17,7 @@ from kernel_workbench.oracles.cases.names import objection
 from kernel_workbench.oracles.op import Case, Op, dtype_name
 from kernel_workbench.oracles.reference import OpError
 from kernel_workbench.reports.commands import this_program
+from kernel_workbench.reports.phrases import VALUES_NOT_FINITE, alike_word
 from kernel_workbench.reports.record import AccuracyRow, CoverageRow, FindRow, Row
 from kernel_workbench.suites.accuracy.suite import FURTHER, Accuracy, VerdictSuite
 from kernel_workbench.suites.run import shards
@@ -207,11 +208,12 @@ class Search(VerdictSuite):
         An error that fresh values don't repeat lies near its bound and has no cause in the case;
         only an error twice as large is another find.
         """
-        words, ratio = set(_words(case)), _worst(row) or 0.0
+        words, ratio = set(map(alike_word, _words(case))), _worst(row) or 0.0
+        dtype = dtype_name(case.dtype)
         return any(
-            _alike(row, find)
+            (_alike(row, find) or _are_not_finite(words, row, find))
             and (
-                (set(find.essence) <= words and dtype_name(case.dtype) in find.dtypes)
+                (set(map(alike_word, find.essence)) <= words and dtype in find.dtypes)
                 or (not find.confirmed and ratio <= 2 * (find.worst_ratio or 0.0))
             )
             for find in target.finds
@@ -317,6 +319,12 @@ def _same(row: AccuracyRow, other: AccuracyRow) -> bool:
 
 def _alike(row: AccuracyRow, find: FindRow) -> bool:
     return _kind(row.rule) == _kind(find.rule) and _output(row) == find.output
+
+
+def _are_not_finite(words: set[str], row: AccuracyRow, find: FindRow) -> bool:
+    """Return True if both break one rule because numbers aren't finite, in whichever output."""
+    wild = VALUES_NOT_FINITE in words and VALUES_NOT_FINITE in map(alike_word, find.essence)
+    return wild and _kind(row.rule) == _kind(find.rule)
 
 
 def _kind(rule: str | None) -> str | None:

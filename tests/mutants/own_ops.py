@@ -102,6 +102,11 @@ _OF_NORMS = (
         _X_ROW, "    x = row_of(x_ptr, row, n, xn, offs, mask)\n", "rowpad3", _LOST, 3,
     ),
     _Defect(
+        "rows_past_the_grid", "the grid has 48 programs, and each does one row",
+        (RMS_NORM_FORWARD,), "        rms_norm_kernel[(m,)](x, None",
+        "        rms_norm_kernel[(min(m, 48),)](x, None", "m50", _LOST,
+    ),
+    _Defect(
         "adjacent_weight", "the weight's stride is taken for 1", _RMS_FORWARD,
         "weight.contiguous()", "weight", "weight_column", _LOST, 4,
     ),
@@ -226,6 +231,14 @@ _OF_SOFTMAXES = (
     _Defect(
         "packed_rows", "x's row stride is taken for n", _EXPONENTIALS,
         _X_ROW, "    x = row_of(x_ptr, row, n, xn, offs, mask)\n", "x_rowpad5", _LOST, 4,
+    ),
+    _Defect(
+        "tail_of_three_lost", "a tail of three columns isn't read", (SOFTMAX_FORWARD,),
+        "    x = row_of(x_ptr, row, xm, xn, offs, mask)\n    _highest, e, total = exponentials("
+        "x, mask, offs, n, x_ptr.dtype.element_ty)\n    tl.store(y_ptr",
+        "    mask = offs < n - 3 * (n % 8 == 3)\n"
+        "    x = row_of(x_ptr, row, xm, xn, offs, mask)\n    _highest, e, total = exponentials("
+        "x, mask, offs, n, x_ptr.dtype.element_ty)\n    tl.store(y_ptr", "n1027", _LOST,
     ),
     _Defect(
         "adjacent_targets", "the targets' stride is taken for 1", (*_LABELLED, *_LABELLED_BACKWARD),
@@ -454,6 +467,11 @@ _OF_ELEMENTS = (
         "sm, sn, offs, mask)", "sm, 1, offs, mask)", "sin_transposed", _LOST,
     ),
     _Defect(
+        "fifth_head_lost", "of five heads the last one is the fourth", (ROPE_FORWARD,),
+        "position * xs, head,", "position * xs, tl.where(h == 5, tl.minimum(head, 3), head),",
+        "h5", times=2,
+    ),
+    _Defect(
         "packed_heads", "heads are taken to lie one after the other", (ROPE_FORWARD,),
         "x_ptr + position * xs, head, xh,", "x_ptr + position * xs, head, 2 * p * xn,",
         "x_heads_first", _LOST, 2,
@@ -466,6 +484,10 @@ _OF_ELEMENTS = (
 
 _MATMUL = (MATMUL_FORWARD,)
 _OF_PRODUCTS = (
+    _Defect(
+        "k_past_1024_lost", "of k what is past 1024 is left out", _MATMUL,
+        "range(0, k, TILE)", "range(0, tl.minimum(k, 1024), TILE)", "k1027",
+    ),
     _Defect(
         "tile_of_k_lost", "the last tile of k is left out", _MATMUL,
         "range(0, k, TILE)", "range(0, k - TILE + 1, TILE)",

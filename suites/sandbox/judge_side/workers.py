@@ -207,7 +207,13 @@ class Workers:
         return self._answer(kernel, case)
 
     def call(
-        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How = PLAIN
+        self,
+        kernel: Kernel,
+        case: Case,
+        parcel: Parcel,
+        fill: Fill,
+        how: How = PLAIN,
+        then: Parcel | None = None,
     ) -> Call:
         """Call the kernel on the parcel's inputs.
 
@@ -217,21 +223,23 @@ class Workers:
             parcel: the inputs.
             fill: the value that fresh memory contains.
             how: special conditions.
+            then: the values that follow in the same memory (`How.then`), whose outputs are judged.
 
         Returns:
             The call. Its outputs are copies on the run's device.
         """
         started = time.perf_counter()
+        parcels = [parcel] if then is None else [parcel, then]
         if self.arena_device.type == "cpu":
-            parcel = parcel.to(self.arena_device)
+            parcels = self._moved(parcels)
         try:
             try:
-                call, arena = self._renewed(self._called, kernel, case, parcel, fill, how)
+                call, arena, at = self._renewed(self._called, kernel, case, parcels, fill, how)
             except _NoArenaError:
                 # The driver doesn't let two processes share memory: go through the host.
                 self.arena_device = torch.device("cpu")
-                parcel = parcel.to(self.arena_device)
-                call, arena = self._renewed(self._called, kernel, case, parcel, fill, how)
+                parcels = self._moved(parcels)
+                call, arena, at = self._renewed(self._called, kernel, case, parcels, fill, how)
         except EndedError as ended:
             self.replaced += 1
             lines = () if self._worker is None else self._worker.lines
@@ -239,8 +247,8 @@ class Workers:
             return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=lines)
         call = replace(call, printed=() if self._worker is None else self._worker.lines)
         if call.rule is None:
-            outputs = self._outputs(kernel, case, arena, parcel.nbytes, parcel.home)
-            changed = parcel.changed(arena, kernel.op)
+            outputs = self._outputs(kernel, case, arena, at, parcel.home)
+            changed = parcels[0].changed(arena, kernel.op) if then is None else None
             rule = None if changed is None else "changed input"
             call = replace(call, outputs=outputs, rule=rule, reason=changed)
         if call.fatal or call.spent or any(word in (call.reason or "") for word in SPENT):
@@ -470,11 +478,11 @@ class Workers:
         raise EndedError("process ended", "code of its process was replaced before it was called")
 
     def _called(
-        self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How
-    ) -> tuple[Call, Arena]:
-        """Return the call, and the arena that still contains its outputs."""
+        self, kernel: Kernel, case: Case, parcels: Sequence[Parcel], fill: Fill, how: How
+    ) -> tuple[Call, Arena, int]:
+        """Return the call, and where in which arena its outputs still are."""
         message: Message = {"do": "call", "fill": fill, "how": asdict(how)}
-        reply, arena, _ = self._sent(kernel, case, [parcel], message, self.time_limit_s)
+        reply, arena, at = self._sent(kernel, case, parcels, message, self.time_limit_s)
         names = reply.get("outputs")
         try:
             call = _CALL.validate_python(reply | {"outputs": {}})
@@ -484,7 +492,7 @@ class Workers:
         if call.rule is None and names != list(_sizes(kernel, case)):
             self._end()
             raise EndedError("process ended", _OTHER_OUTPUTS)
-        return call, arena
+        return call, arena, at
 
     def _task(
         self,

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -26,6 +26,7 @@ from kernel_workbench.suites.interpreter import strict
 from kernel_workbench.suites.interpreter.operations import NotInterpretedError
 from kernel_workbench.suites.interpreter.strict import masked_lanes
 from kernel_workbench.suites.sandbox.call import (
+    NOT_CAPTURED,
     NOT_INTERPRETED,
     PLAIN,
     SENTINEL,
@@ -97,6 +98,69 @@ def call_candidate(
         call = Call({}, call.seconds, "changed process state", changes.broken)
     # An interrupted launch may leave a kernel's own memory, such as a semaphore, inconsistent.
     return replace(call, spent=changes.spent or call.rule in _STRAYED)
+
+
+def call_again(
+    kernel: Kernel, case: Case, given: Unpacked, other: Unpacked, fill: Fill = "nan"
+) -> Call:
+    """Call the kernel once more, with other values where the earlier call's inputs lie."""
+    given.take_values(other)
+    return call_candidate(kernel, case, given, fill)
+
+
+Captured = tuple[object, Callable[[], None]]  # what the kernel returned, and what computes it again
+
+
+def replay_candidate(
+    kernel: Kernel,
+    case: Case,
+    given: Unpacked,
+    other: Unpacked,
+    capture: Callable[[Callable[[], object], torch.device], Captured] | None = None,
+) -> Call:
+    """Capture a call that was made before, change the values of its inputs, and replay it.
+
+    A call that can't be captured breaks no rule of its own: see `NOT_CAPTURED`. capture: for tests.
+    """
+    started = _now()
+    changes = process_state.Changes()
+    try:
+        with (
+            process_state.freed(changes),
+            process_state.kept(kernel.path, changes),
+            warnings.catch_warnings(action="default"),
+        ):
+            call = partial(kernel.function, **given.arguments)
+            captured = (capture or _captured)(call, given.device)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (whatever a capture makes of a kernel)
+        reason = f"{NOT_CAPTURED}: {told_of(error, kernel)}"
+        return Call({}, _now() - started, NOT_CAPTURED, reason, is_fatal(str(error)), spent=True)
+    returned, replay = captured
+    given.take_values(other)
+    try:
+        replay()
+    except RuntimeError as error:
+        return Call({}, _now() - started, "raised", told_of(error, kernel), is_fatal(str(error)))
+    problem, outputs = _form(kernel, case, given, returned)
+    seconds = _now() - started
+    if problem is not None:
+        return Call({}, seconds, "wrong outputs", problem)
+    return Call(outputs, seconds, spent=changes.spent)
+
+
+def _captured(call: Callable[[], object], device: torch.device) -> Captured:
+    graph = torch.cuda.CUDAGraph()
+    _synchronize(device)
+    with torch.cuda.graph(graph):
+        returned = call()
+
+    def replay() -> None:
+        graph.replay()
+        _synchronize(device)
+
+    return returned, replay
 
 
 def _call(

@@ -27,7 +27,11 @@ from kernel_workbench.suites.sandbox.parcels import Arena, ArenaError, Unpacked,
 from kernel_workbench.suites.sandbox.shared_sets import OpenedSets
 from kernel_workbench.suites.sandbox.wire import Channel, ClosedError, Message, case_of
 from kernel_workbench.suites.sandbox.worker_side import fingerprint, process_state, watch
-from kernel_workbench.suites.sandbox.worker_side.candidate import call_candidate
+from kernel_workbench.suites.sandbox.worker_side.candidate import (
+    call_again,
+    call_candidate,
+    replay_candidate,
+)
 
 # Bound before a candidate is imported, which may replace the original.
 _synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
@@ -159,14 +163,21 @@ class _Worker:
         case = case_of(message["case"])
         # Kept until the next inputs exist, which must have other addresses.
         arena = self.arenas[message["through"]]
-        (packed,) = message["inputs"]
-        unpacked = Unpacked(arena, packed, kernel.op.updates, self.device)
+        first, *others = message["inputs"]
+        unpacked = Unpacked(arena, first, kernel.op.updates, self.device)
         self.last = unpacked
         self.settle()
         how = How(**message["how"])
-        call = call_candidate(kernel, case, unpacked, message["fill"], how)
+        call = call_candidate(kernel, case, unpacked, message["fill"], replace(how, then=None))
+        for each in others if call.rule is None else ():
+            other = Unpacked(arena, each, kernel.op.updates, self.device)
+            if how.then == "replay":
+                call = replay_candidate(kernel, case, unpacked, other)
+            else:
+                call = call_again(kernel, case, unpacked, other, message["fill"])
         if not call.fatal:
-            unpacked.send_back()
+            if not others:  # else the buffers hold other values than those that were sent
+                unpacked.send_back()
             lay_out(call.outputs, arena, message["outputs_at"])
             if self.device.type == "cuda":
                 _synchronize(self.device)
