@@ -65,6 +65,7 @@ from kernel_workbench.oracles.reference.counts import Counter, meta
 from kernel_workbench.oracles.reference.signature import (
     Array,
     Axis,
+    Constant,
     Function,
     OpError,
     Signature,
@@ -129,7 +130,7 @@ class Reference:
     distinct: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pointers: Mapping[str, Axis] = field(default_factory=dict)
     rising: frozenset[str] = frozenset()
-    drawn_by: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    drawn_by: Mapping[str, Callable[[Tensor], Any]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
     nonzero: frozenset[str] = frozenset()
@@ -233,7 +234,7 @@ class Reference:
             self._set_deciding(array, whole, case)
         return whole
 
-    def _numbers_of(self, case: Case) -> dict[str, float]:
+    def _numbers_of(self, case: Case) -> dict[str, Constant]:
         """Return the numbers that kernels are passed: a case's options may give other values."""
         chosen = dict(self.signature.numbers)
         for name, values in self.numbers.items():
@@ -255,7 +256,7 @@ class Reference:
 
     def _drawn_by_user(self, array: Array, values: Tensor) -> Tensor:
         """Return the values that a user's function makes of those drawn. Raises OpError."""
-        made = self.drawn_by[array.name](values)
+        made: object = self.drawn_by[array.name](values)
         if not isinstance(made, Tensor) or made.shape != values.shape:
             raise OpError(
                 f"{place_of(self.written)}: distributions: the function of {array.name} must "
@@ -960,7 +961,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     return made
 
 
-def values_of_number(name: str, default: float) -> tuple[float, ...]:
+def values_of_number(name: str, default: object) -> tuple[float, ...]:
     """Return what a number is tried at besides its default, where an op doesn't say it.
 
     A kernel with a constant in its place is right at the default alone. eps: the smallest and the
@@ -970,7 +971,7 @@ def values_of_number(name: str, default: float) -> tuple[float, ...]:
     if not isinstance(default, float) or not math.isfinite(default):
         return ()
     if "eps" in name and 0 < default <= _LARGEST_EPS:
-        tried = (_SMALLEST_EPS, _LARGEST_EPS)
+        tried: tuple[float, ...] = (_SMALLEST_EPS, _LARGEST_EPS)
     elif "scale" in name and default:
         tried = (-default, 0.0)
     elif 0 < default < 1:
@@ -981,7 +982,7 @@ def values_of_number(name: str, default: float) -> tuple[float, ...]:
 
 
 def _tried_numbers(
-    function: Function, signature: Signature, stated: Mapping[str, tuple[float, ...]]
+    function: Function, signature: Signature, stated: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[float, ...]]:
     """Return what each number is tried at besides its default. Raises OpError."""
     for name, values in stated.items():

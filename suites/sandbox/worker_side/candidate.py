@@ -123,7 +123,7 @@ def replay_candidate(
     A call that can't be captured breaks no rule of its own: see `NOT_CAPTURED`. capture: for tests.
     """
     started = _now()
-    changes = process_state.Changes()
+    changes = process_state.StateChanges()
     try:
         with (
             process_state.freed(changes),
