@@ -25,7 +25,7 @@ from kernel_workbench.reports.exit_status import ExitStatus, status_of
 from kernel_workbench.reports.output import outlast_readers
 from kernel_workbench.reports.phrases import shown
 from kernel_workbench.reports.record import RecordError
-from kernel_workbench.root import ROOT, default_results
+from kernel_workbench.root import IS_CHECKOUT, ROOT, default_results
 from kernel_workbench.suites.fleet.attempts import Attempts
 from kernel_workbench.suites.fleet.checkout import packages, too_large, variables
 from kernel_workbench.suites.fleet.driver import Fleet, Lane, records_of, tell
@@ -191,6 +191,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(options.resume or Path(options.results) / f"fleet-{stamp}-{os.getpid()}")
     try:
+        if not IS_CHECKOUT:
+            raise FleetError(
+                "a fleet's nodes get the files of a checkout, and this workbench is an installed "
+                "package; clone the checkout, and run `nox -s fleet` there"
+            )
         order = _order(typed[place + 1 :])
         lanes = _lanes(options, order, folder)
         again = [*without(typed[:place], {"--resume": True}), f"--resume={folder}"]
