@@ -188,14 +188,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.read(typed[:place])
     if len(set(options.on)) < len(options.on) or not options.on:
         parser.error("--on names each type of accelerator once, for example --on H200 --on A100")
+    if not IS_CHECKOUT:
+        parser.error(
+            "a fleet's nodes get the files of a checkout, and this workbench is an installed "
+            "package; clone the checkout, and run `nox -s fleet` there"
+        )
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(options.resume or Path(options.results) / f"fleet-{stamp}-{os.getpid()}")
     try:
-        if not IS_CHECKOUT:
-            raise FleetError(
-                "a fleet's nodes get the files of a checkout, and this workbench is an installed "
-                "package; clone the checkout, and run `nox -s fleet` there"
-            )
         order = _order(typed[place + 1 :])
         lanes = _lanes(options, order, folder)
         again = [*without(typed[:place], {"--resume": True}), f"--resume={folder}"]
