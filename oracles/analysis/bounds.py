@@ -152,7 +152,7 @@ def bounds(
             shown is not None and pair.value.is_floating_point() and _is_loose(pair, shown[index])
             for index, pair in enumerate(pairs)
         ]
-        wanted = any(loose) or any(each.powerless is not None for each in made)
+        wanted = any(loose) or any(bound.powerless is not None for bound in made)
         varying = errors(walk, constants, values) if likely is not None and wanted else None
         if varying is None:
             return tuple(made)
@@ -296,7 +296,7 @@ def _replayed(
 
 
 def _is_loose(pair: Pair, shown: Tensor) -> bool:
-    """Whether most errors are far above what replays show."""
+    """Tell whether most errors are far above those of replays."""
     if pair.before.error is None:
         return False
     above = pair.before.error > shown * _LOOSE_OF_REPLAYS + _UNDERFLOW

@@ -102,14 +102,14 @@ def least_of(node: Any) -> float:  # noqa: ANN401
         return least_of(node.all_input_nodes[0])
     if node.target not in _ADDITIONS:
         return 0.0
-    numbers = [each for each in node.args if isinstance(each, int | float)]
+    numbers = [item for item in node.args if isinstance(item, int | float)]
     nodes = node.all_input_nodes
     is_plain = len(numbers) == 1 and numbers[0] > 0 and len(nodes) == 1 and not node.kwargs
     return numbers[0] * (1 - 2.0**-20) if is_plain and _is_nonnegative(nodes[0]) else 0.0
 
 
 def _is_nonnegative(node: Node) -> bool:
-    """Whether a kernel has no number below 0: squares, variances, and sums of such."""
+    """Tell whether no kernel has a number below 0: squares, variances, and sums of them."""
     target, nodes = node.target, node.all_input_nodes
     if target is operator.getitem and nodes[0].target in _MEANS_OF_SQUARES:
         return bool(node.args[1] == 0)
@@ -117,7 +117,7 @@ def _is_nonnegative(node: Node) -> bool:
         return bool(node.args[1] == 2)
     if target in _TIMES:
         same = len(node.args) == 2 and node.args[0] is node.args[1]
-        number = next((each for each in node.args if isinstance(each, int | float)), 0.0)
+        number = next((item for item in node.args if isinstance(item, int | float)), 0.0)
         return same or (number > 0 and _is_nonnegative(nodes[0]))
     if target in _KEEPS_SIGN or (target in MOVES and len(nodes) == 1):
         return _is_nonnegative(nodes[0])

@@ -114,7 +114,7 @@ def _convolution(
     size = squares.mul_(3).sqrt_()
     if bias is not None:
         size += bias.view(-1, *[1] * (out.dim() - 2))
-    return torch.maximum(out.abs(), size)
+    return torch.maximum(out.abs(), size, out=size)
 
 
 @_of("avg_pool2d", "avg_pool3d", reads=True)

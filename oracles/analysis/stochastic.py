@@ -2,10 +2,10 @@
 
 A worst case adds up magnitudes, layer by layer, and what cancels in a deep network is lost: ten
 layers cost a factor of 1e5. Here the reference runs again some tens of times, each operation off by
-normal numbers as large as what its rule promises of exact arguments. What an element shows over the
-replays estimates S, the root of the sum of squares of all that roundings may do to it, sharing and
-cancellation included; and a kernel's error is within lambda S. The proof, and what it assumes, is
-in docs/derivations/analysis.md, "Bounds from replays".
+normal numbers as large as what its rule promises of exact arguments. The spread of an element over
+the replays estimates S, the root of the sum of squares of all that roundings may do to it, with
+what they share and cancel; and a kernel's error is within lambda S. The proof and its assumptions
+are in docs/derivations/analysis.md, "Bounds from replays".
 
 Where a function isn't smooth on the scale of an error, as at the corner of a relu, and where it may
 be near a pole, its rule says what errors do, and what replays don't show of that is drawn beside.
@@ -52,7 +52,7 @@ _WIDE = 1 / 8  # an error of an exponent that may not be taken for small
 
 
 class _Root(Gamma):
-    """What n varying roundings come to: sqrt(n) u is the spread that the sum of them has."""
+    """The spread of n varying roundings, sqrt(n) u."""
 
     @property
     def _factor(self) -> float:
@@ -108,7 +108,7 @@ def quantile(chance: float, runs: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """What roots of sums of squares of replays are multiplied by.
+    """The factors of a root of a sum of squares of replays.
 
     spread   for the spread S, no less than that at once for all numbers
     error    for a bound of the error
@@ -154,7 +154,7 @@ class _Number:
             self.root = _root(self.exact, self.runs)
         return self.root
 
-    def known(self, factor: float) -> Known:
+    def with_error(self, factor: float) -> Known:
         """With the bound of its error."""
         if self.runs is None or not self.exact.is_floating_point():
             return Known(self.exact, self.is_open)
@@ -188,7 +188,7 @@ def errors(
     """
     graph = walk.graph
     most = _bytes(walk)
-    runs = next((each for each in _RUNS if most * (each + 2) <= _MOST_BYTES), None)
+    runs = next((item for item in _RUNS if most * (item + 2) <= _MOST_BYTES), None)
     if runs is None:
         return None
     root = replace(walk.sure, gamma=_Root(walk.sure.u, 1))
@@ -196,33 +196,33 @@ def errors(
     without_sums = replace(walk, likely=replace(root, gamma=_Nothing(walk.sure.u, 1)))
     computed = [node for node in graph.nodes if node.op == "call_function"]
     numbers = sum(
-        each.numel()
+        item.numel()
         for node in computed
-        for each in tree_leaves(node.meta.get("val"))
-        if isinstance(each, Tensor) and each.is_floating_point()
+        for item in tree_leaves(node.meta.get("val"))
+        if isinstance(item, Tensor) and item.is_floating_point()
     )
     coherent = {node: _source(node) for node in computed if _is_coherent(node)}
     sources = len({*coherent.values(), _ALIKE})
     factor = _Factor.of(numbers, sources, runs)
     replays = _Replays(walk, factor, without_sums, coherent, runs)
-    made = replays.outputs(constants, values)
-    return [None if each.runs is None else each.squares() * replays.factor.error for each in made]
+    output = replays.outputs(constants, values)
+    return [None if item.runs is None else item.squares() * replays.factor.error for item in output]
 
 
 def _is_coherent(node: Node) -> bool:
-    """Whether an operation's errors may be to one side: of functions, casts and constants."""
+    """Tell whether errors may be to one side, as those of functions, casts and constants are."""
     if node.target in MOVES | MADE | _EXACT or node.target is operator.getitem:
         return False
     if node.target not in _NEAREST:
         return True
     numbers = tree_leaves((node.args, node.kwargs))
-    return any(isinstance(each, float) and constant_error(each) > 0 for each in numbers)
+    return any(isinstance(item, float) and constant_error(item) > 0 for item in numbers)
 
 
 def _source(node: Node) -> object:
-    """What errs to one side: the same function, or the same constants, in all places alike."""
+    """Return the function and the constants that err to one side alike in all places."""
     numbers = tree_leaves((node.args, node.kwargs))
-    return node.target, *(each for each in numbers if isinstance(each, float))
+    return node.target, *(item for item in numbers if isinstance(item, float))
 
 
 def _bytes(walk: Propagation) -> int:
@@ -234,11 +234,11 @@ def _bytes(walk: Propagation) -> int:
         leaves = tree_leaves(node.meta.get("val"))
         computes = node.op == "call_function"
         sizes[node] = computes * sum(
-            each.numel() * 8 for each in leaves if isinstance(each, Tensor)
+            item.numel() * 8 for item in leaves if isinstance(item, Tensor)
         )
         alive += sizes[node]
         most = max(most, alive)
-        alive -= sum(sizes[each] for each in done.get(node, ()))
+        alive -= sum(sizes[item] for item in done.get(node, ()))
     return most
 
 
@@ -259,65 +259,65 @@ class _Replays:
 
     def outputs(self, constants: Mapping[str, Tensor], values: Sequence[Tensor]) -> list[_Number]:
         """The outputs, of values in float64 for the graph's placeholders."""
-        graph, held = self.walk.graph, dict[Node, Any]()
-        given, done = zip(values, self.walk.ranges, strict=True), last_uses(graph)
+        graph, results = self.walk.graph, dict[Node, Any]()
+        sources, done = zip(values, self.walk.ranges, strict=True), last_uses(graph)
         for node in graph.nodes:
             if node.op == "output":
                 break
             if node.op in SOURCES:
-                source = self.walk.source(node, constants, given)
-                held[node] = self._off(_Number(source.value), added_up(source.sure), None)
+                source = self.walk.source(node, constants, sources)
+                results[node] = self._off(_Number(source.value), added_up(source.sure), None)
             else:
-                held[node] = self._result(node, held)
-            for each in done.get(node, ()):
-                del held[each]
-                self.terms.pop(each, None)
-        return [held[node] for node in output_nodes(graph)]
+                results[node] = self._result(node, results)
+            for item in done.get(node, ()):
+                del results[item]
+                self.terms.pop(item, None)
+        return [results[node] for node in output_nodes(graph)]
 
-    def _result(self, node: Node, held: Mapping[Node, Any]) -> Any:  # noqa: ANN401
+    def _result(self, node: Node, results: Mapping[Node, Any]) -> Any:  # noqa: ANN401
         if node.target is operator.getitem:
             several, place = node.args
-            return held[several][place]  # type: ignore[index]
+            return results[several][place]  # type: ignore[index]
 
         def ran(run: int) -> Any:  # noqa: ANN401
-            return _computed(node, lambda each: _mapped(held[each], lambda x: x.run(run)))
+            return _computed(node, lambda item: _mapped(results[item], lambda x: x.run(run)))
 
-        numbers = [x for each in node.all_input_nodes for x in _leaves(held[each])]
-        exact = _computed(node, lambda each: _mapped(held[each], lambda x: x.exact))
+        numbers = [x for item in node.all_input_nodes for x in _leaves(results[item])]
+        exact = _computed(node, lambda item: _mapped(results[item], lambda x: x.exact))
         varies = any(x.runs is not None or x.is_open is not None for x in numbers)
-        runs = [ran(each) for each in range(self.runs)] if varies else None
+        runs = [ran(item) for item in range(self.runs)] if varies else None
         local = self.walk.local(
-            node, exact, lambda each: _mapped(held[each], lambda x: x.exact), self.terms
+            node, exact, lambda item: _mapped(results[item], lambda x: x.exact), self.terms
         )
-        through = self._through(node, exact, held) if varies else None
+        through = self._through(node, exact, results) if varies else None
         if not isinstance(exact, list | tuple):
-            alike = self._alike(node, exact, local, held)
+            alike = self._alike(node, exact, local, results)
             if node.target in _PRODUCTS and isinstance(local, Tensor) and not node.kwargs:
-                least = torch.minimum(local, self._of_products(node, exact, held))
+                least = torch.minimum(local, self._of_products(node, exact, results))
                 local = least if alike is None else torch.where(alike > 0, local, least)
                 alike = None if alike is None else alike.minimum(local)
-            return self._made(exact, runs, local, through, alike)
+            return self._rounded_off(exact, runs, local, through, alike)
         several = local if isinstance(local, list | tuple) else [local] * len(exact)
         parts = through if isinstance(through, list | tuple) else [through] * len(exact)
-        alike = self._alike(node, exact, local, held)
+        alike = self._alike(node, exact, local, results)
         alikes = alike if isinstance(alike, list | tuple) else [alike] * len(exact)
         return [
-            self._made(x, None if runs is None else [r[place] for r in runs], *rest)
+            self._rounded_off(x, None if runs is None else [r[place] for r in runs], *rest)
             for place, (x, *rest) in enumerate(zip(exact, several, parts, alikes, strict=True))
         ]
 
-    def _alike(self, node: Node, exact: Any, local: Any, held: Mapping[Node, Any]) -> Any:  # noqa: ANN401
-        """What may be to one side: of a function all, of a sum that of addends alike; or None."""
+    def _alike(self, node: Node, exact: Any, local: Any, results: Mapping[Node, Any]) -> Any:  # noqa: ANN401
+        """Return errors to one side: a function's, and those of sums of equal addends; or None."""
         self.source = self.coherent.get(node, _ALIKE)
         if node in self.coherent:
             return local
         if node.target not in SUMS or local is None:
             return None
         if node.target in _PRODUCTS:
-            flat = _flat(node.target, map_arg(node.args, lambda each: held[each].exact), exact)
+            flat = _flat(node.target, map_arg(node.args, lambda item: results[item].exact), exact)
             return None if flat is None else torch.where(flat, local, 0.0)
         left = self.without_sums.local(
-            node, exact, lambda each: _mapped(held[each], lambda x: x.exact), self.terms
+            node, exact, lambda item: _mapped(results[item], lambda x: x.exact), self.terms
         )
 
         def part(one: Tensor | None, other: Tensor | None) -> Tensor | None:
@@ -326,10 +326,10 @@ class _Replays:
             return torch.where(other > one / 2, one, 0.0)
 
         if isinstance(local, list | tuple):
-            return [part(*each) for each in zip(local, left, strict=True)]
+            return [part(*item) for item in zip(local, left, strict=True)]
         return part(local, left)
 
-    def _made(
+    def _rounded_off(
         self,
         exact: Tensor,
         runs: list[Tensor] | None,
@@ -340,14 +340,14 @@ class _Replays:
         """A result of replays, off by an operation's own errors."""
         if not exact.is_floating_point():
             return _Number(exact, None, through)
-        made = _Number(exact, runs)
+        output = _Number(exact, runs)
         if through is not None and through.dtype != torch.bool:
             shown = _root(exact, runs or [])
             missed = through > shown * (_CURVED * self.factor.error) + 2.0**-1000
             if bool(missed.any()):
                 beside = torch.where(missed, through, 0.0) / self.factor.reach
-                made = self._off(made, beside, None)
-        return self._off(made, local, alike)
+                output = self._off(output, beside, None)
+        return self._off(output, local, alike)
 
     def _off(self, x: _Number, local: Tensor | None, alike: Tensor | None) -> _Number:
         """The number, in each replay off by a normal number times `local`, and a common one."""
@@ -375,13 +375,13 @@ class _Replays:
             self.signs[source] = drawn.tolist()
         return self.signs[source]
 
-    def _of_products(self, node: Node, exact: Tensor, held: Mapping[Node, Any]) -> Tensor:
-        """What the roundings of a sum of products come to in an order that signs don't decide.
+    def _of_products(self, node: Node, exact: Tensor, results: Mapping[Node, Any]) -> Tensor:
+        """Bound the roundings of a sum of products in an order that signs don't decide.
 
-        Of such an order a partial sum is as large as what is added up in the end, or as the root
-        of the sum of squares, times sqrt(3).
+        A partial sum in such an order is as large as the whole sum, or as sqrt(3) times the root of
+        the sum of squares.
         """
-        args: Any = map_arg(node.args, lambda each: held[each].exact)
+        args: Any = map_arg(node.args, lambda item: results[item].exact)
         product, n = _products_of(node.target, args)
         size = product(lambda x: x.square(), None).mul_(3).sqrt_()
         arithmetic = self.walk.likely or self.walk.sure
@@ -394,29 +394,29 @@ class _Replays:
             size = torch.maximum(size, product(lambda x: x, n * place // _PARTS).abs())
         return size.mul_(arithmetic.growth(n + 1)).add_(2 * (n + 1) * arithmetic.eta)
 
-    def _through(self, node: Node, exact: Any, held: Mapping[Node, Any]) -> Any:  # noqa: ANN401
-        """What errors of the arguments do by the operation's rule; None where it is smooth."""
+    def _through(self, node: Node, exact: Any, results: Mapping[Node, Any]) -> Any:  # noqa: ANN401
+        """Return the bound that the operation's rule gives; None where the operation is smooth."""
         target = node.target
 
-        def known(x: _Number) -> Known:
-            return x.known(self.factor.error)
+        def with_error(x: _Number) -> Known:
+            return x.with_error(self.factor.error)
 
-        arguments = [known(x) for each in node.all_input_nodes for x in _leaves(held[each])]
+        arguments = [with_error(x) for item in node.all_input_nodes for x in _leaves(results[item])]
         whole = not all(x.is_floating_point() for x in tree_leaves(exact))
         open_ = any(x.error is not None and x.error.dtype == torch.bool for x in arguments)
-        if not whole and not open_ and self._is_smooth(target, node, held):
+        if not whole and not open_ and self._is_smooth(target, node, results):
             return None
-        args = map_arg(node.args, lambda each: _mapped(held[each], known))
-        kwargs = map_arg(node.kwargs, lambda each: _mapped(held[each], known))
+        args = map_arg(node.args, lambda item: _mapped(results[item], with_error))
+        kwargs = map_arg(node.kwargs, lambda item: _mapped(results[item], with_error))
         result = Known(exact) if isinstance(exact, Tensor) else [Known(x) for x in exact]
         arithmetic = self.walk.likely or self.walk.sure
-        found = self.walk._error(node, arithmetic, result, args, kwargs)  # noqa: SLF001
-        for each in arguments:
-            each.memory.clear()
-        return _mapped(found, added_up)
+        error = self.walk._error(node, arithmetic, result, args, kwargs)  # noqa: SLF001
+        for item in arguments:
+            item.memory.clear()
+        return _mapped(error, added_up)
 
-    def _is_smooth(self, target: object, node: Node, held: Mapping[Node, Any]) -> bool:
-        numbers = [x for each in node.all_input_nodes for x in _leaves(held[each])]
+    def _is_smooth(self, target: object, node: Node, results: Mapping[Node, Any]) -> bool:
+        numbers = [x for item in node.all_input_nodes for x in _leaves(results[item])]
         if target in _EXPONENTIAL:
             return all(_most(x) * self.factor.error < _WIDE for x in numbers)
         if target in _LINEAR:
@@ -425,7 +425,7 @@ class _Replays:
             divisor = node.args[-1]
             if not isinstance(divisor, Node):
                 return True
-            x = held[divisor]
+            x = results[divisor]
             if x.runs is None:
                 return True
             return bool((x.squares() * self.factor.error < x.exact.abs() * _NEAR_POLE).all())
@@ -451,10 +451,10 @@ def _products_of(
                     return x.new_zeros([])
                 x = x.narrow(1, 0, part)
                 y = y.narrow(0 if transposed else 1, 0, part)
-            made: Tensor = _aten.convolution(
+            output: Tensor = _aten.convolution(
                 change(x), change(y), None, stride, padding, dilation, transposed, *rest, groups
             )
-            return made
+            return output
 
         return convolved, n
     a, b = args[1:3] if target in _ADDED else args[:2]
@@ -488,7 +488,7 @@ def _leaves(x: Any) -> list[_Number]:  # noqa: ANN401
 
 
 def _mapped(x: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-    return [change(each) for each in x] if isinstance(x, list | tuple) else change(x)
+    return [change(item) for item in x] if isinstance(x, list | tuple) else change(x)
 
 
 def _computed(node: Node, value_of: Callable[[Node], Any]) -> Any:  # noqa: ANN401
