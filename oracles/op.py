@@ -236,7 +236,7 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What an output of indices is judged by: the numbers that they choose from, in order.
+    """The numbers that an output of indices chooses from, in order: these judge it.
 
     values  in float64, the largest of which comes first
     error   how far a right kernel's may be from each
@@ -258,7 +258,7 @@ class Chosen:
         """
         index, count = self._index(got), self.shape[self.axis]
         at = index.clamp(0, max(self.values.shape[self.axis] - 1, 0))
-        value, error = (each.gather(self.axis, at) for each in (self.values, self.error))
+        value, error = (numbers.gather(self.axis, at) for numbers in (self.values, self.error))
         expected = self._largest(self.values, count)
         least = self._largest(self.values - self.error, count).nan_to_num(nan=-math.inf)
         most = self._largest(self.values + self.error, count).nan_to_num(nan=math.inf)
@@ -285,10 +285,10 @@ class Chosen:
             return f"{_at(twice, index)}, which comes twice in its row"
         if self.first is None:
             return None
-        known = ((self.error == 0) & self.values.isfinite()).all(self.axis, keepdim=True)
+        exact = ((self.error == 0) & self.values.isfinite()).all(self.axis, keepdim=True)
         right = self.first.reshape(self.shape)
         equal = self.values.gather(self.axis, index) == self.values.gather(self.axis, right)
-        other = known & equal & (index != right)
+        other = exact & equal & (index != right)
         if bool(other.any()):
             place = int(right[other][0])
             return f"{_at(other, index)}, and of equal numbers {place} is the first"
@@ -691,20 +691,20 @@ class Op:
         """
         if not (self.lists or self.updates):
             return function
-        others = [each for each in self.outputs if each not in self.updates]
+        returned_ones = [name for name in self.outputs if name not in self.updates]
 
         def called(**arguments: object) -> object:
-            given: dict[str, object] = dict(arguments)
+            passed: dict[str, object] = dict(arguments)
             for name, parts in self.lists.items():
-                given[name] = [given.pop(each) for each in parts]
-            returned = function(**given)
+                passed[name] = [passed.pop(part) for part in parts]
+            returned = function(**passed)
             if isinstance(returned, Tensor) or returned is None:
                 returned = () if returned is None else (returned,)
             if not isinstance(returned, tuple | list):
                 return returned
-            if len(returned) == len(others) < len(self.outputs):
+            if len(returned) == len(returned_ones) < len(self.outputs):
                 rest = iter(returned)
-                returned = [next(rest) if each in others else None for each in self.outputs]
+                returned = [next(rest) if name in returned_ones else None for name in self.outputs]
             if len(returned) != len(self.outputs):
                 return returned
             return tuple(

@@ -44,21 +44,21 @@ _SMALLEST = (torch.float32, torch.float32)
 
 def _names(targets: object) -> str:
     """Names of aten's operations, each once, in their order."""
-    names = sorted({str(each).split(".")[1] for each in targets})  # type: ignore[attr-defined]
-    return ", ".join(f"`{each}`" for each in names)
+    names = sorted({str(item).split(".")[1] for item in targets})  # type: ignore[attr-defined]
+    return ", ".join(f"`{item}`" for item in names)
 
 
 def operations_text() -> str:
     """The operations that are read, by what becomes of an error in them."""
     whole = set(RULES) - MOVES - MADE
-    lowered = sorted(str(each).removeprefix("aten.") for each in LOWERED_PACKETS)
+    lowered = sorted(str(item).removeprefix("aten.") for item in LOWERED_PACKETS)
     return "\n".join(
         [
             "## Operations of aten that are read",
             "",
             f"With a rule for their errors: {_names(whole)}.",
             "",
-            f"Lowered to others: {', '.join(f'`{each}`' for each in lowered)}.",
+            f"Lowered to others: {', '.join(f'`{item}`' for item in lowered)}.",
             "",
             f"Moved, so that errors move alike: {_names(MOVES)}.",
             "",
@@ -92,11 +92,11 @@ def _read(file: Path) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  # of a file of others
         return {"state": "crashed", "told": f"{type(error).__name__}: {error}"}
     largest = 0.0
-    for name, made in got.items():
+    for name, result in got.items():
         exact, one = truth[name], bound[name]
-        if exact is None or made is None or one.chosen is not None or not exact.numel():
+        if exact is None or result is None or one.chosen is not None or not exact.numel():
             continue
-        off = (made.double() - exact).abs()
+        off = (result.double() - exact).abs()
         ratio = torch.where(off > 0, off / one.deterministic, 0.0).nan_to_num(0.0)
         largest = max(largest, float(ratio.max()))
     return {"state": "bounded", "ratio": largest}
@@ -114,22 +114,22 @@ def _apart(file: Path, limit: float) -> dict[str, Any]:
     with os.fdopen(reading, "rb") as answer:
         text = answer.read()
     os.waitpid(child, 0)
-    found = json.loads(text) if text else {"state": "not done in time"}
-    return {"file": str(file), **found, "s": round(time.perf_counter() - started, 1)}
+    varying = json.loads(text) if text else {"state": "not done in time"}
+    return {"file": str(file), **varying, "s": round(time.perf_counter() - started, 1)}
 
 
 def _measured(folders: list[Path], kept: Path, limit: float) -> Iterator[dict[str, Any]]:
     lines = kept.read_text().splitlines() if kept.exists() else []
-    known = {each["file"]: each for each in map(json.loads, lines)}
+    existing = {item["file"]: item for item in map(json.loads, lines)}
     for folder in folders:
         files = sorted((*folder.glob("*.py"), *folder.glob("*.json")))
         for place, file in enumerate(files, 1):
-            if str(file) not in known:
-                known[str(file)] = _apart(file, limit)
+            if str(file) not in existing:
+                existing[str(file)] = _apart(file, limit)
                 with kept.open("a") as results:
-                    results.write(json.dumps(known[str(file)]) + "\n")
-                print(f"{place} of {len(files)}: {file.name}: {known[str(file)]['state']}")
-            yield {"folder": folder.name, **known[str(file)]}
+                    results.write(json.dumps(existing[str(file)]) + "\n")
+                print(f"{place} of {len(files)}: {file.name}: {existing[str(file)]['state']}")
+            yield {"folder": folder.name, **existing[str(file)]}
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
@@ -147,7 +147,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         mine = [row for row in rows if row["folder"] == folder]
         count = Counter(row["state"] for row in mine)
         above = sum(row.get("ratio", 0.0) > 1 for row in mine)
-        states = (count[each] for each in ("refused", "not done in time", "crashed"))
+        states = (count[item] for item in ("refused", "not done in time", "crashed"))
         cells = (folder, len(mine), count["bounded"], above, *states)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, ""])
@@ -159,11 +159,11 @@ def main() -> int:
     options.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     options.add_argument("--write", type=Path, required=True, metavar="FILE")
     options.add_argument("--limit", type=number(1, 3600), default=120.0, metavar="S")
-    said = options.read()
-    kept = said.write.with_suffix(".jsonl")
-    rows = list(_measured(said.folders, kept, said.limit))
+    options_typed = options.read()
+    kept = options_typed.write.with_suffix(".jsonl")
+    rows = list(_measured(options_typed.folders, kept, options_typed.limit))
     parts = [HEAD, operations_text(), *([_table(rows)] if rows else [])]
-    said.write.write_text("\n".join(parts), encoding="utf-8")
+    options_typed.write.write_text("\n".join(parts), encoding="utf-8")
     return 0
 
 

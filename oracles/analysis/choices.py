@@ -106,7 +106,7 @@ def _origin(node: Node) -> _Origin | None:
         return None
     if node.target not in _SORTS | _EXTREMES.keys():
         return None
-    named = dict(zip((each.name for each in node.target._schema.arguments), node.args))  # noqa: B905, SLF001
+    named = dict(zip((item.name for item in node.target._schema.arguments), node.args))  # noqa: B905, SLF001
     named |= node.kwargs
     source: Any = named["self"]
     shape = source.meta["val"].shape
@@ -118,21 +118,21 @@ def _origin(node: Node) -> _Origin | None:
         promised = bool(named.get("stable"))
         if not named.get("sorted", True):
             return None
-        made = node.meta["val"][1].shape
+        result = node.meta["val"][1].shape
     else:
         largest = _EXTREMES[node.target]
-        made = list(shape) if axis is not None else [1]
+        result = list(shape) if axis is not None else [1]
         if axis is not None and shape:
-            made[axis % len(shape)] = 1
+            result[axis % len(shape)] = 1
     if not shape:
         return source, 0, bool(largest), [1], promised
-    return source, None if axis is None else axis % len(shape), bool(largest), made, promised
+    return source, None if axis is None else axis % len(shape), bool(largest), result, promised
 
 
 def _is_first(node: Node, origin: _Origin) -> bool:
     """Say whether a slice takes the first of an order."""
     _, axis, *_ = origin
-    given: tuple[Any, ...] = (*node.args, *(0, 0, None, 1)[len(node.args) - 1 :])
-    _, place, start, _, step = given[:5]
+    passed: tuple[Any, ...] = (*node.args, *(0, 0, None, 1)[len(node.args) - 1 :])
+    _, place, start, _, step = passed[:5]
     rank = len(node.meta["val"].shape)
     return axis is not None and place % rank == axis and not start and step == 1

@@ -339,7 +339,7 @@ class Reference:
             exact, _ = self._truth(inputs)
         for array, values in zip(self.signature.outputs, exact, strict=True):
             check_shape(self.written, array, values, dict(case.sizes))
-        return self._named(tuple(each.double() for each in exact))
+        return self._named(tuple(map(Tensor.double, exact)))
 
     def _truth(self, inputs: Inputs) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...] | None]:
         """Return the outputs in float64, and where NaN is right beside them; None: nowhere.
@@ -429,8 +429,8 @@ class Reference:
         with self.stated("to run it in fp32"):
             dtypes = self._dtypes(case)
             made = self._named(analysis.emulate(self.function, inputs, numerics, dtypes))
-        compared = {each.name for each in self.signature.outputs if not each.is_code}
-        return {name: each for name, each in made.items() if name in compared}
+        compared = {array.name for array in self.signature.outputs if not array.is_code}
+        return {name: made[name] for name in made if name in compared}
 
     def flops(self, case: Case) -> int:
         """Operations on elements; of an op that only moves numbers, those that it returns."""
@@ -693,18 +693,18 @@ class ReferenceOp(Op):
         It is called as this one is, with _without_ and the names before _forward. Raises OpError.
         """
         mine, signature = self.reference, self.reference.signature
-        known = [each.name for each in signature.arrays]
-        if not names or not set(names) < set(known):
+        listed = [array.name for array in signature.arrays]
+        if not names or not set(names) < set(listed):
             raise OpError(
                 f"{place_of(mine.written)}: without {', '.join(names) or 'nothing'}: name some of "
-                f"{', '.join(known)}"
+                f"{', '.join(listed)}"
             )
-        arrays = tuple(each for each in signature.arrays if each.name not in names)
+        arrays = tuple(array for array in signature.arrays if array.name not in names)
         numbers = {**signature.numbers, **dict.fromkeys(names, None)}
         used = {
             name
-            for each in (*arrays, *signature.outputs)
-            for axis in each.axes
+            for array in (*arrays, *signature.outputs)
+            for axis in array.axes
             for name in names_in(axis)
         }
         stem = mine.name.removesuffix("_forward")
@@ -713,7 +713,7 @@ class ReferenceOp(Op):
                 mine,
                 name=f"{stem}_without_{'_'.join(names)}{mine.name[len(stem) :]}",
                 signature=replace(signature, arrays=arrays, numbers=numbers),
-                sizes={name: each for name, each in mine.sizes.items() if name in used},
+                sizes={name: size for name, size in mine.sizes.items() if name in used},
             )
         )
 
@@ -763,20 +763,20 @@ class ReferenceOp(Op):
 def _functional(
     function: Function, signature: Signature, updates: tuple[str, ...], /, **given: Any
 ) -> tuple[Tensor, ...]:
-    """What a function returns, and what it makes of copies of the arguments that it updates."""
+    """Return a function's tensors, and what it makes of copies of the arguments it updates."""
     copies = {name: given[name].clone() for name in updates}
-    made = function(**{**given, **copies})
-    several = () if made is None else _several(made)
+    result = function(**{**given, **copies})
+    several = () if result is None else _several(result)
     if len(several) != len(signature.returned):
         wanted = len(signature.returned)
         raise TypeError(f"it returns {len(several)} tensors, and its annotation says {wanted}")
     values = {**copies, **dict(zip(signature.returned, several, strict=True))}
-    return tuple(values[each.name] for each in signature.outputs)
+    return tuple(values[array.name] for array in signature.outputs)
 
 
 def _listed(function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any) -> Any:
     """Call a function with its lists whole."""
-    whole = {name: [given.pop(each) for each in parts] for name, parts in lists.items()}
+    whole = {name: [given.pop(part) for part in parts] for name, parts in lists.items()}
     return function(**given, **whole)
 
 
@@ -1023,7 +1023,7 @@ def _compare(
                 "kernel_workbench"
             )
     arrays: tuple[Array, ...] = (*signature.arrays, *signature.outputs)
-    used = {name for each in arrays for axis in each.axes for name in names_in(axis)}
+    used = {name for array in arrays for axis in array.axes for name in names_in(axis)}
     for missing in sorted(used - sizes.keys()):
         raise OpError(f"{where}: nothing says what size {missing} is tried at; add it to sizes")
     for idle in sorted(sizes.keys() - used - set(labels.values())):

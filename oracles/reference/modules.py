@@ -53,6 +53,7 @@ from kernel_workbench.oracles.reference.signature import (
 Inputs = Sequence[Any] | Mapping[str, Any] | Tensor
 _SHORT = (2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 160, 224, 256)
 _SEVERAL = 4  # of the lengths that a module takes
+_SEVERAL_TRIED = 6  # of these, to see what an output's shape follows from
 _SPREAD = 0.25  # of a parameter's own spread, or of its size
 _MOST_EXAMPLE = 2**31  # bytes of example inputs that are made for their values
 _MOST_SMALL = 2**20  # bytes of a case, and operations, above which pairs of levels needn't meet
@@ -89,13 +90,13 @@ def op_of_problem(content: Mapping[str, Any], name: str) -> ModuleOp:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = content["Model"](*content["get_init_inputs"]())
-    for each in model.modules():
-        if isinstance(each, nn.modules.dropout._DropoutNd):  # noqa: SLF001  # torch's own name
-            each.eval()
-        elif isinstance(each, nn.RNNBase | nn.MultiheadAttention):
-            each.dropout = 0.0
-    made = op_of(model, content["get_inputs"], re.sub(r"\W+", "_", name))
-    return replace(made, initial=content["get_init_inputs"])
+    for item in model.modules():
+        if isinstance(item, nn.modules.dropout._DropoutNd):  # noqa: SLF001  # torch's own name
+            item.eval()
+        elif isinstance(item, nn.RNNBase | nn.MultiheadAttention):
+            item.dropout = 0.0
+    result = op_of(model, content["get_inputs"], re.sub(r"\W+", "_", name))
+    return replace(result, initial=content["get_init_inputs"])
 
 
 def solution_of(op: ModuleOp, content: Mapping[str, Any]) -> Callable[..., Any]:
@@ -136,13 +137,13 @@ class _Caller(nn.Module):
     def forward(
         self, inputs: Mapping[str, Any] | tuple[Any, ...], changed: Sequence[str]
     ) -> tuple[Any, list[Tensor]]:
-        for each in self.module.modules():
-            if isinstance(each, nn.RNNBase):  # which keeps a list of its weights
-                names = each._flat_weights_names  # noqa: SLF001
-                each.__dict__["_flat_weights"] = [getattr(each, name) for name in names]
+        for item in self.module.modules():
+            if isinstance(item, nn.RNNBase):  # which keeps a list of its weights
+                names = item._flat_weights_names  # noqa: SLF001
+                item.__dict__["_flat_weights"] = [getattr(item, name) for name in names]
         positional = isinstance(inputs, tuple)
-        made = self.module(*inputs) if positional else self.module(**dict(inputs))
-        return made, [self.module.get_buffer(name) for name in changed]
+        result = self.module(*inputs) if positional else self.module(**dict(inputs))
+        return result, [self.module.get_buffer(name) for name in changed]
 
 
 class _Writes(TorchDispatchMode):
@@ -153,7 +154,7 @@ class _Writes(TorchDispatchMode):
         self.written: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        statistics = "batch_norm" in func.__name__ and any(each is True for each in args)
+        statistics = "batch_norm" in func.__name__ and any(item is True for item in args)
         for argument, passed in zip(func._schema.arguments, args, strict=False):  # noqa: SLF001
             says = argument.alias_info is not None and argument.alias_info.is_write
             if isinstance(passed, Tensor) and (says or (statistics and "running" in argument.name)):
@@ -198,17 +199,17 @@ class _Module:
         written = type(module).forward
         with one_sentence(written, f"{name}: to make its inputs failed"), torch.device("meta"):
             form, tensors = _named(module, example())
-        taken = {*tensors}
+        accepted = {*tensors}
         state = {}
         for key, _ in (*module.named_parameters(), *module.named_buffers()):
             argument = key.replace(".", "_")
-            state[f"own_{argument}" if argument in taken else argument] = key
-        shapes = {key: (tuple(each.shape), each.dtype) for key, each in tensors.items()}
-        made = cls(module, name, example, form, shapes, state)
+            state[f"own_{argument}" if argument in accepted else argument] = key
+        shapes = {key: (tuple(item.shape), item.dtype) for key, item in tensors.items()}
+        result = cls(module, name, example, form, shapes, state)
         with one_sentence(written, f"{name}: it fails on its own inputs"):
-            _, written_to = made.traced({})
-        made = replace(made, changed=written_to)
-        return replace(made, own_axes=made.varying()).validated()
+            _, written_to = result.traced({})
+        result = replace(result, changed=written_to)
+        return replace(result, own_axes=result.varying()).validated()
 
     def traced(
         self, axes: Mapping[tuple[str, int], int]
@@ -223,14 +224,14 @@ class _Module:
             }
             state = {name: _like(self.own_tensor(name)) for name in self.state}
             with _Writes() as writes:
-                made, after = self._called(tensors | state, tuple(self.state))
+                result, after = self._called(tensors | state, tuple(self.state))
         changed = tuple(
             name
-            for (name, before), each in zip(state.items(), after, strict=True)
-            if id(before) in writes.written or each is not before
+            for (name, before), item in zip(state.items(), after, strict=True)
+            if id(before) in writes.written or item is not before
         )
-        leaves = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
-        return [(tuple(each.shape), each.dtype) for each in leaves], changed
+        leaves = [item for item in tree_leaves(result) if isinstance(item, Tensor)]
+        return [(tuple(item.shape), item.dtype) for item in leaves], changed
 
     def own_tensor(self, argument: str) -> Tensor:
         key = self.state[argument]
@@ -243,17 +244,17 @@ class _Module:
         self, tensors: Mapping[str, Tensor], wanted: Sequence[str]
     ) -> tuple[Any, list[Any]]:
         """Call it on tensors by argument; what it returns, and these of its state afterwards."""
-        given = tree_map(
-            lambda each: tensors[each.name] if isinstance(each, _Name) else each, self.form
+        arguments = tree_map(
+            lambda item: tensors[item.name] if isinstance(item, _Name) else item, self.form
         )
         state = {f"module.{key}": tensors[name] for name, key in self.state.items()}
         buffers = {name for name, _ in self.module.named_buffers()}
-        asked = [self.state[each] for each in wanted if self.state[each] in buffers]
-        made, after = torch.func.functional_call(
-            _Caller(self.module), state, (given, asked), tie_weights=False
+        requested = [self.state[item] for item in wanted if self.state[item] in buffers]
+        result, after = torch.func.functional_call(
+            _Caller(self.module), state, (arguments, requested), tie_weights=False
         )
-        afterwards = dict(zip(asked, after, strict=True))
-        return made, [afterwards.get(self.state[each], tensors[each]) for each in wanted]
+        afterwards = dict(zip(requested, after, strict=True))
+        return result, [afterwards.get(self.state[item], tensors[item]) for item in wanted]
 
     def _takes(self, axes: frozenset[tuple[str, int]], length: int) -> bool:
         try:
@@ -270,7 +271,7 @@ class _Module:
             for place, size in enumerate(shape)
             if size > 1  # an axis of one is there to be broadcast
         }
-        found: list[tuple[frozenset[tuple[str, int]], int]] = []
+        size_groups: list[tuple[frozenset[tuple[str, int]], int]] = []
         left = dict(lengths)
         for alike in ("alone", "same place", "same length"):
             groups: dict[object, set[tuple[str, int]]] = {}
@@ -282,23 +283,23 @@ class _Module:
                 other = next((n for n in (size + 1, size - 1, 2 * size, size // 2) if n > 0), 0)
                 tried = (other, 2 * size, size // 2)
                 if axes <= left.keys() and any(n and self._takes(axes, n) for n in tried):
-                    found.append((axes, size))
+                    size_groups.append((axes, size))
                     left = {at: n for at, n in left.items() if at not in axes}
-        found.sort(key=lambda each: min((list(self.shapes).index(n), p) for n, p in each[0]))
-        return dict(zip(_size_names(), found, strict=False))
+        size_groups.sort(key=lambda item: min((list(self.shapes).index(n), p) for n, p in item[0]))
+        return dict(zip(_size_names(), size_groups, strict=False))
 
-    def solve(self, state: Mapping[str, str], /, **given: Any) -> Any:
+    def solve(self, state: Mapping[str, str], /, **arguments: Any) -> Any:
         """Call it on arguments, of which `state` says which parameter each is; its outputs."""
-        tensors = {name: given[name] for name in self.shapes}
+        tensors = {name: arguments[name] for name in self.shapes}
         inputs = tree_map(
-            lambda each: tensors[each.name] if isinstance(each, _Name) else each, self.form
+            lambda item: tensors[item.name] if isinstance(item, _Name) else item, self.form
         )
-        own = {f"module.{name}": given[argument].clone() for name, argument in state.items()}
+        own = {f"module.{name}": arguments[argument].clone() for name, argument in state.items()}
         with torch.no_grad():
-            made, _ = torch.func.functional_call(
+            result, _ = torch.func.functional_call(
                 _Caller(self.module), own, (tuple(inputs.values()), ()), tie_weights=False
             )
-        leaves = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
+        leaves = [item for item in tree_leaves(result) if isinstance(item, Tensor)]
         return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
     def validated(self) -> _Module:
@@ -310,9 +311,9 @@ class _Module:
         for count in range(min(len(names), _MOST_WRONG) + 1):
             for dropped in combinations(names, count):
                 left = [axes for name, axes in self.own_axes.items() if name not in dropped]
-                made = replace(self, own_axes=dict(zip(_size_names(), left, strict=False)))
-                if made.runs():
-                    return made
+                result = replace(self, own_axes=dict(zip(_size_names(), left, strict=False)))
+                if result.runs():
+                    return result
         return replace(self, own_axes={})
 
     def runs(self) -> bool:
@@ -349,7 +350,7 @@ class _Module:
             sizes[name] = Sizes("extent", levels, partial(_level, own=own), (own,), (own,))
         outputs = self._outputs()
         numbers = {
-            name: each for name, each in self.form.items() if isinstance(each, bool | int | float)
+            name: item for name, item in self.form.items() if isinstance(item, bool | int | float)
         }
         arrays = tuple(self._array(name) for name in (*self.shapes, *self.state))
         reference = Reference(
@@ -366,11 +367,11 @@ class _Module:
         reference = self._with_values(reference)
         if not reference.signature.real:
             raise OpError(f"{place_of(written)}: {self.name} takes no tensor of real numbers")
-        made = op_of_reference(reference)
+        result = op_of_reference(reference)
         plain = case_of(self.name, self._own_sizes(), _SINGLE, "ci")
         case = replace(plain, why="the module's own sizes")
-        parts = {each.name: getattr(made, each.name) for each in fields(made)}
-        parts["cases"] = cache(partial(_cases, made, case))
+        parts = {item.name: getattr(result, item.name) for item in fields(result)}
+        parts["cases"] = cache(partial(_cases, result, case))
         parts["workloads"] = Workloads(anchors=(case,), on_cpu=(case,), profiled=(case,))
         return ModuleOp(**parts, module=self)
 
@@ -389,14 +390,14 @@ class _Module:
         return Array(name, axes, "activation" if dtype.is_floating_point else dtype, fixed=fixed)
 
     def _function(self) -> Function:
-        def function(**given: Any) -> tuple[Tensor, ...]:
+        def function(**arguments: Any) -> tuple[Tensor, ...]:
             # Whatever a module changes are copies: an op's arguments stay as they are.
             tensors = {
-                name: given[name].clone() if name in self.changed else given[name]
+                name: arguments[name].clone() if name in self.changed else arguments[name]
                 for name in (*self.shapes, *self.state)
             }
-            made, after = self._called(tensors, self.changed)
-            leaves = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
+            result, after = self._called(tensors, self.changed)
+            leaves = [item for item in tree_leaves(result) if isinstance(item, Tensor)]
             return (*leaves, *after)
 
         function.__wrapped__ = type(self.module).forward  # type: ignore[attr-defined]
@@ -407,8 +408,8 @@ class _Module:
         try:
             _shapes_of(self, sizes)
         except Exception as error:  # noqa: BLE001  # whatever a module raises of another shape
-            told = " ".join(str(error).split())[:200]
-            return f"the module doesn't take these sizes ({type(error).__name__}: {told})"
+            text = " ".join(str(error).split())[:200]
+            return f"the module doesn't take these sizes ({type(error).__name__}: {text})"
         return None
 
     def _outputs(self) -> tuple[Array, ...]:
@@ -423,27 +424,29 @@ class _Module:
             dtype = self.own_tensor(name).dtype
             kinds.append("weight" if dtype.is_floating_point else dtype)
         shapes = _shapes_of(self, own)
-        others = [dict(each) for each in self._other_sizes(own)]
-        tried = [(sizes, _shapes_of(self, sizes)) for sizes in others]
-        made = []
+        rest = [dict(item) for item in self._other_sizes(own)]
+        tried = [(sizes, _shapes_of(self, sizes)) for sizes in rest]
+        result = []
         for index, (name, kind, shape) in enumerate(zip(names, kinds, shapes, strict=True)):
             axes: list[Axis] = []
             for place, length in enumerate(shape):
                 moved = {
                     key
-                    for sizes, each in tried
+                    for sizes, item in tried
                     for key, size in sizes.items()
-                    if size != own[key] and each[index][place] != length
+                    if size != own[key] and item[index][place] != length
                 }
                 axes.append(self._axis(index, place, moved, length, own, tried))
-            made.append(Array(name, tuple(axes), kind))
-        return tuple(made)
+            result.append(Array(name, tuple(axes), kind))
+        return tuple(result)
 
     def _other_sizes(self, own: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
-        """Sizes of which one isn't the own one, each two ways."""
+        """Sizes of which one isn't the own one: even and odd, since a stride may follow either."""
         for name, (axes, size) in self.own_axes.items():
-            taken = [n for n in (*_SHORT, size + 1, 2 * size) if n != size and self._takes(axes, n)]
-            for other in (*taken[:1], *taken[-1:]):
+            accepted = [
+                n for n in (*_SHORT, size + 1, 2 * size) if n != size and self._takes(axes, n)
+            ]
+            for other in (*accepted[:_SEVERAL_TRIED], *accepted[-1:]):
                 yield {**own, name: other}
 
     def _axis(
@@ -475,7 +478,7 @@ class _Module:
         if not own.is_floating_point() or not own.numel():
             return own.clone()
         own = own.float()
-        least, most = (float(each) for each in own.aminmax())
+        least, most = (float(item) for item in own.aminmax())
         if least == most:
             spread = abs(most) or 1.0
         elif self.state[name] in {key for key, _ in self.module.named_buffers()}:
@@ -502,7 +505,7 @@ class _Module:
             whole = _longer(whole, place, length).narrow(place, 0, length)
         return whole.clone()
 
-    def _given(
+    def _example_or_none(
         self,
         name: str,
         sizes: Mapping[str, int],
@@ -540,10 +543,12 @@ class _Module:
 
     def _valued(self, reference: Reference, fixed: set[str]) -> Reference:
         arrays = tuple(
-            self._array(each.name, fixed=each.name in fixed or each.name in self.state)
-            for each in reference.signature.arrays
+            self._array(item.name, fixed=item.name in fixed or item.name in self.state)
+            for item in reference.signature.arrays
         )
-        values = {name: partial(self._given, name, always=name in fixed) for name in self.shapes}
+        values = {
+            name: partial(self._example_or_none, name, always=name in fixed) for name in self.shapes
+        }
         return replace(
             reference,
             signature=replace(reference.signature, arrays=arrays),
@@ -580,14 +585,14 @@ def _kept_shapes(module: _Module, sizes: tuple[tuple[str, int], ...]) -> list[tu
 def _first_of(module: _Module, seed: int) -> dict[str, Tensor]:
     """The first of the example's values along axes that vary, which small cases have."""
     varying = {at for axes, _ in module.own_axes.values() for at in axes}
-    made = module.examples(seed)
-    for name, whole in made.items():
+    result = module.examples(seed)
+    for name, whole in result.items():
         part = whole
         for place, length in enumerate(whole.shape):
             if (name, place) in varying:
                 part = part.narrow(place, 0, min(length, _SHORT[-1]))
-        made[name] = part.clone()
-    return made
+        result[name] = part.clone()
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,13 +606,15 @@ def _named(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], dict[str,
     """Inputs by the names of forward's parameters, with `_Name` for tensors, and these tensors."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     if isinstance(inputs, Mapping):
-        given = dict(inputs)
+        arguments = dict(inputs)
     else:
         listed = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-        known = [each.name for each in parameters if each.kind != each.VAR_KEYWORD]
-        if len(listed) > len(known) or any(each.kind == each.VAR_POSITIONAL for each in parameters):
-            raise TypeError(f"forward names {len(known)} arguments, and there are {len(listed)}")
-        given = dict(zip(known, listed, strict=False))
+        existing = [item.name for item in parameters if item.kind != item.VAR_KEYWORD]
+        if len(listed) > len(existing) or any(
+            item.kind == item.VAR_POSITIONAL for item in parameters
+        ):
+            raise TypeError(f"forward names {len(existing)} arguments, and there are {len(listed)}")
+        arguments = dict(zip(existing, listed, strict=False))
     tensors: dict[str, Tensor] = {}
 
     def placed(name: str, value: Any) -> Any:
@@ -615,11 +622,11 @@ def _named(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], dict[str,
             tensors[name] = value.detach()
             return _Name(name)
         if isinstance(value, list | tuple):
-            several = (placed(f"{name}_{place}", each) for place, each in enumerate(value))
+            several = (placed(f"{name}_{place}", item) for place, item in enumerate(value))
             return type(value)(several) if type(value) in {list, tuple} else value
         return value
 
-    return {name: placed(name, value) for name, value in given.items()}, tensors
+    return {name: placed(name, value) for name, value in arguments.items()}, tensors
 
 
 def _like(tensor: Tensor) -> Tensor:
@@ -653,12 +660,12 @@ def _is_finite(reference: Reference, written: Function) -> bool:
     case = case_of(reference.name, small_sizes(reference), _SINGLE, "ci")
     inputs = reference.inputs(case, torch.device("cpu"))
     wide = {
-        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
-        for name, each in inputs.items()
+        name: item.double() if isinstance(item, Tensor) and item.is_floating_point() else item
+        for name, item in inputs.items()
     }
     with one_sentence(written, f"{reference.name}: it fails in float64"), torch.no_grad():
         outputs = reference.function(**wide)
-    return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
+    return all(bool(item.isfinite().all()) for item in outputs if item.is_floating_point())
 
 
 def _level(size: int, own: int) -> str:
@@ -675,10 +682,10 @@ def _cases(op: ReferenceOp, own: Case) -> tuple[Case, ...]:
     sizes = op.reference.sizes
     least = case_of(op.name, small_sizes(op.reference), _SINGLE, "ci")
     if sizes and op.bytes(least) <= _MOST_SMALL and op.flops(least) <= _MOST_FLOPS:
-        made = cases_of(op, sizes)
+        result = cases_of(op, sizes)
     else:
-        made = tuple(_in_turn(op))
-    return (*(each for each in made if each.id() != own.id()), own)
+        result = tuple(_in_turn(op))
+    return (*(item for item in result if item.id() != own.id()), own)
 
 
 def _in_turn(op: ReferenceOp) -> Iterator[Case]:
@@ -686,8 +693,8 @@ def _in_turn(op: ReferenceOp) -> Iterator[Case]:
     allowed, sizes = op.allowed, op.reference.sizes
     assert allowed is not None
     layouts, pairs = list(allowed.layouts.values()), [_SINGLE]
-    pairs += [(each, each) for each in (torch.float16, torch.bfloat16)]
-    values = {name: [n for of in each.levels.values() for n in of] for name, each in sizes.items()}
+    pairs += [(item, item) for item in (torch.float16, torch.bfloat16)]
+    values = {name: [n for of in item.levels.values() for n in of] for name, item in sizes.items()}
     values = {
         name: [n for n in of if n != sizes[name].large[0]] or of for name, of in values.items()
     }

@@ -95,7 +95,7 @@ class Array:
 
     @property
     def is_code(self) -> bool:
-        """Whether it holds whole numbers, truth values or codes, of which a right one is exact."""
+        """Say if it holds whole numbers, truth values or codes, of which a right one is exact."""
         return isinstance(self.kind, torch.dtype) and (
             self.kind.itemsize == 1 or not self.kind.is_floating_point
         )
@@ -204,23 +204,22 @@ def _outputs(
             f"{where}: it returns {len(several)} tensors by its annotation, and outputs names "
             f"{len(outputs)}; name each"
         )
-    made = {
-        name: _array(where, name, each, ()) for name, each in zip(outputs, several, strict=True)
-    }
-    known = {each.name: each for each in arrays}
+    pairs = zip(outputs, several, strict=True)
+    arrays_out = {name: _array(where, name, hint, ()) for name, hint in pairs}
+    arguments = {array.name: array for array in arrays}
     for name in updates:
-        if name not in known:
+        if name not in arguments:
             raise OpError(
                 f"{where}: updates names {name!r}, which is no tensor among its arguments; "
-                f"there are {', '.join(known)}"
+                f"there are {', '.join(arguments)}"
             )
-        if name in made and made[name].axes != known[name].axes:
+        if name in arrays_out and arrays_out[name].axes != arguments[name].axes:
             raise OpError(
                 f"{where}: the output {name} has other axes than the argument that it is; "
                 "annotate both alike"
             )
-        made[name] = known[name]
-    return tuple(made.values()), outputs
+        arrays_out[name] = arguments[name]
+    return tuple(arrays_out.values()), outputs
 
 
 def _tensor_of(hint: Any) -> Any:

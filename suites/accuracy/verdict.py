@@ -123,8 +123,8 @@ def judge(
 
 def _of_values(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
     """Measure an output, and name the rule that it breaks."""
-    found = Findings.of(output)
-    return found, _failure(found)
+    findings = Findings.of(output)
+    return findings, _failure(findings)
 
 
 def _of_indices(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
